@@ -1,0 +1,59 @@
+"""attnscope: see attention. The shape, the making, the cost and the values of every tensor.
+
+Everything here is imported when it is first used, so that `import attnscope` is instant.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from attnscope.attention.mha import MultiHeadAttention
+    from attnscope.attention.sdpa import sdpa
+    from attnscope.errors import AttnscopeError
+    from attnscope.models.head import read_head
+    from attnscope.results import Check, HeadWeights, Stats, Step, Trace, WeightSlice
+    from attnscope.tracing import trace, trace_call
+
+__version__ = "0.1.0"
+
+_HOMES = {
+    "AttnscopeError": "attnscope.errors",
+    "Check": "attnscope.results",
+    "HeadWeights": "attnscope.results",
+    "MultiHeadAttention": "attnscope.attention.mha",
+    "Stats": "attnscope.results",
+    "Step": "attnscope.results",
+    "Trace": "attnscope.results",
+    "WeightSlice": "attnscope.results",
+    "read_head": "attnscope.models.head",
+    "sdpa": "attnscope.attention.sdpa",
+    "trace": "attnscope.tracing",
+    "trace_call": "attnscope.tracing",
+}
+
+__all__ = [
+    "AttnscopeError",
+    "Check",
+    "HeadWeights",
+    "MultiHeadAttention",
+    "Stats",
+    "Step",
+    "Trace",
+    "WeightSlice",
+    "read_head",
+    "sdpa",
+    "trace",
+    "trace_call",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name in _HOMES:
+        return getattr(import_module(_HOMES[name]), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *__all__])

@@ -1,0 +1,167 @@
+"""What attnscope finds out, as plain data: names, numbers and strings.
+
+Everything that makes results and everything that shows them meets here, and nowhere else.
+Tensors may ride along (`Step.tensor`, `WeightSlice.array`) where a caller asked to keep them;
+no view looks at them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Stats:
+    """The values of a tensor in six numbers.
+
+    `min`, `mean`, `max` and `std` (the population's: divided by n) are those of the finite
+    values, and None where there is none; `nan` and `inf` count the others.
+    """
+
+    min: float | None
+    mean: float | None
+    max: float | None
+    std: float | None
+    nan: int
+    inf: int
+
+
+@dataclass(frozen=True)
+class Check:
+    """One comparison with a reference that attnscope did not write.
+
+    `max_abs_diff` is the largest absolute difference between the two, and the check is `ok`
+    when it is at most `tolerance`.
+    """
+
+    name: str
+    max_abs_diff: float
+    tolerance: float
+    ok: bool
+
+
+@dataclass
+class Step:
+    """One named tensor of a trace, in the order in which it was made.
+
+    Attributes:
+        name: the name that the code gave it.
+        dims: its axes' names, or None where nobody knows them.
+        shape: its axes' sizes.
+        dtype: such as `float32`.
+        how: the expression that made it, or `input`.
+        bytes: its elements × their size, whether or not the memory is its own.
+        flops: floating-point operations of the matrix products that made it (a multiply
+            and an add are two, as `torch.utils.flop_counter` counts); element-wise work
+            is not counted.
+        contiguous: whether its elements lie in memory in the order of its axes.
+        view_of: the first step that owns the memory this one looks at, if it is not its own.
+        same_as: the earlier step that is this very tensor under another name.
+        fresh_bytes: bytes allocated while it was made, hidden copies included; None in a dry run.
+        line: the line of the source that made it; None in a dry run.
+        depth: how many traced calls deep it was made: 0 in the target itself.
+        stats: its values in six numbers, where asked for.
+        tensor: the tensor itself, where asked for.
+    """
+
+    name: str
+    dims: tuple[str, ...] | None
+    shape: tuple[int, ...]
+    dtype: str
+    how: str
+    bytes: int
+    flops: int = 0
+    contiguous: bool = True
+    view_of: str | None = None
+    same_as: str | None = None
+    fresh_bytes: int | None = None
+    line: int | None = None
+    depth: int = 0
+    stats: Stats | None = None
+    tensor: Any = field(default=None, repr=False, compare=False)
+
+
+@dataclass
+class Trace:
+    """Every named tensor of one call of attention.
+
+    Attributes:
+        title: what was called, such as `sdpa`.
+        sizes: what each axis name stands for, such as `{"n_batch": 3}`.
+        options: what else decided the numbers, such as `{"scale": 0.0884}`.
+        device: where it ran; None in a dry run.
+        dtype: the inputs' dtype.
+        seed: what random inputs and weights were drawn with; None where nothing was drawn.
+        steps: the tensors, in the order in which they were made.
+        checks: comparisons with references.
+        findings: what looks wrong.
+    """
+
+    title: str
+    sizes: dict[str, int] = field(default_factory=dict)
+    options: dict[str, Any] = field(default_factory=dict)
+    device: str | None = None
+    dtype: str | None = None
+    seed: int | None = None
+    steps: list[Step] = field(default_factory=list)
+    checks: list[Check] = field(default_factory=list)
+    findings: list[str] = field(default_factory=list)
+
+    def __getitem__(self, name: str) -> Step:
+        """The last step of that name.
+
+        Raises:
+            KeyError: no step has it.
+        """
+        for step in reversed(self.steps):
+            if step.name == name:
+                return step
+        raise KeyError(name)
+
+
+@dataclass
+class WeightSlice:
+    """What one head owns of one weight matrix or bias in a checkpoint.
+
+    Attributes:
+        name: `W_Q`, `W_K`, `W_V`, `W_O`, or `b_Q` … `b_O`.
+        tensor: its name in the checkpoint.
+        shape: the whole tensor's shape, as stored.
+        axis: the axis that is cut, or None where the heads share all of it.
+        start, stop: the head's part of that axis, `start` ≤ i < `stop`.
+        head_shape: the shape of the head's part.
+        dtype: as stored.
+        stats: the head's part in six numbers.
+        array: the head's part (numpy; bfloat16 as its 16 raw bits).
+    """
+
+    name: str
+    tensor: str
+    shape: tuple[int, ...]
+    axis: int | None
+    start: int
+    stop: int
+    head_shape: tuple[int, ...]
+    dtype: str
+    stats: Stats
+    array: Any = field(default=None, repr=False, compare=False)
+
+
+@dataclass
+class HeadWeights:
+    """The weights of one attention head of a checkpoint.
+
+    `n_layer`, `n_head`, `n_kv_head`, `d_feat` and `d_head` are the model's.
+    """
+
+    model: str
+    layer: int
+    head: int
+    n_layer: int
+    n_head: int
+    n_kv_head: int
+    d_feat: int
+    d_head: int
+    weights: list[WeightSlice]
+    checks: list[Check] = field(default_factory=list)

@@ -1,0 +1,229 @@
+"""Listens to a rewritten function while it runs, and writes down each tensor that gets a name."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any
+
+import torch
+from torch.multiprocessing.reductions import StorageWeakRef
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from attnscope.results import Step
+from attnscope.stats import stats_of
+from attnscope.tracing import cost
+from attnscope.tracing.rewrite import Site, Star, Target
+
+
+@dataclass
+class _Open:
+    """An expression that is being evaluated, and what it has cost so far."""
+
+    site: int
+    flops: int = 0
+    fresh_bytes: int = 0
+
+
+class Recorder(TorchDispatchMode):
+    """Records the first call of a target.
+
+    Rewritten code calls `enter`, `leave`, `begin` and `end`; torch calls `__torch_dispatch__`
+    for every operator that runs meanwhile. The operator's cost goes to the innermost
+    expression that is being evaluated.
+
+    Args:
+        file, line: where the target's code begins.
+        stats: whether to compute the six numbers of each tensor.
+        keep: the names whose tensors are kept with their steps, or True for all.
+    """
+
+    def __init__(
+        self, file: str, line: int, *, stats: bool = False, keep: bool | Collection[str] = False
+    ) -> None:
+        super().__init__()
+        self.target = (file, line)
+        self.stats = stats
+        self.keep = keep
+        self.sites: list[Site] = []
+        self.steps: list[Step] = []
+        self.done = False
+
+        self._open: list[_Open] = []
+        self._frames: list[int] = []  # how many expressions were open when each call began
+        self._target_frame = 0  # which of these calls is the target's; 0: none, yet or any more
+        self._quiet = False  # while the recorder itself computes
+        self._storages: dict[int, tuple[StorageWeakRef, str]] = {}
+        self._tensors: dict[int, tuple[weakref.ref[torch.Tensor], str]] = {}
+
+    # Called by rewritten code.
+
+    def enter(self, site: int) -> None:
+        """A function begins."""
+        self._frames.append(len(self._open))
+        function = self.sites[site]
+        if not self._target_frame and not self.done and self.target == (function.file, function.line):
+            self._target_frame = len(self._frames)
+
+    def leave(self) -> None:
+        """A function ends, by returning or by raising."""
+        if len(self._frames) == self._target_frame:
+            self._target_frame, self.done = 0, True
+        del self._open[self._frames.pop() :]
+
+    def begin(self, site: int) -> int:
+        """An expression is about to be evaluated.
+
+        Returns:
+            A mark for `end`: what was opened since and never closed (because it raised, and
+            the exception was caught) is closed with it.
+        """
+        self._open.append(_Open(site))
+        return len(self._open) - 1
+
+    def end(self, site: int, mark: int | None, value: Any) -> Any:
+        """An expression has been evaluated, and its value is about to be bound.
+
+        Args:
+            site: the index of the site.
+            mark: what `begin` returned, or None to close the last expression of this site.
+            value: the value.
+
+        Returns:
+            The value; as a tuple, if it is to be unpacked and is neither a tuple nor a list,
+            so that the objects recorded are the ones that get bound.
+        """
+        if mark is None:
+            mark = max(i for i, opened in enumerate(self._open) if opened.site == site)
+        closed = self._open[mark]
+        del self._open[mark:]
+        targets = self.sites[site].targets
+        for target in targets:
+            if isinstance(target, tuple) and not isinstance(value, tuple | list):
+                starred = any(isinstance(part, Star) for part in target)
+                value = tuple(value) if starred else tuple(islice(value, len(target) + 1))
+        if self._target_frame:
+            bound = [pair for target in targets for pair in _bindings(target, value)]
+            for name, tensor in bound:
+                self._record(name, tensor, self.sites[site], closed)
+                closed = _Open(site)
+            if not bound and self._open:
+                self._open[-1].flops += closed.flops
+                self._open[-1].fresh_bytes += closed.fresh_bytes
+        return value
+
+    # Called by torch.
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if self._quiet or not self._target_frame or not self._open:
+            return func(*args, **kwargs)
+        if func._schema.is_mutable:
+            self._copy_what_is_overwritten(func, args, kwargs)
+        out = func(*args, **kwargs)
+        self._open[-1].flops += cost.flops(func, args, kwargs, out)
+        self._open[-1].fresh_bytes += cost.fresh_bytes(args, kwargs, out)
+        return out
+
+    # What is written down.
+
+    def _record(self, name: str, tensor: torch.Tensor, site: Site, spent: _Open) -> None:
+        same_as, view_of = self._identity(name, tensor)
+        step = Step(
+            name=name,
+            dims=None,
+            shape=tuple(tensor.shape),
+            dtype=str(tensor.dtype).removeprefix("torch."),
+            how=site.how,
+            bytes=tensor.numel() * tensor.element_size(),
+            flops=spent.flops,
+            contiguous=tensor.layout is torch.strided and tensor.is_contiguous(),
+            view_of=view_of,
+            same_as=same_as,
+            fresh_bytes=spent.fresh_bytes,
+            line=site.line,
+            depth=len(self._frames) - self._target_frame,
+        )
+        self._quiet = True
+        try:
+            if self.stats and tensor.device.type != "meta":
+                step.stats = stats_of(as_numpy(tensor))
+            if self.keep is True or (self.keep and name in self.keep):
+                step.tensor = tensor.detach()
+        finally:
+            self._quiet = False
+        self.steps.append(step)
+
+    def _identity(self, name: str, tensor: torch.Tensor) -> tuple[str | None, str | None]:
+        """Which earlier name is this very tensor, and else which one owns its memory.
+
+        Only weak references are held: nothing lives longer because it was traced. (A weak
+        reference to a storage keeps its address from being used again.)
+        """
+        known = self._tensors.get(id(tensor))
+        if known is not None and known[0]() is tensor:
+            return known[1], None
+        self._tensors[id(tensor)] = (weakref.ref(tensor), name)
+        if tensor.layout is not torch.strided:
+            return None, None
+        storage = StorageWeakRef(tensor.untyped_storage())
+        owner, owned_by = self._storages.setdefault(storage.cdata, (storage, name))
+        return None, None if owner is storage else owned_by
+
+    def _copy_what_is_overwritten(self, func: Any, args: tuple, kwargs: dict) -> None:
+        """A kept tensor keeps the values it had when it got its name."""
+        kept = [step for step in self.steps if step.tensor is not None]
+        if not kept:
+            return
+        by_name = {**dict(zip((a.name for a in func._schema.arguments), args, strict=False)), **kwargs}
+        written = set(
+            cost.storage_keys(
+                [
+                    by_name.get(argument.name)
+                    for argument in func._schema.arguments
+                    if argument.alias_info is not None and argument.alias_info.is_write
+                ]
+            )
+        )
+        self._quiet = True
+        try:
+            for step in kept:
+                if written.intersection(cost.storage_keys(step.tensor)):
+                    step.tensor = step.tensor.clone()
+        finally:
+            self._quiet = False
+
+
+def as_numpy(tensor: torch.Tensor) -> Any:
+    """The tensor's values as a numpy array; bfloat16, which numpy lacks, as float32."""
+    tensor = tensor.detach().cpu()
+    return (tensor.float() if tensor.dtype == torch.bfloat16 else tensor).numpy()
+
+
+def _bindings(target: Target, value: Any) -> Iterator[tuple[str, torch.Tensor]]:
+    """The names that get a tensor when `value` is bound to `target`."""
+    if isinstance(target, str):
+        if isinstance(value, torch.Tensor):
+            yield target, value
+        elif isinstance(value, tuple | list):
+            for i, element in enumerate(value):
+                if isinstance(element, torch.Tensor):
+                    yield f"{target}[{i}]", element
+        elif isinstance(value, dict):
+            for key, element in value.items():
+                if isinstance(element, torch.Tensor):
+                    yield f"{target}[{key!r}]", element
+    elif isinstance(target, tuple):
+        values = list(value)
+        star = next((i for i, part in enumerate(target) if isinstance(part, Star)), None)
+        if star is not None:
+            rest = len(values) - (len(target) - 1)
+            part = target[star]
+            assert isinstance(part, Star)
+            yield from _bindings(part.name, values[star : star + rest])
+            values[star : star + rest] = [None]
+        for part, element in zip(target, values, strict=False):
+            if not isinstance(part, Star):
+                yield from _bindings(part, element)

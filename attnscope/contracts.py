@@ -106,14 +106,12 @@ def mha(
         OptionError: an unknown dtype.
     """
     q_feat, k_feat = "n_batch n_Q d_feat", "n_batch n_K d_feat"
-    q_split, k_split = "n_batch n_head n_Q d_head", "n_batch n_head n_K d_head"
+    q_split = "n_batch n_head n_Q d_head"
     scores, heads_last = "n_batch n_head n_Q n_K", "n_batch n_Q n_head d_head"
     last, weights = "scores", "attention"
 
     def projection(name: str, dims: str) -> Stage:
-        return Stage(
-            f"{name}_feat", dims, f"self.W_{name}({name})", product=f"{dims} n_head d_head"
-        )
+        return Stage(f"{name}_feat", dims, f"self.W_{name}({name})", product=f"{dims} n_head d_head")
 
     def split(name: str, n: str) -> Stage:
         how = f"{name}_feat.view(n_batch, {n}, n_head, d_head).transpose(1, 2)"
@@ -221,7 +219,8 @@ def _declared(trace: Trace) -> list[tuple]:
 
 def _without_idle_stages(steps: Iterable[Step]) -> list[Step]:
     """Drop the optional stages that returned their input, and name that input in what follows."""
-    kept, idle = [], {}
+    kept: list[Step] = []
+    idle: dict[str, str] = {}
     for step in steps:
         for name, source in idle.items():
             step.how = re.sub(rf"\b{name}\b", source, step.how)
@@ -236,7 +235,7 @@ def _plan(title: str, sizes: dict[str, int], stages: Iterable[Stage], dtype: str
     check_sizes(sizes)
     if dtype not in DTYPES:
         raise OptionError(
-            f"{dtype!r} is not a dtype that attention runs in.", hint=f"one of {', '.join(DTYPES)}"
+            f"{dtype!r} is not a dtype that attention runs in.", hint=f"--dtype {', '.join(DTYPES)}"
         )
     plan = Trace(title=title, sizes=sizes, dtype=dtype)
     owners: dict[str, str] = {}

@@ -48,12 +48,12 @@ def heads_do_not_divide(d_feat: int, n_head: int) -> SizeError:
         d_feat: the model's width.
         n_head: the number of heads asked for, which does not divide it.
     """
-    dividing = [n for n in range(1, min(d_feat, 4 * n_head) + 1) if d_feat % n == 0]
-    below = max((n for n in dividing if n < n_head), default=None)
-    above = min((n for n in dividing if n > n_head), default=d_feat)
-    nearest = [str(n) for n in (below, above) if n is not None]
+    dividing = [n for n in range(1, d_feat + 1) if d_feat % n == 0]
+    below = [n for n in dividing if n < n_head][-1:]
+    above = [n for n in dividing if n > n_head][:1]
     return SizeError(
         f"d_feat is {d_feat}, which does not divide into {n_head} heads:"
         f" {d_feat} / {n_head} leaves {d_feat % n_head}.",
-        hint=f"{' or '.join(nearest)} heads: the nearest counts that divide {d_feat}",
+        hint=" or ".join(f"--heads {n}" for n in below + above)
+        + f", nearest to {n_head} of those that divide {d_feat}",
     )

@@ -41,6 +41,14 @@ class Check:
     ok: bool
 
 
+@dataclass(frozen=True)
+class Finding:
+    """Something that looks wrong, and the line of the source that does it, if it is one line."""
+
+    message: str
+    line: int | None = None
+
+
 @dataclass
 class Step:
     """One named tensor of a trace, in the order in which it was made.
@@ -106,7 +114,7 @@ class Trace:
     seed: int | None = None
     steps: list[Step] = field(default_factory=list)
     checks: list[Check] = field(default_factory=list)
-    findings: list[str] = field(default_factory=list)
+    findings: list[Finding] = field(default_factory=list)
 
     def __getitem__(self, name: str) -> Step:
         """The last step of that name.

@@ -19,9 +19,7 @@ from attnscope.results import Trace
 
 
 @contextmanager
-def trace(
-    target: Any, *, stats: bool = False, keep: bool | Collection[str] = False
-) -> Iterator[Trace]:
+def trace(target: Any, *, stats: bool = False, keep: bool | Collection[str] = False) -> Iterator[Trace]:
     """Trace the first call of `target` that is made inside the context.
 
     Args:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from math import prod
 from typing import Any
 
@@ -13,7 +13,7 @@ from torch.utils.flop_counter import flop_registry, sdpa_flop_count
 aten = torch.ops.aten
 
 # Products that torch's own counter passes over: (shapes of the arguments) -> FLOPs.
-_MORE_PRODUCTS = {
+_MORE_PRODUCTS: dict[Any, Callable[..., int]] = {
     aten.mv: lambda A, x: 2 * prod(A),
     aten.addmv: lambda y, A, x: 2 * prod(A),
     aten.dot: lambda x, y: 2 * prod(x),

@@ -13,9 +13,9 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from attnscope.results import Step
-from attnscope.stats import stats_of
 from attnscope.tracing import cost
 from attnscope.tracing.rewrite import Site, Star, Target
+from attnscope.values import from_tensor, numbers, stats_of
 
 
 @dataclass
@@ -149,7 +149,7 @@ class Recorder(TorchDispatchMode):
         self._quiet = True
         try:
             if self.stats and tensor.device.type != "meta":
-                step.stats = stats_of(as_numpy(tensor))
+                step.stats = stats_of(numbers(*from_tensor(tensor)))
             if self.keep is True or (self.keep and name in self.keep):
                 step.tensor = tensor.detach()
         finally:
@@ -194,12 +194,6 @@ class Recorder(TorchDispatchMode):
                     step.tensor = step.tensor.clone()
         finally:
             self._quiet = False
-
-
-def as_numpy(tensor: torch.Tensor) -> Any:
-    """The tensor's values as a numpy array; bfloat16, which numpy lacks, as float32."""
-    tensor = tensor.detach().cpu()
-    return (tensor.float() if tensor.dtype == torch.bfloat16 else tensor).numpy()
 
 
 def _bindings(target: Target, value: Any) -> Iterator[tuple[str, torch.Tensor]]:

@@ -1,0 +1,89 @@
+"""The application: its commands, and the one place where errors are shown."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from enum import IntEnum
+from typing import Annotated
+
+import typer
+from typer.exceptions import TyperException
+
+import attnscope
+from attnscope.cli.bert import bert
+from attnscope.cli.mha import mha
+from attnscope.cli.sdpa import sdpa
+from attnscope.errors import AttnscopeError
+
+
+class ExitStatus(IntEnum):
+    """How a command ended."""
+
+    DONE = 0
+    CHECK_FAILED = 1
+    BAD_INPUT = 2
+    INTERRUPTED = 130
+
+
+app = typer.Typer(
+    help="See attention: the shape, the making, the cost and the values of every tensor"
+    " between Q, K, V and the output.",
+    no_args_is_help=True,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    pretty_exceptions_enable=False,
+)
+for command in (sdpa, mha, bert):
+    app.command()(command)
+
+
+def _print_version(asked: bool) -> None:
+    if asked:
+        print(f"attnscope {attnscope.__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _attnscope(
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version", help="Print the version and exit.", callback=_print_version, is_eager=True
+        ),
+    ] = False,
+) -> None:
+    pass
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run a command line and return its exit status.
+
+    A user's mistake is told on stderr, in a line or two. A mistake of ours is a traceback.
+
+    Args:
+        arguments: the command line without the program's name; that of the process by default.
+    """
+    arguments = sys.argv[1:] if arguments is None else list(arguments)
+    try:
+        result = app(args=arguments, prog_name="attnscope", standalone_mode=False)
+        return int(result or ExitStatus.DONE)
+    except AttnscopeError as error:
+        _complain(error.message, error.hint)
+    except TyperException as error:
+        text = error.format_message()
+        if text:  # nothing is said by the help that a bare `attnscope` prints
+            context = getattr(error, "ctx", None)
+            _complain(text, f"{context.command_path if context else 'attnscope'} --help")
+    except KeyboardInterrupt:
+        return ExitStatus.INTERRUPTED
+    return ExitStatus.BAD_INPUT
+
+
+def _complain(message: str, hint: str | None) -> None:
+    from rich.console import Console
+    from rich.text import Text
+
+    console = Console(stderr=True, soft_wrap=True)
+    console.print(Text.assemble(("attnscope: error: ", "bold red"), message))
+    if hint:
+        console.print(Text.assemble(("  try  ", "dim"), hint))

@@ -1,0 +1,102 @@
+"""Prints results on stdout in the format asked for, and everything else on stderr."""
+
+from __future__ import annotations
+
+import sys
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from attnscope.cli.options import Format
+from attnscope.errors import OptionError
+from attnscope.results import HeadWeights, Trace
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from attnscope.views.tensor_file import Tensors
+    from attnscope.views.values import Shown
+
+
+@dataclass(frozen=True)
+class Output:
+    """What a user wants to get of a result: the options of the panel `Output`."""
+
+    format: Format = Format.TABLE
+    wide: bool = False
+    show: str | None = None
+    save: Path | None = None
+    force: bool = False
+
+    def check(self, dtypes: list[str]) -> None:
+        """Raise an AttnscopeError for what cannot be done with any result, before it is made.
+
+        Args:
+            dtypes: of the tensors to come.
+        """
+        if self.show is not None:
+            if self.format is Format.CSV:
+                raise OptionError(
+                    "csv holds one table, and --show prints values beside it.",
+                    hint="--format json, or --save values.npz",
+                )
+            from attnscope.views.values import parse_selection
+
+            parse_selection(self.show)
+        if self.save is not None:
+            from attnscope.views.tensor_file import check_target
+
+            check_target(self.save, force=self.force, dtypes=dtypes)
+        elif self.force:
+            raise OptionError(
+                "--force replaces the file of --save, and there is no --save.",
+                hint="--save FILE --force",
+            )
+
+    def print(self, result: Trace | HeadWeights, shown: Shown | None = None) -> None:
+        """Print a result, and below it the values that were asked for."""
+        from attnscope.views import records, table, values
+
+        if self.format is Format.JSON:
+            record = records.record(result)
+            if shown is not None:
+                record["shown"] = values.shown_record(shown)
+            print(records.json_text(record))
+        elif self.format is Format.CSV:
+            print(records.csv_text(result))
+        elif self.format is Format.MARKDOWN:
+            print(records.markdown_text(result, wide=self.wide))
+            if shown is not None:
+                print(f"\n```\n{values.shown_text(shown)}\n```")
+        else:
+            console = stdout()
+            table.print_table(result, console, wide=self.wide)
+            if shown is not None:
+                print("\n" + values.shown_text(shown, width=console.width))
+
+    def write(self, tensors: Tensors) -> None:
+        """Write the tensors into the file of `--save`, and say so."""
+        if self.save is None:
+            return
+        from attnscope.units import bytes_text
+        from attnscope.views.tensor_file import save
+
+        save(self.save, tensors, force=self.force)
+        size = bytes_text(self.save.stat().st_size)
+        print(f"wrote {len(tensors)} tensors, {size}, to {self.save}", file=sys.stderr)
+
+
+def stdout() -> Console:
+    """The console that results are printed on."""
+    from rich.console import Console
+
+    return Console(highlight=False)
+
+
+def progress(doing: str) -> AbstractContextManager[Any]:
+    """Tell on stderr what takes a while, as long as it takes, if somebody is looking."""
+    from rich.console import Console
+
+    console = Console(stderr=True)
+    return console.status(doing) if console.is_terminal else nullcontext()

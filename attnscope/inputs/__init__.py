@@ -1,0 +1,1 @@
+"""What attention is run on: sizes that become drawn tensors and modules."""

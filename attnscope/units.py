@@ -1,0 +1,29 @@
+"""Amounts as people read them."""
+
+from __future__ import annotations
+
+
+def bytes_text(count: int) -> str:
+    """A number of bytes in binary units, to three or four digits: `18000` is `17.6 KiB`."""
+    if count < 1024:
+        return f"{count} B"
+    size = float(count)
+    for unit in ("KiB", "MiB", "GiB", "TiB", "PiB", "EiB", "ZiB", "YiB"):
+        size /= 1024
+        if size < 999.95 or unit == "YiB":
+            break
+    return f"{size:.1f} {unit}"
+
+
+def count_text(count: int) -> str:
+    """A count in decimal units: `1152000` is `1.15 M`; nothing at all for none."""
+    if count == 0:
+        return ""
+    if count < 1000:
+        return str(count)
+    size = float(count)
+    for unit in ("K", "M", "G", "T", "P", "E", "Z", "Y"):
+        size /= 1000
+        if size < 999.5 or unit == "Y":
+            break
+    return f"{size:.3g} {unit}" if size < 999.5 else f"{size:.0f} {unit}"

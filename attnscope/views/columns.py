@@ -1,0 +1,248 @@
+"""What the columns of a result are: for people, and for programs.
+
+Table, CSV and Markdown show the same columns, so that they hold the same rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from attnscope.results import Check, HeadWeights, Stats, Step, Trace, WeightSlice
+from attnscope.units import bytes_text, count_text
+from attnscope.views.text import number_text, shape_text
+
+# A colour for each kind of axis, the same for its name and for its size.
+AXIS_STYLES = {
+    "n_batch": "blue",
+    "n_head": "magenta",
+    "n_kv_head": "magenta",
+    "n_Q": "cyan",
+    "n_K": "yellow",
+    "n_V": "yellow",
+}
+WIDTH_STYLE = "green"
+
+
+@dataclass
+class Column:
+    """One column.
+
+    Attributes:
+        title: its heading for people.
+        key: its heading for programs.
+        cells: what people read; a cell is pieces of text, each with a style, joined by `joint`.
+            Empty: not for people.
+        raw: what programs read. Empty: not for programs.
+        right: numbers, aligned at the right.
+        wide: shown only when all columns are asked for.
+        flexible: an expression, that can be shortened and broken.
+    """
+
+    title: str
+    key: str
+    cells: list[list[tuple[str, str]]]
+    raw: list[Any]
+    right: bool = False
+    wide: bool = False
+    flexible: bool = False
+    joint: str = field(default=" ")
+
+    def texts(self) -> list[str]:
+        """The cells as plain text."""
+        return [self.joint.join(text for text, _ in cell) for cell in self.cells]
+
+
+def columns_of(result: Trace | HeadWeights) -> list[Column]:
+    """The columns of a result, the most wanted first; `in_order` puts them side by side.
+
+    Columns that say the same in every row, or nothing, are for `wide` only.
+    """
+    return _trace_columns(result) if isinstance(result, Trace) else _head_columns(result)
+
+
+def _trace_columns(trace: Trace) -> list[Column]:
+    steps = trace.steps
+    largest = max((step.bytes for step in steps if _own(step)), default=0)
+    dry = all(step.line is None for step in steps)
+    stats = _stats_columns([step.stats for step in steps])
+    one_dtype = len({step.dtype for step in steps}) == 1
+
+    def column(title: str, key: str, text: Callable[[Step], str], **options: Any) -> Column:
+        raw = [getattr(step, key) for step in steps]
+        style = options.pop("style", "")
+        return Column(title, key, [[(text(step), style)] for step in steps], raw, **options)
+
+    name = column("name", "name", lambda step: step.name, style="bold")
+    shape = Column(
+        "shape",
+        "shape",
+        [
+            [(str(size), _axis_style(axis)) for axis, size in _axes(step)] or [("scalar", "")]
+            for step in steps
+        ],
+        [" ".join(map(str, step.shape)) for step in steps],
+        joint="×",
+    )
+    dims = Column(
+        "dims",
+        "dims",
+        [[(axis, _axis_style(axis)) for axis in step.dims or ()] for step in steps],
+        [None if step.dims is None else " ".join(step.dims) for step in steps],
+    )
+    memory = Column(
+        "memory",
+        "memory",
+        [[(_memory_text(s), "bold red" if s.bytes == largest and _own(s) else "")] for s in steps],
+        [],
+        right=True,
+    )
+    columns = [
+        name,
+        shape,
+        *stats,
+        dims,
+        memory,
+        column("how", "how", lambda step: step.how, style="dim", flexible=True),
+        column("view", "view_of", _view_text),
+        column("FLOPs", "flops", lambda step: count_text(step.flops), right=True),
+        column("dtype", "dtype", lambda step: step.dtype, wide=one_dtype),
+        column("size", "bytes", lambda step: bytes_text(step.bytes), right=True, wide=True),
+        column("contiguous", "contiguous", str),
+        column("same as", "same_as", str),
+        column("fresh", "fresh_bytes", _fresh_text, right=True, wide=True),
+        column("line", "line", lambda step: str(step.line or ""), right=True, wide=True),
+    ]
+    hidden = {"contiguous", "same_as"}  # people read both in the column `view`
+    if dry:
+        hidden |= {"fresh_bytes", "line"}
+    for each in columns:
+        if each.key in hidden:
+            each.cells = []
+        each.wide |= not any(each.texts())
+    return columns
+
+
+ORDER = (
+    *("name", "how", "tensor", "dims", "shape", "axis", "start", "stop", "head_shape", "dtype"),
+    *("memory", "bytes", "fresh_bytes", "flops", "view_of", "line"),
+)
+"""How columns stand side by side, by their keys; the others follow as they come."""
+
+
+def in_order(columns: list[Column]) -> list[Column]:
+    """Columns as they stand side by side."""
+    place = {key: i for i, key in enumerate(ORDER)}
+    return sorted(columns, key=lambda column: place.get(column.key, len(place)))
+
+
+def _head_columns(head: HeadWeights) -> list[Column]:
+    weights = head.weights
+    common = common_prefix(head)
+
+    def column(title: str, key: str, text: Callable[[WeightSlice], str], **options: Any) -> Column:
+        raw = [_plain(getattr(slice_, key)) for slice_ in weights]
+        style = options.pop("style", "")
+        return Column(title, key, [[(text(slice_), style)] for slice_ in weights], raw, **options)
+
+    return [
+        column("name", "name", lambda w: w.name, style="bold"),
+        column("tensor", "tensor", lambda w: w.tensor.removeprefix(common)),
+        column("shape", "shape", lambda w: shape_text(w.shape)),
+        column("slice", "axis", _slice_text),
+        column("of head", "head_shape", lambda w: shape_text(w.head_shape), style="cyan"),
+        Column("start", "start", [], [w.start for w in weights]),
+        Column("stop", "stop", [], [w.stop for w in weights]),
+        *_stats_columns([w.stats for w in weights]),
+        column("dtype", "dtype", lambda w: w.dtype, wide=len({w.dtype for w in weights}) == 1),
+    ]
+
+
+def common_prefix(head: HeadWeights) -> str:
+    """What the names of all of a head's tensors begin with, up to a dot."""
+    names = [slice_.tensor.split(".") for slice_ in head.weights]
+    shared = []
+    for parts in zip(*names, strict=False):
+        if len(set(parts)) > 1:
+            break
+        shared.append(parts[0] + ".")
+    return "".join(shared)
+
+
+def check_columns(checks: list[Check]) -> list[Column]:
+    """The columns of comparisons with a reference."""
+    styles = {True: ("holds", "green"), False: ("FAILS", "bold red")}
+    return [
+        Column("check", "name", [[(c.name, "bold")] for c in checks], [c.name for c in checks]),
+        Column(
+            "largest difference",
+            "max_abs_diff",
+            [[(f"{c.max_abs_diff:.2g}", "")] for c in checks],
+            [c.max_abs_diff for c in checks],
+            right=True,
+        ),
+        Column(
+            "tolerance",
+            "tolerance",
+            [[(f"{c.tolerance:.2g}", "")] for c in checks],
+            [c.tolerance for c in checks],
+            right=True,
+        ),
+        Column("verdict", "ok", [[styles[c.ok]] for c in checks], [c.ok for c in checks]),
+    ]
+
+
+def _stats_columns(stats: Sequence[Stats | None]) -> list[Column]:
+    """Six columns, or none if nothing was computed; NaN and inf are shown where there are any."""
+    if not any(stats):
+        return []
+    known = [each or Stats(None, None, None, None, 0, 0) for each in stats]
+    columns = []
+    for key in ("min", "mean", "max", "std"):
+        raw = [getattr(each, key) for each in known]
+        columns.append(Column(key, key, [[(number_text(x), "")] for x in raw], raw, right=True))
+    for key, title in (("nan", "NaN"), ("inf", "inf")):
+        raw = [getattr(each, key) for each in known]
+        cells = [[(str(x), "bold red" if x else "dim")] for x in raw]
+        columns.append(Column(title, key, cells, raw, right=True, wide=not any(raw)))
+    return columns
+
+
+def _own(step: Step) -> bool:
+    return not (step.view_of or step.same_as)
+
+
+def _memory_text(step: Step) -> str:
+    """What a step adds to the memory in use."""
+    return bytes_text(step.bytes) if _own(step) else "same" if step.same_as else "view"
+
+
+def _axes(step: Step) -> list[tuple[str, int]]:
+    return list(zip(step.dims or ("",) * len(step.shape), step.shape, strict=True))
+
+
+def _axis_style(axis: str) -> str:
+    return AXIS_STYLES.get(axis, WIDTH_STYLE if axis.startswith("d_") else "")
+
+
+def _view_text(step: Step) -> str:
+    if step.same_as:
+        return f"same tensor as {step.same_as}"
+    strided = "" if step.contiguous else ", not contiguous"
+    return f"view of {step.view_of}{strided}" if step.view_of else strided.removeprefix(", ")
+
+
+def _fresh_text(step: Step) -> str:
+    return bytes_text(step.fresh_bytes) if step.fresh_bytes else ""
+
+
+def _slice_text(slice_: WeightSlice) -> str:
+    if slice_.axis is None:
+        return "all"
+    kind = "columns" if slice_.axis == 1 else "rows" if len(slice_.shape) == 2 else "entries"
+    return f"{kind} {slice_.start}:{slice_.stop}"
+
+
+def _plain(value: Any) -> Any:
+    return " ".join(map(str, value)) if isinstance(value, tuple) else value

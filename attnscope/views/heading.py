@@ -1,0 +1,55 @@
+"""What stands above a table and below it."""
+
+from __future__ import annotations
+
+from attnscope.results import HeadWeights, Trace
+from attnscope.units import bytes_text, count_text
+from attnscope.views.columns import common_prefix
+from attnscope.views.text import number_text
+
+
+def heading(result: Trace | HeadWeights) -> list[str]:
+    """A title, and below it the sizes, and what else decides the numbers."""
+    if isinstance(result, HeadWeights):
+        dtypes = "/".join(sorted({slice_.dtype for slice_ in result.weights}))
+        return [
+            f"{result.model} · layer {result.layer} of {result.n_layer}"
+            f" · head {result.head} of {result.n_head}",
+            f"n_head {result.n_head} · d_feat {result.d_feat} · d_head {result.d_head} · {dtypes}",
+            f"tensors under {common_prefix(result)}",
+        ]
+    sizes = " · ".join(f"{axis} {size}" for axis, size in result.sizes.items())
+    parts = [*_options(result), result.dtype or "", result.device or ""]
+    parts += [f"seed {result.seed}"] if result.seed is not None else []
+    lines = [result.title, sizes, " · ".join(part for part in parts if part)]
+    return [line for line in lines if line]
+
+
+def _options(trace: Trace) -> list[str]:
+    options = dict(trace.options)
+    parts = []
+    if "scale" in options:
+        scale = options.pop("scale")
+        by = options.pop("scale_by", None)
+        parts.append(f"scale {f'1/√{by} = ' if by else ''}{number_text(scale)}")
+    for name, value in options.items():
+        if isinstance(value, bool):
+            parts.append(name if value else f"no {name}")
+        elif isinstance(value, str):
+            parts.append(f"{value} {name}")  # "eval mode"
+        else:
+            parts.append(f"{name} {value}")
+    return parts
+
+
+def summary(trace: Trace) -> str:
+    """Which tensor is largest, what all take, and what the matrix products cost."""
+    own = [step for step in trace.steps if not (step.view_of or step.same_as)]
+    if not own:
+        return "no tensor was named"
+    largest = max(own, key=lambda step: step.bytes)
+    total, flops = sum(step.bytes for step in own), sum(step.flops for step in trace.steps)
+    return (
+        f"largest: {largest.name}, {bytes_text(largest.bytes)} of {bytes_text(total)}"
+        f" · {count_text(flops) or '0 '}FLOP in matrix products"
+    )

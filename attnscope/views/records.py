@@ -1,0 +1,71 @@
+"""Results as records for programs: JSON, CSV and Markdown."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from dataclasses import fields, is_dataclass
+from typing import Any
+
+from attnscope.results import HeadWeights, Trace
+from attnscope.views.columns import Column, check_columns, columns_of, in_order
+from attnscope.views.heading import heading, summary
+
+
+def record(result: Trace | HeadWeights) -> dict[str, Any]:
+    """A trace as `attnscope.trace/1`, a head's weights as `attnscope.head/1`."""
+    kind = "trace" if isinstance(result, Trace) else "head"
+    return {"schema": f"attnscope.{kind}/1", **_plain(result)}
+
+
+def json_text(record: dict[str, Any]) -> str:
+    """One JSON document; no NaN or infinity can be in it."""
+    return json.dumps(record, indent=2, allow_nan=False, ensure_ascii=False)
+
+
+def csv_text(result: Trace | HeadWeights) -> str:
+    """A line for each tensor, with every column, in plain numbers."""
+    columns = in_order([column for column in columns_of(result) if column.raw])
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow(column.key for column in columns)
+    for row in zip(*(column.raw for column in columns), strict=True):
+        writer.writerow("" if value is None else value for value in row)
+    return out.getvalue().rstrip("\n")
+
+
+def markdown_text(result: Trace | HeadWeights, *, wide: bool = False) -> str:
+    """A Markdown table, with what it is about above and what there is to add below."""
+    title, *about = heading(result)
+    parts = [f"**{title}**", *about, _markdown(columns_of(result), wide)]
+    if isinstance(result, Trace):
+        parts += [summary(result)]
+        parts += [f"- {finding.message}" for finding in result.findings]
+    if result.checks:
+        parts += [_markdown(check_columns(result.checks), wide)]
+    return "\n\n".join(parts)
+
+
+def _plain(value: Any) -> Any:
+    """A result as dicts and lists; what only rides along (and is kept out of `repr`) stays out."""
+    if is_dataclass(value):
+        return {f.name: _plain(getattr(value, f.name)) for f in fields(value) if f.repr}
+    if isinstance(value, dict):
+        return {key: _plain(each) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(each) for each in value]
+    return value
+
+
+def _markdown(columns: list[Column], wide: bool) -> str:
+    shown = in_order([each for each in columns if each.cells and (wide or not each.wide)])
+
+    def row(cells: list[str]) -> str:
+        return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
+
+    lines = [row([column.title for column in shown])]
+    lines.append(row(["--:" if column.right else ":--" for column in shown]))
+    for cells in zip(*(column.texts() for column in shown), strict=True):
+        lines.append(row(list(cells)))
+    return "\n".join(lines)

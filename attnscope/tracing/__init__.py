@@ -25,7 +25,9 @@ def trace(target: Any, *, stats: bool = False, keep: bool | Collection[str] = Fa
     Args:
         target: a function, a class with a `forward` (or a `__call__`), or an instance of one.
         stats: whether each step gets the six numbers of its values.
-        keep: names whose tensors are kept with their steps, or True for all.
+        keep: names whose tensors are kept with their steps, or True for all. A kept tensor shows
+            the values that it had when it got its name, as long as the context lasts; what
+            overwrites it later overwrites what was kept.
 
     Yields:
         The trace: empty at first, filled when the context ends.

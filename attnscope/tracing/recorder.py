@@ -58,6 +58,11 @@ class Recorder(TorchDispatchMode):
         self._storages: dict[int, tuple[StorageWeakRef, str]] = {}
         self._tensors: dict[int, tuple[weakref.ref[torch.Tensor], str]] = {}
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """No: torch would import its compiler (two seconds) to keep it off `__torch_dispatch__`."""
+        return False
+
     # Called by rewritten code.
 
     def enter(self, site: int) -> None:
@@ -118,11 +123,13 @@ class Recorder(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        if self._quiet or not self._target_frame or not self._open:
+        if self._quiet:
             return func(*args, **kwargs)
         if func._schema.is_mutable:
             self._copy_what_is_overwritten(func, args, kwargs)
         out = func(*args, **kwargs)
+        if not self._target_frame or not self._open:
+            return out
         self._open[-1].flops += cost.flops(func, args, kwargs, out)
         self._open[-1].fresh_bytes += cost.fresh_bytes(args, kwargs, out)
         return out
@@ -211,13 +218,10 @@ def _bindings(target: Target, value: Any) -> Iterator[tuple[str, torch.Tensor]]:
                     yield f"{target}[{key!r}]", element
     elif isinstance(target, tuple):
         values = list(value)
-        star = next((i for i, part in enumerate(target) if isinstance(part, Star)), None)
-        if star is not None:
-            rest = len(values) - (len(target) - 1)
-            part = target[star]
-            assert isinstance(part, Star)
-            yield from _bindings(part.name, values[star : star + rest])
-            values[star : star + rest] = [None]
-        for part, element in zip(target, values, strict=False):
-            if not isinstance(part, Star):
-                yield from _bindings(part, element)
+        extra = len(values) - len(target)
+        for i, part in enumerate(target):
+            if isinstance(part, Star):
+                yield from _bindings(part.name, values[i : i + extra + 1])
+                values[i : i + extra + 1] = [None]
+            elif i < len(values):
+                yield from _bindings(part, values[i])

@@ -1,0 +1,61 @@
+"""What must be instant imports nothing heavy. Each case runs in a process of its own."""
+
+import subprocess
+import sys
+
+import pytest
+
+HEAVY = {"torch", "transformers", "numpy", "matplotlib", "pydantic", "huggingface_hub"}
+
+
+def loaded_by(code: str) -> set[str]:
+    """The heavy modules that are loaded once `code` has run."""
+    script = f"import sys\n{code}\nprint(*({HEAVY!r} & set(sys.modules)), file=sys.stderr)"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    return set(done.stderr.splitlines()[-1].split())
+
+
+def command(*arguments: str) -> str:
+    return f"from attnscope.cli.app import main\nmain({list(arguments)!r})"
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["--help"],
+        ["--version"],
+        ["sdpa", "--help"],
+        ["mha", "--help"],
+        ["bert", "--help"],
+        ["sdpa", "--dry-run"],
+        ["mha", "--dry-run", "--nq", "1000000", "--d-feat", "8192", "--heads", "64"],
+        ["mha", "--dry-run", "--train", "--wide", "--format", "json"],
+        ["sdpa", "--dry-run", "--format", "csv"],
+        ["sdpa", "--dry-run", "--format", "markdown"],
+        ["sdpa", "--nv", "40"],
+        ["mha", "--heads", "7"],
+    ],
+)
+def test_help_dry_runs_and_mistakes_import_nothing_heavy(arguments):
+    assert loaded_by(command(*arguments)) == set()
+
+
+def test_importing_the_library_imports_nothing_heavy():
+    assert loaded_by("import attnscope; attnscope.AttnscopeError") == set()
+
+
+def test_reading_a_head_imports_neither_torch_nor_transformers():
+    assert loaded_by(command("bert", "--show", "W_Q")) == {"numpy"}
+
+
+def test_saving_a_head_as_safetensors_imports_neither_torch_nor_transformers(tmp_path):
+    path = tmp_path / "head.safetensors"
+    assert loaded_by(command("bert", "--save", str(path))) == {"numpy"}
+    assert path.exists()
+
+
+def test_a_real_run_imports_torch_but_not_its_compiler_nor_transformers():
+    """Also shows that these tests can fail."""
+    assert loaded_by(command("sdpa")) == {"torch", "numpy"}
+    script = f"import sys\n{command('sdpa')}\nassert 'torch._dynamo' not in sys.modules"
+    subprocess.run([sys.executable, "-c", script], capture_output=True, check=True)

@@ -111,12 +111,7 @@ def _print_table(columns: list[Column], console: Console) -> None:
             min_width=_width(column),
         )
     for cells in zip(*(column.cells for column in columns), strict=True):
-        table.add_row(
-            *(
-                Text(column.joint, style="dim").join(Text(text, style=style) for text, style in cell)
-                for column, cell in zip(columns, cells, strict=True)
-            )
-        )
+        table.add_row(*(_cell(column, cell) for column, cell in zip(columns, cells, strict=True)))
     # What nobody looks at in a terminal is never cut, whatever width Rich assumes.
     assumed = console.width
     console.width = max(assumed, sum(_width(column) + GAP for column in columns))
@@ -124,3 +119,10 @@ def _print_table(columns: list[Column], console: Console) -> None:
     console.print(table)
     console.print()
     console.width = assumed
+
+
+def _cell(column: Column, cell: list[tuple[str, str]]) -> Text:
+    text = Text()
+    for i, (piece, style) in enumerate(cell):
+        text.append(column.joint if i else "", "dim").append(piece, style)
+    return text

@@ -62,7 +62,7 @@ def save(path: Path, tensors: Tensors, *, force: bool = False) -> None:
     from safetensors import SafetensorError
 
     check_target(path, force=force, dtypes=[dtype for _, dtype in tensors.values()])
-    whole = {name: (np.ascontiguousarray(array), dtype) for name, (array, dtype) in tensors.items()}
+    whole = {name: (np.asarray(array, order="C"), dtype) for name, (array, dtype) in tensors.items()}
     unfinished = path.with_name(f".{path.name}.{os.getpid()}.part{path.suffix}")
     try:
         WRITERS[path.suffix](unfinished, whole)
@@ -85,9 +85,15 @@ def _write_safetensors(path: Path, tensors: Tensors) -> None:
 
 
 def _write_npz(path: Path, tensors: Tensors) -> None:
-    import numpy as np
+    from zipfile import ZipFile
 
-    np.savez(path, allow_pickle=False, **{name: array for name, (array, _) in tensors.items()})
+    from numpy.lib import format as npy
+
+    # As np.savez does it, but for any name: savez takes none that it has an argument of.
+    with ZipFile(path, "w") as archive:
+        for name, (array, _) in tensors.items():
+            with archive.open(f"{name}.npy", "w", force_zip64=True) as member:
+                npy.write_array(member, array, allow_pickle=False)
 
 
 def _write_pt(path: Path, tensors: Tensors) -> None:

@@ -86,5 +86,5 @@ def test_batches_of_different_sizes_are_refused_not_mixed():
 
 
 def test_heads_that_do_not_divide_are_refused():
-    with pytest.raises(SizeError, match="d_feat is 10, .* 3 heads: 10 / 3 leaves 1"):
+    with pytest.raises(SizeError, match=r"d_feat is 10, .* 3 heads: 10 / 3 leaves 1"):
         MultiHeadAttention(d_feat=10, n_head=3)

@@ -1,0 +1,102 @@
+"""The application: help, version, exit statuses, pipes, and errors that are ours."""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+import attnscope as package
+from attnscope.cli import app, textbook
+from attnscope.cli.app import main
+
+COMMANDS = ["sdpa", "mha", "bert"]
+
+
+def process(*arguments, **options):
+    command = [sys.executable, "-m", "attnscope", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, **options)
+
+
+def test_help_names_every_command(attnscope):
+    r = attnscope("--help")
+    assert r.exit_status == 0
+    assert all(re.search(rf"^│ {command} ", r.out, re.MULTILINE) for command in COMMANDS)
+    assert [command.callback.__name__ for command in app.app.registered_commands] == COMMANDS
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_option_has_help(attnscope, command):
+    r = attnscope(command, "--help")
+    assert r.exit_status == 0
+    typer_command = app.typer.main.get_command(app.app).commands[command]
+    for parameter in typer_command.params:
+        assert getattr(parameter, "help", None), parameter.name
+
+
+def test_version(attnscope):
+    assert attnscope("--version").out == f"attnscope {package.__version__}\n"
+    assert process("--version").stdout == f"attnscope {package.__version__}\n"
+
+
+def test_no_command_shows_help_and_a_wrong_one_is_refused(attnscope):
+    assert "Usage: attnscope" in attnscope().out
+    r = attnscope("bogus")
+    assert (r.exit_status, r.err) == (
+        2,
+        "attnscope: error: No such command 'bogus'.\n  try  attnscope --help\n",
+    )
+
+
+def test_an_error_of_ours_is_a_traceback_not_a_friendly_line(monkeypatch):
+    def broken(*_):
+        raise ZeroDivisionError("ours")
+
+    monkeypatch.setattr(textbook, "_run", broken)
+    with pytest.raises(ZeroDivisionError, match="ours"):
+        main(["sdpa"])
+
+
+def test_piped_output_is_plain_and_uncut():
+    r = process("mha", "--dry-run", env={**os.environ, "COLUMNS": "40"})
+    assert "\x1b" not in r.stdout
+    assert "Q_feat.view(n_batch, n_Q, n_head, d_head).transpose(1, 2)" in r.stdout
+    assert r.stderr == ""
+
+
+def test_colour_can_be_forced_and_forbidden():
+    forced = {**os.environ, "FORCE_COLOR": "1", "COLUMNS": "100", "TERM": "xterm-256color"}
+    forced.pop("NO_COLOR", None)
+    assert "\x1b[36m" in process("sdpa", "--dry-run", env=forced).stdout
+    assert "\x1b[36m" not in process("sdpa", "--dry-run", env={**forced, "NO_COLOR": "1"}).stdout
+
+
+def test_a_closed_pipe_is_no_traceback():
+    command = f"{sys.executable} -m attnscope sdpa --dry-run --format json | head -1"
+    r = subprocess.run(["bash", "-c", command], capture_output=True, text=True)
+    assert (r.stdout, r.stderr) == ("{\n", "")
+
+
+def test_interrupting_exits_130_without_a_traceback():
+    code = (
+        "import time; from attnscope.cli import textbook, app; textbook._run = lambda *_: time.sleep(60)"
+    )
+    code += "\nprint('ready', flush=True); raise SystemExit(app.main(['sdpa']))"
+    running = subprocess.Popen(
+        [sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    running.stdout.readline()
+    time.sleep(5)
+    running.send_signal(signal.SIGINT)
+    _, err = running.communicate(timeout=30)
+    assert (running.returncode, err) == (130, "")
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_json_is_one_document_and_nothing_else(attnscope, command):
+    r = attnscope(command, "--format", "json")
+    assert r.json["schema"].startswith("attnscope.")
+    assert r.err == ""

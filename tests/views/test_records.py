@@ -1,0 +1,78 @@
+"""JSON, CSV and Markdown hold what the table holds."""
+
+import csv
+import io
+import json
+
+from attnscope import contracts
+from attnscope.models.head import read_head
+from attnscope.results import Stats, Step, Trace
+from attnscope.views.records import csv_text, json_text, markdown_text, record
+
+SIZES = {"n_batch": 3, "n_Q": 30, "n_K": 50, "d_K": 128, "d_V": 256}
+
+
+def test_the_json_of_a_trace_has_the_documented_keys():
+    document = json.loads(json_text(record(contracts.sdpa(SIZES))))
+    assert document["schema"] == "attnscope.trace/1"
+    assert list(document) == [
+        "schema", "title", "sizes", "options", "device", "dtype", "seed", "steps", "checks", "findings",
+    ]  # fmt: skip
+    assert document["sizes"] == SIZES
+    assert document["steps"][3] == {
+        "name": "scores", "dims": ["n_batch", "n_Q", "n_K"], "shape": [3, 30, 50], "dtype": "float32",
+        "how": "Q @ K.mT * scale", "bytes": 18000, "flops": 2 * 3 * 30 * 50 * 128, "contiguous": True,
+        "view_of": None, "same_as": None, "fresh_bytes": None, "line": None, "depth": 0, "stats": None,
+    }  # fmt: skip
+
+
+def test_the_json_of_a_head_has_the_documented_keys():
+    document = json.loads(json_text(record(read_head("minilm", layer=1, head=2))))
+    assert document["schema"] == "attnscope.head/1"
+    assert list(document)[1:] == [
+        "model", "layer", "head", "n_layer", "n_head", "n_kv_head", "d_feat", "d_head",
+        "weights", "checks",
+    ]  # fmt: skip
+    assert list(document["weights"][0]) == [
+        "name", "tensor", "shape", "axis", "start", "stop", "head_shape", "dtype", "stats",
+    ]  # fmt: skip
+    assert document["weights"][3]["name"] == "W_O"
+    assert document["weights"][3]["head_shape"] == [384, 32]
+
+
+def test_tensors_that_ride_along_stay_out():
+    step = Step("x", None, (2,), "float32", "y", 8, tensor=object())
+    assert "tensor" not in record(Trace("t", steps=[step]))["steps"][0]
+
+
+def test_csv_holds_every_column_in_plain_numbers():
+    rows = list(csv.DictReader(io.StringIO(csv_text(contracts.sdpa(SIZES)))))
+    assert [row["name"] for row in rows] == ["Q", "K", "V", "scores", "attention", "out"]
+    assert rows[3]["dims"] == "n_batch n_Q n_K"
+    assert rows[3]["shape"] == "3 30 50"
+    assert rows[3]["bytes"] == "18000"
+    assert rows[3]["view_of"] == ""
+    assert {"dtype", "flops", "contiguous", "same_as", "fresh_bytes", "line"} <= set(rows[0])
+
+
+def test_csv_has_statistics_where_there_are_any():
+    step = Step("x", None, (2,), "float32", "y", 8, stats=Stats(-1.0, 0.5, 2.0, 1.0, 3, 4))
+    (row,) = csv.DictReader(io.StringIO(csv_text(Trace("t", steps=[step]))))
+    assert [
+        row[key] for key in ("min", "mean", "max", "std", "nan", "inf")
+    ] == "-1.0 0.5 2.0 1.0 3 4".split()
+
+
+def test_markdown_is_a_table_with_what_was_run_above():
+    plan = contracts.sdpa(SIZES)
+    lines = markdown_text(plan).splitlines()
+    assert lines[:3] == ["**sdpa**", "", "n_batch 3 · n_Q 30 · n_K 50 · d_K 128 · d_V 256"]
+    table = [line for line in lines if line.startswith("|")]
+    assert table[0] == "| name | how | dims | shape | memory | FLOPs |"
+    assert table[5] == "| scores | Q @ K.mT * scale | n_batch n_Q n_K | 3×30×50 | 17.6 KiB | 1.15 M |"
+    assert len(table) == 2 + 6
+
+
+def test_markdown_escapes_its_own_bars():
+    trace = Trace("t", steps=[Step("x", None, (2,), "bool", "a | b", 2)])
+    assert "| a \\| b |" in markdown_text(trace)

@@ -64,7 +64,7 @@ def columns_of(result: Trace | HeadWeights) -> list[Column]:
 
 def _trace_columns(trace: Trace) -> list[Column]:
     steps = trace.steps
-    largest = max((step.bytes for step in steps if _own(step)), default=0)
+    largest = max(filter(_own, steps), key=lambda step: step.bytes, default=None)
     dry = all(step.line is None for step in steps)
     stats = _stats_columns([step.stats for step in steps])
     one_dtype = len({step.dtype for step in steps}) == 1
@@ -94,7 +94,7 @@ def _trace_columns(trace: Trace) -> list[Column]:
     memory = Column(
         "memory",
         "memory",
-        [[(_memory_text(s), "bold red" if s.bytes == largest and _own(s) else "")] for s in steps],
+        [[(_memory_text(step), "bold red" if step is largest else "")] for step in steps],
         [],
         right=True,
     )

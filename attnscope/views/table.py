@@ -32,7 +32,7 @@ def print_table(result: Trace | HeadWeights, console: Console, *, wide: bool = F
         _line(console, Text(line))
     _print(columns_of(result), console, wide)
     if isinstance(result, Trace):
-        _line(console, Text(summary(result), style="dim"))
+        _line(console, Text("\n" + summary(result), style="dim"))
         for finding in result.findings:
             where = f"line {finding.line}: " if finding.line else ""
             _line(console, Text(f"! {where}{finding.message}", style="yellow"))
@@ -117,7 +117,6 @@ def _print_table(columns: list[Column], console: Console) -> None:
     console.width = max(assumed, sum(_width(column) + GAP for column in columns))
     console.print()
     console.print(table)
-    console.print()
     console.width = assumed
 
 

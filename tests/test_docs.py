@@ -20,16 +20,15 @@ EXAMPLES = [
 ]
 
 
-def shown(run, command: str) -> str:
-    """What a command prints into a pipe, without the blanks at the ends of lines."""
-    r = run(*shlex.split(command)[1:])
-    assert r.exit_status == 0, r.err
-    return "".join(line.rstrip() + "\n" for line in r.out.splitlines())
-
-
 @pytest.mark.parametrize(("page", "command", "expected"), EXAMPLES)
-def test_examples_print_what_they_show(attnscope, page, command, expected):
-    assert shown(attnscope, command) == expected
+def test_examples_print_what_they_show(attnscope, monkeypatch, page, command, expected):
+    """In a terminal of 100 columns, without its colours."""
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setenv("COLUMNS", "100")
+    r = attnscope(*shlex.split(command)[1:])
+    assert r.exit_status == 0, r.err
+    plain = re.sub(r"\x1b\[[\d;]*m", "", r.out)
+    assert "".join(line.rstrip() + "\n" for line in plain.splitlines()) == expected
 
 
 def test_the_three_commands_are_shown_in_the_readme():

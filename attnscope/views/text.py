@@ -30,9 +30,13 @@ def shorten(expression: str, width: int) -> str:
 
 
 def break_expression(expression: str, width: int) -> list[str]:
-    """An expression on several lines of at most `width`: broken at spaces, and before `.method`."""
+    """An expression on several lines of at most `width`, broken at spaces, else before `.method`."""
+    pieces: list[str] = []
+    for word in re.split(r"(?<= )", expression):
+        too_long = len(word.rstrip()) > width
+        pieces += re.split(r"(?<=[\w)])(?=\.[A-Za-z_])", word) if too_long else [word]
     lines = [""]
-    for piece in re.split(r"(?<= )|(?<=[\w)])(?=\.[A-Za-z_])", expression):
+    for piece in pieces:
         if lines[-1] and len(lines[-1] + piece.rstrip()) > width:
             lines.append("")
         lines[-1] += piece

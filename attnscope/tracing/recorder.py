@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Collection, Iterator
-from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
@@ -13,18 +12,9 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from attnscope.results import Step
-from attnscope.tracing import cost
+from attnscope.tracing.cost import Cost, cost_of, storage_keys
 from attnscope.tracing.rewrite import Site, Star, Target
 from attnscope.values import from_tensor, numbers, stats_of
-
-
-@dataclass
-class _Open:
-    """An expression that is being evaluated, and what it has cost so far."""
-
-    site: int
-    flops: int = 0
-    fresh_bytes: int = 0
 
 
 class Recorder(TorchDispatchMode):
@@ -51,7 +41,7 @@ class Recorder(TorchDispatchMode):
         self.steps: list[Step] = []
         self.done = False
 
-        self._open: list[_Open] = []
+        self._open: list[tuple[int, Cost]] = []  # the sites being evaluated, and what they have cost
         self._frames: list[int] = []  # how many expressions were open when each call began
         self._target_frame = 0  # which of these calls is the target's; 0: none, yet or any more
         self._quiet = False  # while the recorder itself computes
@@ -76,7 +66,7 @@ class Recorder(TorchDispatchMode):
         """A function ends, by returning or by raising."""
         if len(self._frames) == self._target_frame:
             self._target_frame, self.done = 0, True
-        del self._open[self._frames.pop() :]
+        self._spend(self._close(self._frames.pop()))
 
     def begin(self, site: int) -> int:
         """An expression is about to be evaluated.
@@ -85,7 +75,7 @@ class Recorder(TorchDispatchMode):
             A mark for `end`: what was opened since and never closed (because it raised, and
             the exception was caught) is closed with it.
         """
-        self._open.append(_Open(site))
+        self._open.append((site, Cost()))
         return len(self._open) - 1
 
     def end(self, site: int, mark: int | None, value: Any) -> Any:
@@ -101,9 +91,8 @@ class Recorder(TorchDispatchMode):
             so that the objects recorded are the ones that get bound.
         """
         if mark is None:
-            mark = max(i for i, opened in enumerate(self._open) if opened.site == site)
-        closed = self._open[mark]
-        del self._open[mark:]
+            mark = max(i for i, (opened, _) in enumerate(self._open) if opened == site)
+        spent = self._close(mark)
         targets = self.sites[site].targets
         for target in targets:
             if isinstance(target, tuple) and not isinstance(value, tuple | list):
@@ -112,12 +101,23 @@ class Recorder(TorchDispatchMode):
         if self._target_frame:
             bound = [pair for target in targets for pair in _bindings(target, value)]
             for name, tensor in bound:
-                self._record(name, tensor, self.sites[site], closed)
-                closed = _Open(site)
-            if not bound and self._open:
-                self._open[-1].flops += closed.flops
-                self._open[-1].fresh_bytes += closed.fresh_bytes
+                self._record(name, tensor, self.sites[site], spent)
+                spent = Cost()  # charged once, to the first of several names
+            if not bound:
+                self._spend(spent)
         return value
+
+    def _close(self, mark: int) -> Cost:
+        """Close what was opened since a mark, and add up what it has cost."""
+        closed = self._open[mark:]
+        del self._open[mark:]
+        return sum((cost for _, cost in closed), Cost())
+
+    def _spend(self, spent: Cost) -> None:
+        """Charge a cost to the innermost expression that is being evaluated."""
+        if self._open:
+            site, so_far = self._open[-1]
+            self._open[-1] = site, so_far + spent
 
     # Called by torch.
 
@@ -128,15 +128,13 @@ class Recorder(TorchDispatchMode):
         if func._schema.is_mutable:
             self._copy_what_is_overwritten(func, args, kwargs)
         out = func(*args, **kwargs)
-        if not self._target_frame or not self._open:
-            return out
-        self._open[-1].flops += cost.flops(func, args, kwargs, out)
-        self._open[-1].fresh_bytes += cost.fresh_bytes(args, kwargs, out)
+        if self._target_frame and self._open:
+            self._spend(cost_of(func, args, kwargs, out))
         return out
 
     # What is written down.
 
-    def _record(self, name: str, tensor: torch.Tensor, site: Site, spent: _Open) -> None:
+    def _record(self, name: str, tensor: torch.Tensor, site: Site, spent: Cost) -> None:
         same_as, view_of = self._identity(name, tensor)
         step = Step(
             name=name,
@@ -186,7 +184,7 @@ class Recorder(TorchDispatchMode):
             return
         by_name = {**dict(zip((a.name for a in func._schema.arguments), args, strict=False)), **kwargs}
         written = set(
-            cost.storage_keys(
+            storage_keys(
                 [
                     by_name.get(argument.name)
                     for argument in func._schema.arguments
@@ -197,7 +195,7 @@ class Recorder(TorchDispatchMode):
         self._quiet = True
         try:
             for step in kept:
-                if written.intersection(cost.storage_keys(step.tensor)):
+                if written.intersection(storage_keys(step.tensor)):
                     step.tensor = step.tensor.clone()
         finally:
             self._quiet = False

@@ -111,6 +111,24 @@ def test_the_cost_of_an_unnamed_call_goes_to_its_caller(module_of):
     assert result["c"].flops == 48
 
 
+def test_the_cost_of_what_was_abandoned_goes_to_the_expression_around_it(module_of):
+    helpers = module_of("""
+        def attempt(call):
+            try:
+                return call()
+            except RuntimeError:
+                return None
+    """)
+    module = module_of("""
+        def target(a, b, attempt):
+            c = attempt(lambda: (d := (a @ b).view(7, 7))) or a @ b
+            e = a @ b
+            return e
+    """)
+    result = trace_call(module.target, torch.ones(2, 3), torch.ones(3, 4), helpers.attempt)
+    assert [(s.name, s.flops) for s in result.steps if s.how != "input"] == [("c", 96), ("e", 48)]
+
+
 @pytest.mark.parametrize("device", ["cpu", "meta"])
 def test_fused_attention_is_counted_like_its_two_products(module_of, device):
     module = module_of("""

@@ -6,6 +6,8 @@ one clear line and, where there is something to do about it, a line that says wh
 
 from __future__ import annotations
 
+from math import isqrt
+
 
 class AttnscopeError(Exception):
     """A mistake in what was asked for, told in words that a user understands.
@@ -48,7 +50,8 @@ def heads_do_not_divide(d_feat: int, n_head: int) -> SizeError:
         d_feat: the model's width.
         n_head: the number of heads asked for, which does not divide it.
     """
-    dividing = [n for n in range(1, d_feat + 1) if d_feat % n == 0]
+    small = [n for n in range(1, min(isqrt(d_feat), 10**6) + 1) if d_feat % n == 0]
+    dividing = sorted({*small, *(d_feat // n for n in small)})
     below = [n for n in dividing if n < n_head][-1:]
     above = [n for n in dividing if n > n_head][:1]
     return SizeError(

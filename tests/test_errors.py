@@ -7,5 +7,9 @@ def test_the_nearest_head_counts_on_both_sides_are_suggested():
     assert error.hint == "--heads 5 or --heads 8, nearest to 7 of those that divide 200"
 
 
+def test_a_huge_width_is_answered_at_once():
+    assert heads_do_not_divide(10**18 + 9, 7).hint.startswith("--heads 1 or --heads ")
+
+
 def test_more_heads_than_features_suggests_one_a_feature():
     assert heads_do_not_divide(200, 300).hint.startswith("--heads 200, nearest")

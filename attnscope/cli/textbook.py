@@ -35,9 +35,10 @@ def present(
         device, seed: where to run, and what `prepare` draws with.
         weight_bytes: what the weights take, beside the plan's steps.
     """
-    from attnscope.inputs.drawn import check_device, check_device_name, check_memory
+    from attnscope.inputs.drawn import check_device, check_device_name, check_memory, check_seed
 
     check_device_name(device)
+    check_seed(seed)
     _check_needs_values(output, stats, "a dry run" if dry_run else device)
     output.check([plan.dtype or ""])
     selection = _check_selection(plan, output)

@@ -43,9 +43,9 @@ def check_device(device: str) -> None:
 
 
 def free_memory(device: str) -> int | None:
-    """Bytes that are free on a device, or None where that is not known or does not matter."""
-    if device == "meta":
-        return None
+    """Bytes that are free on a device, or None where that is not known."""
+    if device.startswith("meta"):
+        return 2**63 - 1  # nothing is allocated, but torch counts bytes in 64 bits
     if device.startswith("cpu"):
         import psutil
 
@@ -55,6 +55,12 @@ def free_memory(device: str) -> int | None:
     if device.startswith("cuda"):
         return int(torch.cuda.mem_get_info(device)[0])
     return None
+
+
+def check_seed(seed: int) -> None:
+    """Raise an OptionError unless torch can draw with `seed`."""
+    if not -(2**63) <= seed < 2**64:
+        raise OptionError(f"{seed} is no seed: it does not fit into 64 bits.", hint="--seed 0")
 
 
 def check_memory(needed: int, device: str) -> None:

@@ -3,7 +3,7 @@ import torch
 
 from attnscope.errors import OptionError, SizeError
 from attnscope.inputs import drawn
-from attnscope.inputs.drawn import check_device, check_device_name, check_memory, draw
+from attnscope.inputs.drawn import check_device, check_device_name, check_memory, check_seed, draw
 
 
 def test_the_same_seed_draws_the_same_values():
@@ -46,5 +46,24 @@ def test_more_memory_than_is_free_is_refused(monkeypatch):
         check_memory(2049, "cpu")
 
 
-def test_meta_needs_no_memory():
-    check_memory(10**30, "meta")
+def test_meta_needs_next_to_no_memory():
+    check_memory(10**18, "meta")
+
+
+def test_even_meta_counts_bytes_in_64_bits():
+    with pytest.raises(SizeError, match=r"meta has 8\.0 EiB free"):
+        check_memory(10**19, "meta")
+
+
+@pytest.mark.parametrize("seed", [0, -(2**63), 2**64 - 1])
+def test_seeds_that_torch_takes_draw(seed):
+    check_seed(seed)
+    draw((2,), dtype="float32", device="cpu", seed=seed)
+
+
+@pytest.mark.parametrize("seed", [2**64, -(2**63) - 1])
+def test_other_seeds_are_refused(seed):
+    with pytest.raises(OptionError, match="does not fit into 64 bits"):
+        check_seed(seed)
+    with pytest.raises((ValueError, RuntimeError, OverflowError)):
+        draw((2,), dtype="float32", device="cpu", seed=seed)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import weakref
 from collections.abc import Collection, Iterator
 from itertools import islice
+from threading import get_ident
 from typing import Any
 
 import torch
@@ -45,6 +46,7 @@ class Recorder(TorchDispatchMode):
         self._frames: list[int] = []  # how many expressions were open when each call began
         self._target_frame = 0  # which of these calls is the target's; 0: none, yet or any more
         self._quiet = False  # while the recorder itself computes
+        self._thread = get_ident()  # what other threads run meanwhile is none of its business
         self._storages: dict[int, tuple[StorageWeakRef, str]] = {}
         self._tensors: dict[int, tuple[weakref.ref[torch.Tensor], str]] = {}
 
@@ -57,6 +59,8 @@ class Recorder(TorchDispatchMode):
 
     def enter(self, site: int) -> None:
         """A function begins."""
+        if get_ident() != self._thread:
+            return
         self._frames.append(len(self._open))
         function = self.sites[site]
         if not self._target_frame and not self.done and self.target == (function.file, function.line):
@@ -64,6 +68,8 @@ class Recorder(TorchDispatchMode):
 
     def leave(self) -> None:
         """A function ends, by returning or by raising."""
+        if get_ident() != self._thread:
+            return
         if len(self._frames) == self._target_frame:
             self._target_frame, self.done = 0, True
         self._spend(self._close(self._frames.pop()))
@@ -75,6 +81,8 @@ class Recorder(TorchDispatchMode):
             A mark for `end`: what was opened since and never closed (because it raised, and
             the exception was caught) is closed with it.
         """
+        if get_ident() != self._thread:
+            return 0
         self._open.append((site, Cost()))
         return len(self._open) - 1
 
@@ -90,6 +98,8 @@ class Recorder(TorchDispatchMode):
             The value; as a tuple, if it is to be unpacked and is neither a tuple nor a list,
             so that the objects recorded are the ones that get bound.
         """
+        if get_ident() != self._thread:
+            return value
         if mark is None:
             mark = max(i for i, (opened, _) in enumerate(self._open) if opened == site)
         spent = self._close(mark)

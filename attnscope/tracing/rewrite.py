@@ -10,10 +10,12 @@ decorator, another module) runs the rewritten one, and nothing is imported twice
 
 runs as
 
-    Q_feat = __attnscope__.end(7, __attnscope__.begin(7), self.W_Q(Q))
+    Q_feat = <recorder>.end(7, <recorder>.begin(7), self.W_Q(Q))
 
 where 7 is the number of the `Site`. `begin` is evaluated before the expression and `end`
-after it, so what is computed between the two was computed for this name.
+after it, so what is computed between the two was computed for this name. The recorder is a
+constant of the code: no name is needed for it, traces may be nested, and a closure that
+outlives the trace that it was made in goes on to work.
 """
 
 from __future__ import annotations
@@ -26,14 +28,15 @@ from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import dataclass
 from types import CodeType, FunctionType
-from typing import TYPE_CHECKING, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from attnscope.errors import SourceError
 
 if TYPE_CHECKING:
     from attnscope.tracing.recorder import Recorder
 
-RECORDER = "__attnscope__"
+RECORDER = "<the recorder of this trace>"
+"""Stands for the recorder in a tree; the compiled code has the recorder itself in its place."""
 
 Target: TypeAlias = "str | Star | tuple[Target, ...]"
 """What a value is bound to: a name, or a pattern of names that it is unpacked into."""
@@ -97,7 +100,7 @@ def rewritten(file: str, recorder: Recorder) -> Iterator[None]:
     Raises:
         SourceError: as `rewrite`.
     """
-    codes = rewrite(file, recorder.sites)
+    codes = {key: _with(recorder, code) for key, code in rewrite(file, recorder.sites).items()}
     originals: list[tuple[FunctionType, CodeType]] = []
     for function in gc.get_objects():
         if type(function) is FunctionType and function.__code__.co_filename == file:
@@ -105,14 +108,23 @@ def rewritten(file: str, recorder: Recorder) -> Iterator[None]:
             new_code = codes.get((code.co_qualname, code.co_firstlineno))
             if new_code is not None and new_code.co_freevars == code.co_freevars:
                 originals.append((function, code))
-                function.__globals__[RECORDER] = recorder
                 function.__code__ = new_code
     try:
         yield
     finally:
         for function, code in originals:
             function.__code__ = code
-            function.__globals__.pop(RECORDER, None)
+
+
+def _with(recorder: Recorder, code: CodeType) -> CodeType:
+    """The code, and all code in it, with a recorder in its place."""
+    constants: list[Any] = list(code.co_consts)
+    for i, constant in enumerate(constants):
+        if isinstance(constant, CodeType):
+            constants[i] = _with(recorder, constant)
+        elif isinstance(constant, str) and constant == RECORDER:
+            constants[i] = recorder
+    return code.replace(co_consts=tuple(constants))
 
 
 def _codes_in(code: CodeType) -> Iterator[tuple[tuple[str, int], CodeType]]:
@@ -308,7 +320,7 @@ def _suspends(node: ast.AST) -> bool:
 
 
 def _call(method: str, *arguments: ast.expr) -> ast.Call:
-    function = ast.Attribute(ast.Name(RECORDER, ast.Load()), method, ast.Load())
+    function = ast.Attribute(ast.Constant(RECORDER), method, ast.Load())
     return ast.Call(function, list(arguments), [])
 
 

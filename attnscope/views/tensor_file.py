@@ -65,7 +65,10 @@ def save(path: Path, tensors: Tensors, *, force: bool = False) -> None:
     whole = {name: (np.asarray(array, order="C"), dtype) for name, (array, dtype) in tensors.items()}
     unfinished = path.with_name(f".{path.name}.{os.getpid()}.part{path.suffix}")
     try:
+        unfinished.touch()
+        rights = unfinished.stat().st_mode
         WRITERS[path.suffix](unfinished, whole)
+        unfinished.chmod(rights)  # safetensors writes files that nobody else may read
         os.replace(unfinished, path)
     except (OSError, SafetensorError) as error:
         reason = getattr(error, "strerror", None) or error

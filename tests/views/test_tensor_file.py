@@ -36,6 +36,8 @@ def test_what_is_written_is_what_is_read(tmp_path, suffix, dtype):
         assert back[name].dtype == dtype
         assert torch.equal(back[name], tensor), name
     assert list(tmp_path.iterdir()) == [path]
+    (tmp_path / "usual").touch()
+    assert path.stat().st_mode == (tmp_path / "usual").stat().st_mode
 
 
 @pytest.mark.parametrize("force", [False, True])

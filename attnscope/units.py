@@ -15,6 +15,12 @@ def bytes_text(count: int) -> str:
     return f"{size:.1f} {unit}"
 
 
+def flops_text(count: int) -> str:
+    """Floating-point operations: `1152000` is `1.15 MFLOP`."""
+    amount, _, unit = (count_text(count) or "0").partition(" ")
+    return f"{amount} {unit}FLOP"
+
+
 def count_text(count: int) -> str:
     """A count in decimal units: `1152000` is `1.15 M`; nothing at all for none."""
     if count == 0:

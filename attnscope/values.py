@@ -6,12 +6,17 @@ array, beside the dtype's name.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from attnscope.results import Stats
 
 if TYPE_CHECKING:
     import numpy as np
+
+
+CHUNK = 2**18
+"""How many values are looked at together: few enough for a processor's cache."""
 
 
 def from_tensor(tensor: Any) -> tuple[np.ndarray, str]:
@@ -53,13 +58,25 @@ def stats_of(array: np.ndarray) -> Stats:
     """
     import numpy as np
 
-    if array.dtype.kind not in "f":
-        array = array.astype(np.float64)
-    finite = np.isfinite(array)
-    nan = int(np.isnan(array).sum())
-    inf = array.size - int(finite.sum()) - nan
-    values = array if finite.all() else array[finite]
-    if values.size == 0:
+    nan = inf = 0
+    sums = []
+    for part in _parts(array):
+        finite = part[np.isfinite(part)]
+        missing = int(np.isnan(part).sum())
+        nan, inf = nan + missing, inf + part.size - finite.size - missing
+        if finite.size:
+            sums.append((finite.size, finite.sum(), finite.min(), finite.max()))
+    if not sums:
         return Stats(None, None, None, None, nan, inf)
-    mean, std = values.mean(dtype=np.float64), values.std(dtype=np.float64)
-    return Stats(float(values.min()), float(mean), float(values.max()), float(std), nan, inf)
+    counts, totals, least, greatest = zip(*sums, strict=True)
+    mean = sum(totals) / sum(counts)
+    squares = (np.square(part[np.isfinite(part)] - mean).sum() for part in _parts(array))
+    std = np.sqrt(sum(squares) / sum(counts))
+    return Stats(float(min(least)), float(mean), float(max(greatest)), float(std), nan, inf)
+
+
+def _parts(array: np.ndarray) -> Iterator[np.ndarray]:
+    """An array's values in float64, a few at a time: whole tensors are too large to be copied."""
+    flat = array.reshape(-1)
+    for start in range(0, flat.size, CHUNK):
+        yield flat[start : start + CHUNK].astype("float64")

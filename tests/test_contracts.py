@@ -128,3 +128,24 @@ def test_sizes_below_one_are_refused(size):
 def test_an_unknown_dtype_is_refused():
     with pytest.raises(OptionError, match="'int8' is not a dtype that attention runs in"):
         contracts.sdpa({"n_Q": 2, "n_K": 4, "d_K": 3, "d_V": 5}, dtype="int8")
+
+
+def test_an_error_in_the_traced_call_is_the_error_that_is_seen():
+    x = torch.ones(2, 2)
+    with pytest.raises(AttributeError, match="'NoneType' object has no attribute 'mT'"):
+        trace_call(sdpa, x, None, x)
+
+
+@pytest.mark.parametrize(
+    "inputs",
+    [
+        [torch.ones(4, 4)] * 3 + [torch.ones(4, 4, 4, 4, 4)],
+        [torch.ones(0, 4), torch.ones(4, 4), torch.ones(4, 4)],
+        [torch.ones(2, 2, 2, 2, 2)] * 3,
+    ],
+    ids=["a mask wider than the scores", "no queries", "five axes"],
+)
+def test_what_the_contract_does_not_know_is_traced_without_dims(inputs):
+    trace = trace_call(sdpa, *inputs)
+    assert trace["out"].shape == sdpa(*inputs).shape
+    assert trace["out"].dims is None

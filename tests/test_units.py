@@ -1,6 +1,6 @@
 import pytest
 
-from attnscope.units import bytes_text, count_text
+from attnscope.units import bytes_text, count_text, flops_text
 
 
 @pytest.mark.parametrize(
@@ -25,3 +25,8 @@ def test_bytes_are_in_binary_units(count, text):
 )
 def test_counts_are_in_decimal_units(count, text):
     assert count_text(count) == text
+
+
+@pytest.mark.parametrize(("count", "text"), [(0, "0 FLOP"), (96, "96 FLOP"), (1_152_000, "1.15 MFLOP")])
+def test_operations_have_their_unit(count, text):
+    assert flops_text(count) == text

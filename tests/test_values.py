@@ -40,3 +40,13 @@ def test_nothing_finite_has_no_stats_but_counts():
 
 def test_booleans_have_stats():
     assert stats_of(np.array([True, False, True, True])).mean == 0.75
+
+
+def test_stats_of_many_values_are_those_of_the_whole(monkeypatch):
+    x = np.random.default_rng(0).normal(size=1000)
+    x[::97] = np.nan
+    whole = stats_of(x)
+    monkeypatch.setattr("attnscope.values.CHUNK", 7)
+    parts = stats_of(x)
+    assert (parts.min, parts.max, parts.nan, parts.inf) == (whole.min, whole.max, whole.nan, whole.inf)
+    assert (parts.mean, parts.std) == pytest.approx((np.nanmean(x), np.nanstd(x)), abs=1e-12)

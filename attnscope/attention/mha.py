@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from attnscope.attention.masks import masked
-from attnscope.errors import heads_do_not_divide
+from attnscope.errors import SizeError, heads_do_not_divide
 
 
 class MultiHeadAttention(nn.Module):
@@ -59,6 +59,8 @@ class MultiHeadAttention(nn.Module):
         dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__()
+        if n_head < 1:
+            raise SizeError(f"n_head is {n_head}, but a size is a whole number from 1 up.")
         if d_feat % n_head:
             raise heads_do_not_divide(d_feat, n_head)
         self.d_feat = d_feat

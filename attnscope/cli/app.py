@@ -24,6 +24,7 @@ class ExitStatus(IntEnum):
     CHECK_FAILED = 1
     BAD_INPUT = 2
     INTERRUPTED = 130
+    PIPE_CLOSED = 141
 
 
 app = typer.Typer(
@@ -76,6 +77,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             _complain(text, f"{context.command_path if context else 'attnscope'} --help")
     except KeyboardInterrupt:
         return ExitStatus.INTERRUPTED
+    except SystemExit:  # Typer's way when nobody reads on, as in `attnscope … | head`
+        return ExitStatus.PIPE_CLOSED
     return ExitStatus.BAD_INPUT
 
 

@@ -9,6 +9,7 @@ import typer
 from attnscope.cli import options
 from attnscope.cli.options import OUTPUT, Format
 from attnscope.cli.output import Output, progress
+from attnscope.errors import OptionError
 
 
 def bert(
@@ -53,6 +54,8 @@ def bert(
 
     output = Output(format, wide, show, save, force)
     output.check([])
+    if verify and format is Format.CSV:
+        raise OptionError("csv holds one table, and --verify prints another.", hint="--format json")
     checkpoint = find_checkpoint(model)
     result = read_head(checkpoint, layer=layer, head=head)
     slices = {slice_.name: slice_ for slice_ in result.weights}
@@ -66,11 +69,11 @@ def bert(
         dims = dims[: len(chosen.head_shape)]
         check_index(show, index, chosen.head_shape, dims)
         shown = select(show, index, numbers(chosen.array, chosen.dtype), chosen.dtype, dims)
-    output.write({name: (each.array, each.dtype) for name, each in slices.items()})
     if verify:
         from attnscope.models.verify import verify_head
 
         with progress(f"running {checkpoint.name} with transformers …"):
             result.checks = verify_head(checkpoint, result)
+    output.write({name: (each.array, each.dtype) for name, each in slices.items()})
     output.print(result, shown)
     return 0 if all(check.ok for check in result.checks) else 1

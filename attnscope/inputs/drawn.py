@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from attnscope.attention.mha import MultiHeadAttention
 
-DEVICE = re.compile(r"(cpu|cuda|mps|xpu|meta)(:\d+)?")
+DEVICE = re.compile(r"cpu|mps|meta|(cuda|xpu)(:\d+)?")
 
 
 def check_device_name(device: str) -> None:

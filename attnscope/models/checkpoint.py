@@ -52,6 +52,18 @@ class Checkpoint:
         path = self.folder / filename
         return path if path.is_file() else None
 
+    def first_file(self, *filenames: str) -> Path | None:
+        """The first of several files that the model has; of a model on the hub, rather one in the cache.
+
+        Raises:
+            ModelError: as `file`.
+        """
+        if self.folder is None:
+            for filename in filenames:
+                if cached := _from_cache(self.name, filename):
+                    return cached
+        return next((path for filename in filenames if (path := self.file(filename))), None)
+
     def config(self) -> dict[str, Any]:
         """The model's `config.json`.
 
@@ -82,16 +94,18 @@ def find_checkpoint(model: str | None = None) -> Checkpoint:
     if model == BUNDLED:
         return Checkpoint(BUNDLED, _bundled_folder())
     path = Path(model).expanduser()
-    if path.is_dir():
+    if model and path.is_dir():
         return Checkpoint(model, path)
-    if path.exists():
+    if model and path.exists():
         raise ModelError(
             f"{model} is a file, and a model is a folder: its config.json says how many heads it has.",
             hint=f"--model {path.parent}",
         )
-    if not re.fullmatch(r"[A-Za-z0-9][\w.-]*(/[\w.-]+)?", model):
+    # As the hub names its models: https://huggingface.co/docs/hub/repositories
+    named = re.fullmatch(r"[A-Za-z0-9][\w.-]*(/[\w.-]+)?", model)
+    if not named or ".." in model or "--" in model or model.endswith((".", "-")):
         raise ModelError(
-            f"there is no folder {model}.",
+            f"there is no folder {model or 'without a name'}.",
             hint=TAKES,
         )
     return Checkpoint(model, None)
@@ -105,7 +119,7 @@ def read_json(path: Path) -> dict[str, Any]:
     """
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise ModelError(f"cannot read {path}: {error}.") from error
     if not isinstance(content, dict):
         raise ModelError(f"cannot read {path}: it holds no JSON object.")
@@ -125,17 +139,23 @@ def _bundled_folder() -> Path:
 
 def _from_hub(name: str, filename: str) -> Path | None:
     """A file of a model on the hub: from the cache if it is there, so that nobody waits."""
-    from huggingface_hub import _CACHED_NO_EXIST, hf_hub_download, try_to_load_from_cache
+    from huggingface_hub import hf_hub_download
 
-    cached = try_to_load_from_cache(name, filename)
-    if isinstance(cached, str):
-        return Path(cached)
-    if cached is _CACHED_NO_EXIST or filename not in _files_on_hub(name):
+    if cached := _from_cache(name, filename):
+        return cached
+    if filename not in _files_on_hub(name):
         return None
     try:
         return Path(hf_hub_download(name, filename))
     except Exception as error:  # whatever its network library raises, which changes between versions
         raise _not_to_be_had(name, error) from error
+
+
+def _from_cache(name: str, filename: str) -> Path | None:
+    from huggingface_hub import try_to_load_from_cache
+
+    cached = try_to_load_from_cache(name, filename)
+    return Path(cached) if isinstance(cached, str) else None
 
 
 @cache

@@ -38,7 +38,7 @@ def read_head(model: str | Checkpoint | None = None, *, layer: int = 0, head: in
     _check_range("layer", layer, located.n_layer, checkpoint.name)
     _check_range("head", head, n_head, checkpoint.name)
 
-    slices = []
+    slices: list[WeightSlice] = []
     for kind, letter in (("weight", "W"), ("bias", "b")):
         for part in PARTS:
             tensor = located.tensor(part, layer, kind)
@@ -47,6 +47,16 @@ def read_head(model: str | Checkpoint | None = None, *, layer: int = 0, head: in
                     continue
                 raise ModelError(f"{checkpoint.name} has no {tensor}, though it has {names[0]}.")
             stored, dtype = weights.read(tensor)
+            expected = stored.shape if not slices else _shape(f"{letter}_{part}", slices[0].shape)
+            if (
+                stored.shape != expected
+                or stored.ndim != (2 if kind == "weight" else 1)
+                or not stored.size
+            ):
+                raise ModelError(
+                    f"{tensor} of {checkpoint.name} has the shape {tuple(stored.shape)},"
+                    f" which is none for {letter}_{part}."
+                )
             axis = {"W_O": 1, "b_O": None}.get(f"{letter}_{part}", 0)
             width = stored.shape[0] if axis is None else stored.shape[axis]
             if axis is not None and width % n_head:
@@ -85,9 +95,15 @@ def read_head(model: str | Checkpoint | None = None, *, layer: int = 0, head: in
     )
 
 
+def _shape(name: str, shape_of_W_Q: tuple[int, ...]) -> tuple[int, ...]:
+    """The whole shape that a weight or a bias must have beside W_Q, `d_head·n_head d_feat`."""
+    wide, d_feat = shape_of_W_Q
+    return {"W_O": (d_feat, wide), "b_O": (d_feat,)}.get(name, (wide, d_feat)[: 2 - (name[0] == "b")])
+
+
 def _n_head(checkpoint: Checkpoint) -> int:
     n_head = checkpoint.config().get("num_attention_heads")
-    if not isinstance(n_head, int) or n_head < 1:
+    if type(n_head) is not int or n_head < 1:
         raise ModelError(
             f"{checkpoint.name}'s config.json does not say how many heads it has"
             f" (num_attention_heads is {n_head!r})."

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+from attnscope.errors import ModelError
 from attnscope.models.checkpoint import Checkpoint
 from attnscope.models.layouts import PARTS, Located, locate
 from attnscope.models.weights import Weights, open_weights
@@ -33,7 +36,7 @@ def verify_head(checkpoint: Checkpoint, weights_of_head: HeadWeights) -> list[Ch
         weights_of_head: the layer and the head, as `read_head` returned them.
 
     Raises:
-        ModelError: the checkpoint cannot be read.
+        ModelError: the checkpoint cannot be read, transformers cannot run it, or it is a decoder.
     """
     import torch
 
@@ -66,10 +69,15 @@ def _run_model(checkpoint: Checkpoint, located: Located, layer: int) -> dict[str
 
     logging.set_verbosity_error()
     logging.disable_progress_bar()
-    model = AutoModel.from_pretrained(
-        checkpoint.source, attn_implementation="eager", dtype=torch.float64
-    ).eval()
-
+    if checkpoint.config().get("is_decoder"):
+        raise ModelError(
+            f"{checkpoint.name} is a decoder, which masks what comes later: --verify is for encoders.",
+            hint="leave out --verify",
+        )
+    with _told_as_the_models_fault(checkpoint):
+        model = AutoModel.from_pretrained(
+            checkpoint.source, attn_implementation="eager", dtype=torch.float64
+        ).eval()
     seen: dict[str, Any] = {}
     for part, name in zip(PARTS, ("Q_feat", "K_feat", "V_feat", "x"), strict=True):
 
@@ -77,16 +85,29 @@ def _run_model(checkpoint: Checkpoint, located: Located, layer: int) -> dict[str
             seen[name] = output
             seen["input" if name == "Q_feat" else f"input of {name}"] = inputs[0]
 
-        model.get_submodule(located.module(part, layer)).register_forward_hook(remember)
+        with _told_as_the_models_fault(checkpoint):
+            model.get_submodule(located.module(part, layer)).register_forward_hook(remember)
 
     batch = _tokens(checkpoint, model.config.vocab_size)
-    with torch.no_grad():
+    with torch.no_grad(), _told_as_the_models_fault(checkpoint):
         outputs = model(**batch, output_attentions=True)
         seen["attention"] = outputs.attentions[layer]
         seen["x_rsh2"] = seen["input of x"]
         seen["mask"] = batch["attention_mask"].bool()[:, None, None, :]
         seen["W_O"] = model.get_submodule(located.module("O", layer))
     return seen
+
+
+@contextmanager
+def _told_as_the_models_fault(checkpoint: Checkpoint) -> Iterator[None]:
+    """What transformers cannot load or run is the checkpoint's fault, whatever it raises."""
+    try:
+        yield
+    except Exception as error:
+        reason = (str(error).strip() or type(error).__name__).split("\n")[0].rstrip(".")
+        raise ModelError(
+            f"transformers cannot run {checkpoint.name}, so there is nothing to compare with: {reason}."
+        ) from error
 
 
 def _tokens(checkpoint: Checkpoint, n_vocab: int) -> dict[str, torch.Tensor]:
@@ -96,12 +117,16 @@ def _tokens(checkpoint: Checkpoint, n_vocab: int) -> dict[str, torch.Tensor]:
 
     try:
         tokenizer = AutoTokenizer.from_pretrained(checkpoint.source)
-        return dict(tokenizer(list(TEXTS), padding=True, return_tensors="pt"))
+        batch = dict(tokenizer(list(TEXTS), padding=True, return_tensors="pt"))
+        ids = batch["input_ids"]
+        if len(ids.unique()) > len(TEXTS[1].split()) and int(ids.max()) < n_vocab:
+            return batch
     except (OSError, ValueError, KeyError):
-        drawn = torch.randint(n_vocab, (2, 12), generator=torch.Generator().manual_seed(0))
-        mask = torch.ones_like(drawn)
-        mask[1, 7:] = 0
-        return {"input_ids": drawn, "attention_mask": mask}
+        pass  # no tokenizer, or none that knows the words, as above: then any tokens will do
+    drawn = torch.randint(n_vocab, (2, 12), generator=torch.Generator().manual_seed(0))
+    mask = torch.ones_like(drawn)
+    mask[1, 7:] = 0
+    return {"input_ids": drawn, "attention_mask": mask}
 
 
 def _state(weights: Weights, located: Located, layer: int) -> dict[str, torch.Tensor]:

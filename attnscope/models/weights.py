@@ -52,17 +52,23 @@ def open_weights(checkpoint: Checkpoint) -> Weights:
     Raises:
         ModelError: it has no weights, or they cannot be read.
     """
-    if path := checkpoint.file("model.safetensors"):
-        return SafetensorsFile(path)
-    if path := checkpoint.file("model.safetensors.index.json"):
-        return SafetensorsShards(checkpoint, read_json(path).get("weight_map", {}))
-    if path := checkpoint.file("pytorch_model.bin"):
-        return TorchPickle(path)
-    raise ModelError(
-        f"{checkpoint.name} has no weights: no model.safetensors,"
-        " model.safetensors.index.json or pytorch_model.bin.",
-        hint="--model FOLDER, as save_pretrained writes it",
+    path = checkpoint.first_file(
+        "model.safetensors",
+        "model.safetensors.index.json",
+        "pytorch_model.bin",
+        "pytorch_model.bin.index.json",
     )
+    if path is None:
+        raise ModelError(
+            f"{checkpoint.name} has no weights: no model.safetensors or pytorch_model.bin,"
+            " and no index of shards.",
+            hint="--model FOLDER, as save_pretrained writes it",
+        )
+    return Shards(checkpoint, path) if path.suffix == ".json" else _open_file(path)
+
+
+def _open_file(path: Path) -> Weights:
+    return SafetensorsFile(path) if path.suffix == ".safetensors" else TorchPickle(path)
 
 
 class SafetensorsFile(Weights):
@@ -109,18 +115,25 @@ class SafetensorsFile(Weights):
         return np.memmap(self.path, numpy_dtype, mode="r", offset=offset, shape=shape), dtype
 
 
-class SafetensorsShards(Weights):
-    """Safetensors split over several files; only those that are asked for are fetched.
+class Shards(Weights):
+    """Weights split over several files; only those that are asked for are fetched.
 
     Args:
         checkpoint: whose files they are.
-        weight_map: each tensor's file.
+        index: the file that says which tensor is in which file.
+
+    Raises:
+        ModelError: the index is damaged.
     """
 
-    def __init__(self, checkpoint: Checkpoint, weight_map: dict[str, str]) -> None:
+    def __init__(self, checkpoint: Checkpoint, index: Path) -> None:
         self.checkpoint = checkpoint
-        self.weight_map = weight_map
-        self.shards: dict[str, SafetensorsFile] = {}
+        self.weight_map: Any = read_json(index).get("weight_map")
+        self.shards: dict[str, Weights] = {}
+        if not isinstance(self.weight_map, dict) or not all(
+            isinstance(filename, str) for filename in self.weight_map.values()
+        ):
+            raise ModelError(f"{index} is damaged: its weight_map does not name files.")
 
     @property
     def names(self) -> list[str]:
@@ -135,8 +148,8 @@ class SafetensorsShards(Weights):
                     f"{self.checkpoint.name} has no {filename}, where its index says {name} is.",
                     hint="download it again: it may have been cut short",
                 )
-            self.shards[filename] = SafetensorsFile(path)
-        if name not in self.shards[filename].header:
+            self.shards[filename] = _open_file(path)
+        if name not in self.shards[filename].names:
             raise ModelError(f"{filename} has no {name}, though the index of its shards says so.")
         return self.shards[filename].read(name)
 
@@ -166,12 +179,18 @@ class TorchPickle(Weights):
     def names(self) -> list[str]:
         import torch
 
-        return sorted(n for n, value in self.tensors.items() if isinstance(value, torch.Tensor))
+        return sorted(
+            name
+            for name, value in self.tensors.items()
+            if isinstance(name, str) and isinstance(value, torch.Tensor)
+        )
 
     def read(self, name: str) -> tuple[np.ndarray, str]:
         from attnscope.values import from_tensor
 
-        stored, dtype = from_tensor(self.tensors[name])
-        if dtype not in {known for known, _ in STORED.values()}:
-            raise ModelError(f"{name} is stored as {dtype}, which attnscope does not read.")
-        return stored, dtype
+        tensor = self.tensors[name]
+        kind = str(tensor.dtype).removeprefix("torch.")
+        if kind not in {known for known, _ in STORED.values()} or tensor.is_sparse:
+            stored_as = f"sparse {kind}" if tensor.is_sparse else kind
+            raise ModelError(f"{name} is stored as {stored_as}, which attnscope does not read.")
+        return from_tensor(tensor)

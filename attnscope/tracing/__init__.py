@@ -10,6 +10,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
+from inspect import CO_ASYNC_GENERATOR, CO_COROUTINE, CO_GENERATOR
 from types import FunctionType
 from typing import Any
 
@@ -65,10 +66,12 @@ def trace(target: Any, *, stats: bool = False, keep: bool | Collection[str] = Fa
             with recorder:
                 yield result
         finally:
-            result.steps = recorder.steps
+            recorder.done = True
+            result.steps = list(recorder.steps)
+            result.device = recorder.device
             if result.steps:
                 result.dtype = result.steps[0].dtype
-            contracts.label(result, f"{function.__module__}.{function.__qualname__}")
+    contracts.label(result, f"{function.__module__}.{function.__qualname__}")
 
 
 def trace_call(
@@ -95,6 +98,11 @@ def trace_call(
     """
     with trace(target, stats=stats, keep=keep) as result:
         target(*args, **kwargs)
+    if not result.steps and isinstance(target, type):
+        raise SourceError(
+            f"calling {target.__qualname__} makes one, and runs no attention.",
+            hint=f"trace_call({target.__qualname__}(…), …), with an instance",
+        )
     return result
 
 
@@ -109,5 +117,11 @@ def _function_of(target: Any) -> FunctionType:
         raise SourceError(
             f"cannot trace {target!r}: it is not written in Python.",
             hint="trace the Python function or module that calls it",
+        )
+    suspends = CO_GENERATOR | CO_COROUTINE | CO_ASYNC_GENERATOR
+    if target.__code__.co_flags & suspends or target.__name__ == "<lambda>":
+        raise SourceError(
+            f"cannot trace {target.__qualname__}: it is a generator, a coroutine or a lambda.",
+            hint="trace the function that calls it: what it names is recorded there",
         )
     return target

@@ -70,8 +70,19 @@ def _fresh_bytes(args: tuple, kwargs: dict, out: Any) -> int:
 def tensors_in(tree: Any) -> Iterator[torch.Tensor]:
     """The tensors with a storage, in nested lists, tuples and dicts."""
     for leaf in tree_iter(tree):
-        if isinstance(leaf, torch.Tensor) and leaf.layout is torch.strided:
+        if isinstance(leaf, torch.Tensor) and has_storage(leaf):
             yield leaf
+
+
+def has_storage(tensor: torch.Tensor) -> bool:
+    """Whether a tensor has one plain memory: sparse ones and those inside of vmap have not."""
+    if tensor.layout is not torch.strided:
+        return False
+    try:
+        tensor.untyped_storage()
+    except (NotImplementedError, RuntimeError):
+        return False
+    return True
 
 
 def storage_keys(tree: Any) -> Iterator[int]:

@@ -13,7 +13,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from attnscope.results import Step
-from attnscope.tracing.cost import Cost, cost_of, storage_keys
+from attnscope.tracing.cost import Cost, cost_of, has_storage, storage_keys
 from attnscope.tracing.rewrite import Site, Star, Target
 from attnscope.values import from_tensor, numbers, stats_of
 
@@ -37,10 +37,11 @@ class Recorder(TorchDispatchMode):
         super().__init__()
         self.target = (file, line)
         self.stats = stats
-        self.keep = keep
+        self.keep = {keep} if isinstance(keep, str) else keep
         self.sites: list[Site] = []
         self.steps: list[Step] = []
         self.done = False
+        self.device: str | None = None  # of the first tensor
 
         self._open: list[tuple[int, Cost]] = []  # the sites being evaluated, and what they have cost
         self._frames: list[int] = []  # how many expressions were open when each call began
@@ -95,8 +96,8 @@ class Recorder(TorchDispatchMode):
             value: the value.
 
         Returns:
-            The value; as a tuple, if it is to be unpacked and is neither a tuple nor a list,
-            so that the objects recorded are the ones that get bound.
+            The value; as a tuple, if it is only unpacked and is neither a tuple nor a list, so
+            that the objects recorded are the ones that get bound.
         """
         if get_ident() != self._thread:
             return value
@@ -104,10 +105,9 @@ class Recorder(TorchDispatchMode):
             mark = max(i for i, (opened, _) in enumerate(self._open) if opened == site)
         spent = self._close(mark)
         targets = self.sites[site].targets
-        for target in targets:
-            if isinstance(target, tuple) and not isinstance(value, tuple | list):
-                starred = any(isinstance(part, Star) for part in target)
-                value = tuple(value) if starred else tuple(islice(value, len(target) + 1))
+        if len(targets) == 1 and isinstance(targets[0], tuple) and not isinstance(value, tuple | list):
+            starred = any(isinstance(part, Star) for part in targets[0])
+            value = tuple(value) if starred else tuple(islice(value, len(targets[0]) + 1))
         if self._target_frame:
             bound = [pair for target in targets for pair in _bindings(target, value)]
             for name, tensor in bound:
@@ -145,6 +145,7 @@ class Recorder(TorchDispatchMode):
     # What is written down.
 
     def _record(self, name: str, tensor: torch.Tensor, site: Site, spent: Cost) -> None:
+        self.device = self.device or str(tensor.device)
         same_as, view_of = self._identity(name, tensor)
         step = Step(
             name=name,
@@ -154,7 +155,7 @@ class Recorder(TorchDispatchMode):
             how=site.how,
             bytes=tensor.numel() * tensor.element_size(),
             flops=spent.flops,
-            contiguous=tensor.layout is torch.strided and tensor.is_contiguous(),
+            contiguous=has_storage(tensor) and tensor.is_contiguous(),
             view_of=view_of,
             same_as=same_as,
             fresh_bytes=spent.fresh_bytes,
@@ -163,7 +164,7 @@ class Recorder(TorchDispatchMode):
         )
         self._quiet = True
         try:
-            if self.stats and tensor.device.type != "meta":
+            if self.stats and _has_numbers(tensor):
                 step.stats = stats_of(numbers(*from_tensor(tensor)))
             if self.keep is True or (self.keep and name in self.keep):
                 step.tensor = tensor.detach()
@@ -181,7 +182,7 @@ class Recorder(TorchDispatchMode):
         if known is not None and known[0]() is tensor:
             return known[1], None
         self._tensors[id(tensor)] = (weakref.ref(tensor), name)
-        if tensor.layout is not torch.strided:
+        if not has_storage(tensor):
             return None, None
         storage = StorageWeakRef(tensor.untyped_storage())
         owner, owned_by = self._storages.setdefault(storage.cdata, (storage, name))
@@ -211,6 +212,13 @@ class Recorder(TorchDispatchMode):
             self._quiet = False
 
 
+def _has_numbers(tensor: torch.Tensor) -> bool:
+    """Whether a tensor has values, and numpy (or we, for bfloat16) can read them as real numbers."""
+    known = tensor.dtype.itemsize > 1 or tensor.dtype in (torch.bool, torch.int8, torch.uint8)
+    real = known and not tensor.is_complex() and not tensor.is_quantized and not tensor.is_neg()
+    return real and has_storage(tensor) and tensor.device.type != "meta"
+
+
 def _bindings(target: Target, value: Any) -> Iterator[tuple[str, torch.Tensor]]:
     """The names that get a tensor when `value` is bound to `target`."""
     if isinstance(target, str):
@@ -224,7 +232,7 @@ def _bindings(target: Target, value: Any) -> Iterator[tuple[str, torch.Tensor]]:
             for key, element in value.items():
                 if isinstance(element, torch.Tensor):
                     yield f"{target}[{key!r}]", element
-    elif isinstance(target, tuple):
+    elif isinstance(target, tuple) and isinstance(value, tuple | list):
         values = list(value)
         extra = len(values) - len(target)
         for i, part in enumerate(target):

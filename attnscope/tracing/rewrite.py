@@ -155,15 +155,21 @@ class _Rewriter(ast.NodeTransformer):
     def visit_AsyncFunctionDef(self, node: ast.AsyncFunctionDef) -> ast.AsyncFunctionDef:
         return self._function(node)
 
+    def visit_Module(self, node: ast.Module) -> ast.Module:
+        self._functions_in(node)
+        return node
+
     def visit_ClassDef(self, node: ast.ClassDef) -> ast.ClassDef:
         """Only a class's functions: what its body binds are attributes, not intermediates."""
-        node.body = [
-            self.visit(child)
-            if isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef)
-            else child
-            for child in node.body
-        ]
+        self._functions_in(node)
         return node
+
+    def _functions_in(self, node: ast.AST) -> None:
+        for child in ast.iter_child_nodes(node):
+            if isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+                self.visit(child)  # changes it in its place
+            else:
+                self._functions_in(child)
 
     def _function(self, node: _Function) -> _Function:
         first = min([node.lineno, *(decorator.lineno for decorator in node.decorator_list)])
@@ -198,28 +204,43 @@ class _Rewriter(ast.NodeTransformer):
         result = self.visit(node)
         return result if isinstance(result, list) else [result]
 
-    # Bindings.
+    # Bindings. An expression that suspends (`await`, `yield`) is not wrapped, because others are
+    # evaluated before it ends: what it binds is recorded by a statement that follows it.
 
-    def visit_Assign(self, node: ast.Assign) -> ast.Assign:
+    def visit_Assign(self, node: ast.Assign) -> ast.Assign | list[ast.stmt]:
+        if _suspends(node.value):
+            bind = [self._bind(target, self._text(node.value)) for target in node.targets]
+            self.generic_visit(node)
+            return [node, *(statement for each in bind for statement in each)]
         targets = tuple(self._target(target) for target in node.targets)
         site = self._site(targets, self._text(node.value), node.lineno)
         self.generic_visit(node)
         node.value = self._wrap(node.value, site)
         return node
 
-    def visit_AnnAssign(self, node: ast.AnnAssign) -> ast.AnnAssign:
-        if node.value is not None:
-            site = self._site((self._target(node.target),), self._text(node.value), node.lineno)
-            node.value = self._wrap(self.visit(node.value), site)
-        return node
-
-    def visit_NamedExpr(self, node: ast.NamedExpr) -> ast.NamedExpr:
+    def visit_AnnAssign(self, node: ast.AnnAssign) -> ast.AnnAssign | list[ast.stmt]:
+        if node.value is None:
+            return node
+        if _suspends(node.value):
+            bind = self._bind(node.target, self._text(node.value))
+            self.generic_visit(node)
+            return [node, *bind]
         site = self._site((self._target(node.target),), self._text(node.value), node.lineno)
         node.value = self._wrap(self.visit(node.value), site)
         return node
 
+    def visit_NamedExpr(self, node: ast.NamedExpr) -> ast.NamedExpr:
+        if not _suspends(node.value):
+            site = self._site((self._target(node.target),), self._text(node.value), node.lineno)
+            node.value = self._wrap(self.visit(node.value), site)
+        return node
+
     def visit_AugAssign(self, node: ast.AugAssign) -> list[ast.stmt]:
         """`x += y` has no expression that yields the new x: it is read again, where that is safe."""
+        if _suspends(node):
+            bind = self._bind(node.target, self._text(node))
+            self.generic_visit(node)
+            return [node, *bind]
         site = self._site((self._target(node.target),), self._text(node), node.lineno)
         target = deepcopy(node.target)
         calls = any(isinstance(part, ast.Call | ast.NamedExpr) for part in ast.walk(target))
@@ -240,7 +261,7 @@ class _Rewriter(ast.NodeTransformer):
         return node
 
     def _returned(self, value: ast.expr, name: str) -> ast.expr:
-        if isinstance(value, ast.Name | ast.Constant | ast.Starred):
+        if isinstance(value, ast.Name | ast.Constant | ast.Starred) or _suspends(value):
             return value
         site = self._site((name,), self._text(value), value.lineno)
         return self._wrap(self.visit(value), site)
@@ -273,7 +294,7 @@ class _Rewriter(ast.NodeTransformer):
         return node
 
     def _bind(self, target: ast.expr, how: str) -> list[ast.stmt]:
-        """A statement that records names which a `for` or a `with` has just bound."""
+        """A statement that records names which have just been bound."""
         parts = list(ast.walk(target))
         if not all(isinstance(p, ast.Name | ast.Tuple | ast.List | ast.expr_context) for p in parts):
             return []

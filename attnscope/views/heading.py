@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from attnscope.results import HeadWeights, Trace
-from attnscope.units import bytes_text, count_text
+from attnscope.units import bytes_text, flops_text
 from attnscope.views.columns import common_prefix
 from attnscope.views.text import number_text
 
@@ -21,7 +21,8 @@ def heading(result: Trace | HeadWeights) -> list[str]:
     sizes = " · ".join(f"{axis} {size}" for axis, size in result.sizes.items())
     parts = [*_options(result), result.dtype or "", result.device or ""]
     parts += [f"seed {result.seed}"] if result.seed is not None else []
-    lines = [result.title, sizes, " · ".join(part for part in parts if part)]
+    title = result.title if result.device else f"{result.title}  (dry run: nothing was computed)"
+    lines = [title, sizes, " · ".join(part for part in parts if part)]
     return [line for line in lines if line]
 
 
@@ -51,5 +52,5 @@ def summary(trace: Trace) -> str:
     total, flops = sum(step.bytes for step in own), sum(step.flops for step in trace.steps)
     return (
         f"largest: {largest.name}, {bytes_text(largest.bytes)} of {bytes_text(total)}"
-        f" · {count_text(flops) or '0 '}FLOP in matrix products"
+        f" · {flops_text(flops)} in matrix products"
     )

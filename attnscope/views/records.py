@@ -11,6 +11,7 @@ from typing import Any
 from attnscope.results import HeadWeights, Trace
 from attnscope.views.columns import Column, check_columns, columns_of, in_order
 from attnscope.views.heading import heading, summary
+from attnscope.views.values import number
 
 
 def record(result: Trace | HeadWeights) -> dict[str, Any]:
@@ -55,7 +56,7 @@ def _plain(value: Any) -> Any:
         return {key: _plain(each) for key, each in value.items()}
     if isinstance(value, list | tuple):
         return [_plain(each) for each in value]
-    return value
+    return number(value) if isinstance(value, float) else value
 
 
 def _markdown(columns: list[Column], wide: bool) -> str:

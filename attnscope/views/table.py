@@ -25,9 +25,7 @@ def print_table(result: Trace | HeadWeights, console: Console, *, wide: bool = F
         wide: all columns, in as many tables as the terminal's width demands.
     """
     title, *about = heading(result)
-    dry = isinstance(result, Trace) and result.device is None
-    note = "  (dry run: nothing was computed)" if dry else ""
-    _line(console, Text.assemble((title, "bold"), (note, "dim")))
+    _line(console, Text(title, style="bold"))
     for line in about:
         _line(console, Text(line))
     _print(columns_of(result), console, wide)

@@ -63,10 +63,11 @@ def save(path: Path, tensors: Tensors, *, force: bool = False) -> None:
 
     check_target(path, force=force, dtypes=[dtype for _, dtype in tensors.values()])
     whole = {name: (np.asarray(array, order="C"), dtype) for name, (array, dtype) in tensors.items()}
+    path = path.resolve()  # the file that a link points to is replaced, not the link
     unfinished = path.with_name(f".{path.name}.{os.getpid()}.part{path.suffix}")
     try:
         unfinished.touch()
-        rights = unfinished.stat().st_mode
+        rights = (path if path.exists() else unfinished).stat().st_mode
         WRITERS[path.suffix](unfinished, whole)
         unfinished.chmod(rights)  # safetensors writes files that nobody else may read
         os.replace(unfinished, path)

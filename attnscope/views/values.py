@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Collection
 from dataclasses import dataclass
+from math import isfinite, isnan
 from typing import TYPE_CHECKING, Any
 
 from attnscope.errors import OptionError
@@ -41,7 +42,8 @@ def parse_selection(text: str) -> tuple[str, Index]:
     Raises:
         OptionError: it is something else.
     """
-    name, bracket, rest = text.strip().partition("[")
+    name, bracket, rest = text.partition("[")
+    name = name.strip()
     if not bracket:
         return name, ()
     try:
@@ -70,8 +72,10 @@ def check_index(text: str, index: Index, shape: tuple[int, ...], dims: tuple[str
         index: as `parse_selection` returns it.
         shape, dims: the tensor's.
     """
+    if index.count(...) > 1:
+        raise OptionError(f"{text!r} has more than one '...', and so says nothing.")
     given = len(index) - index.count(...)
-    if given > len(shape) or index.count(...) > 1:
+    if given > len(shape):
         raise OptionError(
             f"{text!r} has {given} indices, but {shape_text(shape)} has {len(shape)} axes"
             f" ({' '.join(dims or ())})."
@@ -123,6 +127,13 @@ def shown_record(shown: Shown) -> dict[str, Any]:
     }
 
 
+def number(value: float) -> float | str:
+    """A number as JSON can hold it: NaN and infinities as strings."""
+    if isfinite(value):
+        return value
+    return "NaN" if isnan(value) else "Infinity" if value > 0 else "-Infinity"
+
+
 def _index_part(node: ast.expr) -> Any:
     if isinstance(node, ast.Slice):
         ends = [None if e is None else ast.literal_eval(e) for e in (node.lower, node.upper, node.step)]
@@ -147,6 +158,4 @@ def _expanded(index: Index, ndim: int) -> list[tuple[int, Any]]:
 def _jsonable(values: Any) -> Any:
     if isinstance(values, list):
         return [_jsonable(each) for each in values]
-    if isinstance(values, float) and values - values != 0:
-        return "NaN" if values != values else "Infinity" if values > 0 else "-Infinity"
-    return values
+    return number(values) if isinstance(values, float) else values

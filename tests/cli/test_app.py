@@ -75,9 +75,9 @@ def test_colour_can_be_forced_and_forbidden():
 
 
 def test_a_closed_pipe_is_no_traceback():
-    command = f"{sys.executable} -m attnscope sdpa --dry-run --format json | head -1"
+    command = f"set -o pipefail; {sys.executable} -m attnscope mha --dry-run --format json | true"
     r = subprocess.run(["bash", "-c", command], capture_output=True, text=True)
-    assert (r.stdout, r.stderr) == ("{\n", "")
+    assert (r.stderr, r.returncode) in [("", 141), ("", 0)]  # 0: all was written before it closed
 
 
 def test_interrupting_exits_130_without_a_traceback():

@@ -98,6 +98,12 @@ def test_a_mistake_gets_a_clear_line_and_exit_status_2(attnscope, arguments, mes
     assert r.err == f"attnscope: error: {message}\n" + (f"  try  {hint}\n" if hint else "")
 
 
+def test_verify_as_csv_is_refused_before_the_model_runs(attnscope):
+    r = attnscope("bert", "--verify", "--format", "csv")
+    assert (r.exit_status, r.out) == (2, "")
+    assert r.err.startswith("attnscope: error: csv holds one table, and --verify prints another.")
+
+
 def test_nothing_is_written_when_something_is_wrong(attnscope, tmp_path):
     path = tmp_path / "x.npz"
     assert attnscope("bert", "--save", path, "--show", "W_X").exit_status == 2

@@ -27,7 +27,7 @@ def test_names_of_devices_are_known(device):
     check_device_name(device)
 
 
-@pytest.mark.parametrize("device", ["banana", "cuda:", "cuda:x", ""])
+@pytest.mark.parametrize("device", ["banana", "cuda:", "cuda:x", "meta:0", "cpu:9", ""])
 def test_other_names_are_refused(device):
     with pytest.raises(OptionError, match="is not a device"):
         check_device_name(device)

@@ -41,10 +41,14 @@ def test_a_folder_is_a_model(small_bert, monkeypatch):
     assert find_checkpoint(str(folder)).source == str(folder)
 
 
-@pytest.mark.parametrize("model", ["./nothere", "~/nothere", "a/b/c", "/nothere"])
+@pytest.mark.parametrize("model", ["./nothere", "~/nothere", "a/b/c", "/nothere", "a--b", "a..b"])
 def test_a_folder_that_is_not_there_is_refused(model, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     assert refused(model).message == f"there is no folder {model}."
+
+
+def test_a_model_without_a_name_is_refused():
+    assert refused("").message == "there is no folder without a name."
 
 
 def test_a_file_is_refused_and_its_folder_suggested(small_bert):
@@ -142,6 +146,15 @@ def test_a_pickle_on_the_hub_is_read(hub, small_bert, as_pickle):
     folder, _ = small_bert()
     hub.folders["old-bert"] = as_pickle(folder)
     assert read_head("old-bert").weights == read_head(str(folder)).weights
+
+
+def test_what_is_in_the_cache_is_read_without_the_hub(hub, small_bert, as_pickle, monkeypatch):
+    folder, _ = small_bert()
+    hub.folders["old-bert"] = as_pickle(folder)
+    first = read_head("old-bert", head=1)
+    checkpoint_module._files_on_hub.cache_clear()
+    monkeypatch.setattr(huggingface_hub.hf_api.api, "endpoint", "http://127.0.0.1:9")
+    assert read_head("old-bert", head=1) == first
 
 
 def test_a_model_that_the_hub_does_not_know_is_refused(hub):

@@ -87,6 +87,8 @@ def test_layers_and_heads_out_of_range_are_refused(asked, message):
     ("config", "message"),
     [
         ('{"num_attention_heads": 5}', "is 12 wide, which does not divide into the 5 heads"),
+        ('{"num_attention_heads": true}', "(num_attention_heads is True)"),
+        ("[" * 10**5, "cannot read"),
         ("{}", "does not say how many heads it has (num_attention_heads is None)"),
         ("not json", "cannot read"),
         ("[1]", "holds no JSON object"),

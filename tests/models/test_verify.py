@@ -1,10 +1,12 @@
 """Verification holds where it should, and fails where something is wrong."""
 
 import dataclasses
+import json
 
 import pytest
 import torch
 
+from attnscope.errors import ModelError
 from attnscope.models.checkpoint import Checkpoint, find_checkpoint
 from attnscope.models.head import read_head
 from attnscope.models.verify import verify_head
@@ -40,6 +42,40 @@ def test_a_wrong_slice_fails_its_own_check_only(small_bert):
     head.weights[1] = dataclasses.replace(head.weights[1], array=head.weights[1].array * 1.001)
     failed = [check.name for check in verify_head(checkpoint, head) if not check.ok]
     assert failed == ["W_K, b_K"]
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [("model_type", "nonsense"), ("hidden_size", 24), ("num_hidden_layers", 1), ("vocab_size", 3)],
+)
+def test_a_model_that_transformers_cannot_run_is_told(small_bert, key, value):
+    folder, _ = small_bert()
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**config, key: value}))
+    checkpoint = Checkpoint("small", folder)
+    with pytest.raises(
+        ModelError, match="transformers cannot run small, so there is nothing to compare with"
+    ):
+        verify_head(checkpoint, read_head(checkpoint, layer=1))
+
+
+def test_a_decoder_is_refused_because_it_masks_what_comes_later(small_bert):
+    folder, _ = small_bert()
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**config, "is_decoder": True}))
+    checkpoint = Checkpoint("small", folder)
+    with pytest.raises(ModelError, match="is a decoder"):
+        verify_head(checkpoint, read_head(checkpoint))
+
+
+def test_weights_that_are_nan_fail_and_are_told_in_json(small_bert, attnscope):
+    folder, model = small_bert()
+    model.encoder.layer[0].attention.self.query.weight.data[0, 0] = float("nan")
+    model.save_pretrained(folder)
+    r = attnscope("bert", "--model", folder, "--verify", "--format", "json")
+    assert r.exit_status == 1
+    assert r.json["checks"][0]["max_abs_diff"] == "NaN"
+    assert r.json["weights"][0]["stats"]["nan"] == 1
 
 
 def test_a_wrong_number_of_heads_fails(small_bert):

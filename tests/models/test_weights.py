@@ -1,5 +1,6 @@
 """Files that are damaged, foreign, or dangerous."""
 
+import json
 import pickle
 
 import pytest
@@ -78,6 +79,60 @@ def test_a_shard_that_lacks_its_tensor_is_named(small_bert):
     weights.weight_map["nonsense"] = next(iter(weights.weight_map.values()))
     with pytest.raises(ModelError, match="has no nonsense, though the index"):
         weights.read("nonsense")
+
+
+@pytest.mark.parametrize("weight_map", ["null", '{"a": 3}', "[]"])
+def test_a_damaged_index_is_refused(small_bert, weight_map):
+    folder, _ = small_bert(max_shard_size="4KB")
+    (folder / "model.safetensors.index.json").write_text(f'{{"weight_map": {weight_map}}}')
+    assert "its weight_map does not name files" in refused(folder).message
+
+
+@pytest.mark.parametrize(
+    ("name", "shape"),
+    [
+        ("query.weight", ()),
+        ("query.weight", (12,)),
+        ("query.weight", (12, 12, 12)),
+        ("query.weight", (0, 12)),
+        ("key.weight", (12, 8)),
+        ("query.bias", ()),
+        ("query.bias", (6,)),
+        ("value.bias", (12, 12)),
+    ],
+)
+def test_shapes_that_do_not_fit_are_refused(tmp_path, name, shape):
+    (tmp_path / "config.json").write_text(CONFIG)
+    layer = "encoder.layer.0.attention."
+    modules = ["self.query", "self.key", "self.value", "output.dense"]
+    tensors = {f"{layer}{module}.weight": torch.ones(12, 12) for module in modules}
+    tensors |= {f"{layer}{module}.bias": torch.ones(12) for module in modules}
+    save_file({**tensors, f"{layer}self.{name}": torch.ones(shape)}, tmp_path / "model.safetensors")
+    assert f"self.{name}" in (message := refused(tmp_path).message)
+    assert str(tuple(shape)) in message
+
+
+def test_names_that_are_no_names_and_sparse_tensors_are_no_trouble(small_bert, as_pickle):
+    folder, _ = small_bert()
+    path = as_pickle(folder) / "pytorch_model.bin"
+    tensors = torch.load(path, weights_only=True)
+    torch.save({**tensors, 3: torch.ones(2)}, path)
+    read_head(str(folder))
+    torch.save({**tensors, QUERY: tensors[QUERY].to_sparse()}, path)
+    assert f"{QUERY} is stored as sparse float32" in refused(folder).message
+
+
+def test_shards_of_a_pickle_are_read(small_bert, as_pickle):
+    folder, _ = small_bert()
+    whole = read_head(str(folder), layer=1, head=2)
+    path = as_pickle(folder) / "pytorch_model.bin"
+    tensors = torch.load(path, weights_only=True)
+    weight_map = {name: f"pytorch_model-{i % 2}.bin" for i, name in enumerate(tensors)}
+    for shard in set(weight_map.values()):
+        torch.save({n: t for n, t in tensors.items() if weight_map[n] == shard}, folder / shard)
+    path.unlink()
+    (folder / "pytorch_model.bin.index.json").write_text(json.dumps({"weight_map": weight_map}))
+    assert read_head(str(folder), layer=1, head=2) == whole
 
 
 def test_a_damaged_pickle_is_refused(small_bert, as_pickle):

@@ -245,3 +245,41 @@ def test_flops_equal_torchs_own_counter(module_of):
         module.target(x, w)
     result = trace_call(module.target, x, w)
     assert sum(step.flops for step in result.steps) == counter.get_total_flops() > 0
+
+
+def test_tensors_inside_of_vmap_are_recorded_without_memory(module_of):
+    module = module_of("""
+        import torch
+
+        def square(x):
+            y = x * x
+            return y
+
+        def target(x):
+            z = torch.func.vmap(square)(x)
+            return z
+    """)
+    result = trace_call(module.target, torch.ones(3, 2), stats=True)
+    assert [step.name for step in result.steps] == ["x", "x", "y", "z"]
+    assert result["z"].stats.mean == 1
+
+
+@pytest.mark.parametrize(
+    "made", ["x.to(torch.float8_e4m3fn)", "x.to_sparse()", "torch.complex(x, x)", "x.to(torch.uint8)"]
+)
+def test_stats_of_what_has_no_plain_real_numbers_are_left_out(module_of, made):
+    module = module_of(f"import torch\n\ndef target(x):\n    y = {made}\n    return y\n")
+    step = trace_call(module.target, torch.ones(2), stats=True)["y"]
+    assert (step.stats is None) == ("uint8" not in made)
+
+
+def test_a_single_name_to_keep_may_be_given_as_it_is(module_of):
+    module = module_of("def target(x):\n    xy = x * 2\n    return xy\n")
+    result = trace_call(module.target, torch.ones(2), keep="xy")
+    assert [step.name for step in result.steps if step.tensor is not None] == ["xy"]
+
+
+def test_the_device_is_told(module_of):
+    module = module_of("def target(x):\n    return x * 2\n")
+    assert trace_call(module.target, torch.ones(2)).device == "cpu"
+    assert trace_call(module.target, torch.ones(2, device="meta")).device == "meta"

@@ -392,3 +392,87 @@ def test_a_source_that_has_changed_since_it_was_imported_is_refused(module_of):
     linecache.checkcache(module.__file__)
     with pytest.raises(SourceError, match="it has changed since"):
         trace_call(module.target, torch.ones(2))
+
+
+def test_what_is_awaited_or_yielded_is_recorded_after_it(module_of):
+    module = module_of("""
+        import asyncio
+
+        async def sub(x):
+            await asyncio.sleep(0)
+            return x
+
+        async def accumulate(x):
+            total = x * 0
+            total += await sub(x)
+            last: object = await sub(x)
+            a, b = await asyncio.gather(sub(x), sub(x))
+            if (seen := await sub(x)) is not None:
+                return await sub(total)
+
+        def sends(x):
+            got = yield x
+            x += yield x
+            yield x + got
+
+        async def both(x):
+            return await asyncio.gather(accumulate(x), accumulate(x + 1))
+
+        def target(x):
+            first, second = asyncio.run(both(x))
+            sent = sends(x * 1)
+            next(sent)
+            sent.send(x)
+            y = (x @ x) + sent.send(x)
+            return y, first, second
+    """)
+    x = torch.ones(4, 4)
+    result = trace_call(module.target, x)
+    names = [step.name for step in result.steps]
+    assert names.count("total") == 4
+    assert [names.count(name) for name in ("last", "a", "b", "got", "y")] == [2, 2, 2, 1, 1]
+    assert result["y"].flops == 2 * 4**3
+    out, first, second = module.target(x)
+    assert torch.equal(first, x)
+    assert torch.equal(second, x + 1)
+    assert torch.equal(out, x @ x + 3 * x)
+
+
+def test_unpacking_means_what_it_meant(module_of):
+    module = module_of("""
+        def target(x):
+            (a, b), c = map(lambda t: t, [x, x]), x
+            pair = lo, hi = x
+            return a, b, c, pair
+    """)
+    x = torch.ones(2, 3)
+    returned = []
+    with trace(module.target) as result:
+        returned = module.target(x)
+    assert returned[3] is x
+    assert [name for name, _ in rows(result)] == ["c", "pair"]
+
+
+def test_methods_under_a_condition_are_recorded(module_of):
+    module = module_of("""
+        class Target:
+            if True:
+                def __call__(self, x):
+                    y = x * 2
+                    return y
+    """)
+    assert [step.name for step in trace_call(module.Target(), torch.ones(2)).steps] == ["x", "y"]
+
+
+@pytest.mark.parametrize(
+    "source",
+    ["def target(x):\n    yield x\n", "async def target(x):\n    return x\n", "target = lambda x: x\n"],
+)
+def test_what_cannot_be_a_target_is_refused(module_of, source):
+    with pytest.raises(SourceError, match="it is a generator, a coroutine or a lambda"):
+        trace_call(module_of(source).target, torch.ones(2))
+
+
+def test_a_class_is_no_call():
+    with pytest.raises(SourceError, match="calling Linear makes one"):
+        trace_call(torch.nn.Linear, 2, 3)

@@ -66,7 +66,11 @@ def test_csv_has_statistics_where_there_are_any():
 def test_markdown_is_a_table_with_what_was_run_above():
     plan = contracts.sdpa(SIZES)
     lines = markdown_text(plan).splitlines()
-    assert lines[:3] == ["**sdpa**", "", "n_batch 3 · n_Q 30 · n_K 50 · d_K 128 · d_V 256"]
+    assert lines[:3] == [
+        "**sdpa  (dry run: nothing was computed)**",
+        "",
+        "n_batch 3 · n_Q 30 · n_K 50 · d_K 128 · d_V 256",
+    ]
     table = [line for line in lines if line.startswith("|")]
     assert table[0] == "| name | how | dims | shape | memory | FLOPs |"
     assert table[5] == "| scores | Q @ K.mT * scale | n_batch n_Q n_K | 3×30×50 | 17.6 KiB | 1.15 M |"

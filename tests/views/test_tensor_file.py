@@ -54,6 +54,17 @@ def test_a_file_that_is_there_is_replaced_only_by_force(tmp_path, force):
         assert path.read_text() == "precious"
 
 
+def test_a_link_is_followed_and_rights_are_kept(tmp_path):
+    real, link = tmp_path / "real.npz", tmp_path / "link.npz"
+    real.write_text("old")
+    real.chmod(0o640)
+    link.symlink_to(real)
+    save(link, {"Q": (np.ones(3), "float64")}, force=True)
+    assert link.is_symlink()
+    assert read(real)["Q"].tolist() == [1, 1, 1]
+    assert real.stat().st_mode & 0o777 == 0o640
+
+
 @pytest.mark.parametrize("suffix", [".safetensors", ".npz", ".pt"])
 def test_a_write_that_fails_leaves_what_was_there(tmp_path, suffix, monkeypatch):
     path = tmp_path / f"x{suffix}"

@@ -72,6 +72,15 @@ def test_an_index_that_does_not_fit_is_refused(text, message):
     assert caught.value.message == message
 
 
+def test_two_ellipses_are_refused():
+    with pytest.raises(OptionError, match="has more than one"):
+        check_index("x[..., ...]", (..., ...), ARRAY.shape, DIMS)
+
+
+def test_blanks_around_a_name_do_not_matter():
+    assert parse_selection(" x [0]") == ("x", (0,))
+
+
 def test_an_unknown_name_lists_the_known_ones():
     with pytest.raises(OptionError, match="there is no 'score' in sdpa") as caught:
         check_name("score", ["Q", "scores"], "sdpa")

@@ -6,7 +6,6 @@ array, beside the dtype's name.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from attnscope.results import Stats
@@ -53,30 +52,42 @@ def numbers(stored: np.ndarray, dtype: str) -> np.ndarray:
 def stats_of(array: np.ndarray) -> Stats:
     """Min, mean, max and standard deviation of the finite values; NaN and infinities counted.
 
+    Computed in float64, a few values at a time: whole tensors are too large to be copied.
+
     Args:
         array: numbers, of any shape.
+
+    Source: Chan, Golub and LeVeque 1979, "Updating Formulae and a Pairwise Algorithm for
+    Computing Sample Variances", for putting the parts together.
     """
     import numpy as np
 
     nan = inf = 0
-    sums = []
-    for part in _parts(array):
-        finite = part[np.isfinite(part)]
-        missing = int(np.isnan(part).sum())
-        nan, inf = nan + missing, inf + part.size - finite.size - missing
-        if finite.size:
-            sums.append((finite.size, finite.sum(), finite.min(), finite.max()))
-    if not sums:
-        return Stats(None, None, None, None, nan, inf)
-    counts, totals, least, greatest = zip(*sums, strict=True)
-    mean = sum(totals) / sum(counts)
-    squares = (np.square(part[np.isfinite(part)] - mean).sum() for part in _parts(array))
-    std = np.sqrt(sum(squares) / sum(counts))
-    return Stats(float(min(least)), float(mean), float(max(greatest)), float(std), nan, inf)
-
-
-def _parts(array: np.ndarray) -> Iterator[np.ndarray]:
-    """An array's values in float64, a few at a time: whole tensors are too large to be copied."""
+    moments = []  # of each part: how many, mean, sum of squared deviations, least, greatest
     flat = array.reshape(-1)
     for start in range(0, flat.size, CHUNK):
-        yield flat[start : start + CHUNK].astype("float64")
+        part = flat[start : start + CHUNK].astype(np.float64)
+        least, greatest = part.min(), part.max()  # NaN if there is one
+        if not (np.isfinite(least) and np.isfinite(greatest)):
+            missing = int(np.isnan(part).sum())
+            finite = part[np.isfinite(part)]
+            nan, inf = nan + missing, inf + part.size - finite.size - missing
+            if not finite.size:
+                continue
+            part, least, greatest = finite, finite.min(), finite.max()
+        mean = part.mean()
+        deviations = part - mean
+        moments.append((part.size, mean, deviations @ deviations, least, greatest))
+    if not moments:
+        return Stats(None, None, None, None, nan, inf)
+    sizes, means, squares, leasts, greatests = map(np.array, zip(*moments, strict=True))
+    mean = np.average(means, weights=sizes)
+    variance = (squares + sizes * (means - mean) ** 2).sum() / sizes.sum()
+    return Stats(
+        min=float(leasts.min()),
+        mean=float(mean),
+        max=float(greatests.max()),
+        std=float(np.sqrt(variance)),
+        nan=nan,
+        inf=inf,
+    )

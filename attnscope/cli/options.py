@@ -55,7 +55,11 @@ Stats = Annotated[
 ]
 Wide = Annotated[
     bool,
-    typer.Option("--wide", help="All columns, however wide the terminal is.", rich_help_panel=OUTPUT),
+    typer.Option(
+        "--wide",
+        help="All columns, however wide the terminal is (json and csv always have them).",
+        rich_help_panel=OUTPUT,
+    ),
 ]
 OutputFormat = Annotated[
     Format, typer.Option("--format", "-f", help="How to print it.", rich_help_panel=OUTPUT)

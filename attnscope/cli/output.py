@@ -98,5 +98,4 @@ def progress(doing: str) -> AbstractContextManager[Any]:
     """Tell on stderr what takes a while, as long as it takes, if somebody is looking."""
     from rich.console import Console
 
-    console = Console(stderr=True)
-    return console.status(doing) if console.is_terminal else nullcontext()
+    return Console(stderr=True).status(doing) if sys.stderr.isatty() else nullcontext()

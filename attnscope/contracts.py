@@ -95,7 +95,7 @@ def mha(
     """The steps of `attnscope.attention.mha.MultiHeadAttention.forward`.
 
     Args:
-        sizes: `n_batch n_Q n_K n_head d_feat d_head`.
+        sizes: `n_batch n_Q n_K d_feat n_head`; `d_head` follows.
         dtype: the inputs'.
         self_attention: K and V are Q itself; otherwise V is K.
         mask: the dims of a boolean mask, or None for no mask.
@@ -150,6 +150,7 @@ def mha(
     check_sizes(sizes)
     if sizes["d_feat"] % sizes["n_head"]:
         raise heads_do_not_divide(sizes["d_feat"], sizes["n_head"])
+    sizes = sizes | {"d_head": sizes["d_feat"] // sizes["n_head"]}
     return _plan("mha", sizes, stages(), dtype)
 
 
@@ -291,9 +292,9 @@ def _plan_for_mha(steps: dict[str, Step]) -> Trace | None:
     if "Q_split" not in steps:
         return None
     n_batch, n_Q, d_feat = steps["Q"].shape
-    _, n_head, _, d_head = steps["Q_split"].shape
+    n_head = steps["Q_split"].shape[1]
     sizes = {"n_batch": n_batch, "n_Q": n_Q, "n_K": steps["K"].shape[1]}
-    sizes |= {"d_feat": d_feat, "n_head": n_head, "d_head": d_head}
+    sizes |= {"d_feat": d_feat, "n_head": n_head}
     mask = _mask_dims(steps, sizes, ("n_batch", "n_head", "n_Q", "n_K"))
     return mha(sizes, mask=mask, dropout="attention_drop" in steps)
 

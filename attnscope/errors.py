@@ -60,3 +60,8 @@ def heads_do_not_divide(d_feat: int, n_head: int) -> SizeError:
         hint=" or ".join(f"--heads {n}" for n in below + above)
         + f", nearest to {n_head} of those that divide {d_feat}",
     )
+
+
+def first_line(error: Exception) -> str:
+    """What another library's error says, on one line; its kind, if it says nothing."""
+    return (str(error).strip() or type(error).__name__).split("\n")[0]

@@ -7,8 +7,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 import pytest
+import torch
 from hypothesis import settings
+from safetensors.torch import load_file
 
 from attnscope.cli.app import main
 from attnscope.models.checkpoint import find_checkpoint
@@ -43,6 +46,20 @@ def attnscope(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatc
         return Ran(exit_status, captured.out, captured.err)
 
     return run
+
+
+@pytest.fixture
+def read_tensors() -> Callable[[Path], dict[str, torch.Tensor]]:
+    """Reads a file of tensors as its format's own library reads it."""
+
+    def read(path: Path) -> dict[str, torch.Tensor]:
+        if path.suffix == ".safetensors":
+            return load_file(path)
+        if path.suffix == ".npz":
+            return {name: torch.from_numpy(array) for name, array in np.load(path).items()}
+        return torch.load(path, weights_only=True)
+
+    return read
 
 
 @pytest.fixture(scope="session")

@@ -10,6 +10,7 @@ from attnscope.cli import options
 from attnscope.cli.options import OUTPUT, Format
 from attnscope.cli.output import Output, progress
 from attnscope.errors import OptionError
+from attnscope.results import WeightSlice
 
 
 def bert(
@@ -49,8 +50,6 @@ def bert(
     """One head's weights in a BERT: its slices of W_Q, W_K, W_V, W_O and their biases."""
     from attnscope.models.checkpoint import find_checkpoint
     from attnscope.models.head import read_head
-    from attnscope.values import numbers
-    from attnscope.views.values import check_index, check_name, parse_selection, select
 
     output = Output(format, wide, show, save, force)
     output.check([])
@@ -60,15 +59,13 @@ def bert(
     result = read_head(checkpoint, layer=layer, head=head)
     slices = {slice_.name: slice_ for slice_ in result.weights}
 
+    dims = {name: _dims(each) for name, each in slices.items()}
+    shapes = {name: (each.head_shape, dims[name]) for name, each in slices.items()}
+    output.check_selection(shapes, "this head")
     shown = None
     if show is not None:
-        name, index = parse_selection(show)
-        check_name(name, slices, "this head")
-        chosen = slices[name]
-        dims = {"W_O": ("d_feat", "d_head"), "b_O": ("d_feat",)}.get(name, ("d_head", "d_feat"))
-        dims = dims[: len(chosen.head_shape)]
-        check_index(show, index, chosen.head_shape, dims)
-        shown = select(show, index, numbers(chosen.array, chosen.dtype), chosen.dtype, dims)
+        chosen = slices[output.selection[0]]
+        shown = output.shown(chosen.array, chosen.dtype, dims[chosen.name])
     if verify:
         from attnscope.models.verify import verify_head
 
@@ -77,3 +74,9 @@ def bert(
     output.write({name: (each.array, each.dtype) for name, each in slices.items()})
     output.print(result, shown)
     return 0 if all(check.ok for check in result.checks) else 1
+
+
+def _dims(slice_: WeightSlice) -> tuple[str, ...]:
+    """The axes of a head's part of a weight or a bias."""
+    dims = {"W_O": ("d_feat", "d_head"), "b_O": ("d_feat",)}.get(slice_.name, ("d_head", "d_feat"))
+    return dims[: len(slice_.head_shape)]

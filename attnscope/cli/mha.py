@@ -12,7 +12,7 @@ from attnscope.cli import options
 from attnscope.cli.options import RUN, SIZES, Format
 from attnscope.cli.output import Output
 from attnscope.cli.textbook import present
-from attnscope.errors import OptionError, heads_do_not_divide
+from attnscope.errors import OptionError
 from attnscope.results import Finding
 
 
@@ -75,19 +75,15 @@ def mha(
 ) -> None:
     """Multi-head attention: projected, split into heads, attended, merged, projected."""
     self_attention = nk is None
-    given = {"n_batch": batch, "n_Q": nq, "n_K": nq if nk is None else nk}
-    given |= {"d_feat": d_feat, "n_head": heads}
-    contracts.check_sizes(given)
-    if d_feat % heads:
-        raise heads_do_not_divide(d_feat, heads)
+    sizes = {"n_batch": batch, "n_Q": nq, "n_K": nq if nk is None else nk}
+    sizes |= {"d_feat": d_feat, "n_head": heads}
     if not 0 <= dropout <= 1:
         raise OptionError(f"dropout is {dropout}, but a share is between 0 and 1.", hint="--dropout 0.1")
 
-    sizes = given | {"d_head": d_feat // heads}
     dropping = train and dropout > 0
     plan = contracts.mha(sizes, dtype=dtype, self_attention=self_attention, dropout=dropping)
     plan.options = {
-        "scale": sizes[scale_by] ** -0.5,
+        "scale": plan.sizes[scale_by] ** -0.5,
         "scale_by": str(scale_by),
         "attention": "self" if self_attention else "cross",
         "bias": bias,
@@ -98,7 +94,7 @@ def mha(
         plan.findings = [
             Finding(
                 f"the scores are divided by √d_feat = √{d_feat}, but Q and K are multiplied over"
-                f" d_head = {sizes['d_head']}: √d_head keeps their variance at that of one product."
+                f" d_head = {plan.sizes['d_head']}: √d_head keeps their variance at that of one product."
             )
         ]
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,10 +15,14 @@ from attnscope.errors import OptionError
 from attnscope.results import HeadWeights, Trace
 
 if TYPE_CHECKING:
+    import numpy as np
     from rich.console import Console
 
     from attnscope.views.tensor_file import Tensors
-    from attnscope.views.values import Shown
+    from attnscope.views.values import Index, Shown
+
+    Shape = tuple[int, ...]
+    Dims = tuple[str, ...] | None
 
 
 @dataclass(frozen=True)
@@ -41,9 +47,7 @@ class Output:
                     "csv holds one table, and --show prints values beside it.",
                     hint="--format json, or --save values.npz",
                 )
-            from attnscope.views.values import parse_selection
-
-            parse_selection(self.show)
+            self.selection  # noqa: B018 - parsed here and now, so that a mistake is told first
         if self.save is not None:
             from attnscope.views.tensor_file import check_target
 
@@ -53,6 +57,39 @@ class Output:
                 "--force replaces the file of --save, and there is no --save.",
                 hint="--save FILE --force",
             )
+
+    @cached_property
+    def selection(self) -> tuple[str, Index]:
+        """The name and the index that `--show` asks for."""
+        from attnscope.views.values import parse_selection
+
+        return parse_selection(self.show or "")
+
+    def check_selection(self, tensors: Mapping[str, tuple[Shape, Dims]], where: str) -> None:
+        """Raise an OptionError if `--show` asks for what none of the tensors has.
+
+        Args:
+            tensors: each tensor's shape and dims, by name.
+            where: what to call them together.
+        """
+        if self.show is None:
+            return
+        from attnscope.views.values import check_index, check_name
+
+        name, index = self.selection
+        check_name(name, tensors.keys(), where)
+        check_index(self.show, index, *tensors[name])
+
+    def shown(self, stored: np.ndarray, dtype: str, dims: Dims) -> Shown:
+        """The part of a tensor that `--show` asks for.
+
+        Args:
+            stored, dtype, dims: the whole tensor, which bears the selection's name.
+        """
+        from attnscope.values import numbers
+        from attnscope.views.values import select
+
+        return select(self.show or "", self.selection[1], numbers(stored, dtype), dtype, dims)
 
     def print(self, result: Trace | HeadWeights, shown: Shown | None = None) -> None:
         """Print a result, and below it the values that were asked for."""

@@ -5,12 +5,15 @@ from __future__ import annotations
 import gc
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from attnscope import contracts
 from attnscope.cli.output import Output, progress
 from attnscope.errors import OptionError
 from attnscope.results import Step, Trace
+
+if TYPE_CHECKING:
+    from attnscope.views.values import Shown
 
 
 def present(
@@ -41,21 +44,23 @@ def present(
     check_seed(seed)
     _check_needs_values(output, stats, "a dry run" if dry_run else device)
     output.check([plan.dtype or ""])
-    selection = _check_selection(plan, output)
+    shapes = {step.name: (step.shape, step.dims) for step in plan.steps}
+    output.check_selection(shapes, f"the steps of {plan.title}")
     if dry_run:
         output.print(plan)
         return
-    if device.startswith("cpu"):
-        check_memory(contracts.bytes_needed(plan) + weight_bytes, device)
+    needed = contracts.bytes_needed(plan) + weight_bytes
+    if device == "cpu":  # can be told before torch is imported
+        check_memory(needed, device)
     with progress(f"running {plan.title} on {device} …"):
         _import_torch()
         check_device(device)
-        if not device.startswith("cpu"):
-            check_memory(contracts.bytes_needed(plan) + weight_bytes, device)
+        if device != "cpu":
+            check_memory(needed, device)
         trace = _run(plan, prepare, output, stats)
     result = replace(plan, steps=trace.steps, device=device, seed=seed)
     output.write({step.name: _stored(step) for step in result.steps} if output.save else {})
-    output.print(result, _shown(result, output, selection))
+    output.print(result, _shown(result, output))
 
 
 def _import_torch() -> None:
@@ -75,9 +80,8 @@ def _run(
     import torch
 
     from attnscope.tracing import trace_call
-    from attnscope.views.values import parse_selection
 
-    shown = [parse_selection(output.show)[0]] if output.show else []
+    shown = [] if output.show is None else [output.selection[0]]
     with torch.no_grad():
         target, inputs = prepare()
         trace = trace_call(target, *inputs, stats=stats, keep=bool(output.save) or shown)
@@ -99,25 +103,12 @@ def _check_needs_values(output: Output, stats: bool, without: str) -> None:
         )
 
 
-def _check_selection(plan: Trace, output: Output) -> tuple[Any, ...]:
-    if output.show is None:
-        return ()
-    from attnscope.views.values import check_index, check_name, parse_selection
-
-    name, index = parse_selection(output.show)
-    check_name(name, [step.name for step in plan.steps], f"the steps of {plan.title}")
-    check_index(output.show, index, plan[name].shape, plan[name].dims)
-    return index
-
-
-def _shown(trace: Trace, output: Output, index: tuple[Any, ...]) -> Any:
+def _shown(trace: Trace, output: Output) -> Shown | None:
     if output.show is None:
         return None
-    from attnscope.values import numbers
-    from attnscope.views.values import parse_selection, select
-
-    step = trace[parse_selection(output.show)[0]]
-    return select(output.show, index, numbers(*_stored(step)), step.dtype, step.dims)
+    step = trace[output.selection[0]]
+    stored, dtype = _stored(step)
+    return output.shown(stored, dtype, step.dims)
 
 
 def _stored(step: Step) -> Any:

@@ -26,10 +26,9 @@ def check_device_name(device: str) -> None:
 
 
 def check_device(device: str) -> None:
-    """Raise an OptionError unless torch can use `device` here and now."""
+    """Raise an OptionError unless torch can use `device`, a device's name, here and now."""
     import torch
 
-    check_device_name(device)
     kind, _, number = device.partition(":")
     if kind in ("cpu", "meta"):
         return

@@ -10,7 +10,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from attnscope.errors import ModelError
+from attnscope.errors import ModelError, first_line
 
 BUNDLED = "minilm"
 """What the bundled model is called: sentence-transformers/all-MiniLM-L6-v2, a trained BERT."""
@@ -184,9 +184,8 @@ def _files_on_hub(name: str) -> frozenset[str]:
 def _not_to_be_had(name: str, error: Exception) -> ModelError:
     from huggingface_hub import constants
 
-    reason = (str(error).strip() or type(error).__name__).split("\n")[0].rstrip(".")
     return ModelError(
         f"{name} is no folder here and not in the cache, and cannot be had from the hub"
-        f" ({constants.ENDPOINT}): {reason}.",
+        f" ({constants.ENDPOINT}): {first_line(error).rstrip('.')}.",
         hint=f"--model {BUNDLED} needs no hub; nor does a folder",
     )

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from attnscope.errors import ModelError
 from attnscope.models.checkpoint import Checkpoint, find_checkpoint
 from attnscope.models.layouts import PARTS, locate
 from attnscope.models.weights import open_weights
 from attnscope.results import HeadWeights, WeightSlice
 from attnscope.values import numbers, stats_of
+
+if TYPE_CHECKING:
+    import numpy as np
 
 
 def read_head(model: str | Checkpoint | None = None, *, layer: int = 0, head: int = 0) -> HeadWeights:
@@ -41,46 +46,14 @@ def read_head(model: str | Checkpoint | None = None, *, layer: int = 0, head: in
     slices: list[WeightSlice] = []
     for kind, letter in (("weight", "W"), ("bias", "b")):
         for part in PARTS:
-            tensor = located.tensor(part, layer, kind)
-            if tensor not in names:
-                if kind == "bias":
-                    continue
+            name, tensor = f"{letter}_{part}", located.tensor(part, layer, kind)
+            if tensor in names:
+                stored, dtype = weights.read(tensor)
+                shape_of_W_Q = slices[0].shape if slices else stored.shape
+                _check_shape(name, stored.shape, shape_of_W_Q, tensor, checkpoint.name)
+                slices.append(_slice(name, tensor, stored, dtype, head, n_head, checkpoint.name))
+            elif kind == "weight":
                 raise ModelError(f"{checkpoint.name} has no {tensor}, though it has {names[0]}.")
-            stored, dtype = weights.read(tensor)
-            expected = stored.shape if not slices else _shape(f"{letter}_{part}", slices[0].shape)
-            if (
-                stored.shape != expected
-                or stored.ndim != (2 if kind == "weight" else 1)
-                or not stored.size
-            ):
-                raise ModelError(
-                    f"{tensor} of {checkpoint.name} has the shape {tuple(stored.shape)},"
-                    f" which is none for {letter}_{part}."
-                )
-            axis = {"W_O": 1, "b_O": None}.get(f"{letter}_{part}", 0)
-            width = stored.shape[0] if axis is None else stored.shape[axis]
-            if axis is not None and width % n_head:
-                raise ModelError(
-                    f"{tensor} is {width} wide, which does not divide into the {n_head} heads"
-                    f" of {checkpoint.name}'s config.json."
-                )
-            start = 0 if axis is None else head * (width // n_head)
-            stop = width if axis is None else start + width // n_head
-            part_of_head = stored[:, start:stop] if axis == 1 else stored[start:stop]
-            slices.append(
-                WeightSlice(
-                    name=f"{letter}_{part}",
-                    tensor=tensor,
-                    shape=tuple(stored.shape),
-                    axis=axis,
-                    start=start,
-                    stop=stop,
-                    head_shape=tuple(part_of_head.shape),
-                    dtype=dtype,
-                    stats=stats_of(numbers(part_of_head, dtype)),
-                    array=part_of_head,
-                )
-            )
     d_head, d_feat = slices[0].head_shape
     return HeadWeights(
         model=checkpoint.name,
@@ -95,10 +68,47 @@ def read_head(model: str | Checkpoint | None = None, *, layer: int = 0, head: in
     )
 
 
-def _shape(name: str, shape_of_W_Q: tuple[int, ...]) -> tuple[int, ...]:
-    """The whole shape that a weight or a bias must have beside W_Q, `d_head·n_head d_feat`."""
-    wide, d_feat = shape_of_W_Q
-    return {"W_O": (d_feat, wide), "b_O": (d_feat,)}.get(name, (wide, d_feat)[: 2 - (name[0] == "b")])
+def _slice(
+    name: str, tensor: str, stored: np.ndarray, dtype: str, head: int, n_head: int, model: str
+) -> WeightSlice:
+    """One head's part of one stored tensor."""
+    axis = {"W_O": 1, "b_O": None}.get(name, 0)
+    start, stop = 0, stored.shape[0]
+    if axis is not None:
+        d_head, rest = divmod(stored.shape[axis], n_head)
+        if rest:
+            raise ModelError(
+                f"{tensor} is {stored.shape[axis]} wide, which does not divide into the {n_head} heads"
+                f" of {model}'s config.json."
+            )
+        start, stop = head * d_head, (head + 1) * d_head
+    own = stored[:, start:stop] if axis == 1 else stored[start:stop]
+    return WeightSlice(
+        name=name,
+        tensor=tensor,
+        shape=tuple(stored.shape),
+        axis=axis,
+        start=start,
+        stop=stop,
+        head_shape=tuple(own.shape),
+        dtype=dtype,
+        stats=stats_of(numbers(own, dtype)),
+        array=own,
+    )
+
+
+def _check_shape(
+    name: str, shape: tuple[int, ...], shape_of_W_Q: tuple[int, ...], tensor: str, model: str
+) -> None:
+    """Raise a ModelError unless a whole weight or bias fits beside W_Q, `n_head·d_head d_feat`."""
+    fits = len(shape_of_W_Q) == 2 and all(shape_of_W_Q)
+    if fits:
+        wide, d_feat = shape_of_W_Q
+        weight, bias = (wide, d_feat), (wide,)
+        expected = {"W_O": (d_feat, wide), "b_O": (d_feat,)}
+        fits = shape == expected.get(name, weight if name.startswith("W") else bias)
+    if not fits:
+        raise ModelError(f"{tensor} of {model} has the shape {tuple(shape)}, which is none for {name}.")
 
 
 def _n_head(checkpoint: Checkpoint) -> int:

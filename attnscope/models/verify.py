@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from attnscope.errors import ModelError
+from attnscope.errors import ModelError, first_line
 from attnscope.models.checkpoint import Checkpoint
 from attnscope.models.layouts import PARTS, Located, locate
 from attnscope.models.weights import Weights, open_weights
@@ -104,7 +104,7 @@ def _told_as_the_models_fault(checkpoint: Checkpoint) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        reason = (str(error).strip() or type(error).__name__).split("\n")[0].rstrip(".")
+        reason = first_line(error).rstrip(".")
         raise ModelError(
             f"transformers cannot run {checkpoint.name}, so there is nothing to compare with: {reason}."
         ) from error
@@ -134,10 +134,11 @@ def _state(weights: Weights, located: Located, layer: int) -> dict[str, torch.Te
     import torch
 
     state = {}
+    names = set(weights.names)
     for part in PARTS:
         for kind in ("weight", "bias"):
             tensor = located.tensor(part, layer, kind)
-            if tensor in weights.names:
+            if tensor in names:
                 values = numbers(*weights.read(tensor))
                 state[f"W_{part}.{kind}"] = torch.tensor(values, dtype=torch.float64)
     return state

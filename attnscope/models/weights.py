@@ -12,7 +12,7 @@ from abc import ABC, abstractmethod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from attnscope.errors import ModelError
+from attnscope.errors import ModelError, first_line
 from attnscope.models.checkpoint import Checkpoint, read_json
 
 if TYPE_CHECKING:
@@ -167,9 +167,8 @@ class TorchPickle(Weights):
         try:
             self.tensors = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
         except Exception as error:  # torch raises half a dozen kinds here, RuntimeError among them
-            first_line = str(error).strip().split("\n")[0]
             raise ModelError(
-                f"{path} is damaged, or holds something other than weights: {first_line}",
+                f"{path} is damaged, or holds something other than weights: {first_line(error)}",
                 hint="a checkpoint with model.safetensors (nothing in this one was run)",
             ) from error
         if not isinstance(self.tensors, dict):

@@ -61,31 +61,26 @@ def _flops(operator: Any, args: tuple, kwargs: dict, out: Any) -> int:
 
 def _fresh_bytes(args: tuple, kwargs: dict, out: Any) -> int:
     """Bytes of the storages that an operator returned and was not given."""
-    given = set(storage_keys((args, kwargs)))
-    returned = [tensor.untyped_storage() for tensor in tensors_in(out)]
-    fresh = {s._cdata: s.nbytes() for s in returned if s._cdata not in given}
+    given = {storage._cdata for storage in storages_in((args, kwargs))}
+    fresh = {s._cdata: s.nbytes() for s in storages_in(out) if s._cdata not in given}
     return sum(fresh.values())
 
 
-def tensors_in(tree: Any) -> Iterator[torch.Tensor]:
-    """The tensors with a storage, in nested lists, tuples and dicts."""
+def storages_in(tree: Any) -> Iterator[torch.UntypedStorage]:
+    """The storages of the tensors in nested lists, tuples and dicts.
+
+    Their `_cdata` tells them apart, on every device, meta included.
+    """
     for leaf in tree_iter(tree):
-        if isinstance(leaf, torch.Tensor) and has_storage(leaf):
-            yield leaf
+        if isinstance(leaf, torch.Tensor) and (storage := storage_of(leaf)) is not None:
+            yield storage
 
 
-def has_storage(tensor: torch.Tensor) -> bool:
-    """Whether a tensor has one plain memory: sparse ones and those inside of vmap have not."""
+def storage_of(tensor: torch.Tensor) -> torch.UntypedStorage | None:
+    """A tensor's one plain memory; sparse tensors and those inside of vmap have none."""
     if tensor.layout is not torch.strided:
-        return False
+        return None
     try:
-        tensor.untyped_storage()
+        return tensor.untyped_storage()
     except (NotImplementedError, RuntimeError):
-        return False
-    return True
-
-
-def storage_keys(tree: Any) -> Iterator[int]:
-    """What tells the storages of those tensors apart, on every device, meta included."""
-    for tensor in tensors_in(tree):
-        yield tensor.untyped_storage()._cdata
+        return None

@@ -13,7 +13,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from attnscope.results import Step
-from attnscope.tracing.cost import Cost, cost_of, has_storage, storage_keys
+from attnscope.tracing.cost import Cost, cost_of, storage_of, storages_in
 from attnscope.tracing.rewrite import Site, Star, Target
 from attnscope.values import from_tensor, numbers, stats_of
 
@@ -155,7 +155,7 @@ class Recorder(TorchDispatchMode):
             how=site.how,
             bytes=tensor.numel() * tensor.element_size(),
             flops=spent.flops,
-            contiguous=has_storage(tensor) and tensor.is_contiguous(),
+            contiguous=storage_of(tensor) is not None and tensor.is_contiguous(),
             view_of=view_of,
             same_as=same_as,
             fresh_bytes=spent.fresh_bytes,
@@ -182,9 +182,10 @@ class Recorder(TorchDispatchMode):
         if known is not None and known[0]() is tensor:
             return known[1], None
         self._tensors[id(tensor)] = (weakref.ref(tensor), name)
-        if not has_storage(tensor):
+        memory = storage_of(tensor)
+        if memory is None:
             return None, None
-        storage = StorageWeakRef(tensor.untyped_storage())
+        storage = StorageWeakRef(memory)
         owner, owned_by = self._storages.setdefault(storage.cdata, (storage, name))
         return None, None if owner is storage else owned_by
 
@@ -194,19 +195,16 @@ class Recorder(TorchDispatchMode):
         if not kept:
             return
         by_name = {**dict(zip((a.name for a in func._schema.arguments), args, strict=False)), **kwargs}
-        written = set(
-            storage_keys(
-                [
-                    by_name.get(argument.name)
-                    for argument in func._schema.arguments
-                    if argument.alias_info is not None and argument.alias_info.is_write
-                ]
-            )
-        )
+        overwritten = [
+            by_name.get(argument.name)
+            for argument in func._schema.arguments
+            if argument.alias_info is not None and argument.alias_info.is_write
+        ]
+        written = {storage._cdata for storage in storages_in(overwritten)}
         self._quiet = True
         try:
             for step in kept:
-                if written.intersection(storage_keys(step.tensor)):
+                if written.intersection(s._cdata for s in storages_in(step.tensor)):
                     step.tensor = step.tensor.clone()
         finally:
             self._quiet = False
@@ -216,7 +214,7 @@ def _has_numbers(tensor: torch.Tensor) -> bool:
     """Whether a tensor has values, and numpy (or we, for bfloat16) can read them as real numbers."""
     known = tensor.dtype.itemsize > 1 or tensor.dtype in (torch.bool, torch.int8, torch.uint8)
     real = known and not tensor.is_complex() and not tensor.is_quantized and not tensor.is_neg()
-    return real and has_storage(tensor) and tensor.device.type != "meta"
+    return real and storage_of(tensor) is not None and tensor.device.type != "meta"
 
 
 def _bindings(target: Target, value: Any) -> Iterator[tuple[str, torch.Tensor]]:

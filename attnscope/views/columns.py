@@ -6,7 +6,7 @@ Table, CSV and Markdown show the same columns, so that they hold the same rows.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from attnscope.results import Check, HeadWeights, Stats, Step, Trace, WeightSlice
@@ -47,7 +47,7 @@ class Column:
     right: bool = False
     wide: bool = False
     flexible: bool = False
-    joint: str = field(default=" ")
+    joint: str = " "
 
     def texts(self) -> list[str]:
         """The cells as plain text."""

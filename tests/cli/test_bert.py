@@ -1,9 +1,7 @@
 """`attnscope bert`, through the entry point, on the real bundled model."""
 
-import numpy as np
 import pytest
 import torch
-from safetensors.torch import load_file
 from transformers import BertModel
 
 NAMES = ["W_Q", "W_K", "W_V", "W_O", "b_Q", "b_K", "b_V", "b_O"]
@@ -21,23 +19,17 @@ def test_the_third_example_shows_the_heads_eight_tensors(attnscope):
 
 
 @pytest.mark.parametrize("suffix", ["safetensors", "npz", "pt"])
-def test_save_writes_the_eight_tensors(attnscope, minilm, tmp_path, suffix):
+def test_save_writes_the_eight_tensors(attnscope, minilm, tmp_path, read_tensors, suffix):
     path = tmp_path / f"head.{suffix}"
     r = attnscope("bert", "--layer", 2, "--head", 5, "--save", path)
     assert r.exit_status == 0
     assert "wrote 8 tensors" in r.err
-    saved = (
-        load_file(path)
-        if suffix == "safetensors"
-        else np.load(path)
-        if suffix == "npz"
-        else torch.load(path, weights_only=True)
-    )
+    saved = read_tensors(path)
     attention = BertModel.from_pretrained(minilm).encoder.layer[2].attention
     assert sorted(saved) == sorted(NAMES)
-    assert torch.equal(torch.as_tensor(saved["W_K"]), attention.self.key.weight[160:192])
-    assert torch.equal(torch.as_tensor(saved["W_O"]), attention.output.dense.weight[:, 160:192])
-    assert torch.equal(torch.as_tensor(saved["b_O"]), attention.output.dense.bias)
+    assert torch.equal(saved["W_K"], attention.self.key.weight[160:192])
+    assert torch.equal(saved["W_O"], attention.output.dense.weight[:, 160:192])
+    assert torch.equal(saved["b_O"], attention.output.dense.bias)
 
 
 def test_show_prints_a_slices_values(attnscope, minilm):

@@ -57,19 +57,13 @@ def test_the_seed_decides_the_values(attnscope):
 
 
 @pytest.mark.parametrize("suffix", ["safetensors", "npz", "pt"])
-def test_save_writes_every_tensor_by_name(attnscope, tmp_path, suffix):
+def test_save_writes_every_tensor_by_name(attnscope, tmp_path, read_tensors, suffix):
     path = tmp_path / f"x.{suffix}"
     assert attnscope("sdpa", "--save", path, "--seed", 3).exit_status == 0
-    tensors = (
-        load_file(path)
-        if suffix == "safetensors"
-        else np.load(path)
-        if suffix == "npz"
-        else torch.load(path, weights_only=True)
-    )
+    tensors = read_tensors(path)
     assert sorted(tensors) == sorted(["Q", "K", "V", "scores", "attention", "out"])
     torch.manual_seed(3)
-    assert torch.equal(torch.as_tensor(tensors["Q"]), torch.randn(3, 30, 128))
+    assert torch.equal(tensors["Q"], torch.randn(3, 30, 128))
 
 
 def test_show_prints_values_below_the_table(attnscope):

@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 import torch
-from safetensors.torch import load_file
 
 from attnscope.errors import FileError
 from attnscope.values import from_tensor
@@ -11,26 +10,18 @@ from attnscope.views import tensor_file
 from attnscope.views.tensor_file import check_target, save
 
 
-def read(path):
-    if path.suffix == ".safetensors":
-        return load_file(path)
-    if path.suffix == ".npz":
-        return {name: torch.from_numpy(array) for name, array in np.load(path).items()}
-    return torch.load(path, weights_only=True)
-
-
 @pytest.mark.parametrize("suffix", [".safetensors", ".npz", ".pt"])
 @pytest.mark.parametrize(
     "dtype", [torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.bool]
 )
-def test_what_is_written_is_what_is_read(tmp_path, suffix, dtype):
+def test_what_is_written_is_what_is_read(tmp_path, read_tensors, suffix, dtype):
     if (suffix, dtype) == (".npz", torch.bfloat16):
         return  # numpy has no bfloat16: refused, as another test shows
     path = tmp_path / f"tensors{suffix}"
     base = torch.randn(3, 4, 5, generator=torch.Generator().manual_seed(0)).to(dtype)
     tensors = {"Q": base, "file": base.transpose(0, 2), "scalar": base[0, 0, 0], "same": base}
     save(path, {name: from_tensor(tensor) for name, tensor in tensors.items()})
-    back = read(path)
+    back = read_tensors(path)
     assert set(back) == set(tensors)
     for name, tensor in tensors.items():
         assert back[name].dtype == dtype
@@ -41,27 +32,27 @@ def test_what_is_written_is_what_is_read(tmp_path, suffix, dtype):
 
 
 @pytest.mark.parametrize("force", [False, True])
-def test_a_file_that_is_there_is_replaced_only_by_force(tmp_path, force):
+def test_a_file_that_is_there_is_replaced_only_by_force(tmp_path, read_tensors, force):
     path = tmp_path / "x.npz"
     path.write_text("precious")
     tensors = {"Q": (np.ones(3), "float64")}
     if force:
         save(path, tensors, force=True)
-        assert read(path)["Q"].tolist() == [1, 1, 1]
+        assert read_tensors(path)["Q"].tolist() == [1, 1, 1]
     else:
         with pytest.raises(FileError, match="exists already"):
             save(path, tensors)
         assert path.read_text() == "precious"
 
 
-def test_a_link_is_followed_and_rights_are_kept(tmp_path):
+def test_a_link_is_followed_and_rights_are_kept(tmp_path, read_tensors):
     real, link = tmp_path / "real.npz", tmp_path / "link.npz"
     real.write_text("old")
     real.chmod(0o640)
     link.symlink_to(real)
     save(link, {"Q": (np.ones(3), "float64")}, force=True)
     assert link.is_symlink()
-    assert read(real)["Q"].tolist() == [1, 1, 1]
+    assert read_tensors(real)["Q"].tolist() == [1, 1, 1]
     assert real.stat().st_mode & 0o777 == 0o640
 
 

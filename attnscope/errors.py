@@ -43,22 +43,48 @@ class SourceError(AttnscopeError):
     """Code that cannot be traced, because its source is not to be had."""
 
 
-def heads_do_not_divide(d_feat: int, n_head: int) -> SizeError:
+def heads_do_not_divide(width: int, n_head: int, axis: str = "d_feat") -> SizeError:
     """The error for a width that cannot be split evenly into heads.
 
     Args:
-        d_feat: the model's width.
+        width: such as the model's width.
         n_head: the number of heads asked for, which does not divide it.
+        axis: what the width is called.
     """
-    small = [n for n in range(1, min(isqrt(d_feat), 10**6) + 1) if d_feat % n == 0]
-    dividing = sorted({*small, *(d_feat // n for n in small)})
-    below = [n for n in dividing if n < n_head][-1:]
-    above = [n for n in dividing if n > n_head][:1]
     return SizeError(
-        f"d_feat is {d_feat}, which does not divide into {n_head} heads:"
-        f" {d_feat} / {n_head} leaves {d_feat % n_head}.",
-        hint=" or ".join(f"--heads {n}" for n in below + above)
-        + f", nearest to {n_head} of those that divide {d_feat}",
+        f"{axis} is {width}, which does not divide into {n_head} heads:"
+        f" {width} / {n_head} leaves {width % n_head}.",
+        hint=_nearest("--heads", n_head, width),
+    )
+
+
+def groups_are_uneven(n_head: int, n_kv_head: int) -> SizeError:
+    """The error for key heads that cannot be shared evenly by the query heads."""
+    return SizeError(
+        f"n_head is {n_head} and n_kv_head is {n_kv_head}: every key head is shared by equally many"
+        " query"
+        f" heads, but {n_head} / {n_kv_head} leaves {n_head % n_kv_head}.",
+        hint=_nearest("--kv-heads", n_kv_head, n_head),
+    )
+
+
+def width_is_odd(axis: str, width: int) -> SizeError:
+    """The error for a width that does not fall into the pairs that rotary positions turn."""
+    return SizeError(
+        f"{axis} is {width}, but rotary positions turn pairs of numbers: it must be even.",
+        hint=f"{axis} {width + 1}, or no rotary positions",
+    )
+
+
+def _nearest(option: str, wanted: int, whole: int) -> str:
+    """An option with the two divisors of `whole` that are nearest to the one wanted."""
+    small = [n for n in range(1, min(isqrt(whole), 10**6) + 1) if whole % n == 0]
+    dividing = sorted({*small, *(whole // n for n in small)})
+    below = [n for n in dividing if n < wanted][-1:]
+    above = [n for n in dividing if n > wanted][:1]
+    return (
+        " or ".join(f"{option} {n}" for n in below + above)
+        + f", nearest to {wanted} of those that divide {whole}"
     )
 
 

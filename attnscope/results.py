@@ -32,21 +32,32 @@ class Check:
     """One comparison with a reference that attnscope did not write.
 
     `max_abs_diff` is the largest absolute difference between the two, and the check is `ok`
-    when it is at most `tolerance`.
+    when it is at most `tolerance`. Where the reference has no way to say what was computed,
+    all three are None, and `note` says why.
     """
 
     name: str
-    max_abs_diff: float
-    tolerance: float
-    ok: bool
+    max_abs_diff: float | None
+    tolerance: float | None
+    ok: bool | None
+    note: str = ""
 
 
 @dataclass(frozen=True)
 class Finding:
-    """Something that looks wrong, and the line of the source that does it, if it is one line."""
+    """Something worth knowing, such as what looks wrong; and the line of the source, if one does it."""
 
     message: str
     line: int | None = None
+
+
+@dataclass(frozen=True)
+class Source:
+    """The source of a function that a trace ran: its name, the number of its first line, its text."""
+
+    function: str
+    line: int
+    text: str
 
 
 @dataclass
@@ -69,6 +80,7 @@ class Step:
         fresh_bytes: bytes allocated while it was made, hidden copies included; None in a dry run.
         line: the line of the source that made it; None in a dry run.
         depth: how many traced calls deep it was made: 0 in the target itself.
+        why: what it is, and why its shape is so, in a sentence; where asked for.
         stats: its values in six numbers, where asked for.
         tensor: the tensor itself, where asked for.
     """
@@ -86,6 +98,7 @@ class Step:
     fresh_bytes: int | None = None
     line: int | None = None
     depth: int = 0
+    why: str | None = None
     stats: Stats | None = None
     tensor: Any = field(default=None, repr=False, compare=False)
 
@@ -104,6 +117,7 @@ class Trace:
         steps: the tensors, in the order in which they were made.
         checks: comparisons with references.
         findings: what looks wrong.
+        source: the code that ran, where asked for.
     """
 
     title: str
@@ -115,6 +129,7 @@ class Trace:
     steps: list[Step] = field(default_factory=list)
     checks: list[Check] = field(default_factory=list)
     findings: list[Finding] = field(default_factory=list)
+    source: list[Source] = field(default_factory=list)
 
     def __getitem__(self, name: str) -> Step:
         """The last step of that name.
@@ -173,3 +188,45 @@ class HeadWeights:
     d_head: int
     weights: list[WeightSlice]
     checks: list[Check] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class ScalingRow:
+    """What is measured of scores and of their softmax at one width, with the scale or without it.
+
+    Attributes:
+        d_K: the width of queries and keys.
+        scaled: whether the scores were multiplied by 1/√d_K.
+        variance: of all the scores (the population's: divided by n).
+        entropy: of a row of weights, in nats; the mean over rows.
+        largest_weight: of a row; the mean over rows.
+        gradient_norm: the Frobenius norm of ∂attention/∂scores, of a row; the median over rows.
+        gradient_norm_mean: the same; the mean over rows.
+    """
+
+    d_K: int  # noqa: N815 - the field's name
+    scaled: bool
+    variance: float
+    entropy: float
+    largest_weight: float
+    gradient_norm: float
+    gradient_norm_mean: float
+
+
+@dataclass
+class Scaling:
+    """What the scale does to attention, at several widths.
+
+    Attributes:
+        sizes: how many queries and keys there were: `{"n_batch": 64, "n_Q": 64, "n_K": 64}`.
+        dtype: what scores and weights were computed in; they were measured in float64.
+        seed: what queries and keys were drawn with, at each width anew.
+        rows: two for each width, in the order asked for: without the scale, and with it.
+        findings: what these numbers say.
+    """
+
+    sizes: dict[str, int]
+    dtype: str
+    seed: int
+    rows: list[ScalingRow]
+    findings: list[Finding] = field(default_factory=list)

@@ -1,78 +1,118 @@
 """One truth for shapes: the contract and a real run make the same rows, whatever the options."""
 
+from dataclasses import replace
+
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from attnscope import contracts, trace_call
+from attnscope.attention.columns import sdpa_columns
 from attnscope.attention.mha import MultiHeadAttention
+from attnscope.attention.one_query import sdpa_query
 from attnscope.attention.sdpa import sdpa
 from attnscope.errors import OptionError, SizeError
 
-sizes = st.integers(1, 7)
+size = st.integers(1, 6)
 dtypes = st.sampled_from(list(contracts.DTYPES))
 devices = st.sampled_from(["cpu", "meta"])
+FORMS = {
+    "rows": (sdpa, contracts.sdpa),
+    "columns": (sdpa_columns, contracts.sdpa_columns),
+    "query": (sdpa_query, contracts.sdpa_query),
+}
 
 
-@given(
-    lead=st.sampled_from([(), ("n_batch",), ("n_batch", "n_head")]),
-    n_batch=sizes,
-    n_head=sizes,
-    n_Q=sizes,
-    n_K=sizes,
-    d_K=sizes,
-    d_V=sizes,
-    dtype=dtypes,
-    device=devices,
-    mask=st.booleans(),
-)
-def test_sdpa_runs_as_its_contract_says(lead, n_batch, n_head, n_Q, n_K, d_K, d_V, dtype, device, mask):
-    given_sizes = {"n_batch": n_batch, "n_head": n_head}
-    named = {axis: given_sizes[axis] for axis in lead} | {"n_Q": n_Q, "n_K": n_K, "d_K": d_K, "d_V": d_V}
-    plan = contracts.sdpa(named, dtype=dtype, mask="n_Q n_K" if mask else None)
-    inputs = [torch.ones(plan[x].shape, dtype=getattr(torch, dtype), device=device) for x in "QKV"]
-    inputs += [torch.ones(n_Q, n_K, dtype=torch.bool, device=device)] if mask else []
-    trace = trace_call(sdpa, *inputs)
+@st.composite
+def variants(draw, n_past, dims):
+    """A contract's variant, and the same as the arguments of the code."""
+    mask = draw(st.none() | st.sampled_from(dims))
+    softcap = draw(st.none() | st.just(2.0))
+    rows = draw(st.none() | st.sampled_from(["nan", "uniform", "zero"]))
+    rope = draw(st.none() | st.just(10000.0))
+    dtype = draw(st.sampled_from(["bool", ""]))
+    variant = contracts.Variant(
+        mask=mask, mask_dtype=dtype, softcap=softcap, masked_rows=rows, rope_theta=rope
+    )
+    align = draw(st.sampled_from([None, "top-left", "bottom-right"]))
+    return variant, {"softcap": softcap, "masked_rows": rows, "rope_theta": rope, "align": align}
+
+
+def drawn(plan, dtype, device):
+    """Ones of every input's shape."""
+    return {
+        step.name: torch.ones(step.shape, dtype=getattr(torch, step.dtype), device=device)
+        for step in plan.steps
+        if step.how == "input"
+    }
+
+
+@given(data=st.data(), dtype=dtypes, device=devices, form=st.sampled_from(list(FORMS)))
+@settings(max_examples=300)
+def test_sdpa_runs_as_its_contract_says(data, dtype, device, form):
+    code, contract = FORMS[form]
+    lead = data.draw(st.sampled_from([(), ("n_batch",), ("n_batch", "n_head")]), label="lead")
+    axes = (*lead, "n_Q", "n_K", "d_K", "d_V")
+    sizes = {axis: data.draw(size, label=axis) for axis in axes}
+    if "n_head" in sizes:
+        sizes["n_kv_head"] = sizes["n_head"]
+        sizes["n_head"] *= data.draw(st.integers(1, 3), label="group")
+    n_past = data.draw(st.integers(0, 3), label="n_past")
+    if n_past:
+        sizes |= {"n_past": n_past, "n_K": sizes["n_K"] + n_past}
+    masks = ["n_Q n_K", "1 n_K", " ".join([*lead[:1], *("1" for _ in lead[1:]), "n_Q n_K"])]
+    variant, options = data.draw(variants(n_past, masks), label="variant")
+    split = "n_head" in sizes and form != "columns" and data.draw(st.booleans(), label="split")
+    variant = replace(variant, split=split)
+    if form == "columns":
+        variant = replace(variant, rope_theta=None)
+        del options["rope_theta"], options["align"]
+    if variant.rope_theta:
+        sizes["d_K"] += sizes["d_K"] % 2
+    plan = contract(sizes, dtype=dtype, variant=variant)
+    if split:
+        options |= {"n_head": sizes["n_head"], "n_kv_head": sizes["n_kv_head"]}
+    if form == "query":
+        options["query"] = data.draw(st.integers(0, sizes["n_Q"] - 1), label="query")
+    trace = trace_call(code, **drawn(plan, dtype, device), **options)
     contracts.check(trace, plan)
     assert trace.sizes == plan.sizes
 
 
 @given(
-    n_batch=sizes,
-    n_Q=sizes,
-    n_K=st.none() | sizes,
-    n_head=sizes,
-    d_head=sizes,
+    data=st.data(),
     bias=st.booleans(),
     train=st.booleans(),
     dropout=st.sampled_from([0.0, 0.5, 1.0]),
-    mask=st.booleans(),
+    cross=st.booleans(),
     dtype=dtypes,
     device=devices,
 )
-def test_mha_runs_as_its_contract_says(
-    n_batch, n_Q, n_K, n_head, d_head, bias, train, dropout, mask, dtype, device
-):
-    named = {"n_batch": n_batch, "n_Q": n_Q, "n_K": n_Q if n_K is None else n_K}
-    named |= {"d_feat": n_head * d_head, "n_head": n_head, "d_head": d_head}
-    dropping = train and dropout > 0
-    plan = contracts.mha(
-        named,
-        dtype=dtype,
-        self_attention=n_K is None,
-        dropout=dropping,
-        mask="n_batch n_head n_Q n_K" if mask else None,
-    )
-    options = {"dtype": getattr(torch, dtype), "device": device}
-    mha = MultiHeadAttention(
-        d_feat=named["d_feat"], n_head=n_head, bias=bias, dropout=dropout, **options
-    ).train(train)
-    Q = torch.ones(plan["Q"].shape, **options)
-    K = Q if n_K is None else torch.ones(plan["K"].shape, **options)
-    shape = (n_batch, n_head, n_Q, named["n_K"])
-    masks = [torch.ones(shape, dtype=torch.bool, device=device)] if mask else []
-    contracts.check(trace_call(mha, Q, K, K, *masks), plan)
+@settings(max_examples=200)
+def test_mha_runs_as_its_contract_says(data, bias, train, dropout, cross, dtype, device):
+    sizes = {axis: data.draw(size, label=axis) for axis in ("n_batch", "n_Q", "n_kv_head")}
+    sizes["n_head"] = sizes["n_kv_head"] * data.draw(st.integers(1, 3), label="group")
+    n_past = data.draw(st.integers(0, 3), label="n_past")
+    sizes["n_K"] = n_past + (data.draw(size, label="n_K") if cross else sizes["n_Q"])
+    if n_past:
+        sizes["n_past"] = n_past
+    d_head = data.draw(size, label="d_head")
+    masks = ["n_Q n_K", "n_batch 1 1 n_K", "n_batch n_head n_Q n_K"]
+    variant, options = data.draw(variants(n_past, masks), label="variant")
+    d_head += d_head % 2 if variant.rope_theta else 0
+    sizes["d_feat"] = sizes["n_head"] * d_head
+    sizes["d_V"] = data.draw(st.just(d_head) | size, label="d_V")
+    if cross:
+        sizes["d_context"] = data.draw(size, label="d_context")
+    variant = replace(variant, dropout=dropout if train else 0.0)
+    plan = contracts.mha(sizes, dtype=dtype, self_attention=not cross, variant=variant)
+    places = {"dtype": getattr(torch, dtype), "device": device}
+    widths = {name: sizes.get(name) for name in ("d_feat", "n_head", "n_kv_head", "d_V", "d_context")}
+    mha = MultiHeadAttention(**widths, **options, bias=bias, dropout=dropout, **places).train(train)
+    inputs = drawn(plan, dtype, device)
+    inputs["V"] = inputs["K"] = inputs["K"] if cross else inputs["Q"]
+    contracts.check(trace_call(mha, **inputs), plan)
 
 
 def test_a_run_that_differs_from_its_contract_is_noticed():
@@ -88,14 +128,14 @@ def test_a_mask_that_broadcasts_has_axes_of_one():
     shapes = (2, 3, 4), (2, 5, 4), (2, 5, 6)
     trace = trace_call(sdpa, *map(torch.ones, shapes), torch.ones(2, 1, 5, dtype=torch.bool))
     assert trace["mask"].dims == ("n_batch", "1", "n_K")
-    assert trace["scores_masked"].how == "masked(scores, mask)"
-    assert trace["attention"].how == "scores_masked.softmax(dim=-1)"
+    assert trace["scores_masked"].how == "masked(scores, mask, mask_fill)"
+    assert trace["attention"].how == "softmax(scores_masked, softmax_dtype)"
 
 
 def test_stages_that_do_nothing_have_no_row_and_no_name():
     trace = trace_call(sdpa, torch.ones(2, 3), torch.ones(4, 3), torch.ones(4, 5))
     assert [step.name for step in trace.steps] == ["Q", "K", "V", "scores", "attention", "out"]
-    assert trace["attention"].how == "scores.softmax(dim=-1)"
+    assert trace["attention"].how == "softmax(scores, softmax_dtype)"
 
 
 def test_inputs_that_broadcast_against_each_other_are_traced_without_dims():
@@ -106,7 +146,7 @@ def test_inputs_that_broadcast_against_each_other_are_traced_without_dims():
 
 def test_a_plan_of_any_size_is_exact():
     n = 10**6
-    sizes = {"n_batch": 128, "n_Q": n, "n_K": n, "d_feat": 8192, "n_head": 64, "d_head": 128}
+    sizes = {"n_batch": 128, "n_Q": n, "n_K": n, "d_feat": 8192, "n_head": 64}
     plan = contracts.mha(sizes)
     assert plan["scores"].bytes == 128 * 64 * n * n * 4
     assert plan["scores"].flops == 2 * 128 * 64 * n * n * 128
@@ -114,7 +154,7 @@ def test_a_plan_of_any_size_is_exact():
 
 
 def test_memory_is_counted_once_where_it_is_shared():
-    sizes = {"n_batch": 2, "n_Q": 3, "n_K": 3, "d_feat": 4, "n_head": 2, "d_head": 2}
+    sizes = {"n_batch": 2, "n_Q": 3, "n_K": 3, "d_feat": 4, "n_head": 2}
     # Q, Q_feat, K_feat, V_feat, x_raw, x_rsh1, x: 24 numbers each; scores (twice) and attention: 36.
     assert contracts.bytes_needed(contracts.mha(sizes)) == 4 * (7 * 24 + 3 * 36)
 
@@ -132,7 +172,7 @@ def test_an_unknown_dtype_is_refused():
 
 def test_an_error_in_the_traced_call_is_the_error_that_is_seen():
     x = torch.ones(2, 2)
-    with pytest.raises(AttributeError, match="'NoneType' object has no attribute 'mT'"):
+    with pytest.raises(AttributeError, match="'NoneType' object has no attribute 'size'"):
         trace_call(sdpa, x, None, x)
 
 

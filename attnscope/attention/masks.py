@@ -1,13 +1,84 @@
-"""Masks: which queries may attend to which keys."""
+"""Masks: which queries may attend to which keys.
+
+A mask is a table of True where a query may look. Each kind is a function of two positions,
+the query's and the key's; a mask of several kinds is their `&`.
+"""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 import torch
 
 from attnscope.errors import OptionError
 
+HIDES = -1e4
+"""An additive mask that adds this or less hides the key: the softmax gives it a weight of 0."""
 
-def masked(scores: torch.Tensor, mask: torch.Tensor | None) -> torch.Tensor:
+
+def positions(n_Q: int, n_K: int, offset: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
+    """The positions of queries, `n_Q 1`, and of keys, `n_K`: they broadcast to `n_Q n_K`.
+
+    Args:
+        n_Q, n_K: how many.
+        offset: the first query's position (see `attnscope.attention.positions`).
+    """
+    return torch.arange(n_Q)[:, None] + offset, torch.arange(n_K)
+
+
+def causal(n_Q: int, n_K: int, *, offset: int = 0) -> torch.Tensor:
+    """A query sees itself and what comes before it: `n_Q n_K`.
+
+    Source: Vaswani et al. 2017, "Attention Is All You Need", section 3.2.3.
+
+    >>> causal(3, 3).int()
+    tensor([[1, 0, 0],
+            [1, 1, 0],
+            [1, 1, 1]], dtype=torch.int32)
+    """
+    q, k = positions(n_Q, n_K, offset)
+    return q >= k
+
+
+def window(n_Q: int, n_K: int, left: int, right: int, *, offset: int = 0) -> torch.Tensor:
+    """A query sees the keys near to it, `left` before it to `right` after it: `n_Q n_K`.
+
+    Source: Beltagy et al. 2020, "Longformer", section 3.1.
+    """
+    q, k = positions(n_Q, n_K, offset)
+    return (q - left <= k) & (k <= q + right)
+
+
+def prefix(n_Q: int, n_K: int, length: int, *, offset: int = 0) -> torch.Tensor:
+    """Every query sees the first `length` keys, and of the others those before it: `n_Q n_K`.
+
+    Source: Raffel et al. 2020, "Exploring the Limits of Transfer Learning" (T5), figure 4.
+    """
+    q, k = positions(n_Q, n_K, offset)
+    return (q >= k) | (k < length)
+
+
+def lengths(of_each: Sequence[int], n_K: int) -> torch.Tensor:
+    """Sequences end, and what follows is padding that no query sees: `n_batch 1 n_K`.
+
+    Args:
+        of_each: how many keys of each sequence are real.
+        n_K: how many keys there are, padding included.
+    """
+    return torch.arange(n_K) < torch.tensor(of_each)[:, None, None]
+
+
+def additive(mask: torch.Tensor, fill: float, dtype: torch.dtype) -> torch.Tensor:
+    """A mask as numbers to add to the scores: 0 where a query may look, `fill` where it must not."""
+    return torch.zeros_like(mask, dtype=dtype).masked_fill(~mask, fill)
+
+
+def hidden(mask: torch.Tensor) -> torch.Tensor:
+    """True where a mask hides a key from a query, whatever its style."""
+    return ~mask if mask.dtype == torch.bool else mask <= HIDES
+
+
+def masked(scores: torch.Tensor, mask: torch.Tensor | None, fill: float = float("-inf")) -> torch.Tensor:
     """The scores, with -inf (or less, for an additive mask) where a query must not look.
 
     Args:
@@ -15,6 +86,7 @@ def masked(scores: torch.Tensor, mask: torch.Tensor | None) -> torch.Tensor:
         mask: anything that broadcasts to the scores. Boolean: True where the query may
             attend. Floating point: added to the scores. None: every query sees every key,
             and the scores are returned as they are.
+        fill: the score of a key that a boolean mask hides.
 
     Returns:
         `… n_Q n_K`, logits.
@@ -32,5 +104,36 @@ def masked(scores: torch.Tensor, mask: torch.Tensor | None) -> torch.Tensor:
             hint="mask.bool(), if True is where a query may attend",
         )
     if mask.dtype == torch.bool:
-        return scores.masked_fill(~mask, float("-inf"))
+        return scores.masked_fill(~mask, fill)
     return scores + mask
+
+
+def mask_of(query: int, mask: torch.Tensor | None) -> torch.Tensor | None:
+    """One query's part of a mask, as a column: `… n_K 1` of `… n_Q n_K`."""
+    if mask is None:
+        return None
+    return mask[..., query if mask.size(-2) > 1 else 0, :, None]
+
+
+def filled(
+    attention: torch.Tensor, mask: torch.Tensor | None, rows: str | None, dim: int = -1
+) -> torch.Tensor:
+    """The weights, with rows of a chosen kind where a query sees no key at all.
+
+    The softmax of a row of -inf is 0/0: NaN, which spreads to all that it touches. Of a row
+    that is filled with one large negative number it is uniform: a query that should see
+    nothing collects the mean of everything.
+
+    Args:
+        attention: `… n_Q n_K`, weights.
+        mask: as in `masked`.
+        rows: `nan`, `uniform` or `zero`: what those rows are to be; None: what they are.
+        dim: the axis of the keys.
+
+    Returns:
+        `… n_Q n_K`, weights.
+    """
+    if mask is None or rows is None:
+        return attention
+    weight = {"nan": float("nan"), "uniform": 1 / attention.size(dim), "zero": 0.0}[rows]
+    return attention.masked_fill(hidden(mask).all(dim=dim, keepdim=True), weight)

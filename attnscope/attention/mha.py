@@ -7,8 +7,13 @@ from typing import Literal
 import torch
 from torch import nn
 
-from attnscope.attention.masks import masked
-from attnscope.errors import SizeError, heads_do_not_divide
+from attnscope.attention.heads import shared
+from attnscope.attention.masks import filled, masked
+from attnscope.attention.past import with_past
+from attnscope.attention.positions import Align, places
+from attnscope.attention.rotary import rotary_angles, rotated
+from attnscope.attention.softmax import capped, softmax
+from attnscope.errors import SizeError, groups_are_uneven, heads_do_not_divide, width_is_odd
 
 
 class MultiHeadAttention(nn.Module):
@@ -32,17 +37,26 @@ class MultiHeadAttention(nn.Module):
                               x                    n_batch n_Q d_feat
     ```
 
+    Every other line of it is a variant: what is not asked for returns what it was given.
+
     Args:
         d_feat: the model's width.
         n_head: heads; must divide d_feat.
+        n_kv_head: heads of K and V, shared by groups of query heads; n_head unless given.
+        d_V: a value's width in a head; d_head unless given.
+        d_context: the width of what K and V come from; d_feat unless given.
         bias: whether the four projections have biases.
         dropout: the share of attention weights that is zeroed in training.
         scale_by: the scores are divided by the root of this width. `d_head` is the width
             that Q and K are multiplied over, and right; `d_feat` is a well-known slip.
+        scale: what the scores are multiplied with instead.
+        rope_theta, align, softcap, mask_fill, masked_rows, softmax_dtype: as in
+            `attnscope.sdpa`.
         device, dtype: of the weights.
 
     Raises:
-        SizeError: n_head does not divide d_feat.
+        SizeError: n_head does not divide d_feat, or n_kv_head does not divide n_head; or d_head is
+            odd, where rotary positions turn pairs.
 
     Source: Vaswani et al. 2017, "Attention Is All You Need", section 3.2.2.
     """
@@ -52,9 +66,19 @@ class MultiHeadAttention(nn.Module):
         *,
         d_feat: int,
         n_head: int,
+        n_kv_head: int | None = None,
+        d_V: int | None = None,
+        d_context: int | None = None,
         bias: bool = True,
         dropout: float = 0.0,
         scale_by: Literal["d_head", "d_feat"] = "d_head",
+        scale: float | None = None,
+        rope_theta: float | None = None,
+        align: Align | None = None,
+        softcap: float | None = None,
+        mask_fill: float = float("-inf"),
+        masked_rows: str | None = None,
+        softmax_dtype: torch.dtype | None = None,
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
     ) -> None:
@@ -65,13 +89,31 @@ class MultiHeadAttention(nn.Module):
             raise heads_do_not_divide(d_feat, n_head)
         self.d_feat = d_feat
         self.n_head = n_head
+        self.n_kv_head = n_kv_head or n_head
         self.d_head = d_feat // n_head
-        self.scale = {"d_head": self.d_head, "d_feat": d_feat}[scale_by] ** -0.5
+        self.d_V = d_V or self.d_head
+        d_context = d_context or d_feat
+        if n_head % self.n_kv_head:
+            raise groups_are_uneven(n_head, self.n_kv_head)
+        if rope_theta is not None and self.d_head % 2:
+            raise width_is_odd("d_head", self.d_head)
 
-        self.W_Q = nn.Linear(d_feat, d_feat, bias=bias, device=device, dtype=dtype)
-        self.W_K = nn.Linear(d_feat, d_feat, bias=bias, device=device, dtype=dtype)
-        self.W_V = nn.Linear(d_feat, d_feat, bias=bias, device=device, dtype=dtype)
-        self.W_O = nn.Linear(d_feat, d_feat, bias=bias, device=device, dtype=dtype)
+        width = {"d_head": self.d_head, "d_feat": d_feat}[scale_by]
+        self.scale = width**-0.5 if scale is None else scale
+        self.rope_theta = rope_theta
+        self.align = align
+        self.softcap = softcap
+        self.mask_fill = mask_fill
+        self.masked_rows = masked_rows
+        self.softmax_dtype = softmax_dtype
+
+        def projection(d_in: int, d_out: int) -> nn.Linear:
+            return nn.Linear(d_in, d_out, bias=bias, device=device, dtype=dtype)
+
+        self.W_Q = projection(d_feat, n_head * self.d_head)
+        self.W_K = projection(d_context, self.n_kv_head * self.d_head)
+        self.W_V = projection(d_context, self.n_kv_head * self.d_V)
+        self.W_O = projection(n_head * self.d_V, d_feat)
         self.dropout = nn.Dropout(dropout)
 
     def forward(
@@ -80,38 +122,53 @@ class MultiHeadAttention(nn.Module):
         K: torch.Tensor,
         V: torch.Tensor,
         mask: torch.Tensor | None = None,
+        K_past: torch.Tensor | None = None,
+        V_past: torch.Tensor | None = None,
     ) -> torch.Tensor:
         """Attend from every query to every key, in every head.
 
         Args:
             Q: what asks, `n_batch n_Q d_feat`.
-            K: what is compared with, `n_batch n_K d_feat`; Q itself in self-attention.
-            V: what is collected, `n_batch n_K d_feat`; K itself as a rule.
+            K: what is compared with, `n_batch n_K d_context`; Q itself in self-attention.
+            V: what is collected, `n_batch n_K d_context`; K itself as a rule.
             mask: broadcasts to `n_batch n_head n_Q n_K`; True (or 0, added) where a query
                 may attend.
+            K_past, V_past: keys and values of the past, projected, split and turned:
+                `n_batch n_kv_head n_past d_head` and `n_batch n_kv_head n_past d_V`.
 
         Returns:
             `n_batch n_Q d_feat`.
         """
-        n_batch, n_Q, d_feat = Q.shape
-        n_K = K.size(1)
-        n_head, d_head = self.n_head, self.d_head
+        n_batch, n_Q, _ = Q.shape
+        n_head, n_kv_head = self.n_head, self.n_kv_head
+        d_head, d_V = self.d_head, self.d_V
 
         Q_feat = self.W_Q(Q)
         K_feat = self.W_K(K)
         V_feat = self.W_V(V)
 
         Q_split = Q_feat.view(n_batch, n_Q, n_head, d_head).transpose(1, 2)
-        K_split = K_feat.view(n_batch, n_K, n_head, d_head).transpose(1, 2)
-        V_split = V_feat.view(n_batch, n_K, n_head, d_head).transpose(1, 2)
+        K_split = K_feat.view(n_batch, -1, n_kv_head, d_head).transpose(1, 2)
+        V_split = V_feat.view(n_batch, -1, n_kv_head, d_V).transpose(1, 2)
 
-        scores = Q_split @ K_split.mT * self.scale
-        scores_masked = masked(scores, mask)
-        attention = scores_masked.softmax(dim=-1)
-        attention_drop = self.dropout(attention)
-        x_raw = attention_drop @ V_split
+        positions, Q_at, K_at = places(Q_split, K_split, K_past, self.align)
+        cos, sin = rotary_angles(positions, Q_split, self.rope_theta)
+        Q_rot = rotated(Q_split, cos, sin, Q_at)
+        K_rot = rotated(K_split, cos, sin, K_at)
+        K_all = with_past(K_past, K_rot)
+        V_all = with_past(V_past, V_split)
+        K_shared = shared(K_all, Q_rot)
+        V_shared = shared(V_all, Q_rot)
 
+        scores = Q_rot @ K_shared.mT * self.scale
+        scores_capped = capped(scores, self.softcap)
+        scores_masked = masked(scores_capped, mask, self.mask_fill)
+        attention = softmax(scores_masked, self.softmax_dtype)
+        attention_filled = filled(attention, mask, self.masked_rows)
+        attention_drop = self.dropout(attention_filled)
+
+        x_raw = attention_drop @ V_shared
         x_rsh1 = x_raw.transpose(1, 2).contiguous()
-        x_rsh2 = x_rsh1.view(n_batch, n_Q, d_feat)
+        x_rsh2 = x_rsh1.view(n_batch, n_Q, n_head * d_V)
         x = self.W_O(x_rsh2)
         return x

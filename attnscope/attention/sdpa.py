@@ -4,7 +4,12 @@ from __future__ import annotations
 
 import torch
 
-from attnscope.attention.masks import masked
+from attnscope.attention.heads import merge_heads, shared, split_heads
+from attnscope.attention.masks import filled, masked
+from attnscope.attention.past import with_past
+from attnscope.attention.positions import Align, places
+from attnscope.attention.rotary import rotary_angles, rotated
+from attnscope.attention.softmax import capped, softmax
 
 
 def sdpa(
@@ -12,20 +17,42 @@ def sdpa(
     K: torch.Tensor,
     V: torch.Tensor,
     mask: torch.Tensor | None = None,
+    K_past: torch.Tensor | None = None,
+    V_past: torch.Tensor | None = None,
     *,
     scale: float | None = None,
+    n_head: int | None = None,
+    n_kv_head: int | None = None,
+    rope_theta: float | None = None,
+    align: Align | None = None,
+    softcap: float | None = None,
+    mask_fill: float = float("-inf"),
+    masked_rows: str | None = None,
+    softmax_dtype: torch.dtype | None = None,
 ) -> torch.Tensor:
     """Scaled dot-product attention: softmax(Q · Kᵀ / √d_K) · V.
 
     Each query is compared with every key; the softmax turns its scores into weights that
-    sum to one; the result is the mean of the values under those weights.
+    sum to one; the result is the mean of the values under those weights. Every other line
+    is a variant: what is not asked for returns what it was given.
 
     Args:
         Q: queries, `… n_Q d_K`; the leading axes are none, `n_batch`, or `n_batch n_head`.
-        K: keys, `… n_K d_K`.
+        K: keys, `… n_K d_K`; they may have fewer heads than the queries, if these share them.
         V: values, `… n_K d_V`, one for each key.
         mask: broadcasts to `… n_Q n_K`; True (or 0, added) where a query may attend.
+        K_past, V_past: keys and values of the past, `… n_past d_K` and `… n_past d_V`, with
+            heads already split and positions already turned.
         scale: what the dot products are multiplied with; 1/√d_K unless given.
+        n_head: Q is `n_batch n_Q n_head·d_K`, and is to be split into heads; so is the result
+            merged.
+        n_kv_head: the same for K and V; n_head unless given.
+        rope_theta: rotary positions of this base.
+        align: where the queries stand among the keys; bottom-right with a past, else top-left.
+        softcap: the scores are soft-capped at this.
+        mask_fill: the score of a key that a boolean mask hides.
+        masked_rows: what becomes of queries that see no key: `nan`, `uniform` or `zero`.
+        softmax_dtype: the precision of the softmax; that of the scores unless given.
 
     Returns:
         `… n_Q d_V`.
@@ -36,12 +63,27 @@ def sdpa(
     >>> sdpa(torch.randn(3, 30, 128), torch.randn(3, 50, 128), torch.randn(3, 50, 256)).shape
     torch.Size([3, 30, 256])
     """
-    d_K = Q.size(-1)
-    if scale is None:
-        scale = d_K**-0.5
+    Q_split = split_heads(Q, n_head)
+    K_split = split_heads(K, n_kv_head or n_head)
+    V_split = split_heads(V, n_kv_head or n_head)
 
-    scores = Q @ K.mT * scale
-    scores_masked = masked(scores, mask)
-    attention = scores_masked.softmax(dim=-1)
-    out = attention @ V
-    return out
+    positions, Q_at, K_at = places(Q_split, K_split, K_past, align)
+    cos, sin = rotary_angles(positions, Q_split, rope_theta)
+    Q_rot = rotated(Q_split, cos, sin, Q_at)
+    K_rot = rotated(K_split, cos, sin, K_at)
+    K_all = with_past(K_past, K_rot)
+    V_all = with_past(V_past, V_split)
+    K_shared = shared(K_all, Q_rot)
+    V_shared = shared(V_all, Q_rot)
+
+    if scale is None:
+        scale = Q_rot.size(-1) ** -0.5
+    scores = Q_rot @ K_shared.mT * scale
+    scores_capped = capped(scores, softcap)
+    scores_masked = masked(scores_capped, mask, mask_fill)
+    attention = softmax(scores_masked, softmax_dtype)
+    attention_filled = filled(attention, mask, masked_rows)
+
+    out = attention_filled @ V_shared
+    out_merged = merge_heads(out, n_head)
+    return out_merged

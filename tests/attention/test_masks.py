@@ -1,12 +1,20 @@
-"""Masks on scores, by hand."""
+"""Masks against PyTorch's and transformers' own, and by hand."""
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch.nn.attention.bias import causal_lower_right, causal_upper_left
+from transformers.masking_utils import sliding_window_causal_mask_function
 
-from attnscope.attention.masks import masked
+from attnscope.attention import masks
+from attnscope.attention.masks import filled, hidden, mask_of, masked
+from attnscope.attention.positions import offset_of, places
 from attnscope.errors import OptionError
 
 SCORES = torch.tensor([[1.0, 2.0, 3.0], [4.0, 5.0, 6.0]])
+ALLOWED = torch.tensor([[True, False, True], [False, False, False]])
+size = st.integers(1, 9)
 
 
 def test_no_mask_returns_the_very_scores():
@@ -16,6 +24,10 @@ def test_no_mask_returns_the_very_scores():
 def test_a_boolean_mask_puts_minus_infinity_where_it_is_false():
     allowed = torch.tensor([[True, False, True], [True, True, False]])
     assert masked(SCORES, allowed).tolist() == [[1, -torch.inf, 3], [4, 5, -torch.inf]]
+
+
+def test_a_boolean_mask_puts_the_fill_that_is_given():
+    assert masked(SCORES, ALLOWED, -1e9).tolist() == [[1, -1e9, 3], [-1e9] * 3]
 
 
 def test_a_float_mask_is_added():
@@ -29,3 +41,87 @@ def test_a_mask_of_whole_numbers_is_refused_because_it_may_mean_either(dtype):
     ) as caught:
         masked(SCORES, torch.ones(3, dtype=dtype))
     assert "mask.bool()" in caught.value.hint
+
+
+@given(n_Q=size, n_K=size)
+def test_causal_is_pytorchs_for_both_alignments(n_Q, n_K):
+    for align, theirs in (("top-left", causal_upper_left), ("bottom-right", causal_lower_right)):
+        ours = masks.causal(n_Q, n_K, offset=offset_of(n_Q, n_K, align=align))
+        assert torch.equal(ours, theirs(n_Q, n_K)._materialize())
+
+
+@given(n=size, width=st.integers(0, 9))
+def test_a_causal_window_is_transformers_sliding_window(n, width):
+    ours = masks.causal(n, n) & masks.window(n, n, width, width)
+    theirs = sliding_window_causal_mask_function(width + 1)  # theirs counts the query's own place
+    expected = [
+        [bool(theirs(0, 0, torch.tensor(q), torch.tensor(k))) for k in range(n)] for q in range(n)
+    ]
+    assert ours.tolist() == expected
+
+
+@given(n_Q=size, n_K=size, left=st.integers(0, 9), right=st.integers(0, 9), offset=st.integers(-9, 9))
+def test_a_window_reaches_as_far_as_it_says(n_Q, n_K, left, right, offset):
+    ours = masks.window(n_Q, n_K, left, right, offset=offset)
+    expected = [[q + offset - left <= k <= q + offset + right for k in range(n_K)] for q in range(n_Q)]
+    assert ours.tolist() == expected
+
+
+@given(n_Q=size, n_K=size, length=st.integers(0, 9), offset=st.integers(-9, 9))
+def test_a_prefix_is_seen_by_all_and_the_rest_is_causal(n_Q, n_K, length, offset):
+    ours = masks.prefix(n_Q, n_K, length, offset=offset)
+    expected = [[k < length or k <= q + offset for k in range(n_K)] for q in range(n_Q)]
+    assert ours.tolist() == expected
+
+
+def test_lengths_hide_what_follows_the_end_of_each_sequence():
+    assert masks.lengths([2, 0, 3], 3).tolist() == [[[1, 1, 0]], [[0, 0, 0]], [[1, 1, 1]]]
+
+
+def test_an_additive_mask_has_the_effect_of_the_boolean_one():
+    for fill in (-torch.inf, -1e9):
+        allowed = torch.tensor([[True, False, True], [False, True, True]])
+        added = masks.additive(allowed, fill, torch.float32)
+        assert added.dtype == torch.float32
+        assert torch.equal(masked(SCORES, added).softmax(-1), masked(SCORES, allowed).softmax(-1))
+        assert torch.equal(hidden(added), ~allowed)
+
+
+@pytest.mark.parametrize(("fill", "weight"), [(-torch.inf, torch.nan), (-1e9, 1 / 3)])
+def test_a_row_that_sees_no_key_is_what_the_fill_makes_of_it(fill, weight):
+    row = masked(SCORES, ALLOWED, fill).softmax(-1)[1]
+    torch.testing.assert_close(row, torch.full((3,), weight), equal_nan=True)
+
+
+@pytest.mark.parametrize("fill", [-torch.inf, -1e9])
+@pytest.mark.parametrize(("rows", "weight"), [("nan", torch.nan), ("uniform", 1 / 3), ("zero", 0.0)])
+@pytest.mark.parametrize("additive", [False, True])
+def test_a_row_that_sees_no_key_is_what_was_chosen_and_others_stay(fill, rows, weight, additive):
+    mask = masks.additive(ALLOWED, fill, torch.float32) if additive else ALLOWED
+    weights = masked(SCORES, mask, fill).softmax(-1)
+    chosen = filled(weights, mask, rows)
+    torch.testing.assert_close(chosen[1], torch.full((3,), weight), equal_nan=True)
+    assert torch.equal(chosen[0], weights[0])
+    columns = filled(weights.mT, mask.mT, rows, dim=-2).mT
+    torch.testing.assert_close(columns, chosen, equal_nan=True, rtol=0, atol=0)
+
+
+def test_without_a_choice_the_weights_are_returned_as_they_are():
+    assert filled(SCORES, ALLOWED, None) is SCORES
+    assert filled(SCORES, None, "zero") is SCORES
+
+
+def test_one_querys_mask_is_a_column_even_where_all_queries_share_one():
+    assert mask_of(1, ALLOWED).tolist() == [[0], [0], [0]]
+    assert mask_of(5, ALLOWED[:1]).tolist() == [[1], [0], [1]]
+    assert mask_of(5, None) is None
+
+
+@given(n_Q=size, n_new=size, n_past=st.integers(0, 5))
+def test_queries_and_keys_stand_where_they_should_and_all_positions_exist(n_Q, n_new, n_past):
+    past = torch.ones(n_past, 2) if n_past else None
+    for align in ("top-left", "bottom-right"):
+        positions, Q_at, K_at = places(torch.ones(n_Q, 2), torch.ones(n_new, 2), past, align)
+        assert positions[Q_at] == offset_of(n_Q, n_past + n_new, align=align)
+        assert positions[K_at] == n_past
+        assert max(Q_at + n_Q, K_at + n_new) <= len(positions) == max(n_Q, n_past + n_new)

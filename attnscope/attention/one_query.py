@@ -1,0 +1,68 @@
+"""One query alone: its scores, their softmax, and the weighted sum, term by term."""
+
+from __future__ import annotations
+
+import torch
+
+from attnscope.attention.heads import shared, split_heads
+from attnscope.attention.masks import filled, mask_of, masked
+from attnscope.attention.past import with_past
+from attnscope.attention.positions import Align, places
+from attnscope.attention.rotary import rotary_angles, rotated
+from attnscope.attention.softmax import capped, softmax
+
+
+def sdpa_query(
+    Q: torch.Tensor,
+    K: torch.Tensor,
+    V: torch.Tensor,
+    mask: torch.Tensor | None = None,
+    K_past: torch.Tensor | None = None,
+    V_past: torch.Tensor | None = None,
+    *,
+    query: int,
+    scale: float | None = None,
+    n_head: int | None = None,
+    n_kv_head: int | None = None,
+    rope_theta: float | None = None,
+    align: Align | None = None,
+    softcap: float | None = None,
+    mask_fill: float = float("-inf"),
+    masked_rows: str | None = None,
+    softmax_dtype: torch.dtype | None = None,
+) -> torch.Tensor:
+    """Scaled dot-product attention of one query q: Σ_j softmax_j(k_j · q / √d_K) v_j.
+
+    Args:
+        query: which query, counted from 0.
+        Q, K, V, mask, K_past, V_past: all of them, as in `attnscope.sdpa`, as everything else.
+
+    Returns:
+        `… d_V`.
+    """
+    Q_split = split_heads(Q, n_head)
+    K_split = split_heads(K, n_kv_head or n_head)
+    V_split = split_heads(V, n_kv_head or n_head)
+
+    positions, Q_at, K_at = places(Q_split, K_split, K_past, align)
+    cos, sin = rotary_angles(positions, Q_split, rope_theta)
+    Q_rot = rotated(Q_split, cos, sin, Q_at)
+    K_rot = rotated(K_split, cos, sin, K_at)
+    K_all = with_past(K_past, K_rot)
+    V_all = with_past(V_past, V_split)
+    K_shared = shared(K_all, Q_rot)
+    V_shared = shared(V_all, Q_rot)
+
+    if scale is None:
+        scale = Q_rot.size(-1) ** -0.5
+    q = Q_rot[..., query, :, None]
+    scores = K_shared @ q * scale
+    scores_capped = capped(scores, softcap)
+    mask_q = mask_of(query, mask)
+    scores_masked = masked(scores_capped, mask_q, mask_fill)
+    attention = softmax(scores_masked, softmax_dtype, dim=-2)
+    attention_filled = filled(attention, mask_q, masked_rows, dim=-2)
+
+    terms = attention_filled * V_shared
+    out = terms.sum(dim=-2)
+    return out

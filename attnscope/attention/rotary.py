@@ -1,0 +1,69 @@
+"""Rotary positions: queries and keys are turned by where they stand.
+
+Then the product of the two depends on how far apart they are.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from attnscope.errors import width_is_odd
+
+
+def rotary_angles(
+    positions: range, like: torch.Tensor, theta: float | None
+) -> tuple[torch.Tensor, torch.Tensor] | tuple[None, None]:
+    """Cosine and sine of every position's angles.
+
+    Pair i of a vector's d/2 pairs turns by position · theta^(-2i/d): the first pair fast, the
+    last one slowly.
+
+    Args:
+        positions: where the vectors to be turned stand, `n_pos` in all.
+        like: queries, `… d_K`, whose width, dtype and device the angles get. They are computed
+            in float32 at least.
+        theta: the base; None: no positions at all.
+
+    Returns:
+        cos and sin, each `n_pos d_K`: the d/2 angles twice, because the two halves of a vector
+        are the two coordinates of its pairs (Llama's way).
+
+    Raises:
+        SizeError: d_K is odd.
+
+    Source: Su et al. 2021, "RoFormer: Enhanced Transformer with Rotary Position Embedding",
+    equation 34; halves instead of neighbours: GPT-NeoX and Llama.
+    """
+    if theta is None:
+        return None, None
+    d = like.size(-1)
+    if d % 2:
+        raise width_is_odd("d_K", d)
+    precision = torch.promote_types(like.dtype, torch.float32)
+    pairs = torch.arange(0, d, 2, dtype=precision, device=like.device)
+    places = torch.arange(positions.start, positions.stop, dtype=precision, device=like.device)
+    angles = places[:, None] * theta ** -(pairs / d)
+    angles = torch.cat((angles, angles), dim=-1)
+    return angles.cos().to(like.dtype), angles.sin().to(like.dtype)
+
+
+def rotated(
+    x: torch.Tensor, cos: torch.Tensor | None, sin: torch.Tensor | None, start: int = 0
+) -> torch.Tensor:
+    """Turn each vector by the angles of its position.
+
+    The pair (x_i, x_{i+d/2}) becomes (x_i cos − x_{i+d/2} sin, x_{i+d/2} cos + x_i sin).
+
+    Args:
+        x: `… n d_K`.
+        cos, sin: as `rotary_angles` returns them; None: x stays as it is.
+        start: the first vector's place in cos and sin.
+
+    Returns:
+        `… n d_K`, as long as before.
+    """
+    if cos is None or sin is None:
+        return x
+    here = slice(start, start + x.size(-2))
+    first, second = x.chunk(2, dim=-1)
+    return x * cos[here] + torch.cat((-second, first), dim=-1) * sin[here]

@@ -1,0 +1,93 @@
+"""What the scale does: how far scores spread with it and without, and what the softmax makes of them."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+
+from attnscope.attention.softmax import softmax
+
+CHUNK = 2**18
+"""How many weights are looked at together: measuring takes little memory beside the scores."""
+
+
+class Measured(NamedTuple):
+    """What is measured of one run's scores, and of their softmax row by row: a row is a query's.
+
+    Attributes:
+        variance: of all the scores (the population's: divided by n).
+        entropy: -Σ pᵢ ln pᵢ of a row, in nats; the mean over rows. From 0 to ln n_K.
+        largest_weight: the largest weight of a row; the mean over rows. From 1/n_K to 1.
+        gradient_norm: `jacobian_norm` of a row; the median over rows: half of them have less.
+        gradient_norm_mean: the same; the mean over rows.
+    """
+
+    variance: float
+    entropy: float
+    largest_weight: float
+    gradient_norm: float
+    gradient_norm_mean: float
+
+
+def measure(Q: torch.Tensor, K: torch.Tensor, scale: float) -> Measured:
+    """Make scores and weights as the textbook does, and measure them in float64.
+
+    Scores and weights are computed in the dtype of Q and K, as attention computes them.
+
+    Args:
+        Q: queries, `… n_Q d_K`.
+        K: keys, `… n_K d_K`.
+        scale: what the dot products are multiplied with: 1/√d_K, or 1 for none.
+
+    Source: Vaswani et al. 2017, "Attention Is All You Need", section 3.2.1 and footnote 4.
+    """
+    scores = Q @ K.mT * scale
+    rows = scores.flatten(0, -2)
+    together = max(1, CHUNK // rows.size(-1))
+    parts = rows.split(together)
+    mean = sum(float(part.double().sum()) for part in parts) / rows.numel()
+    squares = 0.0
+    measured = torch.empty(3, rows.size(0), dtype=torch.float64)
+    for part, out in zip(parts, measured.split(together, dim=1), strict=True):
+        squares += float((part.double() - mean).square().sum())
+        attention = softmax(part).double()
+        out[0] = torch.special.entr(attention).sum(dim=-1)
+        out[1] = attention.amax(dim=-1)
+        out[2] = jacobian_norm(attention)
+    entropy, largest, norm = measured
+    lower, upper = norm.median(), -(-norm).median()  # torch's is the lower of the two in the middle
+    return Measured(
+        variance=squares / rows.numel(),
+        entropy=float(entropy.mean()),
+        largest_weight=float(largest.mean()),
+        gradient_norm=float(lower + upper) / 2,
+        gradient_norm_mean=float(norm.mean()),
+    )
+
+
+def jacobian_norm(attention: torch.Tensor) -> torch.Tensor:
+    """The Frobenius norm of the softmax's derivative, ∂attention/∂scores, for each row.
+
+    The derivative of a row p is J = diag(p) - p·pᵀ, and ‖J‖² = Σ pᵢ² (1 - 2pᵢ) + (Σ pᵢ²)². It
+    is also the root mean square of the length of the gradient that reaches the scores, where the
+    one that reaches the weights is standard normal. It is 0 if all weight is on one key, ½ and never
+    more if two keys share it, and √(n_K - 1)/n_K if all have the same. docs/scaling.md works it out.
+
+    In the sum, the largest weight stands apart: near 1 its term is a difference of nearly equal
+    numbers, and the others, which are at most ½, have none.
+
+    Args:
+        attention: `… n_K`, weights that sum to one along the keys.
+
+    Returns:
+        `…`, the norm for each row.
+    """
+    top, at = attention.max(dim=-1, keepdim=True)
+    others = attention.scatter(-1, at, 0.0)
+    rest = others.sum(dim=-1)  # 1 - top
+    squares = others.square()
+    both = squares.sum(dim=-1)
+    of_top = top.squeeze(-1).square() * (rest.square() + 2 * both)
+    of_others = (squares * (1 - 2 * others)).sum(dim=-1) + both.square()
+    return (of_top + of_others).sqrt()

@@ -1,0 +1,33 @@
+"""Scores become weights: what is done to a score on its way."""
+
+from __future__ import annotations
+
+import torch
+
+
+def capped(scores: torch.Tensor, cap: float | None) -> torch.Tensor:
+    """Soft-capped scores, c · tanh(s / c): nearly s while it is small, never beyond ±c.
+
+    Args:
+        scores: `… n_Q n_K`, logits.
+        cap: c; None: the scores stay as they are.
+
+    Source: Gemma Team 2024, "Gemma 2", section 2, "Logit soft-capping".
+    """
+    if cap is None:
+        return scores
+    return cap * torch.tanh(scores / cap)
+
+
+def softmax(scores: torch.Tensor, dtype: torch.dtype | None = None, dim: int = -1) -> torch.Tensor:
+    """Weights that are positive and sum to one along the keys: exp(s_j) / Σ exp(s_i).
+
+    Args:
+        scores: `… n_Q n_K`, logits.
+        dtype: the precision that it is computed in; the scores' own unless given.
+        dim: the axis of the keys.
+
+    Returns:
+        `… n_Q n_K`, weights in the scores' dtype.
+    """
+    return scores.softmax(dim=dim, dtype=dtype).to(scores.dtype)

@@ -1,0 +1,23 @@
+"""What every step of the textbook is: its name, axes, expression, and what it takes.
+
+From this alone a dry run prints every shape at any size, without torch. A real run is
+checked against it, step by step, and gets its axes' names from it. `textbook` declares the
+steps, `plan` makes a trace of them, `runs` compares a recorded one.
+"""
+
+from attnscope.contracts.plan import DTYPES, bytes_needed, check_sizes
+from attnscope.contracts.runs import check, label
+from attnscope.contracts.textbook import Variant, mha, sdpa, sdpa_columns, sdpa_query
+
+__all__ = [
+    "DTYPES",
+    "Variant",
+    "bytes_needed",
+    "check",
+    "check_sizes",
+    "label",
+    "mha",
+    "sdpa",
+    "sdpa_columns",
+    "sdpa_query",
+]

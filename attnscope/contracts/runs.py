@@ -1,0 +1,188 @@
+"""Recorded runs of the textbook: their axes' names, and whether they are what was declared."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable
+from math import prod
+
+from attnscope.contracts.textbook import Variant, mha, sdpa, sdpa_columns, sdpa_query
+from attnscope.results import Step, Trace
+
+IDLE = {
+    *("Q_split", "K_split", "V_split", "Q_rot", "K_rot", "K_all", "V_all", "K_shared", "V_shared"),
+    *("scores_capped", "scores_masked", "attention_filled", "attention_drop", "out_merged"),
+}
+"""Stages that return what they are given when there is nothing for them to do. Then they have no row."""
+
+
+def label(trace: Trace, function: str) -> None:
+    """Give a trace of the textbook its axes' names, and leave out the stages that did nothing.
+
+    A trace of anything else, or of sizes that the contract does not know (inputs that
+    broadcast against each other, say), is left as it is.
+
+    Args:
+        trace: as it was recorded.
+        function: the traced function's module and qualified name.
+    """
+    if function not in _PLANS or not trace.steps:
+        return
+    trace.steps = _without_idle_stages(step for step in trace.steps if step.depth == 0)
+    steps = {step.name: step for step in trace.steps}
+    if not {"Q", "K", "V"} <= set(steps) or not all(prod(step.shape) for step in trace.steps):
+        return  # tensors without elements, or none at all
+    plan = _PLANS[function](steps)
+    if plan is None or len(plan.steps) != len(trace.steps):
+        return
+    pairs = list(zip(trace.steps, plan.steps, strict=True))
+    if all((real.name, real.shape) == (said.name, said.shape) for real, said in pairs):
+        trace.title, trace.sizes = plan.title, plan.sizes
+        for real, said in pairs:
+            real.dims = said.dims
+
+
+def check(trace: Trace, plan: Trace) -> None:
+    """Make sure that a real run made the steps that its contract says.
+
+    What depends on the kernels that torch picked (`fresh_bytes`), the source (`line`) and the
+    values (`stats`) is not in the contract.
+
+    Raises:
+        AssertionError: they differ, and one of the two is wrong.
+    """
+    real, said = _declared(trace), _declared(plan)
+    if real != said:
+        lines = ["the run is not what its contract says:"]
+        lines += [f"  ran       {row}" for row in real if row not in said]
+        lines += [f"  contract  {row}" for row in said if row not in real]
+        raise AssertionError("\n".join(lines))
+
+
+def _declared(trace: Trace) -> list[tuple]:
+    return [
+        (s.name, s.dims, s.shape, s.dtype, s.how, s.bytes, s.flops, s.contiguous, s.view_of, s.same_as)
+        for s in trace.steps
+    ]
+
+
+def _without_idle_stages(steps: Iterable[Step]) -> list[Step]:
+    """Drop the stages that returned their input, and name that input in what follows."""
+    kept: list[Step] = []
+    known: dict[str, str] = {}  # a step's name -> the name under which its tensor was first seen
+    idle: dict[str, str] = {}  # an idle stage's name -> what it was given
+    for step in steps:
+        for name, source in idle.items():
+            step.how = re.sub(rf"\b{name}\b", source, step.how)
+        known[step.name] = step.same_as or step.name
+        if step.name in IDLE and step.same_as:
+            words = re.findall(r"\w+", step.how)
+            idle[step.name] = next(word for word in words if known.get(word) == step.same_as)
+        else:
+            kept.append(step)
+    return kept
+
+
+# A recorded trace -> the plan for its inputs' sizes, or None if the contract has none for them.
+
+
+def _plan_for_sdpa(steps: dict[str, Step]) -> Trace | None:
+    return _plan_by_rows(steps, sdpa)
+
+
+def _plan_for_query(steps: dict[str, Step]) -> Trace | None:
+    return _plan_by_rows(steps, sdpa_query)
+
+
+def _plan_by_rows(steps: dict[str, Step], contract: Callable[..., Trace]) -> Trace | None:
+    split = "Q_split" in steps
+    Q, K, V = (steps[f"{name}_split" if split else name].shape for name in "QKV")
+    return _plan_for(steps, contract, Q, K, V, split=split)
+
+
+def _plan_for_columns(steps: dict[str, Step]) -> Trace | None:
+    Q, K, V = (_transposed(steps[name].shape) for name in "QKV")
+    return _plan_for(steps, sdpa_columns, Q, K, V, transposed=True)
+
+
+def _plan_for(
+    steps: dict[str, Step],
+    contract: Callable[..., Trace],
+    Q: tuple[int, ...],
+    K: tuple[int, ...],
+    V: tuple[int, ...],
+    *,
+    split: bool = False,
+    transposed: bool = False,
+) -> Trace | None:
+    if not 2 <= len(Q) <= 4 or not len(Q) == len(K) == len(V):
+        return None
+    lead = ("n_batch", "n_head")[: len(Q) - 2]
+    sizes = dict(zip(lead, Q[:-2], strict=True))
+    sizes |= {"n_Q": Q[-2], "n_K": K[-2], "d_K": Q[-1], "d_V": V[-1]}
+    if len(K) == 4:
+        sizes["n_kv_head"] = K[1]
+    if "K_past" in steps:
+        past = steps["K_past"].shape
+        sizes["n_past"] = (_transposed(past) if transposed else past)[-2]
+        sizes["n_K"] += sizes["n_past"]
+    variant = _variant(steps, sizes, (*lead, "n_Q", "n_K"), split=split, transposed=transposed)
+    return contract(sizes, variant=variant)
+
+
+def _plan_for_mha(steps: dict[str, Step]) -> Trace | None:
+    if "Q_split" not in steps or "K_split" not in steps or "V_split" not in steps:
+        return None
+    n_batch, n_Q, d_feat = steps["Q"].shape
+    _, n_K, d_context = steps["K"].shape
+    sizes = {"n_batch": n_batch, "n_Q": n_Q, "n_K": n_K, "d_feat": d_feat, "d_context": d_context}
+    sizes["n_head"] = steps["Q_split"].shape[1]
+    sizes["n_kv_head"] = steps["K_split"].shape[1]
+    sizes["d_V"] = steps["V_split"].shape[3]
+    if "K_past" in steps:
+        sizes["n_past"] = steps["K_past"].shape[2]
+        sizes["n_K"] += sizes["n_past"]
+    return mha(sizes, variant=_variant(steps, sizes, ("n_batch", "n_head", "n_Q", "n_K")))
+
+
+def _variant(
+    steps: dict[str, Step],
+    sizes: dict[str, int],
+    axes: tuple[str, ...],
+    *,
+    split: bool = False,
+    transposed: bool = False,
+) -> Variant:
+    """The stages that a recorded run had; what only their sentences name is not known."""
+    return Variant(
+        mask=_mask_dims(steps, sizes, axes, transposed) if "mask" in steps else None,
+        mask_dtype="bool" if "mask" in steps and steps["mask"].dtype == "bool" else "",
+        masked_rows="zero" if "attention_filled" in steps else None,
+        split=split,
+        rope_theta=1.0 if "cos" in steps else None,
+        softcap=1.0 if "scores_capped" in steps else None,
+        dropout=0.5 if "attention_drop" in steps else 0.0,
+    )
+
+
+def _mask_dims(
+    steps: dict[str, Step], sizes: dict[str, int], axes: tuple[str, ...], transposed: bool
+) -> str:
+    """The mask's axes: the last of the scores', and 1 where it broadcasts."""
+    shape = steps["mask"].shape[-len(axes) :]  # a wider mask will not match the plan
+    if transposed:
+        shape = _transposed(shape)
+    aligned = zip(axes[len(axes) - len(shape) :], shape, strict=True)
+    return " ".join("1" if size == 1 != sizes[axis] else axis for axis, size in aligned)
+
+
+def _transposed(shape: tuple[int, ...]) -> tuple[int, ...]:
+    return (*shape[:-2], *shape[:-3:-1])
+
+
+_PLANS: dict[str, Callable[[dict[str, Step]], Trace | None]] = {
+    "attnscope.attention.sdpa.sdpa": _plan_for_sdpa,
+    "attnscope.attention.columns.sdpa_columns": _plan_for_columns,
+    "attnscope.attention.one_query.sdpa_query": _plan_for_query,
+    "attnscope.attention.mha.MultiHeadAttention.forward": _plan_for_mha,
+}

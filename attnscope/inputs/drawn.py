@@ -62,13 +62,16 @@ def check_seed(seed: int) -> None:
         raise OptionError(f"{seed} is no seed: it does not fit into 64 bits.", hint="--seed 0")
 
 
-def check_memory(needed: int, device: str) -> None:
-    """Raise a SizeError if a run needs more bytes than are free."""
+DRY_RUN = "--dry-run, which shows the same rows at any size without computing them"
+
+
+def check_memory(needed: int, device: str, hint: str = DRY_RUN) -> None:
+    """Raise a SizeError if a run needs more bytes than are free; the hint says what to do instead."""
     free = free_memory(device)
     if free is not None and needed > free:
         raise SizeError(
             f"this run needs at least {bytes_text(needed)}, and {device} has {bytes_text(free)} free.",
-            hint="--dry-run, which shows the same rows at any size without computing them",
+            hint=hint,
         )
 
 

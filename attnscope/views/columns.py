@@ -20,6 +20,8 @@ AXIS_STYLES = {
     "n_kv_head": "magenta",
     "n_Q": "cyan",
     "n_K": "yellow",
+    "n_past": "yellow",
+    "n_new": "yellow",
     "n_V": "yellow",
 }
 WIDTH_STYLE = "green"
@@ -38,6 +40,7 @@ class Column:
         right: numbers, aligned at the right.
         wide: shown only when all columns are asked for.
         flexible: an expression, that can be shortened and broken.
+        below: a sentence, printed under its row; a flexible one, beside it where there is room.
     """
 
     title: str
@@ -47,6 +50,7 @@ class Column:
     right: bool = False
     wide: bool = False
     flexible: bool = False
+    below: bool = False
     joint: str = " "
 
     def texts(self) -> list[str]:
@@ -67,7 +71,7 @@ def _trace_columns(trace: Trace) -> list[Column]:
     largest = max(filter(_own, steps), key=lambda step: step.bytes, default=None)
     dry = all(step.line is None for step in steps)
     stats = _stats_columns([step.stats for step in steps])
-    one_dtype = len({step.dtype for step in steps}) == 1
+    one_dtype = len({step.dtype for step in steps} - {"bool"}) <= 1  # a mask says in its name what it is
 
     def column(title: str, key: str, text: Callable[[Step], str], **options: Any) -> Column:
         raw = [getattr(step, key) for step in steps]
@@ -78,17 +82,14 @@ def _trace_columns(trace: Trace) -> list[Column]:
     shape = Column(
         "shape",
         "shape",
-        [
-            [(str(size), _axis_style(axis)) for axis, size in _axes(step)] or [("scalar", "")]
-            for step in steps
-        ],
+        [shape_pieces(step.dims, step.shape) for step in steps],
         [" ".join(map(str, step.shape)) for step in steps],
         joint="×",
     )
     dims = Column(
         "dims",
         "dims",
-        [[(axis, _axis_style(axis)) for axis in step.dims or ()] for step in steps],
+        [dims_pieces(step.dims) for step in steps],
         [None if step.dims is None else " ".join(step.dims) for step in steps],
     )
     memory = Column(
@@ -114,6 +115,9 @@ def _trace_columns(trace: Trace) -> list[Column]:
         column("fresh", "fresh_bytes", _fresh_text, right=True, wide=True),
         column("line", "line", lambda step: str(step.line or ""), right=True, wide=True),
     ]
+    if any(step.why for step in steps):
+        sentence = column("why", "why", lambda step: step.why or "", style="dim italic", below=True)
+        columns.append(sentence)
     hidden = {"contiguous", "same_as"}  # people read both in the column `view`
     if dry:
         hidden |= {"fresh_bytes", "line"}
@@ -127,6 +131,7 @@ def _trace_columns(trace: Trace) -> list[Column]:
 ORDER = (
     *("name", "how", "tensor", "dims", "shape", "axis", "start", "stop", "head_shape", "dtype"),
     *("memory", "bytes", "fresh_bytes", "flops", "view_of", "line"),
+    *("max_abs_diff", "tolerance", "ok"),
 )
 """How columns stand side by side, by their keys; the others follow as they come."""
 
@@ -172,25 +177,29 @@ def common_prefix(head: HeadWeights) -> str:
 
 def check_columns(checks: list[Check]) -> list[Column]:
     """The columns of comparisons with a reference."""
-    styles = {True: ("holds", "green"), False: ("FAILS", "bold red")}
-    return [
+    verdicts = {
+        True: ("holds", "green"),
+        False: ("FAILS", "bold red"),
+        None: ("cannot say", "dim"),
+    }
+
+    def size(title: str, key: str) -> Column:
+        raw = [getattr(check, key) for check in checks]
+        cells = [[("–", "dim") if x is None else (f"{x:.2g}", "")] for x in raw]
+        return Column(title, key, cells, raw, right=True)
+
+    columns = [
         Column("check", "name", [[(c.name, "bold")] for c in checks], [c.name for c in checks]),
-        Column(
-            "largest difference",
-            "max_abs_diff",
-            [[(f"{c.max_abs_diff:.2g}", "")] for c in checks],
-            [c.max_abs_diff for c in checks],
-            right=True,
-        ),
-        Column(
-            "tolerance",
-            "tolerance",
-            [[(f"{c.tolerance:.2g}", "")] for c in checks],
-            [c.tolerance for c in checks],
-            right=True,
-        ),
-        Column("verdict", "ok", [[styles[c.ok]] for c in checks], [c.ok for c in checks]),
+        Column("verdict", "ok", [[verdicts[c.ok]] for c in checks], [c.ok for c in checks]),
+        size("largest difference", "max_abs_diff"),
+        size("tolerance", "tolerance"),
     ]
+    if any(check.note for check in checks):
+        raw = [check.note for check in checks]
+        columns.append(
+            Column("note", "note", [[(note, "dim")] for note in raw], raw, flexible=True, below=True)
+        )
+    return columns
 
 
 def _stats_columns(stats: Sequence[Stats | None]) -> list[Column]:
@@ -218,12 +227,20 @@ def _memory_text(step: Step) -> str:
     return bytes_text(step.bytes) if _own(step) else "same" if step.same_as else "view"
 
 
-def _axes(step: Step) -> list[tuple[str, int]]:
-    return list(zip(step.dims or ("",) * len(step.shape), step.shape, strict=True))
+def dims_pieces(dims: Sequence[str] | None) -> list[tuple[str, str]]:
+    """Axes' names, each in its colour; nothing where nobody knows them."""
+    return [(axis, _axis_style(axis)) for axis in dims or ()]
+
+
+def shape_pieces(dims: Sequence[str] | None, shape: Sequence[int]) -> list[tuple[str, str]]:
+    """Sizes, each in the colour of its axis; a scalar has none, and is called that."""
+    axes = zip(dims or ("",) * len(shape), shape, strict=True)
+    return [(str(size), _axis_style(axis)) for axis, size in axes] or [("scalar", "")]
 
 
 def _axis_style(axis: str) -> str:
-    return AXIS_STYLES.get(axis, WIDTH_STYLE if axis.startswith("d_") else "")
+    wide = axis.split("·")[-1].startswith("d_")  # heads side by side are one width
+    return AXIS_STYLES.get(axis, WIDTH_STYLE if wide else "")
 
 
 def _view_text(step: Step) -> str:

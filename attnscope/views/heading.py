@@ -26,6 +26,21 @@ def heading(result: Trace | HeadWeights) -> list[str]:
     return [line for line in lines if line]
 
 
+PHRASES = {
+    "softmax_dtype": "softmax in {}",
+    "mask": "mask {}",
+    "mask_style": "{}",
+    "mask_fill": "fill {}",
+    "align": "aligned {}",
+    "masked_rows": "rows without keys {}",
+    "rope_theta": "rope theta {}",
+    "layout": "by {}",
+    "attention": "{} attention",
+    "mode": "{} mode",
+}
+"""How options read; others as their name and value."""
+
+
 def _options(trace: Trace) -> list[str]:
     options = dict(trace.options)
     parts = []
@@ -36,10 +51,10 @@ def _options(trace: Trace) -> list[str]:
     for name, value in options.items():
         if isinstance(value, bool):
             parts.append(name if value else f"no {name}")
-        elif isinstance(value, str):
-            parts.append(f"{value} {name}")  # "eval mode"
-        else:
-            parts.append(f"{name} {value}")
+            continue
+        text = " & ".join(value) if isinstance(value, list) else value
+        text = f"{text:g}" if isinstance(text, float) else text
+        parts.append(PHRASES.get(name, f"{name} {{}}").format(text))
     return parts
 
 

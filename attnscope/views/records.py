@@ -8,16 +8,18 @@ import json
 from dataclasses import fields, is_dataclass
 from typing import Any
 
-from attnscope.results import HeadWeights, Trace
+from attnscope.results import HeadWeights, Scaling, Trace
 from attnscope.views.columns import Column, check_columns, columns_of, in_order
 from attnscope.views.heading import heading, summary
 from attnscope.views.values import number
 
+KINDS = {Trace: "trace", HeadWeights: "head", Scaling: "scaling"}
+"""What each result's schema is called."""
 
-def record(result: Trace | HeadWeights) -> dict[str, Any]:
-    """A trace as `attnscope.trace/1`, a head's weights as `attnscope.head/1`."""
-    kind = "trace" if isinstance(result, Trace) else "head"
-    return {"schema": f"attnscope.{kind}/1", **_plain(result)}
+
+def record(result: Trace | HeadWeights | Scaling) -> dict[str, Any]:
+    """A result with its schema: a trace is `attnscope.trace/1`, a head's weights `attnscope.head/1`."""
+    return {"schema": f"attnscope.{KINDS[type(result)]}/1", **_plain(result)}
 
 
 def json_text(record: dict[str, Any]) -> str:
@@ -27,7 +29,12 @@ def json_text(record: dict[str, Any]) -> str:
 
 def csv_text(result: Trace | HeadWeights) -> str:
     """A line for each tensor, with every column, in plain numbers."""
-    columns = in_order([column for column in columns_of(result) if column.raw])
+    return csv_table(columns_of(result))
+
+
+def csv_table(columns: list[Column]) -> str:
+    """A line for each row, with every column that programs read."""
+    columns = in_order([column for column in columns if column.raw])
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow(column.key for column in columns)
@@ -39,12 +46,12 @@ def csv_text(result: Trace | HeadWeights) -> str:
 def markdown_text(result: Trace | HeadWeights, *, wide: bool = False) -> str:
     """A Markdown table, with what it is about above and what there is to add below."""
     title, *about = heading(result)
-    parts = [f"**{title}**", *about, _markdown(columns_of(result), wide)]
+    parts = [f"**{title}**", *about, markdown_table(columns_of(result), wide)]
     if isinstance(result, Trace):
         parts += [summary(result)]
         parts += [f"- {finding.message}" for finding in result.findings]
     if result.checks:
-        parts += [_markdown(check_columns(result.checks), wide)]
+        parts += [markdown_table(check_columns(result.checks), wide)]
     return "\n\n".join(parts)
 
 
@@ -59,7 +66,8 @@ def _plain(value: Any) -> Any:
     return number(value) if isinstance(value, float) else value
 
 
-def _markdown(columns: list[Column], wide: bool) -> str:
+def markdown_table(columns: list[Column], wide: bool = False) -> str:
+    """Columns as a Markdown table: those that people read, or all with `wide`."""
     shown = in_order([each for each in columns if each.cells and (wide or not each.wide)])
 
     def row(cells: list[str]) -> str:

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from rich import box
+from collections.abc import Iterable, Iterator
+from itertools import zip_longest
+
+from rich.cells import cell_len
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
 from attnscope.results import HeadWeights, Trace
 from attnscope.views.columns import Column, check_columns, columns_of, in_order
 from attnscope.views.heading import heading, summary
-from attnscope.views.text import break_expression, shorten
+from attnscope.views.text import READABLE, break_expression, joined, shorten, wrapped
 
-GAP = 2  # between two columns
+GAP = 2  # between two columns; and how far in a sentence below a row stands
 NARROWEST = 15  # that an expression is broken into
 
 
@@ -25,33 +27,49 @@ def print_table(result: Trace | HeadWeights, console: Console, *, wide: bool = F
         wide: all columns, in as many tables as the terminal's width demands.
     """
     title, *about = heading(result)
-    _line(console, Text(title, style="bold"))
+    print_line(console, Text(title, style="bold"))
     for line in about:
-        _line(console, Text(line))
-    _print(columns_of(result), console, wide)
+        print_line(console, Text(line))
+    print_columns(columns_of(result), console, wide)
     if isinstance(result, Trace):
-        _line(console, Text("\n" + summary(result), style="dim"))
+        print_line(console, Text("\n" + summary(result), style="dim"))
         for finding in result.findings:
             where = f"line {finding.line}: " if finding.line else ""
-            _line(console, Text(f"! {where}{finding.message}", style="yellow"))
+            print_line(console, Text(f"! {where}{finding.message}", style="yellow"))
     if result.checks:
-        _print(check_columns(result.checks), console)
+        print_columns(check_columns(result.checks), console, wide)
 
 
-def _line(console: Console, text: Text) -> None:
+def print_line(console: Console, text: Text) -> None:
+    """Print a line: broken where a terminal ends, and piped whole."""
     console.print(text, soft_wrap=not console.is_terminal)
 
 
-def _print(columns: list[Column], console: Console, wide: bool = False) -> None:
-    """Print columns, the most wanted first: those that fit, or all, in several tables if need be."""
+def print_columns(columns: list[Column], console: Console, wide: bool = False) -> None:
+    """Print columns, the most wanted first: those that fit, or all, in several tables if need be.
+
+    Sentences stand below their rows; flexible ones do only where there is no room beside.
+    """
     shown = [column for column in columns if column.cells and (wide or not column.wide)]
-    if not console.is_terminal:
-        _print_table(in_order(shown), console)
+    beside = [column for column in shown if not column.below]
+    below = [column for column in shown if column.below]
+    if not shown:
+        return
+    if all(column.flexible for column in below) and _fits(shown, console):
+        beside, below = shown, []
+    if _fits(beside, console):
+        parts = [in_order(beside)]
     elif wide:
-        for part in _split(in_order(shown), console.width):
-            _print_table(part, console)
+        parts = _split(in_order(beside), console.width)
     else:
-        _print_table(in_order(_choose(shown, console.width)), console)
+        parts = [in_order(_choose(beside, console.width))]
+    for part in parts:
+        _print_table(part, console, below)
+        below = []
+
+
+def _fits(columns: list[Column], console: Console) -> bool:
+    return not console.is_terminal or _total(columns) <= console.width
 
 
 def _choose(columns: list[Column], width: int) -> list[Column]:
@@ -89,37 +107,35 @@ def _fit(column: Column, width: int, *, elide: bool) -> None:
 
 
 def _width(column: Column) -> int:
-    lines = [line for text in column.texts() for line in text.split("\n")]
-    return max(map(len, [column.title, *lines]))
+    lines = [line for text in [column.title, *column.texts()] for line in text.split("\n")]
+    return max(map(cell_len, lines))
 
 
-def _print_table(columns: list[Column], console: Console) -> None:
-    table = Table(
-        box=box.SIMPLE_HEAD,
-        show_edge=False,
-        pad_edge=False,
-        padding=(0, 1, 0, 0),
-        header_style="dim",
-    )
-    for column in columns:
-        table.add_column(
-            column.title,
-            justify="right" if column.right else "left",
-            no_wrap=True,
-            min_width=_width(column),
-        )
-    for cells in zip(*(column.cells for column in columns), strict=True):
-        table.add_row(*(_cell(column, cell) for column, cell in zip(columns, cells, strict=True)))
-    # What nobody looks at in a terminal is never cut, whatever width Rich assumes.
-    assumed = console.width
-    console.width = max(assumed, sum(_width(column) + GAP for column in columns))
-    console.print()
-    console.print(table)
-    console.width = assumed
+def _total(columns: list[Column]) -> int:
+    return sum(_width(column) + GAP for column in columns) - GAP
 
 
-def _cell(column: Column, cell: list[tuple[str, str]]) -> Text:
-    text = Text()
-    for i, (piece, style) in enumerate(cell):
-        text.append(column.joint if i else "", "dim").append(piece, style)
-    return text
+def _print_table(columns: list[Column], console: Console, below: list[Column]) -> None:
+    """Print columns side by side, and under each row the sentences `below`."""
+    widths = [_width(column) for column in columns]
+    room = min(console.width, max(_total(columns), READABLE)) if console.is_terminal else None
+
+    def side_by_side(cells: Iterable[Text]) -> Iterator[Text]:
+        parts = [cell.split("\n", allow_blank=True) for cell in cells]
+        for line in zip_longest(*parts, fillvalue=Text()):
+            whole = Text()
+            for column, width, part in zip(columns, widths, line, strict=True):
+                free = Text(" " * (width - part.cell_len))
+                whole.append_text(free + part if column.right else part + free).append(" " * GAP)
+            whole.rstrip()
+            yield whole
+
+    lines = [Text(), *side_by_side(Text(column.title, "dim") for column in columns)]
+    lines.append(Text("─" * _total(columns)))
+    for i in range(len(columns[0].cells)):
+        lines += side_by_side(joined(column.cells[i], column.joint) for column in columns)
+        for column in below:
+            sentence, style = column.cells[i][0]
+            lines += [Text(" " * GAP + line, style) for line in wrapped(sentence, room and room - GAP)]
+    for line in lines:
+        console.print(line, soft_wrap=True)  # every line fits; what is piped may be longer

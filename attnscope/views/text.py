@@ -3,6 +3,13 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
+from textwrap import wrap
+
+from rich.text import Text
+
+READABLE = 80
+"""A sentence goes no further than this, unless what it stands below does."""
 
 
 def number_text(number: float | None) -> str:
@@ -10,9 +17,24 @@ def number_text(number: float | None) -> str:
     return "–" if number is None else f"{number:.4g}"
 
 
+def joined(pieces: Iterable[tuple[str, str]], joint: str = " ") -> Text:
+    """Pieces of text, each with its style, on one line."""
+    text = Text()
+    for i, (piece, style) in enumerate(pieces):
+        text.append(joint if i else "", "dim").append(piece, style)
+    return text
+
+
 def shape_text(shape: tuple[int, ...]) -> str:
     """A shape: `3×30×128`; a scalar's is `scalar`."""
     return "×".join(map(str, shape)) or "scalar"
+
+
+def wrapped(sentence: str, width: int | None) -> list[str]:
+    """A sentence on lines of at most `width`; on one if that is None; on none if it is empty."""
+    if width is None:
+        return [sentence] if sentence else []
+    return wrap(sentence, width, break_on_hyphens=False)
 
 
 def shorten(expression: str, width: int) -> str:
@@ -30,14 +52,30 @@ def shorten(expression: str, width: int) -> str:
 
 
 def break_expression(expression: str, width: int) -> list[str]:
-    """An expression on several lines of at most `width`, broken at spaces, else before `.method`."""
+    """An expression on several lines of at most `width`.
+
+    It is broken at spaces and before methods: those outside of parentheses first.
+    """
     pieces: list[str] = []
-    for word in re.split(r"(?<= )", expression):
-        too_long = len(word.rstrip()) > width
-        pieces += re.split(r"(?<=[\w)])(?=\.[A-Za-z_])", word) if too_long else [word]
+    for part in _outer_parts(expression):
+        words = re.split(r"(?<= )", part) if len(part.rstrip()) > width else [part]
+        for word in words:
+            too_long = len(word.rstrip()) > width
+            pieces += re.split(r"(?<=[\w)])(?=\.[A-Za-z_])", word) if too_long else [word]
     lines = [""]
     for piece in pieces:
         if lines[-1] and len(lines[-1] + piece.rstrip()) > width:
             lines.append("")
         lines[-1] += piece
     return [line.rstrip() for line in lines]
+
+
+def _outer_parts(expression: str) -> list[str]:
+    """An expression cut after each space and before each method outside of parentheses."""
+    parts, depth = [""], 0
+    for i, letter in enumerate(expression):
+        if depth == 0 and i and (expression[i - 1] == " " or expression[i - 1 : i + 1] == ")."):
+            parts.append("")
+        depth += (letter in "([{") - (letter in ")]}")
+        parts[-1] += letter
+    return parts

@@ -6,23 +6,33 @@ import json
 
 from attnscope import contracts
 from attnscope.models.head import read_head
-from attnscope.results import Stats, Step, Trace
+from attnscope.results import Check, Source, Stats, Step, Trace
 from attnscope.views.records import csv_text, json_text, markdown_text, record
 
 SIZES = {"n_batch": 3, "n_Q": 30, "n_K": 50, "d_K": 128, "d_V": 256}
 
 
+def plan() -> Trace:
+    """A dry run as it is shown unless somebody asks for explanations."""
+    trace = contracts.sdpa(SIZES)
+    for step in trace.steps:
+        step.why = None
+    return trace
+
+
 def test_the_json_of_a_trace_has_the_documented_keys():
-    document = json.loads(json_text(record(contracts.sdpa(SIZES))))
+    document = json.loads(json_text(record(plan())))
     assert document["schema"] == "attnscope.trace/1"
     assert list(document) == [
         "schema", "title", "sizes", "options", "device", "dtype", "seed", "steps", "checks", "findings",
+        "source",
     ]  # fmt: skip
     assert document["sizes"] == SIZES
     assert document["steps"][3] == {
         "name": "scores", "dims": ["n_batch", "n_Q", "n_K"], "shape": [3, 30, 50], "dtype": "float32",
         "how": "Q @ K.mT * scale", "bytes": 18000, "flops": 2 * 3 * 30 * 50 * 128, "contiguous": True,
-        "view_of": None, "same_as": None, "fresh_bytes": None, "line": None, "depth": 0, "stats": None,
+        "view_of": None, "same_as": None, "fresh_bytes": None, "line": None, "depth": 0, "why": None,
+        "stats": None,
     }  # fmt: skip
 
 
@@ -46,7 +56,7 @@ def test_tensors_that_ride_along_stay_out():
 
 
 def test_csv_holds_every_column_in_plain_numbers():
-    rows = list(csv.DictReader(io.StringIO(csv_text(contracts.sdpa(SIZES)))))
+    rows = list(csv.DictReader(io.StringIO(csv_text(plan()))))
     assert [row["name"] for row in rows] == ["Q", "K", "V", "scores", "attention", "out"]
     assert rows[3]["dims"] == "n_batch n_Q n_K"
     assert rows[3]["shape"] == "3 30 50"
@@ -64,8 +74,7 @@ def test_csv_has_statistics_where_there_are_any():
 
 
 def test_markdown_is_a_table_with_what_was_run_above():
-    plan = contracts.sdpa(SIZES)
-    lines = markdown_text(plan).splitlines()
+    lines = markdown_text(plan()).splitlines()
     assert lines[:3] == [
         "**sdpa  (dry run: nothing was computed)**",
         "",
@@ -80,3 +89,41 @@ def test_markdown_is_a_table_with_what_was_run_above():
 def test_markdown_escapes_its_own_bars():
     trace = Trace("t", steps=[Step("x", None, (2,), "bool", "a | b", 2)])
     assert "| a \\| b |" in markdown_text(trace)
+
+
+def test_sentences_are_a_last_column_where_there_are_any():
+    rows = list(csv.DictReader(io.StringIO(csv_text(contracts.sdpa(SIZES)))))
+    assert list(rows[0])[-1] == "why"
+    assert rows[0]["why"] == "what asks: 30 queries in each of 3 sequences, 128 numbers each"
+    assert "why" not in csv_text(plan()).splitlines()[0]
+
+    table = markdown_text(contracts.sdpa(SIZES)).splitlines()
+    assert "| name | how | dims | shape | memory | FLOPs | why |" in table
+    assert any(line.endswith("30 queries in each of 3 sequences, 128 numbers each |") for line in table)
+
+
+def test_a_check_that_cannot_be_made_says_why():
+    trace = plan()
+    trace.checks = [
+        Check("PyTorch", None, None, None, "it has no soft cap"),
+        Check("loop", 0.0, 1.0, True),
+    ]
+    assert record(trace)["checks"][0] == {
+        "name": "PyTorch", "max_abs_diff": None, "tolerance": None, "ok": None,
+        "note": "it has no soft cap",
+    }  # fmt: skip
+    table = markdown_text(trace).splitlines()
+    assert "| check | largest difference | tolerance | verdict | note |" in table
+    assert "| PyTorch | – | – | cannot say | it has no soft cap |" in table
+    assert "| loop | 0 | 1 | holds |  |" in table
+
+
+def test_checks_without_notes_have_no_column_for_them():
+    trace = plan()
+    trace.checks = [Check("loop", 0.0, 1.0, True)]
+    assert "| check | largest difference | tolerance | verdict |" in markdown_text(trace).splitlines()
+
+
+def test_the_json_holds_the_source():
+    trace = Trace("t", source=[Source("f", 7, "def f():\n    ...\n")])
+    assert record(trace)["source"] == [{"function": "f", "line": 7, "text": "def f():\n    ...\n"}]

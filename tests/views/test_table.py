@@ -2,12 +2,14 @@
 
 import io
 import re
+from dataclasses import replace
 from textwrap import dedent
 
 import pytest
 from rich.console import Console
 
 from attnscope import contracts
+from attnscope.contracts import Variant
 from attnscope.results import Check, Finding, Stats, Step, Trace
 from attnscope.views.table import print_table
 
@@ -24,7 +26,9 @@ def printed(result, width=None, *, wide=False, color=False):
 @pytest.fixture
 def mha() -> Trace:
     sizes = {"n_batch": 128, "n_Q": 32, "n_K": 32, "d_feat": 200, "n_head": 5, "d_head": 40}
-    plan = contracts.mha(sizes, dropout=True)
+    plan = contracts.mha(sizes, variant=Variant(dropout=0.1))
+    for step in plan.steps:
+        step.why = None
     plan.options = {
         "scale": 40**-0.5,
         "scale_by": "d_head",
@@ -123,3 +127,124 @@ def test_names_from_code_are_not_taken_for_markup():
 
 def test_a_trace_without_steps_is_shown():
     assert "no tensor was named" in printed(Trace("t", device="cpu"), 80)
+
+
+# Sentences under the rows.
+
+
+@pytest.fixture
+def explained() -> Trace:
+    """Two steps with a sentence and one without."""
+    plan = contracts.sdpa({"n_Q": 3, "n_K": 5, "d_K": 4, "d_V": 6})
+    plan.steps = [plan["Q"], replace(plan["K"], why=None), plan["out"]]
+    plan.device = "cpu"
+    return plan
+
+
+def test_a_sentence_stands_under_its_row(explained):
+    assert printed(explained, 60).endswith(
+        dedent("""\
+
+        name  how            dims     shape  memory  FLOPs
+        ──────────────────────────────────────────────────
+        Q     input          n_Q d_K  3×4      48 B
+          what asks: 3 queries, 4 numbers each
+        K     input          n_K d_K  5×4      80 B
+        out   attention @ V  n_Q d_V  3×6      72 B    180
+          each query's weighted mean of the values: 3×5 weights
+          times 5×6 values; n_K is summed away, and a row of 6 is
+          left for each of 3 queries
+
+        largest: K, 80 B of 200 B · 180 FLOP in matrix products""")
+    )
+
+
+def test_a_sentence_is_one_line_in_a_pipe(explained):
+    assert f"\n  {explained['out'].why}\n" in printed(explained)
+
+
+def test_a_sentence_is_no_wider_than_the_table_or_what_reads_well(explained):
+    lines = printed(explained, 200).splitlines()
+    assert 60 < max(len(line) for line in lines if line.startswith("  ")) <= 80
+
+
+def test_sentences_are_dim_and_slanted(explained):
+    assert "\x1b[2;3m  what asks: 3 queries, 4 numbers each" in printed(explained, 80, color=True)
+
+
+def test_split_tables_have_their_sentences_under_the_first(explained):
+    explained.steps = [replace(s, stats=Stats(-1.5, 0.25, 3, 1, 0, 0)) for s in explained.steps]
+    text = printed(explained, 50, wide=True)
+    assert text.count("\nQ ") > 1
+    assert text.count("what asks: ") == 1
+    assert "what asks: " in text[: text.rindex("\nQ ")]
+
+
+@pytest.mark.parametrize("wide", [False, True])
+@pytest.mark.parametrize("width", range(50, 201, 10))
+def test_no_sentence_is_wider_than_the_terminal_nor_cut(width, wide):
+    sizes = {"n_batch": 128, "n_Q": 32, "n_K": 32, "d_feat": 200, "n_head": 5, "d_context": 100}
+    plan = contracts.mha(sizes, variant=Variant(mask="n_Q n_K", softcap=50, dropout=0.1))
+    text = printed(plan, width, wide=wide)
+    assert max(map(len, text.splitlines())) <= width
+    words = " ".join(text.split())
+    for step in plan.steps:
+        assert step.why in words
+
+
+# Checks that cannot be made.
+
+
+@pytest.fixture
+def checked() -> Trace:
+    note = "F.scaled_dot_product_attention has no soft cap (as of PyTorch 2.9), so it cannot be asked"
+    checks = [
+        Check("PyTorch", None, None, None, note),
+        Check("loop in float64", 2.5e-7, 1e-5, True),
+    ]
+    return Trace("t", device="cpu", checks=checks)
+
+
+def test_a_note_stands_beside_its_check_where_there_is_room(checked):
+    rows = printed(checked, 160).splitlines()[-4:]
+    note = checked.checks[0].note
+    assert rows == [
+        "check            largest difference  tolerance  verdict     note",
+        "─" * (60 + len(note)),
+        f"PyTorch                           –          –  cannot say  {note}",
+        "loop in float64             2.5e-07      1e-05  holds",
+    ]
+    assert printed(checked).splitlines()[-4:] == rows
+
+
+def test_a_note_stands_below_its_check_where_there_is_none(checked):
+    assert printed(checked, 60).endswith(
+        dedent("""\
+        check            largest difference  tolerance  verdict
+        ──────────────────────────────────────────────────────────
+        PyTorch                           –          –  cannot say
+          F.scaled_dot_product_attention has no soft cap (as of
+          PyTorch 2.9), so it cannot be asked
+        loop in float64             2.5e-07      1e-05  holds""")
+    )
+
+
+@pytest.mark.parametrize("width", range(40, 201, 5))
+def test_notes_and_verdicts_are_shown_at_any_width(checked, width):
+    text = printed(checked, width)
+    assert max(map(len, text.splitlines())) <= width
+    assert checked.checks[0].note in " ".join(text.split())
+    assert "cannot say" in text
+
+
+def test_columns_that_have_room_are_not_broken_by_wide():
+    step = Step("x", None, (2,), "float32", "a + " * 20 + "b", 8)
+    assert step.how in printed(Trace("t", steps=[step], device="cpu"), 200, wide=True)
+
+
+def test_the_dtype_of_a_mask_alone_takes_no_column():
+    mask = Step("mask", None, (2,), "bool", "input", 2)
+    rows = [mask, Step("x", None, (2,), "float32", "input", 8)]
+    assert "dtype" not in printed(Trace("t", steps=rows, device="cpu"), 200)
+    rows.append(Step("y", None, (2,), "float64", "x", 16))
+    assert "dtype" in printed(Trace("t", steps=rows, device="cpu"), 200)

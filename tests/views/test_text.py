@@ -28,6 +28,15 @@ def test_expressions_break_at_spaces_and_before_methods():
     assert break_expression("short", 20) == ["short"]
 
 
+def test_expressions_break_outside_of_parentheses_first():
+    assert break_expression(SPLIT, 50) == [
+        "Q_feat.view(n_batch, n_Q, n_head, d_head)", ".transpose(1, 2)",
+    ]  # fmt: skip
+    assert break_expression("masked(scores, mask, mask_fill) * 2", 20) == [
+        "masked(scores, mask,", "mask_fill) * 2",
+    ]  # fmt: skip
+
+
 def test_nothing_is_lost_in_breaking():
     for width in range(1, 60):
         assert "".join("".join(break_expression(SPLIT, width)).split()) == "".join(SPLIT.split())

@@ -15,6 +15,7 @@ MAY_IMPORT = {
     "contracts": {"errors", "results"},
     "attention": {"errors"},
     "tracing": LOW,
+    "verification": LOW,
     "inputs": LOW | {"attention"},
     "models": LOW | {"attention"},
     "views": LOW,

@@ -27,6 +27,7 @@ def command(*arguments: str) -> str:
         ["sdpa", "--help"],
         ["mha", "--help"],
         ["bert", "--help"],
+        ["scaling", "--help"],
         ["sdpa", "--dry-run"],
         ["mha", "--dry-run", "--nq", "1000000", "--d-feat", "8192", "--heads", "64"],
         ["mha", "--dry-run", "--train", "--wide", "--format", "json"],
@@ -34,6 +35,8 @@ def command(*arguments: str) -> str:
         ["sdpa", "--dry-run", "--format", "markdown"],
         ["sdpa", "--nv", "40"],
         ["mha", "--heads", "7"],
+        ["scaling", "--dk", "1,x"],
+        ["scaling", "--nq", "0"],
     ],
 )
 def test_help_dry_runs_and_mistakes_import_nothing_heavy(arguments):

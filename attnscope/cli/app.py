@@ -12,7 +12,9 @@ from typer.exceptions import TyperException
 
 import attnscope
 from attnscope.cli.bert import bert
+from attnscope.cli.example import example
 from attnscope.cli.mha import mha
+from attnscope.cli.scaling import scaling
 from attnscope.cli.sdpa import sdpa
 from attnscope.errors import AttnscopeError
 
@@ -34,7 +36,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
     pretty_exceptions_enable=False,
 )
-for command in (sdpa, mha, bert):
+for command in (sdpa, mha, example, scaling, bert):
     app.command()(command)
 
 

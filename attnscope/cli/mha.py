@@ -1,19 +1,26 @@
-"""`attnscope mha`: multi-head attention on drawn tensors and weights."""
+"""`attnscope mha`: multi-head attention, of drawn tensors and weights or the user's own."""
 
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import Annotated, Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from attnscope import contracts
 from attnscope.cli import options
-from attnscope.cli.options import RUN, SIZES, Format
+from attnscope.cli.options import RUN, VARIANT, Format, size, tensor
 from attnscope.cli.output import Output
-from attnscope.cli.textbook import present
+from attnscope.cli.textbook import Call, Request, present
+from attnscope.cli.variants import Variants
 from attnscope.errors import OptionError
+from attnscope.inputs.given import Given, given_to_mha, open_all
+from attnscope.inputs.projections import open_projections
 from attnscope.results import Finding
+
+if TYPE_CHECKING:
+    from attnscope.attention.mha import MultiHeadAttention
 
 
 class ScaleBy(StrEnum):
@@ -23,27 +30,82 @@ class ScaleBy(StrEnum):
     D_FEAT = "d_feat"
 
 
+CODE = ("attnscope.attention.mha", "MultiHeadAttention.forward")
+
+
 def mha(
-    batch: options.Batch = 128,
-    nq: options.NQ = 32,
+    batch: Annotated[int | None, size("--batch", "n_batch: sequences.", 128)] = None,
+    nq: Annotated[int | None, size("--nq", "n_Q: queries.", 32)] = None,
     nk: Annotated[
         int | None,
-        typer.Option(
-            "--nk",
-            help="n_K: keys, from a source of their own; without it Q attends to itself.",
-            rich_help_panel=SIZES,
+        size("--nk", "n_K: keys, from a source of their own; without it Q attends to itself."),
+    ] = None,
+    d_feat: Annotated[int | None, size("--d-feat", "d_feat: the model's width.", 200)] = None,
+    heads: Annotated[int | None, size("--heads", "n_head: heads; must divide d_feat.", 5)] = None,
+    kv_heads: options.KVHeads = None,
+    past: options.Past = None,
+    d_value: Annotated[int | None, size("--d-value", "d_V: width of a head's value.", "d_head")] = None,
+    d_context: Annotated[
+        int | None, size("--d-context", "Width of what K and V come from, if not d_feat.", "d_feat")
+    ] = None,
+    x: Annotated[str | None, tensor("--x", "Q, K and V in one: n_batch n d_feat.")] = None,
+    q: Annotated[
+        str | None,
+        tensor(
+            "--q",
+            "Q, before its projection: n_batch n_Q d_feat. .npy, .npz, .pt, .safetensors; FILE:NAME.",
         ),
     ] = None,
-    d_feat: Annotated[
-        int, typer.Option("--d-feat", help="d_feat: the model's width.", rich_help_panel=SIZES)
-    ] = 200,
-    heads: Annotated[
-        int, typer.Option("--heads", help="n_head: heads; must divide d_feat.", rich_help_panel=SIZES)
-    ] = 5,
+    k: Annotated[str | None, tensor("--k", "K, before its projection; V too, without --v.")] = None,
+    v: Annotated[str | None, tensor("--v", "V, before its projection.")] = None,
+    past_k: options.FilePastK = None,
+    past_v: options.FilePastV = None,
+    weights: Annotated[
+        Path | None,
+        tensor(
+            "--weights", "All weights and biases: W_Q b_Q …, or as nn.MultiheadAttention names them."
+        ),
+    ] = None,
+    wq: Annotated[
+        str | None, tensor("--wq", "W_Q as nn.Linear has it, output × input; likewise:")
+    ] = None,
+    wk: Annotated[str | None, tensor("--wk", "W_K.")] = None,
+    wv: Annotated[str | None, tensor("--wv", "W_V.")] = None,
+    wo: Annotated[str | None, tensor("--wo", "W_O.")] = None,
+    bq: Annotated[
+        str | None, tensor("--bq", "b_Q. Biases that are not given are 0 if any weight is.")
+    ] = None,
+    bk: Annotated[str | None, tensor("--bk", "b_K.")] = None,
+    bv: Annotated[str | None, tensor("--bv", "b_V.")] = None,
+    bo: Annotated[str | None, tensor("--bo", "b_O.")] = None,
+    mask: options.Mask = None,
+    mask_style: options.Style = None,
+    mask_fill: options.Fill = None,
+    align: options.Align = None,
+    masked_rows: options.Rows = None,
+    scale: options.Scale = None,
+    scale_by: Annotated[
+        ScaleBy | None,
+        typer.Option(
+            "--scale-by",
+            help="Divide scores by √d_head (right) or √d_feat (a well-known slip).",
+            show_default="d_head",
+            rich_help_panel=VARIANT,
+        ),
+    ] = None,
+    softcap: options.Softcap = None,
+    rope: options.Rope = False,
+    rope_theta: options.RopeTheta = None,
+    softmax_dtype: options.SoftmaxDType = None,
     bias: Annotated[
-        bool,
-        typer.Option("--bias/--no-bias", help="Whether projections have biases.", rich_help_panel=RUN),
-    ] = True,
+        bool | None,
+        typer.Option(
+            "--bias/--no-bias",
+            help="Whether projections have biases.",
+            show_default="bias",
+            rich_help_panel=RUN,
+        ),
+    ] = None,
     dropout: Annotated[
         float,
         typer.Option(
@@ -54,73 +116,183 @@ def mha(
         bool,
         typer.Option("--train/--eval", help="Training, with dropout, or not.", rich_help_panel=RUN),
     ] = False,
-    scale_by: Annotated[
-        ScaleBy,
-        typer.Option(
-            "--scale-by",
-            help="Divide scores by √d_head (right) or √d_feat (a well-known slip).",
-            rich_help_panel=RUN,
-        ),
-    ] = ScaleBy.D_HEAD,
     seed: options.Seed = 0,
-    dtype: options.DType = "float32",
+    dtype: options.DType = None,
     device: options.Device = "cpu",
     dry_run: options.DryRun = False,
+    verify: options.Verify = False,
+    explain: options.Explain = False,
+    source: options.Source = False,
+    numbers: options.Numbers = False,
     stats: options.Stats = False,
     show: options.Show = None,
     save: options.Save = None,
     force: options.Force = False,
     format: options.OutputFormat = Format.TABLE,
     wide: options.Wide = False,
-) -> None:
+) -> int:
     """Multi-head attention: projected, split into heads, attended, merged, projected."""
-    self_attention = nk is None
-    sizes = {"n_batch": batch, "n_Q": nq, "n_K": nq if nk is None else nk}
-    sizes |= {"d_feat": d_feat, "n_head": heads}
+    sizes = {"n_batch": batch, "n_head": heads, "n_kv_head": kv_heads, "n_Q": nq, "n_new": nk}
+    sizes |= {"n_past": past, "d_feat": d_feat, "d_V": d_value, "d_context": d_context}
+    asked = Variants(
+        mask, mask_style, mask_fill, align, masked_rows, scale, softcap, rope, rope_theta, softmax_dtype
+    )
+    asked.check()
     if not 0 <= dropout <= 1:
         raise OptionError(f"dropout is {dropout}, but a share is between 0 and 1.", hint="--dropout 0.1")
+    if scale is not None and scale_by is not None:
+        raise OptionError("--scale says it all, and --scale-by too.", hint="one of the two")
 
-    dropping = train and dropout > 0
-    plan = contracts.mha(sizes, dtype=dtype, self_attention=self_attention, dropout=dropping)
-    plan.options = {
-        "scale": plan.sizes[scale_by] ** -0.5,
-        "scale_by": str(scale_by),
-        "attention": "self" if self_attention else "cross",
-        "bias": bias,
-        "dropout": dropout,
-        "mode": "train" if train else "eval",
+    files = {"X": x, "Q": q, "K": k, "V": v, "K_past": past_k, "V_past": past_v}
+    projections = {
+        "W_Q": wq,
+        "W_K": wk,
+        "W_V": wv,
+        "W_O": wo,
+        "b_Q": bq,
+        "b_K": bk,
+        "b_V": bv,
+        "b_O": bo,
     }
+    opened = open_all(files) | open_projections(weights, open_all(projections))
+    given, itself = given_to_mha(sizes, opened, asked.masks.files, dtype)
+    masks = asked.resolved(given.sizes, given.dtype)
+    has_bias = _has_bias(bias, given)
+
+    dropping = dropout if train else 0.0
+    chosen = given.sizes["d_feat"] ** -0.5 if scale_by is ScaleBy.D_FEAT else scale
+    plan = contracts.mha(
+        given.sizes,
+        dtype=given.dtype,
+        self_attention=itself,
+        v_is_k="V" not in given.files,
+        variant=asked.contract(given.sizes, masks, dropout=dropping, scale=chosen),
+    )
+    by = scale_by or ScaleBy.D_HEAD
+    plan.options = (
+        {"scale": plan.sizes[by] ** -0.5, "scale_by": str(by)} if scale is None else {"scale": scale}
+    )
+    plan.options |= {"attention": "self" if itself else "cross", "bias": has_bias, "dropout": dropout}
+    plan.options |= {"mode": "train" if train else "eval"} | asked.described(masks, given.dtype)
     if scale_by is ScaleBy.D_FEAT:
         plan.findings = [
             Finding(
-                f"the scores are divided by √d_feat = √{d_feat}, but Q and K are multiplied over"
+                f"the scores are divided by √d_feat = √{plan.sizes['d_feat']}, but Q and K are"
+                " multiplied over"
                 f" d_head = {plan.sizes['d_head']}: √d_head keeps their variance at that of one product."
             )
         ]
 
-    def prepare() -> tuple[Any, list[Any]]:
-        from attnscope.inputs.drawn import draw, draw_mha
-
-        sources = [plan["Q"].shape] if self_attention else [plan["Q"].shape, plan["K"].shape]
-        drawn = draw(*sources, dtype=dtype, device=device, seed=seed)
-        module = draw_mha(
-            d_feat=d_feat,
-            n_head=heads,
-            bias=bias,
-            dropout=dropout,
-            scale_by=scale_by,
-            dtype=dtype,
-            device=device,
-        )
-        return module.train(train), [drawn[0], drawn[-1], drawn[-1]]
-
-    present(
-        plan,
-        prepare,
-        output=Output(format, wide, show, save, force),
+    everything = {"Q"} | (set() if itself else {"K"}) | {"W_Q", "W_K", "W_V", "W_O"}
+    everything |= {"K_past", "V_past"} if "n_past" in plan.sizes else set()
+    drawn = not everything <= set(given.files) or dropping > 0
+    request = Request(
+        Output(format, wide, show, save, force),
         dry_run=dry_run,
         stats=stats,
+        verify=verify,
+        explain=explain,
+        source=source,
+        numbers=numbers,
         device=device,
-        seed=seed,
-        weight_bytes=4 * d_feat * (d_feat + bias) * contracts.DTYPES[dtype],
+        seed=seed if drawn else None,
     )
+    request.check(given.dtype)
+    modules: list[MultiHeadAttention] = []
+
+    def prepare() -> list[Call]:
+        import torch
+
+        torch.manual_seed(seed)
+        shapes = {step.name: step.shape for step in plan.steps}
+        inputs = {"Q": given.tensor("Q", shapes["Q"], device)}
+        inputs["K"] = inputs["Q"] if itself else given.tensor("K", shapes["K"], device)
+        inputs["V"] = given.tensor("V", shapes["V"], device) if "V" in given.files else inputs["K"]
+        module = _module(
+            plan.sizes,
+            given,
+            has_bias,
+            device,
+            dropout=dropout,
+            scale=plan.options["scale"],
+            **asked.arguments(masks),
+        )
+        modules.append(module.train(train))
+        for name in ("K_past", "V_past"):
+            if name in shapes:
+                inputs[name] = given.tensor(name, shapes[name], device)
+        if masks:
+            inputs["mask"] = masks.build(plan.sizes, given.dtype, device)
+        return [Call(modules[0], inputs)]
+
+    return present(
+        plan,
+        prepare,
+        request,
+        masks=masks,
+        code=[CODE],
+        weight_bytes=_weight_numbers(plan.sizes, has_bias) * contracts.DTYPES[given.dtype],
+        weights=lambda: dict(modules[0].state_dict()),
+    )
+
+
+def _has_bias(asked: bool | None, given: Given) -> bool:
+    """Whether there are biases: as asked for, else as the files have it, else yes."""
+    files = [name for name in given.files if name[0] in "Wb"]
+    biases = [name for name in files if name[0] == "b"]
+    if asked is False and biases:
+        raise OptionError(
+            f"--no-bias, but {given.files[biases[0]]} gives {biases[0]}.", hint="leave out --no-bias"
+        )
+    if asked is None:
+        return bool(biases) or not files
+    return asked
+
+
+def _module(
+    sizes: dict[str, int], given: Given, bias: bool, device: str, **told: Any
+) -> MultiHeadAttention:
+    """The module, with the files' weights where there are any, and else drawn as `nn.Linear` draws them.
+
+    Where any weight is from a file, a bias that is not is 0.
+    """
+    import torch
+
+    from attnscope.attention.mha import MultiHeadAttention
+
+    module = MultiHeadAttention(
+        d_feat=sizes["d_feat"],
+        n_head=sizes["n_head"],
+        n_kv_head=sizes.get("n_kv_head"),
+        d_V=sizes.get("d_V"),
+        d_context=sizes.get("d_context"),
+        bias=bias,
+        dtype=getattr(torch, given.dtype),
+        device=device,
+        **told,
+    )
+    from_files = any(name[0] in "Wb" for name in given.files)
+    with torch.no_grad():
+        for name in "QKVO":
+            layer = getattr(module, f"W_{name}")
+            if f"W_{name}" in given.files:
+                layer.weight.copy_(given.tensor(f"W_{name}", layer.weight.shape, device))
+            if f"b_{name}" in given.files:
+                layer.bias.copy_(given.tensor(f"b_{name}", layer.bias.shape, device))
+            elif bias and from_files:
+                layer.bias.zero_()
+    return module
+
+
+def _weight_numbers(sizes: dict[str, int], bias: bool) -> int:
+    """How many numbers the four projections hold."""
+    d_feat, d_head, n_head = sizes["d_feat"], sizes["d_head"], sizes["n_head"]
+    d_V, d_context = sizes.get("d_V", d_head), sizes.get("d_context", d_feat)
+    n_kv_head = sizes.get("n_kv_head", n_head)
+    matrices = [
+        (d_feat, d_feat),
+        (d_context, n_kv_head * d_head),
+        (d_context, n_kv_head * d_V),
+        (n_head * d_V, d_feat),
+    ]
+    return sum((d_in + bias) * d_out for d_in, d_out in matrices)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -93,24 +93,84 @@ class Output:
 
     def print(self, result: Trace | HeadWeights, shown: Shown | None = None) -> None:
         """Print a result, and below it the values that were asked for."""
-        from attnscope.views import records, table, values
-
         if self.format is Format.JSON:
-            record = records.record(result)
-            if shown is not None:
-                record["shown"] = values.shown_record(shown)
-            print(records.json_text(record))
-        elif self.format is Format.CSV:
+            print_json(_record(result, shown))
+        else:
+            self._print_table(result)
+            self._print_shown(shown)
+
+    def print_run(
+        self,
+        trace: Trace,
+        shown: Shown | None = None,
+        *,
+        source: bool = False,
+        numbers: Mapping[str, Shown] | None = None,
+    ) -> None:
+        """Print a run of the textbook, and below it what else was asked for.
+
+        Args:
+            trace: the run, or its plan.
+            shown: the values of one tensor.
+            source: whether to show the code, as the trace has it.
+            numbers: the values of every tensor, by name.
+        """
+        if self.format is Format.JSON:
+            record = _record(trace, shown)
+            if numbers is not None:
+                from attnscope.views.numbers import numbers_record
+
+                record["values"] = numbers_record(trace, numbers)
+            print_json(record)
+            return
+        self._print_table(trace)
+        if source:
+            from attnscope.views.source import print_source, source_text
+
+            if self.format is Format.MARKDOWN:
+                print("\n" + source_text(trace))
+            else:
+                print_source(trace, stdout())
+        if numbers is not None:
+            from attnscope.views.numbers import numbers_text, print_numbers
+
+            without_words = replace(trace, steps=[replace(step, why=None) for step in trace.steps])
+            if self.format is Format.MARKDOWN:
+                print("\n" + numbers_text(without_words, numbers))
+            else:
+                print_numbers(without_words, numbers, stdout())
+        self._print_shown(shown)
+
+    def _print_table(self, result: Trace | HeadWeights) -> None:
+        from attnscope.views import records, table
+
+        if self.format is Format.CSV:
             print(records.csv_text(result))
         elif self.format is Format.MARKDOWN:
             print(records.markdown_text(result, wide=self.wide))
-            if shown is not None:
-                print(f"\n```\n{values.shown_text(shown)}\n```")
         else:
-            console = stdout()
-            table.print_table(result, console, wide=self.wide)
-            if shown is not None:
-                print("\n" + values.shown_text(shown, width=console.width))
+            table.print_table(result, stdout(), wide=self.wide)
+
+    def _print_shown(self, shown: Shown | None) -> None:
+        if shown is None:
+            return
+        from attnscope.views.values import shown_text
+
+        if self.format is Format.MARKDOWN:
+            print(f"\n```\n{shown_text(shown)}\n```")
+        else:
+            print("\n" + shown_text(shown, width=stdout().width))
+
+    def print_example(self, forms: Sequence[tuple[Trace, Mapping[str, Shown]]]) -> None:
+        """Print a worked example: in each form a trace, and every step's values by its name."""
+        from attnscope.views import example as view
+
+        if self.format is Format.JSON:
+            print_json(view.example_record(forms))
+        elif self.format is Format.MARKDOWN:
+            print(view.example_text(forms))
+        else:
+            view.print_example(forms, stdout())
 
     def write(self, tensors: Tensors) -> None:
         """Write the tensors into the file of `--save`, and say so."""
@@ -122,6 +182,20 @@ class Output:
         save(self.save, tensors, force=self.force)
         size = bytes_text(self.save.stat().st_size)
         print(f"wrote {len(tensors)} tensors, {size}, to {self.save}", file=sys.stderr)
+
+
+def _record(result: Trace | HeadWeights, shown: Shown | None) -> dict[str, Any]:
+    from attnscope.views.records import record
+    from attnscope.views.values import shown_record
+
+    return record(result) | ({} if shown is None else {"shown": shown_record(shown)})
+
+
+def print_json(record: dict[str, Any]) -> None:
+    """Print one JSON document."""
+    from attnscope.views.records import json_text
+
+    print(json_text(record))
 
 
 def stdout() -> Console:

@@ -1,54 +1,143 @@
-"""What `sdpa` and `mha` do once they know their sizes: plan, run, check, show."""
+"""What `sdpa` and `mha` do once they know their inputs: plan, run, check, prove, show."""
 
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, field, replace
+from math import prod
 from typing import TYPE_CHECKING, Any
 
 from attnscope import contracts
+from attnscope.cli.options import Format
 from attnscope.cli.output import Output, progress
+from attnscope.cli.variants import findings
 from attnscope.errors import OptionError
-from attnscope.results import Step, Trace
+from attnscope.inputs.masks import Masks
+from attnscope.results import Source, Step, Trace
 
 if TYPE_CHECKING:
+    import torch
+
     from attnscope.views.values import Shown
+
+
+@dataclass(frozen=True)
+class Call:
+    """One call of the textbook.
+
+    Attributes:
+        target: the function or the module.
+        tensors: its inputs by name, which come after what the call before it returned.
+        options: what else it is told.
+    """
+
+    target: Callable[..., Any]
+    tensors: dict[str, Any] = field(default_factory=dict)
+    options: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Request:
+    """What is to be done with a run, and where.
+
+    Attributes:
+        output: what the user wants to get.
+        dry_run: show the plan alone.
+        stats: compute each tensor's six numbers.
+        verify: compare with references.
+        explain: say what each row is.
+        source: show the code.
+        numbers: show every tensor's values.
+        device, seed: where to run, and what is drawn with; a seed of None where nothing is.
+    """
+
+    output: Output
+    dry_run: bool = False
+    stats: bool = False
+    verify: bool = False
+    explain: bool = False
+    source: bool = False
+    numbers: bool = False
+    device: str = "cpu"
+    seed: int | None = 0
+
+    def check(self, dtype: str) -> None:
+        """Raise an AttnscopeError for what cannot be done, before anything is."""
+        from attnscope.inputs.drawn import check_device_name, check_seed
+
+        check_device_name(self.device)
+        check_seed(self.seed or 0)
+        without = "a dry run" if self.dry_run else self.device
+        asked = {"--stats": self.stats, "--show": self.output.show is not None}
+        asked |= {
+            "--save": self.output.save is not None,
+            "--verify": self.verify,
+            "--numbers": self.numbers,
+        }
+        wanted = [option for option, given in asked.items() if given]
+        if wanted and without in ("a dry run", "meta"):
+            raise OptionError(
+                f"{wanted[0]} needs values, and {without} has none.",
+                hint=f"leave out {wanted[0]}, or "
+                + ("--dry-run" if without == "a dry run" else "choose --device cpu"),
+            )
+        if self.output.format is Format.CSV:
+            for option, given in {
+                "--verify": self.verify,
+                "--source": self.source,
+                "--numbers": self.numbers,
+            }.items():
+                if given:
+                    raise OptionError(
+                        f"csv holds one table, and {option} prints more.", hint="--format json"
+                    )
+        self.output.check([dtype])
 
 
 def present(
     plan: Trace,
-    prepare: Callable[[], tuple[Callable[..., Any], list[Any]]],
+    prepare: Callable[[], list[Call]],
+    request: Request,
     *,
-    output: Output,
-    dry_run: bool,
-    stats: bool,
-    device: str,
-    seed: int,
+    masks: Masks,
+    code: list[tuple[str, str]],
     weight_bytes: int = 0,
-) -> None:
+    weights: Callable[[], dict[str, torch.Tensor]] | None = None,
+) -> int:
     """Show a plan, or run it, check the run against it, and show that.
 
     Args:
         plan: what the contract says.
-        prepare: draws the inputs; returns what to call, and with what.
-        output: what the user wants to get.
-        dry_run: show the plan alone.
-        stats: compute each tensor's six numbers.
-        device, seed: where to run, and what `prepare` draws with.
+        prepare: makes the inputs; returns the calls that are to be traced, one after the other.
+        request: what is wanted.
+        masks: the masks of the run.
+        code: the functions that are called: modules and qualified names.
         weight_bytes: what the weights take, beside the plan's steps.
-    """
-    from attnscope.inputs.drawn import check_device, check_device_name, check_memory, check_seed
+        weights: a module's weights, once it is made.
 
-    check_device_name(device)
-    check_seed(seed)
-    _check_needs_values(output, stats, "a dry run" if dry_run else device)
-    output.check([plan.dtype or ""])
+    Returns:
+        The exit status: 1 if a check does not hold.
+    """
+    from attnscope.inputs.drawn import check_device, check_memory
+
+    output, device = request.output, request.device
     shapes = {step.name: (step.shape, step.dims) for step in plan.steps}
     output.check_selection(shapes, f"the steps of {plan.title}")
-    if dry_run:
-        output.print(plan)
-        return
+    if not request.explain:
+        for step in plan.steps:
+            step.why = None
+    rows = prod(size for axis, size in plan.sizes.items() if axis in ("n_batch", "n_head", "n_Q"))
+    query = plan.options.get("query")
+    if query is not None:
+        rows //= plan.sizes["n_Q"]
+    plan.findings += findings(masks, masks.rows_without_keys(plan.sizes, query), rows) if masks else []
+    plan.source = [_source(*function) for function in code] if request.source else []
+    if request.dry_run:
+        for source in plan.source:
+            _place(plan, source)
+        output.print_run(plan, source=request.source)
+        return 0
     needed = contracts.bytes_needed(plan) + weight_bytes
     if device == "cpu":  # can be told before torch is imported
         check_memory(needed, device)
@@ -57,10 +146,22 @@ def present(
         check_device(device)
         if device != "cpu":
             check_memory(needed, device)
-        trace = _run(plan, prepare, output, stats)
-    result = replace(plan, steps=trace.steps, device=device, seed=seed)
+        keep = {output.selection[0]} if output.show is not None else set()
+        keep |= {"mask", "mask_q"} if masks.files else set()
+        everything = bool(output.save) or request.verify or request.numbers
+        steps = run(plan, prepare, keep=everything or keep, stats=request.stats)
+    result = replace(plan, steps=steps, device=device, seed=request.seed)
+    if masks.files and device != "meta":
+        result.findings += _hidden_by_file(masks, result, rows)
+    if request.verify:
+        from attnscope.verification import verify
+
+        with progress("comparing with references …"):
+            result.checks = verify(result, weights() if weights else None)
     output.write({step.name: _stored(step) for step in result.steps} if output.save else {})
-    output.print(result, _shown(result, output))
+    numbers = values_of(result) if request.numbers else None
+    output.print_run(result, _shown(result, output), source=request.source, numbers=numbers)
+    return 1 if any(check.ok is False for check in result.checks) else 0
 
 
 def _import_torch() -> None:
@@ -71,36 +172,86 @@ def _import_torch() -> None:
     gc.enable()
 
 
-def _run(
+def run(
     plan: Trace,
-    prepare: Callable[[], tuple[Callable[..., Any], list[Any]]],
-    output: Output,
-    stats: bool,
-) -> Trace:
+    prepare: Callable[[], list[Call]],
+    *,
+    keep: bool | Collection[str] = False,
+    stats: bool = False,
+) -> list[Step]:
+    """Make the calls, and check that the steps are those of the plan.
+
+    Args:
+        plan: what the contract says.
+        prepare: as in `present`.
+        keep: names whose tensors are kept, or True for all.
+        stats: whether to compute each tensor's six numbers.
+    """
+    _import_torch()
     import torch
 
-    from attnscope.tracing import trace_call
+    from attnscope.tracing import trace
 
-    shown = [] if output.show is None else [output.selection[0]]
+    steps: list[Step] = []
     with torch.no_grad():
-        target, inputs = prepare()
-        trace = trace_call(target, *inputs, stats=stats, keep=bool(output.save) or shown)
-    contracts.check(trace, plan)
-    return trace
+        result: tuple[Any, ...] = ()
+        for call in prepare():
+            with trace(call.target, stats=stats, keep=keep) as traced:
+                result = call.target(*result, **call.tensors, **call.options)
+            known = {step.name for step in steps}
+            steps += [step for step in traced.steps if step.name not in known]
+    said = {step.name: step for step in plan.steps}
+    for step in steps:
+        if step.name in said:
+            step.dims, step.why = said[step.name].dims, said[step.name].why
+    contracts.check(Trace(plan.title, steps=steps), plan)
+    return steps
 
 
-def _check_needs_values(output: Output, stats: bool, without: str) -> None:
-    """Statistics, values and files of tensors need tensors that have values."""
-    if without not in ("a dry run", "meta"):
-        return
-    asked = {"--stats": stats, "--show": output.show is not None, "--save": output.save is not None}
-    wanted = [option for option, given in asked.items() if given]
-    if wanted:
-        raise OptionError(
-            f"{wanted[0]} needs values, and {without} has none.",
-            hint=f"leave out {wanted[0]}, or "
-            + ("--dry-run" if without == "a dry run" else "choose --device cpu"),
-        )
+def _hidden_by_file(masks: Masks, result: Trace, rows: int) -> list[Any]:
+    """Findings about rows that see no key, counted in the mask itself."""
+    from attnscope.attention.masks import hidden
+
+    upright = "query" in result.options or "layout" in result.options
+    mask = result["mask_q" if "query" in result.options else "mask"].tensor
+    dim = -2 if upright else -1
+    blind = hidden(mask).all(dim=dim)
+    count = int(blind.sum()) * (rows // blind.numel())
+    if count and masks.style == "additive":
+        masks.fill = float(mask.amax(dim=dim)[blind].max())
+    return findings(masks, count, rows)
+
+
+def _source(module: str, function: str) -> Source:
+    """The source of a function of attnscope's, read without importing its module."""
+    import ast
+    from importlib.util import find_spec
+    from pathlib import Path
+
+    spec = find_spec(module)
+    assert spec is not None
+    assert spec.origin is not None
+    text = Path(spec.origin).read_text(encoding="utf-8")
+    node: Any = ast.parse(text)
+    for name in function.split("."):
+        node = next(child for child in node.body if getattr(child, "name", None) == name)
+    lines = text.splitlines()[node.lineno - 1 : node.end_lineno]
+    return Source(f"{module}.{function}", node.lineno, "\n".join(lines))
+
+
+def _place(plan: Trace, source: Source) -> None:
+    """Find the line of each step in the code: where its name is bound."""
+    import ast
+    import textwrap
+
+    tree: Any = ast.parse(textwrap.dedent(source.text)).body[0]
+    bound = {argument.arg: tree.lineno for argument in tree.args.args}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            bound[node.id] = node.lineno
+    for step in plan.steps:
+        if step.line is None and step.name in bound:
+            step.line = bound[step.name] + source.line - 1
 
 
 def _shown(trace: Trace, output: Output) -> Shown | None:
@@ -109,6 +260,18 @@ def _shown(trace: Trace, output: Output) -> Shown | None:
     step = trace[output.selection[0]]
     stored, dtype = _stored(step)
     return output.shown(stored, dtype, step.dims)
+
+
+def values_of(trace: Trace) -> dict[str, Shown]:
+    """The values of every step whose tensor was kept."""
+    from attnscope.values import numbers
+    from attnscope.views.values import select
+
+    shown = {}
+    for step in trace.steps:
+        stored, dtype = _stored(step)
+        shown[step.name] = select(step.name, (), numbers(stored, dtype), dtype, step.dims)
+    return shown
 
 
 def _stored(step: Step) -> Any:

@@ -6,7 +6,9 @@ import re
 from collections.abc import Callable, Iterable
 from math import prod
 
-from attnscope.contracts.textbook import Variant, mha, sdpa, sdpa_columns, sdpa_query
+from attnscope.contracts.mha import mha
+from attnscope.contracts.sdpa import sdpa, sdpa_columns, sdpa_query
+from attnscope.contracts.variants import Variant
 from attnscope.results import Step, Trace
 
 IDLE = {

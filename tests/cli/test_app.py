@@ -13,7 +13,7 @@ import attnscope as package
 from attnscope.cli import app, textbook
 from attnscope.cli.app import main
 
-COMMANDS = ["sdpa", "mha", "bert"]
+COMMANDS = ["sdpa", "mha", "example", "scaling", "bert"]
 
 
 def process(*arguments, **options):
@@ -52,10 +52,10 @@ def test_no_command_shows_help_and_a_wrong_one_is_refused(attnscope):
 
 
 def test_an_error_of_ours_is_a_traceback_not_a_friendly_line(monkeypatch):
-    def broken(*_):
+    def broken(*_, **__):
         raise ZeroDivisionError("ours")
 
-    monkeypatch.setattr(textbook, "_run", broken)
+    monkeypatch.setattr(textbook, "run", broken)
     with pytest.raises(ZeroDivisionError, match="ours"):
         main(["sdpa"])
 
@@ -81,9 +81,7 @@ def test_a_closed_pipe_is_no_traceback():
 
 
 def test_interrupting_exits_130_without_a_traceback():
-    code = (
-        "import time; from attnscope.cli import textbook, app; textbook._run = lambda *_: time.sleep(60)"
-    )
+    code = "import time; from attnscope.cli import textbook, app; textbook.run = lambda *_, **__: time.sleep(60)"
     code += "\nprint('ready', flush=True); raise SystemExit(app.main(['sdpa']))"
     running = subprocess.Popen(
         [sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True

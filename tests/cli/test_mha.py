@@ -24,7 +24,7 @@ def test_the_second_example_shows_every_intermediate(attnscope):
     assert [line.split()[0] for line in lines[6:-2]] == STEPS
     assert lines[1] == "n_batch 128 · n_Q 32 · n_K 32 · d_feat 200 · n_head 5 · d_head 40"
     assert lines[2] == (
-        "scale 1/√d_head = 0.1581 · self attention · bias · dropout 0.1 · eval mode"
+        "scale 1/√d_head = 0.1581 · self attention · bias · dropout 0.1 · eval mode · softmax in float32"
         " · float32 · cpu · seed 0"
     )
 

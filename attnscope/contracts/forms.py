@@ -1,0 +1,106 @@
+"""The forms of the formula: which axes its tensors have, and what its one product is."""
+
+from __future__ import annotations
+
+from attnscope.contracts.variants import Variant
+
+
+class Rows:
+    """By rows: every query, key and value is a row."""
+
+    keys_dim = -1
+    of_scores = "n_Q n_K"
+
+    def __init__(
+        self,
+        sizes: dict[str, int],
+        variant: Variant,
+        *,
+        d_K: str = "d_K",
+        d_V: str = "d_V",
+        scale: str = "scale",
+        of_self: str = "",
+    ) -> None:
+        self.sizes, self.variant = sizes, variant
+        self.d_K, self.d_V = d_K, d_V
+        self.scale, self.of_self = scale, of_self
+        self.lead = " ".join(axis for axis in ("n_batch", "n_head") if axis in sizes)
+        self.kv_head = "n_kv_head" if "n_kv_head" in sizes else "n_head"
+        self.kv_lead = self.lead.replace("n_head", self.kv_head)
+        self.new = "n_new" if "n_past" in sizes else "n_K"
+        split = variant.split or of_self
+        self._layouts = (
+            {"Q": "n_batch n_Q n_head " + d_K, "K": f"n_batch {self.new} {self.kv_head} {d_K}"}
+            if split
+            else {}
+        )
+
+    def vectors(self, lead: str, n: str, d: str) -> str:
+        """The axes of `n` vectors of width `d`."""
+        return f"{lead} {n} {d}"
+
+    def layout_of(self, name: str) -> str:
+        """How queries or keys lie in memory while nobody has copied them."""
+        which = name[0]
+        usual = (
+            f"{self.lead} n_Q {self.d_K}" if which == "Q" else f"{self.kv_lead} {self.new} {self.d_K}"
+        )
+        return self._layouts.get(which, usual)
+
+    def product(self, Q: str, K: str) -> str:
+        """The expression that compares every query with every key."""
+        return f"{Q} @ {K}.mT * {self.scale}"
+
+    def mask_dims(self) -> str:
+        return self.variant.mask or ""
+
+    @property
+    def scores(self) -> str:
+        return f"{self.lead} {self.of_scores}"
+
+    why_scores = (
+        "every query times every key. Queries and keys both lie in rows, but a product of matrices runs"
+        " along the rows of the left one and down the columns of the right one: so K is transposed,"
+        " {n_Q}×{_d_K} times {_d_K}×{n_K} gives {n_Q}×{n_K}; the width is summed away. {_scale}"
+    )
+    why_attention = (
+        "softmax along the keys: each query's {n_K} weights are positive and sum to 1; the shape stays"
+    )
+
+
+class Columns(Rows):
+    """By columns: everything transposed."""
+
+    keys_dim = -2
+    of_scores = "n_K n_Q"
+    why_scores = (
+        "every key times every query. Queries and keys both stand in columns, but a product of matrices"
+        " runs along the rows of the left one and down the columns of the right one: so K is transposed,"
+        " {n_K}×{_d_K} times {_d_K}×{n_Q} gives {n_K}×{n_Q}. {_scale}"
+    )
+    why_attention = "softmax down the columns: each query's {n_K} weights stand in one, and sum to 1"
+
+    def vectors(self, lead: str, n: str, d: str) -> str:
+        return f"{lead} {d} {n}"
+
+    def product(self, Q: str, K: str) -> str:
+        return f"{K}.mT @ {Q} * {self.scale}"
+
+    def mask_dims(self) -> str:
+        *lead, n_Q, n_K = (self.variant.mask or "n_Q n_K").split()
+        return " ".join([*lead, n_K, n_Q])
+
+
+class OneQuery(Rows):
+    """One query, as a column; the keys still are rows."""
+
+    keys_dim = -2
+    of_scores = "n_K 1"
+    why_scores = (
+        "the query times every key: {n_K}×{_d_K} times {_d_K}×1 gives {n_K}×1, one number for each key."
+        " {_scale}"
+    )
+    why_attention = "softmax over the keys: {n_K} weights that are positive and sum to 1"
+
+    def product(self, Q: str, K: str) -> str:
+        return f"{K} @ {Q} * {self.scale}"

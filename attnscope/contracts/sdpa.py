@@ -1,0 +1,122 @@
+"""The declared steps of scaled dot-product attention, in its three forms."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from attnscope.contracts.forms import Columns, OneQuery, Rows
+from attnscope.contracts.plan import Stage, plan
+from attnscope.contracts.stages import inputs, prepared, split, weighted
+from attnscope.contracts.variants import Variant, completed, named
+from attnscope.results import Trace
+
+
+def sdpa(sizes: dict[str, int], *, dtype: str = "float32", variant: Variant | None = None) -> Trace:
+    """The steps of `attnscope.attention.sdpa.sdpa`.
+
+    Args:
+        sizes: `n_Q n_K d_K d_V`, after none, one or both of `n_batch n_head`; `n_kv_head` where
+            K and V have fewer heads; `n_past` where some of the n_K keys are of the past;
+            `d_feat`, an embedding's width, where they are projected.
+        dtype: the inputs'.
+        variant: which stages there are.
+
+    Raises:
+        SizeError: a size is not a positive whole number, or they do not fit together.
+        OptionError: an unknown dtype.
+    """
+    variant = named(variant, sizes)
+
+    def stages() -> Iterator[Stage]:
+        rows = Rows(sizes, variant)
+        yield from inputs(rows)
+        names = yield from split(rows)
+        names = yield from prepared(rows, *names, turn="rope_theta")
+        weights, values = yield from weighted(rows, *names)
+        out = f"{rows.lead} n_Q d_V"
+        yield Stage(
+            "out",
+            out,
+            f"{weights} @ {values}",
+            "each query's weighted mean of the values: {n_Q}×{n_K} weights times {n_K}×{d_V} values;"
+            " n_K is summed away, and a row of {d_V} is left for each of {n_Q} queries",
+            product=f"{rows.lead} n_Q n_K d_V",
+        )
+        if variant.split:
+            yield Stage(
+                "out_merged",
+                "n_batch n_Q n_head·d_V",
+                "merge_heads(out, n_head)",
+                "the heads moved back and put side by side: {n_head} × {d_V} numbers for each query;"
+                " a copy, because they do not lie side by side in memory",
+                view_of="out",
+                layout=out,
+                copied=True,
+            )
+
+    sizes = completed(sizes, variant)
+    return plan("sdpa", sizes, stages(), dtype)
+
+
+def sdpa_columns(
+    sizes: dict[str, int], *, dtype: str = "float32", variant: Variant | None = None
+) -> Trace:
+    """The steps of `attnscope.attention.columns.sdpa_columns`; arguments as of `sdpa`.
+
+    The mask's dims are those of the rows' form; here it stands transposed.
+    """
+    variant = named(variant, sizes)
+
+    def stages() -> Iterator[Stage]:
+        rows = Columns(sizes, variant)
+        yield from inputs(rows)
+        names = yield from prepared(rows, "Q", "K", "V", turn="")
+        weights, values = yield from weighted(rows, *names)
+        yield Stage(
+            "out",
+            f"{rows.lead} d_V n_Q",
+            f"{values} @ {weights}",
+            "each query's weighted mean of the values: {d_V}×{n_K} values times {n_K}×{n_Q} weights;"
+            " n_K is summed away, and a column of {d_V} is left for each of {n_Q} queries",
+            product=f"{rows.lead} d_V n_K n_Q",
+        )
+
+    sizes = completed(sizes, variant)
+    return plan("sdpa by columns", sizes, stages(), dtype)
+
+
+def sdpa_query(
+    sizes: dict[str, int], *, dtype: str = "float32", variant: Variant | None = None
+) -> Trace:
+    """The steps of `attnscope.attention.one_query.sdpa_query`; arguments as of `sdpa`."""
+    variant = named(variant, sizes)
+
+    def stages() -> Iterator[Stage]:
+        rows = OneQuery(sizes, variant)
+        yield from inputs(rows)
+        names = yield from split(rows)
+        Q, K, V = yield from prepared(rows, *names, turn="rope_theta")
+        yield Stage(
+            "q",
+            f"{rows.lead} d_K 1",
+            f"{Q}[..., query, :, None]",
+            "the one query, {d_K} numbers, as a column: a matrix of keys can be multiplied with it",
+            view_of=Q,
+            layout=rows.layout_of(Q),
+        )
+        weights, values = yield from weighted(rows, "q", K, V)
+        yield Stage(
+            "terms",
+            f"{rows.lead} n_K d_V",
+            f"{weights} * {values}",
+            "each of {n_K} values times its weight: the terms of the weighted sum, one a row",
+        )
+        yield Stage(
+            "out",
+            f"{rows.lead} d_V",
+            "terms.sum(dim=-2)",
+            "their sum over the {n_K} keys: what the query collects, {d_V} numbers",
+        )
+
+    sizes = completed(sizes, variant)
+    return plan("sdpa of one query", sizes, stages(), dtype)

@@ -1,0 +1,257 @@
+"""The stages that `sdpa` and `mha` share, in the order of the code."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterator
+
+from attnscope.contracts.forms import Columns, OneQuery, Rows
+from attnscope.contracts.plan import INPUT, Stage
+
+QKV = Generator[Stage, None, tuple[str, str, str]]
+"""Stages, and at their end the names of the Q, K and V that the next ones work on."""
+
+
+def inputs(rows: Rows) -> Iterator[Stage]:
+    variant, new = rows.variant, rows.new
+    lead, kv_lead = rows.lead, rows.kv_lead
+    d = {"Q": "d_K", "K": "d_K", "V": "d_V"}
+    if variant.split:
+        lead = kv_lead = "n_batch"
+        d = {name: f"{'n_head' if name == 'Q' else rows.kv_head}·{width}" for name, width in d.items()}
+    places = {"Q": (lead, "n_Q"), "K": (kv_lead, new), "V": (kv_lead, new)}
+    dims = {name: rows.vectors(*places[name], d[name]) for name in d}
+    where = "".join(
+        f" in each of {{{axis}}} {what}"
+        for axis, what in (("n_batch", "sequences"), ("n_head", "heads"))
+        if axis in lead.split()
+    )
+    if variant.embeddings:
+        yield from _projected(rows, dims, d)
+    else:
+        yield Stage(
+            "Q", dims["Q"], INPUT, f"what asks: {{n_Q}} queries{where}, {size_text(d['Q'])} numbers each"
+        )
+        yield Stage(
+            "K",
+            dims["K"],
+            INPUT,
+            f"what is compared with: {{{new}}} keys, as wide as the queries,"
+            " because the two are multiplied number by number and summed",
+        )
+        yield Stage(
+            "V",
+            dims["V"],
+            INPUT,
+            f"what is collected: one value for each of {{{new}}} keys;"
+            f" its width, {size_text(d['V'])}, is the result's",
+        )
+    yield from mask_and_past(rows)
+
+
+def _projected(rows: Rows, dims: dict[str, str], widths: dict[str, str]) -> Iterator[Stage]:
+    """X, the three weights, and what they make of it."""
+    columns = isinstance(rows, Columns)
+    lead = "n_batch" if "n_batch" in rows.sizes else ""
+    yield Stage(
+        "X",
+        rows.vectors(lead, rows.new, "d_feat"),
+        INPUT,
+        f"embeddings: {{{rows.new}}} of them, {{d_feat}} numbers each; queries, keys and values are"
+        " made of"
+        " the same ones",
+    )
+    for name, width in widths.items():
+        yield Stage(
+            f"W_{name}",
+            f"{width} d_feat" if columns else f"d_feat {width}",
+            INPUT,
+            f"learnt weights: they turn {{d_feat}} numbers into {size_text(width)}",
+        )
+    for name, width in widths.items():
+        n = "n_Q" if name == "Q" else rows.new
+        yield Stage(
+            name,
+            dims[name],
+            f"W_{name} @ X" if columns else f"X @ W_{name}",
+            f"each embedding times W_{name}: {{{n}}} of them, {size_text(width)} numbers each",
+            product=f"{lead} {n} d_feat {width}",
+        )
+
+
+def mask_and_past(rows: Rows) -> Iterator[Stage]:
+    variant = rows.variant
+    if variant.mask is not None:
+        meaning = (
+            "True where a query may look at a key"
+            if variant.mask_dtype == "bool"
+            else "added to the scores: 0 where a query may look at a key, a large negative number where"
+            " not"
+        )
+        spread = "; axes of 1 stand for all" if "1" in variant.mask.split() else ""
+        yield Stage("mask", rows.mask_dims(), INPUT, meaning + spread, dtype=variant.mask_dtype)
+    if "n_past" in rows.sizes:
+        why = "of {n_past} earlier positions, computed when they were new, and kept"
+        yield Stage("K_past", rows.vectors(rows.kv_lead, "n_past", rows.d_K), INPUT, "keys " + why)
+        yield Stage("V_past", rows.vectors(rows.kv_lead, "n_past", rows.d_V), INPUT, "values " + why)
+
+
+def split(rows: Rows) -> QKV:
+    """Heads side by side become heads of their own."""
+    if not rows.variant.split:
+        return "Q", "K", "V"
+    places = {
+        "Q": ("n_Q", "n_head", "d_K"),
+        "K": (rows.new, rows.kv_head, "d_K"),
+        "V": (rows.new, rows.kv_head, "d_V"),
+    }
+    for name, (n, heads, width) in places.items():
+        yield Stage(
+            f"{name}_split",
+            f"n_batch {heads} {n} {width}",
+            f"split_heads({name}, {'n_head' if name == 'Q' else 'n_kv_head or n_head'})",
+            f"the width cut into {{{heads}}} heads of {{{width}}}, and the heads moved before the rows:"
+            f" each head is a {{{n}}}×{{{width}}} matrix of its own; nothing is copied",
+            view_of=name,
+            layout=f"n_batch {n} {heads} {width}",
+        )
+    return "Q_split", "K_split", "V_split"
+
+
+def prepared(rows: Rows, Q: str, K: str, V: str, turn: str) -> QKV:
+    """Queries and keys are turned, the past comes before the new, and groups share their keys."""
+    variant, sizes, d = rows.variant, rows.sizes, rows.d_K
+    if variant.rope_theta is not None:
+        for name in ("cos", "sin"):
+            yield Stage(
+                name,
+                f"n_pos {d}",
+                f"rotary_angles(positions, Q_split, {turn})".replace("Q_split", Q),
+                f"{'co' if name == 'cos' else ''}sine of the angles: at each of {{n_pos}} positions one"
+                " for each pair of a"
+                f" vector's {{{d}}} numbers, twice, because its two halves are the pairs' two"
+                " coordinates",
+            )
+        for name, made in (("Q", Q), ("K", K)):
+            n = "n_Q" if name == "Q" else rows.new
+            lead = rows.lead if name == "Q" else rows.kv_lead
+            yield Stage(
+                f"{name}_rot",
+                f"{lead} {n} {d}",
+                f"rotated({made}, cos, sin, {name}_at)",
+                f"each of {{{n}}} vectors turned by the angles of its position; lengths and shape stay",
+                layout=rows.layout_of(name),
+            )
+        Q, K = "Q_rot", "K_rot"
+    dim = ", dim=-1" if isinstance(rows, Columns) else ""
+    if "n_past" in sizes:
+        for name, new, width in (("K", K, d), ("V", V, rows.d_V)):
+            yield Stage(
+                f"{name}_all",
+                rows.vectors(rows.kv_lead, "n_K", width),
+                f"with_past({name}_past, {new}{dim})",
+                "those of the past, and then the new ones: {n_past} + {n_new} = {n_K}",
+            )
+        K, V = "K_all", "V_all"
+    if "n_kv_head" in sizes:
+        for name, few, width in (("K", K, d), ("V", V, rows.d_V)):
+            yield Stage(
+                f"{name}_shared",
+                rows.vectors(rows.lead, "n_K", width),
+                f"shared({few}, {Q})",
+                "each of {n_kv_head} heads repeated, next to itself, until every one of {n_head} query"
+                " heads has one",
+            )
+        K, V = "K_shared", "V_shared"
+    return Q, K, V
+
+
+def weighted(rows: Rows, Q: str, K: str, V: str) -> Generator[Stage, None, tuple[str, str]]:
+    """Scores, and what becomes of them until they are the weights of the values."""
+    variant = rows.variant
+    yield Stage(
+        "scores",
+        rows.scores,
+        rows.product(Q, K),
+        rows.why_scores.replace("{_scale}", _why_scale(rows)).replace("_d_K", rows.d_K),
+        product=f"{rows.scores} {rows.d_K}".replace(" 1", ""),
+    )
+    last = "scores"
+    if variant.softcap is not None:
+        yield Stage(
+            "scores_capped",
+            rows.scores,
+            f"capped({last}, {rows.of_self}softcap)",
+            f"c·tanh(s/c): small scores stay, and none goes beyond ±{variant.softcap:g}; the shape"
+            " stays",
+        )
+        last = "scores_capped"
+    mask = "mask"
+    if variant.mask is not None:
+        if isinstance(rows, OneQuery):
+            *lead, _, _ = variant.mask.split()
+            yield Stage(
+                "mask_q",
+                " ".join([*lead, "n_K", "1"]),
+                "mask_of(query, mask)",
+                "the query's row of the mask, as a column",
+                view_of="mask",
+                layout=variant.mask,
+                dtype=variant.mask_dtype,
+            )
+            mask = "mask_q"
+        why = (
+            f"{variant.mask_fill:g} in the place of scores that a query must not see"
+            if variant.mask_dtype == "bool"
+            else "the mask added"
+        )
+        yield Stage(
+            "scores_masked",
+            rows.scores,
+            f"masked({last}, {mask}, {rows.of_self}mask_fill)",
+            why + ": the softmax makes nothing of them; the shape stays",
+        )
+        last = "scores_masked"
+    dim = "" if rows.keys_dim == -1 else f", dim={rows.keys_dim}"
+    yield Stage(
+        "attention",
+        rows.scores,
+        f"softmax({last}, {rows.of_self}softmax_dtype{dim})",
+        rows.why_attention,
+    )
+    last = "attention"
+    if variant.masked_rows is not None and variant.mask is not None:
+        weight = {"nan": "NaN", "uniform": "1/{n_K}", "zero": "0"}[variant.masked_rows]
+        yield Stage(
+            "attention_filled",
+            rows.scores,
+            f"filled({last}, {mask}, {rows.of_self}masked_rows{dim})",
+            f"a query that sees no key at all has {weight} for each; the others stay",
+        )
+        last = "attention_filled"
+    if variant.dropout:
+        yield Stage(
+            "attention_drop",
+            rows.scores,
+            f"self.dropout({last})",
+            f"while it learns, each weight is dropped with a chance of {variant.dropout:g}, and those"
+            " that stay grow to make up for it; the shape stays",
+        )
+        last = "attention_drop"
+    return last, V
+
+
+def _why_scale(rows: Rows) -> str:
+    """What the scale is for, or that another one was chosen."""
+    if rows.variant.scale is None:
+        return (
+            "The scale, 1/√{_d_K}, keeps the variance of these sums of {_d_K} products near that of one"
+        )
+    return (
+        f"All are multiplied with {rows.variant.scale:.4g}; 1/√{{_d_K}} would keep the variance of these"
+        " sums of {_d_K} products near that of one"
+    )
+
+
+def size_text(axis: str) -> str:
+    """An axis in a sentence: its size, or its factors'."""
+    return "·".join(f"{{{part}}}" for part in axis.split("·"))

@@ -1,0 +1,77 @@
+"""The examples of the documentation: commands with what they print.
+
+They stand in blocks that begin with ```console and a line `$ attnscope …`. Those of a page are
+run one after the other in one empty folder, in a terminal of 100 columns, without its colours.
+Behind a command, `> /dev/null` hides what it prints, but for what it tells on stderr.
+
+    python tests/docs_examples.py        writes what they print into every page
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import re
+import shlex
+import sys
+import tempfile
+from pathlib import Path
+
+from attnscope.cli.app import main
+
+ROOT = Path(__file__).parent.parent
+PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
+BLOCK = re.compile(r"^```console\n(\$ attnscope [\s\S]*?)^```$", re.MULTILINE)
+COMMAND = re.compile(r"^\$ (attnscope .*)\n((?:(?!\$ attnscope).*\n)*)", re.MULTILINE)
+COLOUR = re.compile(r"\x1b\[[\d;]*m")
+DIFFERENCE = re.compile(r"\b\d(\.\d+)?e-\d\d\b")
+"""How far two results differ is the processor's business: such numbers are not compared."""
+
+
+def examples_of(text: str) -> list[tuple[str, str]]:
+    """The commands of a page, each with what it prints there."""
+    return [example for block in BLOCK.findall(text) for example in COMMAND.findall(block)]
+
+
+def output_of(command: str) -> tuple[int, str]:
+    """How a command ends, and what a user sees of it: what it prints, and then its complaints."""
+    command, hidden, _ = command.partition(" > /dev/null")
+    os.environ.update(FORCE_COLOR="1", COLUMNS="100")
+    out, err = io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        exit_status = main(shlex.split(command)[1:])
+    lines = COLOUR.sub("", ("" if hidden else out.getvalue()) + err.getvalue()).splitlines()
+    return exit_status, "".join(line.rstrip() + "\n" for line in lines)
+
+
+def comparable(text: str) -> str:
+    """What an example must print on every machine: its words and numbers, whatever their spacing.
+
+    Columns are as wide as the numbers in them, and so are rules.
+    """
+    return re.sub(r"[ ─]+", " ", DIFFERENCE.sub("≈0", text))
+
+
+def rewrite(page: Path) -> None:
+    """Run a page's examples, and write what they print into it."""
+
+    def run(command: re.Match[str]) -> str:
+        return f"$ {command[1]}\n{output_of(command[1])[1]}"
+
+    def run_all(block: re.Match[str]) -> str:
+        return f"```console\n{COMMAND.sub(run, block[1])}```"
+
+    here = Path.cwd()
+    with tempfile.TemporaryDirectory() as folder:
+        os.chdir(folder)
+        text = page.read_text(encoding="utf-8")
+        page.write_text(BLOCK.sub(run_all, text), encoding="utf-8")
+        os.chdir(here)
+
+
+if __name__ == "__main__":
+    for path in PAGES:
+        if path.name != "cli.md":
+            print(path.relative_to(ROOT), file=sys.stderr)
+            rewrite(path)

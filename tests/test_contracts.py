@@ -165,6 +165,11 @@ def test_sizes_below_one_are_refused(size):
         contracts.sdpa({"n_Q": 2, "n_K": size, "d_K": 3, "d_V": 5})
 
 
+def test_a_size_that_no_tensor_can_have_is_refused():
+    with pytest.raises(SizeError, match="n_K has 400 digits, but a size fits into 64 bits"):
+        contracts.sdpa({"n_Q": 2, "n_K": 10**399, "d_K": 3, "d_V": 5})
+
+
 def test_an_unknown_dtype_is_refused():
     with pytest.raises(OptionError, match="'int8' is not a dtype that attention runs in"):
         contracts.sdpa({"n_Q": 2, "n_K": 4, "d_K": 3, "d_V": 5}, dtype="int8")

@@ -139,6 +139,8 @@ def present(
         output.print_run(plan, source=request.source)
         return 0
     needed = contracts.bytes_needed(plan) + weight_bytes
+    if request.verify:  # the loop keeps its weights in float64
+        needed += 8 * prod(plan["attention"].shape)
     if device == "cpu":  # can be told before torch is imported
         check_memory(needed, device)
     with progress(f"running {plan.title} on {device} …"):

@@ -4,23 +4,17 @@ from __future__ import annotations
 
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from attnscope import contracts
 from attnscope.cli import options
 from attnscope.cli.options import RUN, VARIANT, Format, size, tensor
-from attnscope.cli.output import Output
-from attnscope.cli.textbook import Call, Request, present
-from attnscope.cli.variants import Variants
 from attnscope.errors import OptionError
-from attnscope.inputs.given import Given, given_to_mha, open_all
-from attnscope.inputs.projections import open_projections
-from attnscope.results import Finding
 
 if TYPE_CHECKING:
     from attnscope.attention.mha import MultiHeadAttention
+    from attnscope.cli.textbook import Call
 
 
 class ScaleBy(StrEnum):
@@ -132,6 +126,15 @@ def mha(
     wide: options.Wide = False,
 ) -> int:
     """Multi-head attention: projected, split into heads, attended, merged, projected."""
+    from attnscope import contracts
+    from attnscope.cli.output import Output
+    from attnscope.cli.textbook import Call, Request, present
+    from attnscope.cli.variants import Variants
+    from attnscope.inputs.given import given_to_mha, open_all
+    from attnscope.inputs.modules import has_biases, module_of, numbers_in
+    from attnscope.inputs.projections import open_projections
+    from attnscope.results import Finding
+
     sizes = {"n_batch": batch, "n_head": heads, "n_kv_head": kv_heads, "n_Q": nq, "n_new": nk}
     sizes |= {"n_past": past, "d_feat": d_feat, "d_V": d_value, "d_context": d_context}
     asked = Variants(
@@ -157,7 +160,7 @@ def mha(
     opened = open_all(files) | open_projections(weights, open_all(projections))
     given, itself = given_to_mha(sizes, opened, asked.masks.files, dtype)
     masks = asked.resolved(given.sizes, given.dtype)
-    has_bias = _has_bias(bias, given)
+    has_bias = has_biases(bias, given)
 
     dropping = dropout if train else 0.0
     chosen = given.sizes["d_feat"] ** -0.5 if scale_by is ScaleBy.D_FEAT else scale
@@ -208,7 +211,7 @@ def mha(
         inputs = {"Q": given.tensor("Q", shapes["Q"], device)}
         inputs["K"] = inputs["Q"] if itself else given.tensor("K", shapes["K"], device)
         inputs["V"] = given.tensor("V", shapes["V"], device) if "V" in given.files else inputs["K"]
-        module = _module(
+        module = module_of(
             plan.sizes,
             given,
             has_bias,
@@ -231,68 +234,6 @@ def mha(
         request,
         masks=masks,
         code=[CODE],
-        weight_bytes=_weight_numbers(plan.sizes, has_bias) * contracts.DTYPES[given.dtype],
+        weight_bytes=numbers_in(plan.sizes, has_bias) * contracts.DTYPES[given.dtype],
         weights=lambda: dict(modules[0].state_dict()),
     )
-
-
-def _has_bias(asked: bool | None, given: Given) -> bool:
-    """Whether there are biases: as asked for, else as the files have it, else yes."""
-    files = [name for name in given.files if name[0] in "Wb"]
-    biases = [name for name in files if name[0] == "b"]
-    if asked is False and biases:
-        raise OptionError(
-            f"--no-bias, but {given.files[biases[0]]} gives {biases[0]}.", hint="leave out --no-bias"
-        )
-    if asked is None:
-        return bool(biases) or not files
-    return asked
-
-
-def _module(
-    sizes: dict[str, int], given: Given, bias: bool, device: str, **told: Any
-) -> MultiHeadAttention:
-    """The module, with the files' weights where there are any, and else drawn as `nn.Linear` draws them.
-
-    Where any weight is from a file, a bias that is not is 0.
-    """
-    import torch
-
-    from attnscope.attention.mha import MultiHeadAttention
-
-    module = MultiHeadAttention(
-        d_feat=sizes["d_feat"],
-        n_head=sizes["n_head"],
-        n_kv_head=sizes.get("n_kv_head"),
-        d_V=sizes.get("d_V"),
-        d_context=sizes.get("d_context"),
-        bias=bias,
-        dtype=getattr(torch, given.dtype),
-        device=device,
-        **told,
-    )
-    from_files = any(name[0] in "Wb" for name in given.files)
-    with torch.no_grad():
-        for name in "QKVO":
-            layer = getattr(module, f"W_{name}")
-            if f"W_{name}" in given.files:
-                layer.weight.copy_(given.tensor(f"W_{name}", layer.weight.shape, device))
-            if f"b_{name}" in given.files:
-                layer.bias.copy_(given.tensor(f"b_{name}", layer.bias.shape, device))
-            elif bias and from_files:
-                layer.bias.zero_()
-    return module
-
-
-def _weight_numbers(sizes: dict[str, int], bias: bool) -> int:
-    """How many numbers the four projections hold."""
-    d_feat, d_head, n_head = sizes["d_feat"], sizes["d_head"], sizes["n_head"]
-    d_V, d_context = sizes.get("d_V", d_head), sizes.get("d_context", d_feat)
-    n_kv_head = sizes.get("n_kv_head", n_head)
-    matrices = [
-        (d_feat, d_feat),
-        (d_context, n_kv_head * d_head),
-        (d_context, n_kv_head * d_V),
-        (n_head * d_V, d_feat),
-    ]
-    return sum((d_in + bias) * d_out for d_in, d_out in matrices)

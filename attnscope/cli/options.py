@@ -25,6 +25,13 @@ class MaskStyle(StrEnum):
     ADDITIVE = "additive"
 
 
+class Layout(StrEnum):
+    """Which way vectors lie."""
+
+    ROWS = "rows"
+    COLUMNS = "columns"
+
+
 class Alignment(StrEnum):
     """Where the queries stand among the keys."""
 

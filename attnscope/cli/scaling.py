@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from attnscope import contracts
 from attnscope.cli import options
 from attnscope.cli.options import OUTPUT, RUN, SIZES, Format
-from attnscope.cli.output import progress, stdout
 from attnscope.errors import OptionError
-from attnscope.results import Scaling, ScalingRow
+
+if TYPE_CHECKING:
+    from attnscope.results import Scaling
 
 
 def scaling(
@@ -47,6 +47,7 @@ def scaling(
     format: options.OutputFormat = Format.TABLE,
 ) -> int:
     """Why scores are divided by √d_K: what the softmax makes of them with the scale, and without."""
+    from attnscope.cli.output import progress
     from attnscope.inputs.drawn import check_memory, check_seed
 
     sizes = {"n_batch": batch, "n_Q": nq, "n_K": nk}
@@ -82,12 +83,15 @@ def _bytes_needed(sizes: Mapping[str, int], d_K: int, dtype: str) -> int:
     Raises:
         SizeError, OptionError: there is no attention of such sizes, or in such a dtype.
     """
+    from attnscope import contracts
+
     return contracts.bytes_needed(contracts.sdpa({**sizes, "d_K": d_K, "d_V": 1}, dtype=dtype))
 
 
 def _measured(sizes: dict[str, int], widths: list[int], dtype: str, seed: int) -> Scaling:
     from attnscope.attention.scaling import measure
     from attnscope.inputs.drawn import draw
+    from attnscope.results import Scaling, ScalingRow
     from attnscope.views.scaling import findings
 
     n_batch, n_Q, n_K = sizes.values()
@@ -106,6 +110,7 @@ def _measured(sizes: dict[str, int], widths: list[int], dtype: str, seed: int) -
 
 
 def _print(result: Scaling, format: Format, plot: bool) -> None:
+    from attnscope.cli.output import stdout
     from attnscope.views import records, scaling
 
     if format is Format.JSON:

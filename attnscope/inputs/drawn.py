@@ -1,4 +1,4 @@
-"""Draws tensors and modules of given sizes."""
+"""Draws tensors of given sizes; says whether a device can hold them."""
 
 from __future__ import annotations
 
@@ -10,8 +10,6 @@ from attnscope.units import bytes_text
 
 if TYPE_CHECKING:
     import torch
-
-    from attnscope.attention.mha import MultiHeadAttention
 
 DEVICE = re.compile(r"cpu|mps|meta|(cuda|xpu)(:\d+)?")
 
@@ -88,25 +86,3 @@ def draw(*shapes: tuple[int, ...], dtype: str, device: str, seed: int) -> list[t
 
     torch.manual_seed(seed)
     return [torch.randn(shape, dtype=getattr(torch, dtype), device=device) for shape in shapes]
-
-
-def draw_mha(
-    *, d_feat: int, n_head: int, bias: bool, dropout: float, scale_by: str, dtype: str, device: str
-) -> MultiHeadAttention:
-    """A multi-head attention with weights drawn as `nn.Linear` draws them.
-
-    Its values follow the seed of the last `draw`.
-    """
-    import torch
-
-    from attnscope.attention.mha import MultiHeadAttention
-
-    return MultiHeadAttention(
-        d_feat=d_feat,
-        n_head=n_head,
-        bias=bias,
-        dropout=dropout,
-        scale_by=scale_by,  # type: ignore[arg-type]
-        dtype=getattr(torch, dtype),
-        device=device,
-    )

@@ -68,7 +68,9 @@ def mha(
             "Q",
             "n_batch n_Q d_feat",
             INPUT,
-            "what asks: {n_Q} queries in each of {n_batch} sequences, {d_feat} numbers each",
+            "what asks: {n_Q} queries"
+            + (" in each of {n_batch} sequences" if sizes["n_batch"] > 1 else "")
+            + ", {d_feat} numbers each",
         )
         why = f"what is compared with: {{{n_K}}} keys, {{{d_context}}} numbers each"
         yield Stage(
@@ -82,7 +84,7 @@ def mha(
             "V",
             source,
             INPUT,
-            f"what is collected: one value for each of {{{n_K}}} keys, from the same source",
+            f"what is collected: one value for each key, {{{n_K}}} in all, from the same source",
             same_as="Q" if self_attention else "K" if v_is_k else None,
         )
         yield from mask_and_past(rows)
@@ -110,7 +112,7 @@ def mha(
             "x_raw.transpose(1, 2).contiguous()",
             f"the heads moved back behind the rows, so that a query's {{n_head}} × {{{d_V}}} numbers"
             " lie side by"
-            " side: that takes a copy",
+            " side: that takes a copy, unless they do already",
             view_of="x_raw",
             layout=x_raw,
             copied=True,

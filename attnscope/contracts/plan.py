@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from math import prod
@@ -11,6 +12,20 @@ from attnscope.results import Step, Trace
 
 DTYPES = {"float64": 8, "float32": 4, "float16": 2, "bfloat16": 2}
 """The dtypes that attention runs in, and the bytes of an element."""
+
+SINGULAR = {
+    "queries": "query",
+    "keys": "key",
+    "values": "value",
+    "numbers": "number",
+    "weights": "weight",
+    "products": "product",
+    "embeddings": "embedding",
+    "vectors": "vector",
+    "positions": "position",
+    "heads": "head",
+}
+"""The nouns that sentences count."""
 
 INPUT = "input"
 """How a tensor was made that the caller handed in."""
@@ -116,7 +131,16 @@ def _step(stage: Stage, sizes: dict[str, int], dtype: str) -> Step:
         contiguous=contiguous or own,
         view_of=None if own else stage.view_of,
         same_as=stage.same_as,
-        why=stage.why.format_map(sizes) or None,
+        why=_sentence(stage.why, sizes) or None,
+    )
+
+
+def _sentence(text: str, sizes: Mapping[str, int]) -> str:
+    """A sentence with its sizes in it: `{n_Q} queries` is `3 queries`, or `1 query`."""
+    return re.sub(
+        r"(?<![\d×·/])\b1 (\w+)",
+        lambda one: f"1 {SINGULAR.get(one[1], one[1])}",
+        text.format_map(sizes),
     )
 
 

@@ -48,7 +48,7 @@ def sdpa(sizes: dict[str, int], *, dtype: str = "float32", variant: Variant | No
                 "n_batch n_Q n_head·d_V",
                 "merge_heads(out, n_head)",
                 "the heads moved back and put side by side: {n_head} × {d_V} numbers for each query;"
-                " a copy, because they do not lie side by side in memory",
+                " a copy, unless they lie so already",
                 view_of="out",
                 layout=out,
                 copied=True,

@@ -23,7 +23,7 @@ def inputs(rows: Rows) -> Iterator[Stage]:
     where = "".join(
         f" in each of {{{axis}}} {what}"
         for axis, what in (("n_batch", "sequences"), ("n_head", "heads"))
-        if axis in lead.split()
+        if axis in lead.split() and rows.sizes[axis] > 1
     )
     if variant.embeddings:
         yield from _projected(rows, dims, d)
@@ -42,7 +42,7 @@ def inputs(rows: Rows) -> Iterator[Stage]:
             "V",
             dims["V"],
             INPUT,
-            f"what is collected: one value for each of {{{new}}} keys;"
+            f"what is collected: one value for each key, {{{new}}} in all;"
             f" its width, {size_text(d['V'])}, is the result's",
         )
     yield from mask_and_past(rows)
@@ -90,7 +90,7 @@ def mask_and_past(rows: Rows) -> Iterator[Stage]:
         spread = "; axes of 1 stand for all" if "1" in variant.mask.split() else ""
         yield Stage("mask", rows.mask_dims(), INPUT, meaning + spread, dtype=variant.mask_dtype)
     if "n_past" in rows.sizes:
-        why = "of {n_past} earlier positions, computed when they were new, and kept"
+        why = "of the {n_past} positions before, computed when they were new, and kept"
         yield Stage("K_past", rows.vectors(rows.kv_lead, "n_past", rows.d_K), INPUT, "keys " + why)
         yield Stage("V_past", rows.vectors(rows.kv_lead, "n_past", rows.d_V), INPUT, "values " + why)
 
@@ -138,7 +138,8 @@ def prepared(rows: Rows, Q: str, K: str, V: str, turn: str) -> QKV:
                 f"{name}_rot",
                 f"{lead} {n} {d}",
                 f"rotated({made}, cos, sin, {name}_at)",
-                f"each of {{{n}}} vectors turned by the angles of its position; lengths and shape stay",
+                f"each vector, {{{n}}} in all, turned by the angles of its position; lengths and shape"
+                " stay",
                 layout=rows.layout_of(name),
             )
         Q, K = "Q_rot", "K_rot"

@@ -26,8 +26,8 @@ BETWEEN = "…"
 BELOW = "⋮"
 CORNER = "⋱"
 
-LETTERS = {"n_Q": "q", "n_K": "k", "n_past": "k", "n_new": "k"}
-"""What the entries of an axis are called: q0, q1, … and k0, k1, …"""
+LETTERS = {"n_Q": "q", "n_K": "k", "n_past": "k", "n_new": "k", "embeddings": "x"}
+"""What the entries of an axis are called: q0, q1, … for queries, k0, k1, … for keys."""
 
 Named = list[tuple[int | None, Text]]  # the indices of an axis that are shown, and their names
 
@@ -113,6 +113,8 @@ def _matrices(shown: Shown, sizes: Mapping[str, int], width: int | None) -> Iter
 
     array = np.atleast_2d(shown.array)  # a vector is a row
     dims = ("", "", *(shown.dims or ("",) * shown.array.ndim))[-array.ndim :]
+    if shown.name == "X":  # embeddings are of no query and of no key: the three are made of them
+        dims = tuple("embeddings" if axis in LETTERS else axis for axis in dims)
     *lead, n_rows, n_columns = array.shape
     picked = _picked(prod(lead), MATRICES)
     places = [tuple(map(int, np.unravel_index(i, lead))) for i in picked if i is not None]

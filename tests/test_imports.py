@@ -3,6 +3,7 @@
 import subprocess
 import sys
 
+import numpy as np
 import pytest
 
 HEAVY = {"torch", "transformers", "numpy", "matplotlib", "pydantic", "huggingface_hub"}
@@ -32,6 +33,22 @@ def command(*arguments: str) -> str:
         ["mha", "--dry-run", "--nq", "1000000", "--d-feat", "8192", "--heads", "64"],
         ["mha", "--dry-run", "--train", "--wide", "--format", "json"],
         ["sdpa", "--dry-run", "--format", "csv"],
+        [
+            "sdpa",
+            "--dry-run",
+            "--mask",
+            "causal",
+            "--mask",
+            "lengths:1,2,3",
+            "--rope",
+            "--past",
+            "3",
+            "--source",
+            "--explain",
+        ],
+        ["mha", "--dry-run", "--kv-heads", "1", "--mask", "window:3", "--source", "--explain"],
+        ["example", "--help"],
+        ["example", "--query", "9"],
         ["sdpa", "--dry-run", "--format", "markdown"],
         ["sdpa", "--nv", "40"],
         ["mha", "--heads", "7"],
@@ -41,6 +58,12 @@ def command(*arguments: str) -> str:
 )
 def test_help_dry_runs_and_mistakes_import_nothing_heavy(arguments):
     assert loaded_by(command(*arguments)) == set()
+
+
+def test_a_dry_run_reads_the_sizes_of_files_without_torch(tmp_path):
+    np.savez(tmp_path / "x.npz", Q=np.zeros((2, 3, 4)), mask=np.ones((3, 50), dtype=bool))
+    path = str(tmp_path / "x.npz")
+    assert loaded_by(command("sdpa", "--dry-run", "--q", path, "--mask", path)) == {"numpy"}
 
 
 def test_importing_the_library_imports_nothing_heavy():

@@ -1,0 +1,203 @@
+"""The checks of a run: what each reference says, how far the run is off, and how far it may be."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import inf
+from typing import TYPE_CHECKING
+
+from attnscope.results import Check, Trace
+from attnscope.verification import references
+from attnscope.verification.naive import Naive, merged, naive
+from attnscope.verification.rounding import Tolerances, tolerance_of_sums, tolerances
+from attnscope.verification.run import Run, array
+
+if TYPE_CHECKING:
+    import numpy as np
+    import torch
+
+SDPA = "F.scaled_dot_product_attention"
+MODULE = "nn.MultiheadAttention"
+NAIVE = "naive loop"
+SUMS = "rows of attention"
+
+
+def verify(trace: Trace, weights: Mapping[str, torch.Tensor] | None = None) -> list[Check]:
+    """Compare a run of the textbook with three references, and its weights with 1.
+
+    Args:
+        trace: of `sdpa`, in any form, or of `mha`; its steps have their tensors, and its title,
+            sizes and options say what was run. Not of the device meta.
+        weights: the module's `state_dict`, for mha.
+
+    Returns:
+        Four checks, in this order:
+
+        - `F.scaled_dot_product_attention` of what enters the product, in the run's dtype and on
+          its device, against the weighted values. Both sides round.
+        - `nn.MultiheadAttention` with weights set to the run's, in float64; for mha from the
+          inputs to the end result, for sdpa from what enters the product.
+        - a loop over all queries, in float64, from the inputs to the end result.
+        - the sums of the rows of attention, against 1.
+
+        What a reference cannot express has no numbers, and a note says why.
+    """
+    import numpy as np
+    import torch
+
+    run = Run(trace, dict(weights or {}))
+    with torch.no_grad(), np.errstate(all="ignore"):  # a run may have NaN, and then its references do
+        made = naive(run)
+        may = tolerances(run, made)
+        return [
+            _check_sdpa(run, made, may),
+            _check_module(run, made, may),
+            _check_naive(run, made, may),
+            _check_sums(run),
+        ]
+
+
+def _check_sdpa(run: Run, made: Naive, may: Tolerances) -> Check:
+    if why_not := references.why_not_sdpa(run):
+        return _inexpressible(SDPA, why_not)
+    return _compared(
+        run,
+        SDPA,
+        run.result(run.weighted),
+        references.sdpa(run),
+        2 * may.weighted,  # both round, each in its own way
+        without=[_blind(run.blind & ~run.zeroed, "it makes zeros of them"), _leaking(run, made)],
+        part=_part_of(run, run.weighted),
+    )
+
+
+def _check_module(run: Run, made: Naive, may: Tolerances) -> Check:
+    if why_not := references.why_not_module(run):
+        return _inexpressible(MODULE, why_not)
+    return _compared(
+        run,
+        MODULE,
+        run.result(run.final),
+        references.module(run),
+        _both(run) * (may.final if run.is_mha else merged(run, may.weighted)),
+        without=[_blind(run.blind, "it makes NaN of them"), _leaking(run, made)],
+        part="" if run.is_mha else _part_of(run, run.final),
+    )
+
+
+def _check_naive(run: Run, made: Naive, may: Tolerances) -> Check:
+    lost = _blind(run.rounded_away, "the mask is so large that rounding decides their weights")
+    tolerance = _both(run) * may.final
+    return _compared(run, NAIVE, run.result(run.final), made.final, tolerance, without=[lost])
+
+
+def _check_sums(run: Run) -> Check:
+    import numpy as np
+    import torch
+
+    sums = array(run.heads("attention").cpu().sum(dim=-1, keepdim=True, dtype=torch.float64))
+    empty = _blind(run.blind & np.isnan(sums[..., 0]), "their weights are NaN")
+    may = np.full_like(sums, tolerance_of_sums(run))
+    return _compared(run, SUMS, sums, np.ones_like(sums), may, without=[empty])
+
+
+def _both(run: Run) -> int:
+    """By how much a tolerance grows because a reference in float64 rounds as much as the run does."""
+    import torch
+
+    return 2 if run.dtype == torch.float64 else 1
+
+
+@dataclass(frozen=True)
+class _Without:
+    """Rows of the scores that a reference computes otherwise, and is right to.
+
+    Attributes:
+        rows: True for these, `n_batch n_head n_Q`.
+        one, several: what they are.
+        why: why they are not compared.
+    """
+
+    rows: np.ndarray
+    one: str
+    several: str
+    why: str
+
+
+def _blind(rows: np.ndarray, why: str) -> _Without:
+    return _Without(rows, "row that sees no key", "rows that see no key", why)
+
+
+def _leaking(run: Run, made: Naive) -> _Without:
+    """Queries that see some keys and give weight to hidden ones too: the fill is not low enough."""
+    import numpy as np
+    import torch
+
+    rows = np.zeros_like(run.blind)
+    if run.leaks and run.hidden is not None:
+        hidden = np.broadcast_to(run.hidden, made.weights.shape)
+        to_hidden = np.einsum("bhqk,bhqk->bhq", made.weights, hidden)
+        rows = ~run.blind & (to_hidden > torch.finfo(run.dtype).eps / 32)
+    what = "where hidden keys have weight"
+    return _Without(
+        rows, f"row {what}", f"rows {what}", f"it hides them, and a fill of {run.fill:g} does not"
+    )
+
+
+def _part_of(run: Run, end: str) -> str:
+    """What part of a run is compared, if it is not all of it."""
+    Q, K, V = run.multiplied
+    if (Q, K, V, end) == ("Q", "K", "V", run.final) and not run.projects:
+        return ""
+    return f"from {Q}, {K} and {V} to {end}"
+
+
+def _inexpressible(name: str, what: str) -> Check:
+    return Check(name, None, None, None, note=f"cannot express {what}")
+
+
+def _compared(
+    run: Run,
+    name: str,
+    ours: np.ndarray,
+    theirs: np.ndarray,
+    may: np.ndarray,
+    *,
+    without: list[_Without],
+    part: str = "",
+) -> Check:
+    """The check of a result, `n_batch n_head n_Q …`, or `n_batch n_Q …` where heads are merged.
+
+    Args:
+        run: the run.
+        name: the check's.
+        ours, theirs: the result, and what it should be.
+        may: how far each number may be off; the largest of these is the tolerance.
+        without: rows that are left out.
+        part: what part of the run is compared.
+    """
+    import numpy as np
+    import torch
+
+    notes = [part] if part else []
+    rows = np.zeros(ours.shape[:-1], dtype=bool)
+    for some in without:
+        left_out = (some.rows.any(axis=1) if ours.ndim == 3 else some.rows) & ~rows
+        rows |= left_out
+        if rows.all():
+            return _inexpressible(name, f"{some.several}: {some.why}")
+        if count := int(left_out.sum()):
+            notes.append(f"without {count} {some.one if count == 1 else some.several}")
+    ours, theirs, may = ours[~rows], theirs[~rows], may[~rows]
+    finite = np.isfinite(ours) & np.isfinite(theirs)
+    apart = ~finite & (ours != theirs) & ~(np.isnan(ours) & np.isnan(theirs))
+    if wrong := int((apart & ~np.isfinite(ours)).sum()):
+        notes.append(f"{wrong} of {ours.size} numbers are NaN or infinite, and should not be")
+        if torch.float16 in (run.dtype, run.softmax_dtype):
+            notes.append("float16 ends at 65504")
+    if missing := int((apart & np.isfinite(ours)).sum()):
+        notes.append(f"{missing} of {ours.size} numbers should be NaN or infinite, and are not")
+    difference = inf if apart.any() else float(np.abs(ours - theirs).max(where=finite, initial=0))
+    tolerance = float(may.max(where=np.isfinite(may), initial=0))
+    return Check(name, difference, tolerance, ok=difference <= tolerance, note="; ".join(notes))

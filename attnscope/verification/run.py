@@ -1,0 +1,248 @@
+"""A finished run, brought to the one form that every reference works on."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from math import inf, isfinite
+from typing import TYPE_CHECKING, Any
+
+from attnscope.results import Trace
+
+if TYPE_CHECKING:
+    import numpy as np
+    import torch
+
+HIDES = -1e4
+"""A mask that adds this or less hides the key; `attnscope.attention.masks` says the same."""
+
+
+@dataclass(frozen=True)
+class Run:
+    """A trace of `sdpa` in any form, or of `mha`, with its tensors.
+
+    Whatever the form, vectors are rows here, and there is a batch axis and a head axis: a run by
+    columns is transposed, and one query is a run of n_Q = 1.
+
+    Attributes:
+        trace: the run.
+        weights: the module's `state_dict`, for mha.
+    """
+
+    trace: Trace
+    weights: dict[str, torch.Tensor]
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._tensors
+
+    @cached_property
+    def _tensors(self) -> dict[str, torch.Tensor]:
+        return {step.name: step.tensor.detach() for step in self.trace.steps}
+
+    def option(self, name: str, default: Any = None) -> Any:
+        """What else decided the numbers; `default` where it was not used."""
+        return self.trace.options.get(name, default)
+
+    # What was run.
+
+    @property
+    def is_mha(self) -> bool:
+        """Whether it was multi-head attention, with projections of its own."""
+        return self.trace.title == "mha"
+
+    @property
+    def projects(self) -> bool:
+        """Whether it made Q, K and V of something else."""
+        return self.is_mha or "X" in self
+
+    @property
+    def query(self) -> int | None:
+        """The one query that was run, if it was one alone."""
+        return self.option("query")
+
+    @property
+    def n_head(self) -> int:
+        """Heads of Q; 1 where there is no such axis."""
+        return self.trace.sizes.get("n_head", 1)
+
+    @property
+    def n_kv_head(self) -> int:
+        """Heads of K and V."""
+        return self.trace.sizes.get("n_kv_head", self.n_head)
+
+    @property
+    def multiplied(self) -> tuple[str, str, str]:
+        """The names of what enters the product: turned, and with the past, but not yet shared."""
+        return (
+            self._first("Q_rot", "Q_split", "Q"),
+            self._first("K_all", "K_rot", "K_split", "K"),
+            self._first("V_all", "V_split", "V"),
+        )
+
+    @property
+    def weighted(self) -> str:
+        """The name of the weighted values, before heads are merged."""
+        return self._first("x_raw", "out")
+
+    @property
+    def final(self) -> str:
+        """The name of the end result."""
+        return self._first("x", "out_merged", "out")
+
+    def _first(self, *names: str) -> str:
+        return next(name for name in names if name in self)
+
+    @cached_property
+    def dtype(self) -> torch.dtype:
+        """What it was computed in."""
+        return self._tensors[self.final].dtype
+
+    @cached_property
+    def softmax_dtype(self) -> torch.dtype:
+        """What its softmax was computed in."""
+        import torch
+
+        return getattr(torch, self.option("softmax_dtype", str(self.dtype).removeprefix("torch.")))
+
+    @property
+    def dropout(self) -> float:
+        """The share of weights that was dropped; 0 where nothing was."""
+        return self.option("dropout") if "attention_drop" in self else 0.0
+
+    @property
+    def starts(self) -> tuple[int, int]:
+        """The positions of the first query and of the first new key, if the very first key is at 0."""
+        sizes = self.trace.sizes
+        n_past = sizes.get("n_past", 0)
+        align = self.option("align", "bottom-right" if n_past else "top-left")
+        return (sizes["n_K"] - sizes["n_Q"] if align == "bottom-right" else 0), n_past
+
+    # Its tensors.
+
+    def rows(self, name: str) -> torch.Tensor:
+        """A tensor with vectors as rows, and otherwise the axes that it has."""
+        tensor = self._tensors[name]
+        if self.query is not None and name == "out":
+            return tensor.unsqueeze(-2)
+        of_query = self.query is not None and name.startswith("attention")
+        return tensor.mT if of_query or self.option("layout") == "columns" else tensor
+
+    def heads(self, name: str) -> torch.Tensor:
+        """A tensor as `n_batch n_head n d`; axes that it does not have are of size 1."""
+        tensor = self.rows(name)
+        if tensor.dim() == 3 and "n_head" not in self.trace.sizes:
+            tensor = tensor.unsqueeze(1)
+        return tensor[(None,) * (4 - tensor.dim())]
+
+    def entering(self, name: str) -> torch.Tensor:
+        """One of `multiplied`, as `n_batch n_head n d`; of Q the one query, if there is one alone."""
+        tensor = self.heads(name)
+        if self.query is None or name[0] != "Q":
+            return tensor
+        return tensor[:, :, self.query : self.query + 1]
+
+    def result(self, name: str) -> np.ndarray:
+        """What was computed: `n_batch n_head n_Q d_V`, or `n_batch n_Q …` where heads are merged."""
+        return array(self.rows(name) if name in ("x", "out_merged") else self.heads(name))
+
+    def projection(self, name: str) -> tuple[np.ndarray, np.ndarray | float] | None:
+        """The weights, `input × output`, and biases that make Q, K, V or x (`O`), if there are any."""
+        if name in "QKV" and not self.projects:
+            return None
+        if self.is_mha:
+            bias = self.weights.get(f"W_{name}.bias")
+            return array(self.weights[f"W_{name}.weight"]).T, 0.0 if bias is None else array(bias)
+        if f"W_{name}" in self:
+            return array(self.rows(f"W_{name}")), 0.0
+        return None
+
+    def source(self, name: str) -> np.ndarray:
+        """What Q, K or V is a projection of, or itself."""
+        return array(self.rows("X" if "X" in self else name))
+
+    # Its mask.
+
+    @cached_property
+    def mask(self) -> torch.Tensor | None:
+        """The mask, as `n_batch n_head n_Q n_K`, where axes of size 1 stand for all."""
+        if "mask" not in self:
+            return None
+        mask = self.heads("mask")
+        if self.query is None or mask.size(-2) == 1:
+            return mask
+        return mask[..., self.query : self.query + 1, :]
+
+    @cached_property
+    def fill(self) -> float:
+        """The score of a key that a boolean mask hides, as the softmax's dtype holds it."""
+        import torch
+
+        return float(
+            torch.tensor(self.option("mask_fill", -inf), dtype=torch.float64).to(self.softmax_dtype)
+        )
+
+    @cached_property
+    def hidden(self) -> np.ndarray | None:
+        """True where a query does not see a key; of the mask's shape."""
+        import torch
+
+        if self.mask is None:
+            return None
+        return array(~self.mask if self.mask.dtype == torch.bool else self.mask <= HIDES)
+
+    @cached_property
+    def blind(self) -> np.ndarray:
+        """True for queries that see no key: `n_batch n_head n_Q`."""
+        import numpy as np
+
+        shape = self.heads("attention").shape[:-1]
+        return np.broadcast_to(False if self.hidden is None else self.hidden.all(axis=-1), shape)
+
+    @cached_property
+    def rounded_away(self) -> np.ndarray:
+        """True for blind queries whose weights are what rounding left of their scores.
+
+        An additive mask hides a key by a large number. Where it hides all keys, the softmax sees
+        nothing but differences of scores, and these were rounded at the size of that number.
+        """
+        import numpy as np
+
+        if self.mask is None or not self.mask.is_floating_point() or self.option("masked_rows"):
+            return np.zeros_like(self.blind)
+        return self.blind & (array(self.mask) > -inf).any(axis=-1)
+
+    @cached_property
+    def zeroed(self) -> np.ndarray:
+        """True for blind queries whose weights are 0, whatever the mask's numbers are."""
+        import numpy as np
+
+        if self.mask is None or self.option("masked_rows") != "zero":
+            return np.zeros_like(self.blind)
+        finite = (array(self.mask) > -inf).any(axis=-1) if self.mask.is_floating_point() else False
+        return self.blind & ~np.asarray(finite)
+
+    @property
+    def leaks(self) -> bool:
+        """Whether keys that are hidden by a finite score may keep some weight beside others."""
+        return self.mask is not None and not self.mask.is_floating_point() and isfinite(self.fill)
+
+    def kept(self, batch: int, head: int) -> np.ndarray | None:
+        """True where a head's weight was not dropped: `n_Q n_K`; None where nothing was."""
+        if not self.dropout:
+            return None
+        before = self.heads(self._first("attention_filled", "attention"))[batch, head]
+        after = self.heads("attention_drop")[batch, head]
+        return array((after != 0) | (before == 0))
+
+
+def array(tensor: torch.Tensor) -> np.ndarray:
+    """A tensor's exact values, as float64 or bool."""
+    import torch
+
+    tensor = tensor.detach().cpu()
+    return (tensor if tensor.dtype == torch.bool else tensor.to(torch.float64)).numpy()
+
+
+def of_head(x: np.ndarray | None, batch: int, head: int) -> np.ndarray | None:
+    """One head's part of what may have one for all: `n_Q n_K` of `n_batch n_head n_Q n_K`."""
+    return None if x is None else x[batch if len(x) > 1 else 0, head if x.shape[1] > 1 else 0]

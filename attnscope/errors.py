@@ -68,11 +68,11 @@ def groups_are_uneven(n_head: int, n_kv_head: int) -> SizeError:
     )
 
 
-def width_is_odd(axis: str, width: int) -> SizeError:
+def width_is_odd(axis: str, width: int, hint: str | None = None) -> SizeError:
     """The error for a width that does not fall into the pairs that rotary positions turn."""
     return SizeError(
         f"{axis} is {width}, but rotary positions turn pairs of numbers: it must be even.",
-        hint=f"{axis} {width + 1}, or no rotary positions",
+        hint=hint or "an even width, or no rotary positions",
     )
 
 

@@ -41,9 +41,10 @@ class Variants:
             "--masked-rows": self.rows,
         }.items():
             if value is not None and not self.mask:
+                text = f"{value:g}" if isinstance(value, float) else value
                 raise OptionError(
                     f"{option} is about a mask, and there is none.",
-                    hint=f"--mask causal {option} {value}",
+                    hint=f"--mask causal {option} {text}",
                 )
         if self.rope_theta is not None and not self.rope:
             raise OptionError(

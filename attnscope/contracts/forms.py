@@ -64,7 +64,8 @@ class Rows:
         " {n_Q}×{_d_K} times {_d_K}×{n_K} gives {n_Q}×{n_K}; the width is summed away. {_scale}"
     )
     why_attention = (
-        "softmax along the keys: each query's {n_K} weights are positive and sum to 1; the shape stays"
+        "softmax along the keys: for each query {n_K} weights, none below 0, that sum to 1{_hidden};"
+        " the shape stays"
     )
 
 
@@ -78,7 +79,10 @@ class Columns(Rows):
         " runs along the rows of the left one and down the columns of the right one: so K is transposed,"
         " {n_K}×{_d_K} times {_d_K}×{n_Q} gives {n_K}×{n_Q}. {_scale}"
     )
-    why_attention = "softmax down the columns: each query's {n_K} weights stand in one, and sum to 1"
+    why_attention = (
+        "softmax down the columns: each query's {n_K} weights stand in one, none below 0, and sum to"
+        " 1{_hidden}"
+    )
 
     def vectors(self, lead: str, n: str, d: str) -> str:
         return f"{lead} {d} {n}"
@@ -100,7 +104,7 @@ class OneQuery(Rows):
         "the query times every key: {n_K}×{_d_K} times {_d_K}×1 gives {n_K}×1, one number for each key."
         " {_scale}"
     )
-    why_attention = "softmax over the keys: {n_K} weights that are positive and sum to 1"
+    why_attention = "softmax over the keys: {n_K} weights, none below 0, that sum to 1{_hidden}"
 
     def product(self, Q: str, K: str) -> str:
         return f"{K} @ {Q} * {self.scale}"

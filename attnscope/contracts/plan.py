@@ -138,7 +138,7 @@ def _step(stage: Stage, sizes: dict[str, int], dtype: str) -> Step:
 def _sentence(text: str, sizes: Mapping[str, int]) -> str:
     """A sentence with its sizes in it: `{n_Q} queries` is `3 queries`, or `1 query`."""
     return re.sub(
-        r"(?<![\d×·/])\b1 (\w+)",
+        r"(?<![\d×·/])(?<![×·/] )\b1 (\w+)",
         lambda one: f"1 {SINGULAR.get(one[1], one[1])}",
         text.format_map(sizes),
     )

@@ -39,7 +39,7 @@ def sdpa(sizes: dict[str, int], *, dtype: str = "float32", variant: Variant | No
             out,
             f"{weights} @ {values}",
             "each query's weighted mean of the values: {n_Q}×{n_K} weights times {n_K}×{d_V} values;"
-            " n_K is summed away, and a row of {d_V} is left for each of {n_Q} queries",
+            " n_K is summed away, and for each query a row of {d_V} is left",
             product=f"{rows.lead} n_Q n_K d_V",
         )
         if variant.split:
@@ -77,7 +77,7 @@ def sdpa_columns(
             f"{rows.lead} d_V n_Q",
             f"{values} @ {weights}",
             "each query's weighted mean of the values: {d_V}×{n_K} values times {n_K}×{n_Q} weights;"
-            " n_K is summed away, and a column of {d_V} is left for each of {n_Q} queries",
+            " n_K is summed away, and for each query a column of {d_V} is left",
             product=f"{rows.lead} d_V n_K n_Q",
         )
 

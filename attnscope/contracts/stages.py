@@ -84,8 +84,7 @@ def mask_and_past(rows: Rows) -> Iterator[Stage]:
         meaning = (
             "True where a query may look at a key"
             if variant.mask_dtype == "bool"
-            else "added to the scores: 0 where a query may look at a key, a large negative number where"
-            " not"
+            else "added to the scores: 0 leaves one as it is, and a large negative number hides a key"
         )
         spread = "; axes of 1 stand for all" if "1" in variant.mask.split() else ""
         yield Stage("mask", rows.mask_dims(), INPUT, meaning + spread, dtype=variant.mask_dtype)
@@ -201,23 +200,27 @@ def weighted(rows: Rows, Q: str, K: str, V: str) -> Generator[Stage, None, tuple
             )
             mask = "mask_q"
         why = (
-            f"{variant.mask_fill:g} in the place of scores that a query must not see"
+            f"{variant.mask_fill:g} in the place of scores that a query must not see: the softmax makes"
+            " nothing of them"
             if variant.mask_dtype == "bool"
-            else "the mask added"
+            else "the mask added: a large negative number leaves a key no weight"
         )
         yield Stage(
             "scores_masked",
             rows.scores,
             f"masked({last}, {mask}, {rows.of_self}mask_fill)",
-            why + ": the softmax makes nothing of them; the shape stays",
+            f"{why}; the shape stays",
         )
         last = "scores_masked"
+    hidden = (
+        "" if variant.mask is None else "; a hidden key's weight is 0, as long as the query sees another"
+    )
     dim = "" if rows.keys_dim == -1 else f", dim={rows.keys_dim}"
     yield Stage(
         "attention",
         rows.scores,
         f"softmax({last}, {rows.of_self}softmax_dtype{dim})",
-        rows.why_attention,
+        rows.why_attention.replace("{_hidden}", hidden),
     )
     last = "attention"
     if variant.masked_rows is not None and variant.mask is not None:

@@ -58,7 +58,9 @@ def completed(sizes: dict[str, int], variant: Variant, d_K: str = "d_K") -> dict
         check_sizes(sizes)
     if variant.rope_theta is not None:
         if sizes[d_K] % 2:
-            raise width_is_odd(d_K, sizes[d_K])
+            wider = sizes[d_K] + 1
+            option = f"--dk {wider}" if d_K == "d_K" else f"--d-feat {n_head * wider}"
+            raise width_is_odd(d_K, sizes[d_K], hint=f"{option}, or no --rope")
         sizes["n_pos"] = max(sizes["n_Q"], sizes["n_K"])
     place = {axis: i for i, axis in enumerate(ORDER)}
     return dict(sorted(sizes.items(), key=lambda item: place[item[0]]))

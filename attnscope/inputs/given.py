@@ -98,7 +98,9 @@ def given_to_sdpa(
         first = next(files[name] for name in "XQKV" if name in files)
         raise SizeError(
             f"{called(first)} is {shape_of(first)}, and heads are split off three axes.",
-            hint="n_batch n n_head·d, or no --heads",
+            hint="n_batch n d_feat, or no --heads"
+            if "X" in files
+            else "n_batch n n_head·d, or no --heads",
         )
     if "n_kv_head" in sizes and not heads and not ({"Q", "K", "V"} & set(files) and n_axes == 4):
         raise OptionError(

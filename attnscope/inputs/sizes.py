@@ -90,7 +90,7 @@ class Sizes:
         if len(axes) != len(file.shape):
             raise SizeError(
                 f"{called(file)} is {shape_of(file)}, but needs {len(axes)}"
-                f" {'axis' if len(axes) == 1 else 'axes'}: {dims}.",
+                f" {'axis' if len(axes) == 1 else 'axes'}: {' '.join(axes)}.",
                 hint=note or None,
             )
         if 0 in file.shape:
@@ -120,9 +120,15 @@ def one_dtype(files: Mapping[str, TensorFile], asked: str | None) -> str:
     first, *others = files.values()
     for file in others:
         if file.dtype != first.dtype:
+            both = {first.dtype, file.dtype}
+            widest = (
+                max(both, key=lambda dtype: DTYPES.get(dtype, 0)) if both <= set(DTYPES) else "float32"
+            )
+            if both == {"float16", "bfloat16"}:
+                widest = "float32"
             raise OptionError(
                 f"{called(first)} is {first.dtype}, but {called(file)} is {file.dtype}.",
-                hint=f"--dtype {first.dtype if first.dtype in DTYPES else 'float32'}, to run all in it",
+                hint=f"--dtype {widest}, to run all in it",
             )
     if first.dtype not in DTYPES:
         raise OptionError(

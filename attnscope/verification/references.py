@@ -18,13 +18,22 @@ SCORES = 2**22
 """How many scores `nn.MultiheadAttention` computes at a time."""
 
 
-def why_not_sdpa(run: Run) -> str | None:
-    """What `F.scaled_dot_product_attention` has no way to say, and why; None: it can say all of it."""
+def why_not_either(run: Run) -> str | None:
+    """What neither of the two has a way to say, and why; None: there is no such thing."""
     if run.option("softcap") is not None:
         return "a soft cap: it has none"
     if run.dropout:
         return "this dropout: it draws its own"
     return None
+
+
+def why_not_fused(run: Run) -> str | None:
+    """What `F.scaled_dot_product_attention` has no way to say; None: it can say all of it."""
+    if run.mask is not None and not all(
+        run.entering(name).isfinite().all() for name in run.multiplied[:2]
+    ):
+        return "NaN or infinity behind a mask: it adds the mask to the scores, and they stay"
+    return why_not_either(run)
 
 
 def sdpa(run: Run) -> np.ndarray:
@@ -51,7 +60,7 @@ def why_not_module(run: Run) -> str | None:
         return "a past: it projects all of its keys by itself"
     if not all(tensor.isfinite().all() for tensor in _given_to_module(run)):
         return "NaN or infinity in its inputs: its projections spread them"
-    return why_not_sdpa(run)
+    return why_not_either(run)
 
 
 def module(run: Run) -> np.ndarray:

@@ -226,6 +226,11 @@ class Run:
         """Whether keys that are hidden by a finite score may keep some weight beside others."""
         return self.mask is not None and not self.mask.is_floating_point() and isfinite(self.fill)
 
+    @cached_property
+    def overflows(self) -> bool:
+        """Whether a score is infinite, before any mask."""
+        return bool(self._tensors["scores"].isinf().any())
+
     def kept(self, batch: int, head: int) -> np.ndarray | None:
         """True where a head's weight was not dropped: `n_Q n_K`; None where nothing was."""
         if not self.dropout:

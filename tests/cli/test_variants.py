@@ -333,12 +333,12 @@ def test_a_mistake_gets_a_clear_line(attnscope, command, arguments, message, hin
         (
             ["sdpa", "--rope", "--dk", 5],
             "d_K is 5, but rotary positions turn pairs of numbers: it must be even.",
-            "d_K 6, or no rotary positions",
+            "--dk 6, or no --rope",
         ),
         (
             ["mha", "--rope", "--d-feat", 15, "--heads", 3],
             "d_head is 5, but rotary positions turn pairs of numbers: it must be even.",
-            "d_head 6, or no rotary positions",
+            "--d-feat 18, or no --rope",
         ),
         (
             ["mha", "--heads", 8, "--kv-heads", 3],
@@ -368,3 +368,33 @@ def test_options_that_do_not_go_together_are_refused(attnscope, arguments, messa
         r = attnscope(*arguments, *dry)
         assert (r.exit_status, r.out) == (2, "")
         assert r.err == f"attnscope: error: {message}\n" + (f"  try  {hint}\n" if hint else "")
+
+
+@pytest.mark.parametrize(
+    ("value", "options", "status", "notes"),
+    [
+        (np.nan, [], 0, {"rows of attention": "cannot express rows that are NaN in the loop too: their inputs are not finite"}),
+        (np.inf, ["--mask", "lengths:4"], 0, {
+            "F.scaled_dot_product_attention": "cannot express NaN or infinity behind a mask: it adds the mask to the scores, and they stay",
+            "naive loop": "",
+        }),
+        (1e39, ["--dtype", "float64"], 0, {"naive loop": ""}),
+        (3e38, [], 1, {"naive loop": "12 of 12 numbers are NaN or infinite, and should not be; float32 ends at 3.40282e+38"}),
+    ],
+)  # fmt: skip
+def test_numbers_that_are_none_are_told_from_mistakes(
+    attnscope, tmp_path, value, options, status, notes
+):
+    """The last of five keys holds something that is not finite, or makes it so."""
+    K = np.ones((1, 5, 4))
+    K[0, 4] = value
+    np.save(
+        tmp_path / "q.npy",
+        np.full((1, 3, 4), 9, dtype="float64" if options[:1] == ["--dtype"] else "float32"),
+    )
+    np.save(tmp_path / "k.npy", K.astype("float64" if options[:1] == ["--dtype"] else "float32"))
+    files = ["--q", tmp_path / "q.npy", "--k", tmp_path / "k.npy", "--dtype", "float32", "--dv", 4]
+    r = attnscope("sdpa", *files, *options, "--verify", "--format", "json")
+    assert r.exit_status == status, r.out
+    said = {check["name"]: check["note"] for check in r.json["checks"]}
+    assert {name: said[name] for name in notes} == notes

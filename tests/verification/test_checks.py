@@ -266,6 +266,26 @@ def test_nan_in_the_inputs_is_nan_in_the_references(run_sdpa):
     assert broken.checks()["nn"].note == spread
 
 
+def test_an_overflow_that_leaves_no_nan_is_told_too(run_sdpa):
+    ran = run_sdpa(lead="", n_Q=1, n_new=2, d_K=2, d_V=1, dtype=torch.float16, claims={"scale": 1e-4})
+    Q, K, V = (
+        torch.tensor([[300.0, 0]]),
+        torch.tensor([[-300.0, 0], [-200, 0]]),
+        torch.tensor([[0.0], [8]]),
+    )
+    Q, K, V = (x.half() for x in (Q, K, V))
+    scores = Q @ K.mT * 1e-4
+    assert scores.tolist() == [[-math.inf, -6.0]]
+    attention = scores.softmax(-1)
+    made = {"Q": Q, "K": K, "V": V, "scores": scores, "attention": attention, "out": attention @ V}
+    for name, tensor in made.items():
+        ran.trace[name].tensor = tensor
+    check = ran.checks()["naive"]
+    assert check.ok is False
+    assert check.max_abs_diff == pytest.approx(8 / (1 + math.exp(3)), abs=0.01)
+    assert check.note == "float16 ends at 65504"
+
+
 def test_products_beyond_the_range_of_float16_are_told(run_sdpa):
     ran = run_sdpa(size=200.0, d_K=128, scale=1e-4, dtype=torch.float16)
     assert ran.trace["scores"].tensor.isinf().any()

@@ -101,6 +101,7 @@ def test_numbers_that_rounding_decides_are_not_compared(run_sdpa):
         (additive(HALF_BLIND, -1e9), {}, 8, 8, 8, 0),
         (additive(HALF_BLIND, -1e9), {"masked_rows": "zero"}, 8, 8, 0, 0),
         (torch.randn(3, 5).double(), {}, 0, 0, 0, 0),
+        (torch.full((3, 5), -9.0).double(), {}, 0, 0, 0, 0),
     ],
 )
 def test_rows_that_see_no_key_are_left_out_where_a_reference_makes_something_else_of_them(

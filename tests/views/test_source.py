@@ -228,7 +228,7 @@ def test_stages_that_did_nothing_are_dim(rotary, projected, mha, tiny):
         "attention_filled", "out_merged",
     ]  # fmt: skip
     assert idle(projected) == [
-        "Q_split", "K_split", "V_split", "Q_at, K_at, n_pos", "cos, sin", "Q_rot", "K_rot", "K_all",
+        "Q_split", "K_split", "V_split", "positions, Q_at, K_at", "cos, sin", "Q_rot", "K_rot", "K_all",
         "V_all", "K_shared", "V_shared", "scores_capped", "scores_masked", "attention_filled",
         "out_merged",
     ]  # fmt: skip

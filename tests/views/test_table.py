@@ -152,8 +152,8 @@ def test_a_sentence_stands_under_its_row(explained):
         K     input          n_K d_K  5×4      80 B
         out   attention @ V  n_Q d_V  3×6      72 B    180
           each query's weighted mean of the values: 3×5 weights
-          times 5×6 values; n_K is summed away, and a row of 6 is
-          left for each of 3 queries
+          times 5×6 values; n_K is summed away, and for each query a
+          row of 6 is left
 
         largest: K, 80 B of 200 B · 180 FLOP in matrix products""")
     )

@@ -16,6 +16,7 @@ from attnscope.cli.example import example
 from attnscope.cli.mha import mha
 from attnscope.cli.scaling import scaling
 from attnscope.cli.sdpa import sdpa
+from attnscope.cli.trace import trace
 from attnscope.errors import AttnscopeError
 
 
@@ -36,7 +37,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
     pretty_exceptions_enable=False,
 )
-for command in (sdpa, mha, example, scaling, bert):
+for command in (sdpa, mha, example, scaling, trace, bert):
     app.command()(command)
 
 

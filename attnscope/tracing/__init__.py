@@ -1,27 +1,32 @@
 """Tracing: run a piece of code, and get every named tensor in it.
 
-`rewrite` puts recording calls into functions, `recorder` listens to them while they run,
-`cost` says what an operator costs. The textbook's traces get their axes' names from
-`attnscope.contracts`.
+`rewrite` puts recording calls into source, `lend` gives the code to the functions that are
+there, `recorder` listens to them while they run, `cost` says what an operator costs; `session`
+holds these together. The textbook's traces get their axes' names from `attnscope.contracts`;
+for all other code `symbols` finds them out, `findings` says what looks wrong in it, and `crash`
+why it failed.
 """
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Callable, Collection, Iterator
-from contextlib import contextmanager
-from inspect import CO_ASYNC_GENERATOR, CO_COROUTINE, CO_GENERATOR
-from types import FunctionType
+import functools
+from collections.abc import Callable, Collection, Sequence
+from contextlib import ExitStack
 from typing import Any
 
 from attnscope import contracts
 from attnscope.errors import SourceError
 from attnscope.results import Trace
+from attnscope.tracing.session import Session, function_of
+
+__all__ = ["Session", "function_of", "trace", "trace_call"]
 
 
-@contextmanager
-def trace(target: Any, *, stats: bool = False, keep: bool | Collection[str] = False) -> Iterator[Trace]:
-    """Trace the first call of `target` that is made inside the context.
+class trace:  # noqa: N801 - read as a verb
+    """Trace a target: the first call inside of a `with`, or every call of what it decorates.
+
+    As a context, it gives the trace: empty at first, filled when the context ends. As a decorator
+    of a function or a method, each call is traced, and `function.trace` is the last one's.
 
     Args:
         target: a function, a class with a `forward` (or a `__call__`), or an instance of one.
@@ -29,9 +34,9 @@ def trace(target: Any, *, stats: bool = False, keep: bool | Collection[str] = Fa
         keep: names whose tensors are kept with their steps, or True for all. A kept tensor shows
             the values that it had when it got its name, as long as the context lasts; what
             overwrites it later overwrites what was kept.
-
-    Yields:
-        The trace: empty at first, filled when the context ends.
+        depth: calls deeper than this get no steps of their own; their cost is their caller's.
+        follow: modules whose functions are recorded too, by name.
+        parts: whether tensors in the middle of expressions get steps too, named `…`.
 
     Raises:
         SourceError: the target's source is not to be had.
@@ -48,30 +53,59 @@ def trace(target: Any, *, stats: bool = False, keep: bool | Collection[str] = Fa
     attention  n_Q n_K  (3, 5)
     out        n_Q d_V  (3, 6)
     """
-    from attnscope.tracing.recorder import Recorder
-    from attnscope.tracing.rewrite import rewritten
 
-    function = _function_of(target)
-    code = function.__code__
-    recorder = Recorder(code.co_filename, code.co_firstlineno, stats=stats, keep=keep)
-    result = Trace(title=function.__qualname__.removesuffix(".forward"))
-    with rewritten(code.co_filename, recorder):
-        if function.__code__ is code:
-            raise SourceError(
-                f"the source of {function.__qualname__} in {code.co_filename}"
-                " is not what was imported: it has changed since.",
-                hint="start anew, so that the code that runs is the code in the file",
-            )
-        try:
-            with recorder:
-                yield result
-        finally:
-            recorder.done = True
-            result.steps = list(recorder.steps)
-            result.device = recorder.device
-            if result.steps:
-                result.dtype = result.steps[0].dtype
-    contracts.label(result, f"{function.__module__}.{function.__qualname__}")
+    def __new__(cls, target: Any = None, **options: Any) -> Any:
+        """With options alone, what decorates: `@attnscope.trace(stats=True)`."""
+        return functools.partial(cls, **options) if target is None else super().__new__(cls)
+
+    def __init__(
+        self,
+        target: Any,
+        *,
+        stats: bool = False,
+        keep: bool | Collection[str] = False,
+        depth: int | None = None,
+        follow: Sequence[str] = (),
+        parts: bool = False,
+    ) -> None:
+        self.target = target
+        self.trace: Trace | None = None
+        self._recording = {"stats": stats, "keep": keep, "depth": depth}
+        self._session = {"follow": follow, "parts": parts}
+        self._contexts: list[ExitStack] = []
+        if callable(target) and not isinstance(target, type):
+            functools.update_wrapper(self, target, updated=())
+
+    def __enter__(self) -> Trace:
+        context = ExitStack()
+        session = context.enter_context(Session(self.target, **self._session))  # type: ignore[arg-type]
+        recorder = context.enter_context(session.recording(**self._recording))
+        result = Trace(title=session.function.__qualname__.removesuffix(".forward"))
+        if session.compiled:
+            result.notices.append(f"{result.title} is compiled by torch.compile: it runs untraced")
+        context.callback(self._fill, result, session, recorder)
+        self._contexts.append(context)
+        return result
+
+    def __exit__(self, *exception: object) -> None:
+        self._contexts.pop().close()
+
+    @staticmethod
+    def _fill(result: Trace, session: Session, recorder: Any) -> None:
+        result.steps = list(recorder.steps)
+        result.device = recorder.device
+        if result.steps:
+            result.dtype = result.steps[0].dtype
+        function = session.function
+        contracts.label(result, f"{function.__module__}.{function.__qualname__}")
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Call the target, traced, and return what it returns."""
+        with self as self.trace:
+            return self.target(*args, **kwargs)
+
+    def __get__(self, instance: Any, owner: type | None = None) -> Any:
+        return self if instance is None else functools.partial(self, instance)
 
 
 def trace_call(
@@ -104,24 +138,3 @@ def trace_call(
             hint=f"trace_call({target.__qualname__}(…), …), with an instance",
         )
     return result
-
-
-def _function_of(target: Any) -> FunctionType:
-    """The function that runs when `target` is called."""
-    if not inspect.isroutine(target):
-        owner = target if isinstance(target, type) else type(target)
-        target = getattr(owner, "forward", None) or owner.__call__
-    target = inspect.unwrap(target)
-    target = getattr(target, "__func__", target)
-    if not isinstance(target, FunctionType):
-        raise SourceError(
-            f"cannot trace {target!r}: it is not written in Python.",
-            hint="trace the Python function or module that calls it",
-        )
-    suspends = CO_GENERATOR | CO_COROUTINE | CO_ASYNC_GENERATOR
-    if target.__code__.co_flags & suspends or target.__name__ == "<lambda>":
-        raise SourceError(
-            f"cannot trace {target.__qualname__}: it is a generator, a coroutine or a lambda.",
-            hint="trace the function that calls it: what it names is recorded there",
-        )
-    return target

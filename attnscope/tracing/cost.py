@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import cache
 from math import prod
 from typing import Any
 
 import torch
-from torch.utils._pytree import tree_iter
 from torch.utils.flop_counter import flop_registry, sdpa_flop_count
 
 aten = torch.ops.aten
@@ -34,13 +34,26 @@ class Cost:
         return Cost(self.flops + other.flops, self.fresh_bytes + other.fresh_bytes)
 
 
+NOTHING = Cost()
+
+
 def cost_of(operator: Any, args: tuple, kwargs: dict, out: Any) -> Cost:
     """What one operator cost.
 
     Args:
         operator: the ATen overload that ran, on `args` and `kwargs`, and returned `out`.
     """
+    if not _computes(operator):
+        return NOTHING
     return Cost(_flops(operator, args, kwargs, out), _fresh_bytes(args, kwargs, out))
+
+
+@cache
+def _computes(operator: Any) -> bool:
+    """Whether an operator may cost anything: those that return views of their inputs do not."""
+    returns = operator._schema.returns
+    views = all(each.alias_info is not None and not each.alias_info.is_write for each in returns)
+    return not (returns and views)
 
 
 def _flops(operator: Any, args: tuple, kwargs: dict, out: Any) -> int:
@@ -52,18 +65,33 @@ def _flops(operator: Any, args: tuple, kwargs: dict, out: Any) -> int:
     """
     packet = operator._overloadpacket
     if packet in flop_registry:
-        return int(flop_registry[packet](*args, **kwargs, out_val=out))
+        formula = getattr(
+            flop_registry[packet], "__wrapped__", None
+        )  # without torch's search for shapes
+        if formula is None:
+            return int(flop_registry[packet](*args, **kwargs, out_val=out))
+        return int(formula(*_shapes(args), **_shapes(kwargs), out_shape=_shapes(out)))
     if packet in _MORE_PRODUCTS:
         shapes = [tuple(arg.shape) for arg in args if isinstance(arg, torch.Tensor)]
         return int(_MORE_PRODUCTS[packet](*shapes[:3]))
     return 0
 
 
+def _shapes(tree: Any) -> Any:
+    """The same with shapes in place of tensors."""
+    if isinstance(tree, torch.Tensor):
+        return tree.shape
+    if isinstance(tree, tuple | list):
+        return type(tree)([_shapes(each) for each in tree])
+    return {key: _shapes(each) for key, each in tree.items()} if isinstance(tree, dict) else tree
+
+
 def _fresh_bytes(args: tuple, kwargs: dict, out: Any) -> int:
     """Bytes of the storages that an operator returned and was not given."""
-    given = {storage._cdata for storage in storages_in((args, kwargs))}
-    fresh = {s._cdata: s.nbytes() for s in storages_in(out) if s._cdata not in given}
-    return sum(fresh.values())
+    returned = {storage._cdata: storage for storage in storages_in(out)}
+    for given in storages_in((args, kwargs)):
+        returned.pop(given._cdata, None)
+    return sum(storage.nbytes() for storage in returned.values())
 
 
 def storages_in(tree: Any) -> Iterator[torch.UntypedStorage]:
@@ -71,9 +99,15 @@ def storages_in(tree: Any) -> Iterator[torch.UntypedStorage]:
 
     Their `_cdata` tells them apart, on every device, meta included.
     """
-    for leaf in tree_iter(tree):
-        if isinstance(leaf, torch.Tensor) and (storage := storage_of(leaf)) is not None:
+    if isinstance(tree, torch.Tensor):
+        storage = storage_of(tree)
+        if storage is not None:
             yield storage
+    elif isinstance(tree, tuple | list):
+        for each in tree:
+            yield from storages_in(each)
+    elif isinstance(tree, dict):
+        yield from storages_in(list(tree.values()))
 
 
 def storage_of(tensor: torch.Tensor) -> torch.UntypedStorage | None:

@@ -3,49 +3,76 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from itertools import islice
 from threading import get_ident
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from attnscope.results import Step
-from attnscope.tracing.cost import Cost, cost_of, storage_of, storages_in
-from attnscope.tracing.rewrite import Site, Star, Target
+from attnscope.tracing.cost import NOTHING, Cost, cost_of, storage_of, storages_in
+from attnscope.tracing.rewrite import Place, Site, Star, Target
 from attnscope.values import from_tensor, numbers, stats_of
+
+
+class Watch(Protocol):
+    """Who is told of what runs, and what is written down."""
+
+    def operator(self, func: Any, args: tuple, kwargs: dict, out: Any) -> None:
+        """An ATen operator has run."""
+
+    def row(self, step: Step, tensor: torch.Tensor) -> None:
+        """A tensor has got its name."""
 
 
 class Recorder(TorchDispatchMode):
     """Records the first call of a target.
 
-    Rewritten code calls `enter`, `leave`, `begin` and `end`; torch calls `__torch_dispatch__`
-    for every operator that runs meanwhile. The operator's cost goes to the innermost
+    Rewritten code calls `enter`, `leave`, `begin`, `end` and `part`; while the target runs, torch
+    calls `__torch_dispatch__` for every operator. The operator's cost goes to the innermost
     expression that is being evaluated.
 
     Args:
+        sites: the places in the source that rewritten code names by their index.
         file, line: where the target's code begins.
         stats: whether to compute the six numbers of each tensor.
         keep: the names whose tensors are kept with their steps, or True for all.
+        depth: calls deeper than this have no rows: what they cost goes to the row that called them.
+        watch: is told of every operator and of every row.
+        finished: is called when the target has returned or raised.
     """
 
     def __init__(
-        self, file: str, line: int, *, stats: bool = False, keep: bool | Collection[str] = False
+        self,
+        sites: Sequence[Site],
+        file: str,
+        line: int,
+        *,
+        stats: bool = False,
+        keep: bool | Collection[str] = False,
+        depth: int | None = None,
+        watch: Watch | None = None,
+        finished: Callable[[], None] | None = None,
     ) -> None:
         super().__init__()
+        self.sites = sites
         self.target = (file, line)
         self.stats = stats
         self.keep = {keep} if isinstance(keep, str) else keep
-        self.sites: list[Site] = []
+        self.depth = depth
+        self.watch = watch
+        self.finished = finished
         self.steps: list[Step] = []
         self.done = False
         self.device: str | None = None  # of the first tensor
+        self.functions: dict[tuple[str, int], Site] = {}  # those that ran, by file and first line
+        self.parts: dict[Place, tuple[int, ...]] = {}  # the last shapes in the middle of expressions
 
         self._open: list[tuple[int, Cost]] = []  # the sites being evaluated, and what they have cost
         self._frames: list[int] = []  # how many expressions were open when each call began
-        self._target_frame = 0  # which of these calls is the target's; 0: none, yet or any more
         self._quiet = False  # while the recorder itself computes
         self._thread = get_ident()  # what other threads run meanwhile is none of its business
         self._storages: dict[int, tuple[StorageWeakRef, str]] = {}
@@ -56,24 +83,33 @@ class Recorder(TorchDispatchMode):
         """No: torch would import its compiler (two seconds) to keep it off `__torch_dispatch__`."""
         return False
 
-    # Called by rewritten code.
+    # Called by rewritten code. Nothing counts but what happens while the target runs.
 
     def enter(self, site: int) -> None:
         """A function begins."""
-        if get_ident() != self._thread:
-            return
-        self._frames.append(len(self._open))
         function = self.sites[site]
-        if not self._target_frame and not self.done and self.target == (function.file, function.line):
-            self._target_frame = len(self._frames)
+        if not self._frames:
+            if self.done or self.target != (function.file, function.line):
+                return
+            self._thread = get_ident()
+            self.__enter__()
+        elif get_ident() != self._thread:
+            return
+        self.functions.setdefault((function.file, function.line), function)
+        self._frames.append(len(self._open))
 
     def leave(self) -> None:
         """A function ends, by returning or by raising."""
-        if get_ident() != self._thread:
+        if not self._frames or get_ident() != self._thread:
             return
-        if len(self._frames) == self._target_frame:
-            self._target_frame, self.done = 0, True
-        self._spend(self._close(self._frames.pop()))
+        spent = self._close(self._frames.pop())
+        if self._frames:
+            self._spend(spent)
+            return
+        self.__exit__(None, None, None)
+        self.done = True
+        if self.finished is not None:
+            self.finished()
 
     def begin(self, site: int) -> int:
         """An expression is about to be evaluated.
@@ -82,7 +118,7 @@ class Recorder(TorchDispatchMode):
             A mark for `end`: what was opened since and never closed (because it raised, and
             the exception was caught) is closed with it.
         """
-        if get_ident() != self._thread:
+        if not self._frames or get_ident() != self._thread:
             return 0
         self._open.append((site, Cost()))
         return len(self._open) - 1
@@ -99,29 +135,37 @@ class Recorder(TorchDispatchMode):
             The value; as a tuple, if it is only unpacked and is neither a tuple nor a list, so
             that the objects recorded are the ones that get bound.
         """
-        if get_ident() != self._thread:
+        if not self._frames or get_ident() != self._thread:
             return value
         if mark is None:
             mark = max(i for i, (opened, _) in enumerate(self._open) if opened == site)
         spent = self._close(mark)
         targets = self.sites[site].targets
+        if isinstance(value, torch.Tensor):
+            self.parts[self.sites[site].place] = value.shape
         if len(targets) == 1 and isinstance(targets[0], tuple) and not isinstance(value, tuple | list):
             starred = any(isinstance(part, Star) for part in targets[0])
             value = tuple(value) if starred else tuple(islice(value, len(targets[0]) + 1))
-        if self._target_frame:
-            bound = [pair for target in targets for pair in _bindings(target, value)]
-            for name, tensor in bound:
-                self._record(name, tensor, self.sites[site], spent)
-                spent = Cost()  # charged once, to the first of several names
-            if not bound:
-                self._spend(spent)
+        depth = len(self._frames) - 1
+        if self.depth is None or depth <= self.depth:
+            for target in targets:
+                for name, tensor in _bindings(target, value):
+                    self._record(name, tensor, self.sites[site], spent, depth)
+                    spent = Cost()  # charged once, to the first of several names
+        self._spend(spent)
+        return value
+
+    def part(self, site: int, value: Any) -> Any:
+        """An expression in the middle of another has been evaluated."""
+        if self._frames and isinstance(value, torch.Tensor):
+            self.parts[self.sites[site].place] = value.shape
         return value
 
     def _close(self, mark: int) -> Cost:
         """Close what was opened since a mark, and add up what it has cost."""
         closed = self._open[mark:]
         del self._open[mark:]
-        return sum((cost for _, cost in closed), Cost())
+        return closed[0][1] if len(closed) == 1 else sum((cost for _, cost in closed), Cost())
 
     def _spend(self, spent: Cost) -> None:
         """Charge a cost to the innermost expression that is being evaluated."""
@@ -138,15 +182,24 @@ class Recorder(TorchDispatchMode):
         if func._schema.is_mutable:
             self._copy_what_is_overwritten(func, args, kwargs)
         out = func(*args, **kwargs)
-        if self._target_frame and self._open:
-            self._spend(cost_of(func, args, kwargs, out))
+        spent = cost_of(func, args, kwargs, out)
+        if spent is not NOTHING:
+            self._spend(spent)
+        if self.watch is not None:
+            self._quiet = True
+            try:
+                self.watch.operator(func, args, kwargs, out)
+            finally:
+                self._quiet = False
         return out
 
     # What is written down.
 
-    def _record(self, name: str, tensor: torch.Tensor, site: Site, spent: Cost) -> None:
+    def _record(self, name: str, tensor: torch.Tensor, site: Site, spent: Cost, depth: int) -> None:
         self.device = self.device or str(tensor.device)
         same_as, view_of = self._identity(name, tensor)
+        strided = storage_of(tensor) is not None
+        contiguous = strided and tensor.is_contiguous()
         step = Step(
             name=name,
             dims=None,
@@ -155,12 +208,14 @@ class Recorder(TorchDispatchMode):
             how=site.how,
             bytes=tensor.numel() * tensor.element_size(),
             flops=spent.flops,
-            contiguous=storage_of(tensor) is not None and tensor.is_contiguous(),
+            contiguous=contiguous,
+            strides=tuple(tensor.stride()) if strided and not contiguous else None,
             view_of=view_of,
             same_as=same_as,
             fresh_bytes=spent.fresh_bytes,
             line=site.line,
-            depth=len(self._frames) - self._target_frame,
+            file=None if site.file == self.target[0] else site.file,
+            depth=depth,
         )
         self._quiet = True
         try:
@@ -168,6 +223,8 @@ class Recorder(TorchDispatchMode):
                 step.stats = stats_of(numbers(*from_tensor(tensor)))
             if self.keep is True or (self.keep and name in self.keep):
                 step.tensor = tensor.detach()
+            if self.watch is not None:
+                self.watch.row(step, tensor)
         finally:
             self._quiet = False
         self.steps.append(step)

@@ -2,44 +2,49 @@
 
 The source of a file is parsed, every expression whose value gets a name is wrapped in a
 recording call, and the tree is compiled with the original file name and positions, so that
-tracebacks stay exact. Only the code objects are used: they are lent to the functions that
-are already there, and taken back afterwards. So whoever holds such a function (a class, a
-decorator, another module) runs the rewritten one, and nothing is imported twice.
+tracebacks stay exact.
 
     Q_feat = self.W_Q(Q)
 
 runs as
 
-    Q_feat = <recorder>.end(7, <recorder>.begin(7), self.W_Q(Q))
+    Q_feat = <relay>.end(7, <relay>.begin(7), self.W_Q(Q))
 
 where 7 is the number of the `Site`. `begin` is evaluated before the expression and `end`
-after it, so what is computed between the two was computed for this name. The recorder is a
-constant of the code: no name is needed for it, traces may be nested, and a closure that
-outlives the trace that it was made in goes on to work.
+after it, so what is computed between the two was computed for this name. An expression in
+the middle of another is passed through `<relay>.part(8, …)`, which remembers its shape: where
+an error is, its operands are then known. `attnscope.tracing.lend` puts a relay into the code.
 """
 
 from __future__ import annotations
 
 import ast
-import gc
+import io
 import linecache
-from collections.abc import Iterator
-from contextlib import contextmanager
+import re
+from collections.abc import Iterable, Iterator
 from copy import deepcopy
 from dataclasses import dataclass
-from types import CodeType, FunctionType
-from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
+from functools import lru_cache
+from types import CodeType
+from typing import TypeAlias, TypeVar
 
 from attnscope.errors import SourceError
 
-if TYPE_CHECKING:
-    from attnscope.tracing.recorder import Recorder
+RELAY = "<the relay of this trace>"
+"""Stands for the relay in a tree; the code that is run has the relay itself in its place."""
 
-RECORDER = "<the recorder of this trace>"
-"""Stands for the recorder in a tree; the compiled code has the recorder itself in its place."""
+UNNAMED = "…"
+"""What a tensor in the middle of an expression is called."""
+
+VIEWS = {"T", "mT", "H", "mH", "real", "imag", "data", "grad"}
+"""Attributes of a tensor that are tensors of their own."""
 
 Target: TypeAlias = "str | Star | tuple[Target, ...]"
 """What a value is bound to: a name, or a pattern of names that it is unpacked into."""
+
+Place: TypeAlias = tuple[str, int, int, int, int]
+"""Where an expression stands: file, first line, last line, first column, end column (in bytes)."""
 
 
 @dataclass(frozen=True)
@@ -51,86 +56,84 @@ class Star:
 
 @dataclass(frozen=True)
 class Site:
-    """A place in a source file where a value gets a name, or where a function begins.
+    """A place in a source file where a value gets a name or is passed on, or where a function begins.
 
     Attributes:
-        targets: what the value is bound to; several in `a = b = …`.
-        how: the expression as it stands in the source, on one line.
-        file, line: where.
+        targets: what the value is bound to; several in `a = b = …`; none where it is passed on.
+        how: the expression as it stands in the source, on one line; of a function, its qualified name.
+        place: where the expression, or the function, stands.
+        line: the line where the statement begins.
     """
 
     targets: tuple[Target, ...]
     how: str
-    file: str
+    place: Place
     line: int
 
+    @property
+    def file(self) -> str:
+        """The file's name."""
+        return self.place[0]
 
-def rewrite(file: str, sites: list[Site]) -> dict[tuple[str, int], CodeType]:
-    """Compile a source file with recording calls in its functions.
+
+@dataclass(frozen=True)
+class Rewritten:
+    """Source files with recording calls in their functions.
+
+    Attributes:
+        sites: what the numbers in recording calls mean.
+        codes: the rewritten code of every function, by file, qualified name and first line.
+        originals: the code of the same functions as Python compiles them.
+        modules: each file's whole code, rewritten.
+    """
+
+    sites: tuple[Site, ...]
+    codes: dict[tuple[str, str, int], CodeType]
+    originals: dict[tuple[str, str, int], CodeType]
+    modules: dict[str, CodeType]
+
+
+def rewrite(files: Iterable[str], *, parts: bool = False) -> Rewritten:
+    """Compile source files with recording calls in their functions.
 
     Args:
-        file: the file's name, as its code objects give it.
-        sites: the sites found are appended here; recording calls name them by their index.
-
-    Returns:
-        The rewritten code of every function of the file, by qualified name and first line.
+        files: their names, as code objects give them.
+        parts: whether expressions in the middle of others get sites like bindings, named `…`.
 
     Raises:
-        SourceError: the source is not to be had, or is not what the running code came from.
+        SourceError: a source is not to be had.
     """
+    return _rewrite(tuple((file, _source(file)) for file in files), parts)
+
+
+def _source(file: str) -> str:
     lines = linecache.getlines(file)
     if not lines:
         raise SourceError(
             f"cannot read the source of {file}, and tracing works on source.",
             hint="put the code into a file: what is typed at a prompt or exec'd has no source",
         )
-    tree = _Rewriter(file, lines, sites).visit(ast.parse("".join(lines), filename=file))
-    module = compile(ast.fix_missing_locations(tree), file, "exec", dont_inherit=True)
-    return dict(_codes_in(module))
+    return "".join(lines)
 
 
-@contextmanager
-def rewritten(file: str, recorder: Recorder) -> Iterator[None]:
-    """Run the functions of a file rewritten, reporting to `recorder`, while the context lasts.
-
-    Args:
-        file: the file's name, as its code objects give it.
-        recorder: gets the sites, and every `begin` and `end`.
-
-    Raises:
-        SourceError: as `rewrite`.
-    """
-    codes = {key: _with(recorder, code) for key, code in rewrite(file, recorder.sites).items()}
-    originals: list[tuple[FunctionType, CodeType]] = []
-    for function in gc.get_objects():
-        if type(function) is FunctionType and function.__code__.co_filename == file:
-            code = function.__code__
-            new_code = codes.get((code.co_qualname, code.co_firstlineno))
-            if new_code is not None and new_code.co_freevars == code.co_freevars:
-                originals.append((function, code))
-                function.__code__ = new_code
-    try:
-        yield
-    finally:
-        for function, code in originals:
-            function.__code__ = code
+@lru_cache(maxsize=16)
+def _rewrite(sources: tuple[tuple[str, str], ...], parts: bool) -> Rewritten:
+    sites: list[Site] = []
+    result = Rewritten((), {}, {}, {})
+    for file, text in sources:
+        original = compile(text, file, "exec", dont_inherit=True)
+        tree = _Rewriter(file, text, sites, parts=parts).visit(ast.parse(text, filename=file))
+        code = compile(ast.fix_missing_locations(tree), file, "exec", dont_inherit=True)
+        result.modules[file] = code
+        result.codes.update(_codes_in(code))
+        result.originals.update(_codes_in(original))
+    return Rewritten(tuple(sites), result.codes, result.originals, result.modules)
 
 
-def _with(recorder: Recorder, code: CodeType) -> CodeType:
-    """The code, and all code in it, with a recorder in its place."""
-    constants: list[Any] = list(code.co_consts)
-    for i, constant in enumerate(constants):
-        if isinstance(constant, CodeType):
-            constants[i] = _with(recorder, constant)
-        elif isinstance(constant, str) and constant == RECORDER:
-            constants[i] = recorder
-    return code.replace(co_consts=tuple(constants))
-
-
-def _codes_in(code: CodeType) -> Iterator[tuple[tuple[str, int], CodeType]]:
+def _codes_in(code: CodeType) -> Iterator[tuple[tuple[str, str, int], CodeType]]:
     for constant in code.co_consts:
         if isinstance(constant, CodeType):
-            yield (constant.co_qualname, constant.co_firstlineno), constant
+            yield (constant.co_filename, constant.co_qualname, constant.co_firstlineno), constant
             yield from _codes_in(constant)
 
 
@@ -142,10 +145,13 @@ _With = TypeVar("_With", ast.With, ast.AsyncWith)
 class _Rewriter(ast.NodeTransformer):
     """Puts recording calls into the functions of a module's tree."""
 
-    def __init__(self, file: str, lines: list[str], sites: list[Site]) -> None:
+    def __init__(self, file: str, text: str, sites: list[Site], *, parts: bool) -> None:
         self.file = file
-        self.lines = [line.encode() for line in lines]
+        self.lines = [line.encode() for line in io.StringIO(text)]
         self.sites = sites
+        self.parts = parts
+        self.path: list[str] = []  # the names of the classes and functions around
+        self.in_f_string = False  # Python 3.11 does not know where what stands in one stands
 
     # Functions: the arguments get their names first, and leaving is told however it happens.
 
@@ -161,7 +167,9 @@ class _Rewriter(ast.NodeTransformer):
 
     def visit_ClassDef(self, node: ast.ClassDef) -> ast.ClassDef:
         """Only a class's functions: what its body binds are attributes, not intermediates."""
+        self.path.append(node.name)
         self._functions_in(node)
+        self.path.pop()
         return node
 
     def _functions_in(self, node: ast.AST) -> None:
@@ -183,14 +191,15 @@ class _Rewriter(ast.NodeTransformer):
         arguments += [node.args.kwarg] if node.args.kwarg else []
         names = tuple(argument.arg for argument in arguments)
         loaded = ast.Tuple([ast.Name(name, ast.Load()) for name in names], ast.Load())
-        start: list[ast.stmt] = [
-            ast.Expr(self._wrap(loaded, self._site((names,), "input", node.lineno)))
-        ]
+        start: list[ast.stmt] = [ast.Expr(self._wrap(loaded, self._site((names,), "input", node)))]
+        self.path.append(node.name)
+        enter = self._site((), ".".join(self.path), node, line=first)
+        self.path.append("<locals>")
         body = start + [statement for child in body for statement in self._visited(child)]
+        del self.path[-2:]
 
         # A generator's frame outlives the call that it was made in: it gets no enter and leave.
         if not suspends:
-            enter = self._site((), node.name, first)
             body = [
                 ast.Expr(_call("enter", ast.Constant(enter))),
                 ast.Try(body, [], [], [ast.Expr(_call("leave"))]),
@@ -208,40 +217,41 @@ class _Rewriter(ast.NodeTransformer):
     # evaluated before it ends: what it binds is recorded by a statement that follows it.
 
     def visit_Assign(self, node: ast.Assign) -> ast.Assign | list[ast.stmt]:
-        if _suspends(node.value):
-            bind = [self._bind(target, self._text(node.value)) for target in node.targets]
-            self.generic_visit(node)
-            return [node, *(statement for each in bind for statement in each)]
+        bind = (
+            [self._bind(target, node.value) for target in node.targets] if _suspends(node.value) else []
+        )
         targets = tuple(self._target(target) for target in node.targets)
-        site = self._site(targets, self._text(node.value), node.lineno)
-        self.generic_visit(node)
-        node.value = self._wrap(node.value, site)
+        node.targets = [self.visit(target) for target in node.targets]
+        if bind:
+            node.value = self.visit(node.value)
+            return [node, *(statement for each in bind for statement in each)]
+        node.value = self._bound(node.value, targets, node)
         return node
 
     def visit_AnnAssign(self, node: ast.AnnAssign) -> ast.AnnAssign | list[ast.stmt]:
         if node.value is None:
             return node
         if _suspends(node.value):
-            bind = self._bind(node.target, self._text(node.value))
-            self.generic_visit(node)
+            bind = self._bind(node.target, node.value)
+            node.value = self.visit(node.value)
             return [node, *bind]
-        site = self._site((self._target(node.target),), self._text(node.value), node.lineno)
-        node.value = self._wrap(self.visit(node.value), site)
+        node.value = self._bound(node.value, (self._target(node.target),), node)
         return node
 
     def visit_NamedExpr(self, node: ast.NamedExpr) -> ast.NamedExpr:
-        if not _suspends(node.value):
-            site = self._site((self._target(node.target),), self._text(node.value), node.lineno)
-            node.value = self._wrap(self.visit(node.value), site)
+        if _suspends(node.value):
+            node.value = self.visit(node.value)
+        else:
+            node.value = self._bound(node.value, (self._target(node.target),), node)
         return node
 
     def visit_AugAssign(self, node: ast.AugAssign) -> list[ast.stmt]:
         """`x += y` has no expression that yields the new x: it is read again, where that is safe."""
         if _suspends(node):
-            bind = self._bind(node.target, self._text(node))
+            bind = self._bind(node.target, node)
             self.generic_visit(node)
             return [node, *bind]
-        site = self._site((self._target(node.target),), self._text(node), node.lineno)
+        site = self._site((self._target(node.target),), self._text(node), node)
         target = deepcopy(node.target)
         calls = any(isinstance(part, ast.Call | ast.NamedExpr) for part in ast.walk(target))
         result: ast.expr = ast.Constant(None) if calls else target
@@ -250,6 +260,17 @@ class _Rewriter(ast.NodeTransformer):
         before = ast.Expr(_call("begin", ast.Constant(site)))
         after = ast.Expr(_call("end", ast.Constant(site), ast.Constant(None), result))
         return [_locate(before, node), node, _locate(after, node)]
+
+    def visit_Expr(self, node: ast.Expr) -> ast.Expr:
+        """`x.mul_(y)` changes x as `x *= y` does; what else an expression costs is kept to itself."""
+        if isinstance(node.value, ast.Constant) or _suspends(node.value):
+            node.value = self.visit(node.value)
+            return node
+        function = node.value.func if isinstance(node.value, ast.Call) else None
+        changes = isinstance(function, ast.Attribute) and re.fullmatch(r"[a-z]\w*[^_]_", function.attr)
+        targets = (self._text(function.value),) if changes else ()  # type: ignore[union-attr]
+        node.value = self._bound(node.value, targets, node)
+        return node
 
     def visit_Return(self, node: ast.Return) -> ast.Return:
         """A returned name has its row already; a returned expression gets one."""
@@ -261,10 +282,11 @@ class _Rewriter(ast.NodeTransformer):
         return node
 
     def _returned(self, value: ast.expr, name: str) -> ast.expr:
-        if isinstance(value, ast.Name | ast.Constant | ast.Starred) or _suspends(value):
+        if isinstance(value, ast.Name | ast.Constant):
             return value
-        site = self._site((name,), self._text(value), value.lineno)
-        return self._wrap(self.visit(value), site)
+        if isinstance(value, ast.Starred) or _suspends(value):
+            return self.visit(value)
+        return self._bound(value, (name,), value)
 
     def visit_For(self, node: ast.For) -> ast.For:
         return self._loop(node)
@@ -273,7 +295,7 @@ class _Rewriter(ast.NodeTransformer):
         return self._loop(node)
 
     def _loop(self, node: _Loop) -> _Loop:
-        bind = self._bind(node.target, f"in {self._text(node.iter)}")
+        bind = self._bind(node.target, node.iter, "in ")
         self.generic_visit(node)
         node.body = bind + node.body
         return node
@@ -288,13 +310,26 @@ class _Rewriter(ast.NodeTransformer):
         bind: list[ast.stmt] = []
         for item in node.items:
             if item.optional_vars is not None:
-                bind += self._bind(item.optional_vars, self._text(item.context_expr))
+                bind += self._bind(item.optional_vars, item.context_expr)
         self.generic_visit(node)
         node.body = bind + node.body
         return node
 
-    def _bind(self, target: ast.expr, how: str) -> list[ast.stmt]:
-        """A statement that records names which have just been bound."""
+    def visit_match_case(self, node: ast.match_case) -> ast.match_case:
+        """A pattern binds names too, and nothing in it is an expression that could be wrapped."""
+        names = [
+            getattr(part, "rest" if isinstance(part, ast.MatchMapping) else "name")
+            for part in ast.walk(node.pattern)
+            if isinstance(part, ast.MatchAs | ast.MatchStar | ast.MatchMapping)
+        ]
+        captured = [ast.copy_location(ast.Name(name), node.pattern) for name in names if name]
+        bind = [each for name in captured for each in self._bind(name, node.pattern, "case ")]
+        node.guard = node.guard and self.visit(node.guard)
+        node.body = bind + [each for child in node.body for each in self._visited(child)]
+        return node
+
+    def _bind(self, target: ast.expr, value: ast.AST, verb: str = "") -> list[ast.stmt]:
+        """A statement that records names which have just been bound to a value, or to parts of it."""
         parts = list(ast.walk(target))
         if not all(isinstance(p, ast.Name | ast.Tuple | ast.List | ast.expr_context) for p in parts):
             return []
@@ -302,13 +337,65 @@ class _Rewriter(ast.NodeTransformer):
         for part in ast.walk(loaded):
             if isinstance(part, ast.Name | ast.Tuple | ast.List):
                 part.ctx = ast.Load()
-        site = self._site((self._target(target),), how, target.lineno)
+        site = self._site((self._target(target),), verb + self._text(value), target)
         return [_locate(ast.Expr(self._wrap(loaded, site)), target)]
+
+    # What stands in the middle of an expression.
+
+    def visit_BinOp(self, node: ast.BinOp) -> ast.expr:
+        return self._part(node)
+
+    def visit_UnaryOp(self, node: ast.UnaryOp) -> ast.expr:
+        return self._part(node)
+
+    def visit_Compare(self, node: ast.Compare) -> ast.expr:
+        return self._part(node)
+
+    def visit_Call(self, node: ast.Call) -> ast.expr:
+        if isinstance(node.func, ast.Name) and node.func.id in _OF_THE_FRAME:
+            return self.generic_visit(node)  # type: ignore[return-value]
+        return self._part(node)
+
+    def visit_Subscript(self, node: ast.Subscript) -> ast.expr:
+        if isinstance(node.ctx, ast.Load):
+            return self._part(node)
+        return self.generic_visit(node)  # type: ignore[return-value]
+
+    def visit_Attribute(self, node: ast.Attribute) -> ast.expr:
+        if isinstance(node.ctx, ast.Load) and node.attr in VIEWS:
+            return self._part(node)
+        return self.generic_visit(node)  # type: ignore[return-value]
+
+    def visit_JoinedStr(self, node: ast.JoinedStr) -> ast.JoinedStr:
+        outer, self.in_f_string = self.in_f_string, True
+        self.generic_visit(node)
+        self.in_f_string = outer
+        return node
+
+    def _part(self, node: ast.expr) -> ast.expr:
+        if self.in_f_string or (self.parts and _suspends(node)):
+            return self.generic_visit(node)  # type: ignore[return-value]
+        site = self._site((UNNAMED,) if self.parts else (), self._text(node), node)
+        self.generic_visit(node)
+        if self.parts:
+            return self._wrap(node, site)
+        return _locate(_call("part", ast.Constant(site), node), node)
 
     # The pieces of a recording call.
 
-    def _site(self, targets: tuple[Target, ...], how: str, line: int) -> int:
-        self.sites.append(Site(targets, how, self.file, line))
+    def _bound(self, value: ast.expr, targets: tuple[Target, ...], statement: ast.AST) -> ast.expr:
+        """An expression, wrapped as a whole, and what stands in its middle."""
+        line: int = statement.lineno  # type: ignore[attr-defined]
+        site = self._site(targets, self._text(value), value, line=line)
+        if isinstance(value, ast.NamedExpr | ast.JoinedStr | ast.Lambda):
+            value = self.visit(value)
+        else:
+            self.generic_visit(value)
+        return self._wrap(value, site)
+
+    def _site(self, targets: tuple[Target, ...], how: str, node: ast.AST, line: int = 0) -> int:
+        lines, columns = (node.lineno, node.end_lineno), (node.col_offset, node.end_col_offset)  # type: ignore[attr-defined]
+        self.sites.append(Site(targets, how, (self.file, *lines, *columns), line or lines[0]))
         return len(self.sites) - 1
 
     def _wrap(self, value: ast.expr, site: int) -> ast.expr:
@@ -322,13 +409,18 @@ class _Rewriter(ast.NodeTransformer):
             return Star(self._text(node.value))
         return self._text(node)
 
-    def _text(self, node: ast.expr | ast.stmt) -> str:
+    def _text(self, node: ast.AST) -> str:
         """The node's source, on one line."""
-        assert node.end_lineno is not None
-        lines = self.lines[node.lineno - 1 : node.end_lineno]
-        lines[-1] = lines[-1][: node.end_col_offset]
-        lines[0] = lines[0][node.col_offset :]
+        if self.in_f_string:
+            return ast.unparse(node)
+        lines = self.lines[node.lineno - 1 : node.end_lineno]  # type: ignore[attr-defined]
+        lines[-1] = lines[-1][: node.end_col_offset]  # type: ignore[attr-defined]
+        lines[0] = lines[0][node.col_offset :]  # type: ignore[attr-defined]
         return " ".join(b"".join(lines).decode().split())
+
+
+_OF_THE_FRAME = {"super", "locals", "globals", "vars", "dir", "eval", "exec"}
+"""Builtins that look at the frame that calls them."""
 
 
 def _suspends(node: ast.AST) -> bool:
@@ -341,7 +433,7 @@ def _suspends(node: ast.AST) -> bool:
 
 
 def _call(method: str, *arguments: ast.expr) -> ast.Call:
-    function = ast.Attribute(ast.Constant(RECORDER), method, ast.Load())
+    function = ast.Attribute(ast.Constant(RELAY), method, ast.Load())
     return ast.Call(function, list(arguments), [])
 
 

@@ -1,0 +1,223 @@
+"""Where code binds names, and where comments stand beside it.
+
+Names come from Python's parser, comments and the ends of lines from its tokenizer.
+A place is a logical line: a statement over several lines, several statements with `;` between them,
+or the head of a loop is one place, with room for one comment at its end.
+"""
+
+from __future__ import annotations
+
+import ast
+import io
+import tokenize
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from itertools import pairwise
+
+from attnscope.errors import SourceError
+from attnscope.results import Step
+
+_NO_CODE = {tokenize.NL, tokenize.COMMENT, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER}
+
+
+@dataclass(eq=False)
+class Function:
+    """A function: the number of its `def` line, and how far in that stands."""
+
+    line: int
+    column: int
+    outer: Function | None
+
+
+@dataclass(eq=False)
+class Binding:
+    """A name that a place binds.
+
+    Attributes:
+        name: as the code has it, such as `self.attn`; `return`, or `return[1]`, of what is returned.
+        position: line and column where it stands.
+        place: where it is bound.
+        end: the number of its last line, for what has lines of its own: arguments and returned values.
+        argument: whether it is an argument.
+        returns: the name that is returned, if it is nothing but a name.
+    """
+
+    name: str
+    position: tuple[int, int]
+    place: Place
+    end: int | None = None
+    argument: bool = False
+    returns: str | None = None
+
+
+@dataclass(eq=False)
+class Comment:
+    """A comment: its line, its column, its text.
+
+    Attributes:
+        alone: whether it has its line to itself.
+        place: the logical line that it stands in; None between two of them.
+    """
+
+    line: int
+    column: int
+    text: str
+    alone: bool
+    place: Place | None
+
+
+@dataclass(eq=False)
+class Place:
+    """A logical line: its first line, how far in that stands, its last line, and the comment there."""
+
+    first: int
+    column: int
+    last: int = 0
+    comment: Comment | None = None
+    function: Function | None = None
+    bindings: list[Binding] = field(default_factory=list)
+
+    @property
+    def binds(self) -> list[Binding]:
+        """What it binds, without arguments."""
+        return [binding for binding in self.bindings if not binding.argument]
+
+
+class Code:
+    """A source file's text, with its places and its comments in their order.
+
+    Raises:
+        SourceError: it is not Python.
+    """
+
+    def __init__(self, text: str) -> None:
+        self.lines = list(io.StringIO(text, newline=""))  # as Python does it: form feeds end no line
+        plain = [line.rstrip("\r\n") + "\n" for line in self.lines]
+        self.places: list[Place] = []
+        self.comments: list[Comment] = []
+        try:
+            self.tree = ast.parse("".join(plain))
+            self._read(plain)
+        except (SyntaxError, ValueError, tokenize.TokenError) as error:
+            line = f"line {error.lineno}: " if isinstance(error, SyntaxError) and error.lineno else ""
+            reason = error.msg if isinstance(error, SyntaxError) else str(error)
+            raise SourceError(f"this is not Python: {line}{reason}.") from error
+        self._at = {n: place for place in self.places for n in range(place.first, place.last + 1)}
+        self._encoded = [line.encode() for line in plain]
+        self._bind()
+
+    def place_of(self, line: int | None) -> Place | None:
+        """The logical line that a line belongs to."""
+        return self._at.get(line or 0)
+
+    def binding_of(self, step: Step) -> Binding | None:
+        """The binding that made a step: `parts` of `parts[0]`, if the code does not bind that itself."""
+        place = self.place_of(step.line)
+        bindings = place.bindings if place else []
+        bound = [b for b in bindings if step.name == b.name or step.name.startswith(f"{b.name}[")]
+        is_input = step.how == "input"
+        return max(bound, key=lambda b: (b.argument == is_input, len(b.name)), default=None)
+
+    def function_at(self, comment: Comment) -> Function | None:
+        """The function that a comment stands in; between statements, it is as deep as its column."""
+        if comment.place is not None:
+            return comment.place.function
+        before = [place for place in self.places if place.last < comment.line]
+        return _around(before[-1], comment.column) if before else None
+
+    def _read(self, lines: list[str]) -> None:
+        """Find logical lines and comments."""
+        place: Place | None = None
+        for token in tokenize.generate_tokens(iter([*lines, ""]).__next__):
+            line, column = token.start
+            if token.type == tokenize.COMMENT:
+                alone = not lines[line - 1][:column].strip()
+                self.comments.append(Comment(line, column, token.string, alone, place))
+            elif token.type == tokenize.NEWLINE and place is not None:
+                place.last = line
+                if self.comments and self.comments[-1].line == line:
+                    place.comment = self.comments[-1]
+                place = None
+            elif token.type not in _NO_CODE and place is None:
+                place = Place(line, column)
+                self.places.append(place)
+
+    def _bind(self) -> None:
+        """Find what each place binds, and the function that it stands in."""
+        todo: list[tuple[ast.AST, Function | None]] = [(self.tree, None)]
+        known = set()
+        while todo:
+            node, function = todo.pop()
+            place = self.place_of(getattr(node, "lineno", None))
+            if place is not None:
+                if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                    function = Function(node.lineno, node.col_offset, function)
+                if isinstance(node, ast.stmt):
+                    place.function = function
+                    known.add(place)
+                place.bindings += self._bindings(node, place)
+            todo += [(child, function) for child in ast.iter_child_nodes(node)]
+        for before, place in pairwise(self.places):
+            if place not in known:  # a decorator, an `else:`
+                place.function = _around(before, place.column)
+        for place in self.places:
+            place.bindings.sort(key=lambda binding: binding.position)
+
+    def _bindings(self, node: ast.AST, place: Place) -> Iterator[Binding]:
+        """What a node binds by itself."""
+        targets: list[ast.expr] = []
+        if isinstance(node, ast.Assign):
+            targets = node.targets
+        elif isinstance(node, ast.AugAssign | ast.NamedExpr | ast.For | ast.AsyncFor) or (
+            isinstance(node, ast.AnnAssign) and node.value is not None
+        ):
+            targets = [node.target]
+        elif isinstance(node, ast.With | ast.AsyncWith):
+            targets = [item.optional_vars for item in node.items if item.optional_vars is not None]
+        elif isinstance(node, ast.Return) and node.value is not None:
+            several = isinstance(node.value, ast.Tuple)
+            values = node.value.elts if isinstance(node.value, ast.Tuple) else [node.value]
+            for i, value in enumerate(values):
+                name = f"return[{i}]" if several else "return"
+                returns = value.id if isinstance(value, ast.Name) else None
+                yield Binding(name, _start(value), place, value.end_lineno, returns=returns)
+        elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            for each in _arguments(node.args):
+                yield Binding(each.arg, _start(each), place, each.end_lineno, argument=True)
+        for target in targets:
+            for leaf in _leaves(target):
+                yield Binding(self._text(leaf), _start(leaf), place)
+
+    def _text(self, node: ast.expr) -> str:
+        """A node's source, on one line, as the tracer names it."""
+        last = node.end_lineno or node.lineno
+        lines = self._encoded[node.lineno - 1 : last]
+        lines[-1] = lines[-1][: node.end_col_offset]
+        lines[0] = lines[0][node.col_offset :]
+        return " ".join(b"".join(lines).decode().split())
+
+
+def _around(before: Place, column: int) -> Function | None:
+    """The function that something stands in: what comes before it, and how far in it stands."""
+    function = before.function
+    while function is not None and function.column >= column:
+        function = function.outer
+    return function
+
+
+def _arguments(given: ast.arguments) -> list[ast.arg]:
+    single = [each for each in (given.vararg, given.kwarg) if each is not None]
+    return [*given.posonlyargs, *given.args, *given.kwonlyargs, *single]
+
+
+def _leaves(target: ast.expr) -> Iterator[ast.expr]:
+    """What a target binds: the parts of a pattern."""
+    if isinstance(target, ast.Tuple | ast.List):
+        for element in target.elts:
+            yield from _leaves(element)
+    else:
+        yield target.value if isinstance(target, ast.Starred) else target
+
+
+def _start(node: ast.expr | ast.arg) -> tuple[int, int]:
+    return node.lineno, node.col_offset

@@ -1,0 +1,305 @@
+"""Why traced code failed: the expression, what went into it, and which axes do not fit together."""
+
+from __future__ import annotations
+
+import ast
+import linecache
+import re
+import traceback
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass, field
+from math import prod
+from types import FrameType, TracebackType
+from typing import Any
+
+from attnscope.results import Crash, Operand
+from attnscope.tracing.rewrite import Place
+
+Shape = tuple[int, ...]
+
+PRODUCTS = {"matmul", "bmm", "mm", "mv", "dot", "baddbmm", "addmm", "__matmul__"}
+VIEWS = {"view", "reshape", "unflatten"}
+JOINS = {"cat", "concat", "concatenate"}
+BROADCASTS = {
+    *("add", "sub", "mul", "div", "multiply", "divide", "subtract", "true_divide", "where"),
+    *(
+        "masked_fill",
+        "eq",
+        "ne",
+        "lt",
+        "le",
+        "gt",
+        "ge",
+        "logical_and",
+        "logical_or",
+        "maximum",
+        "minimum",
+    ),
+}
+
+
+@dataclass(frozen=True)
+class Part:
+    """A tensor in an expression that failed: its text, where it stands, and its shape."""
+
+    text: str
+    place: Place
+    shape: Shape
+
+
+@dataclass
+class Failure:
+    """An exception in traced code.
+
+    Attributes:
+        file, line: where the expression stands that failed.
+        expression: its text, on one line.
+        place: where it stands, if it is one.
+        parts: the tensors in it.
+        kind: `contraction`, `broadcast`, `view`, `join`, or nothing if it is none of these.
+        axes: two axes that do not fit together, each as the number of its part and its own.
+        exception: what was raised.
+    """
+
+    file: str
+    line: int
+    expression: str
+    place: Place | None
+    parts: list[Part]
+    exception: BaseException
+    kind: str = ""
+    axes: list[tuple[int, int]] = field(default_factory=list)
+
+
+def failure_of(
+    exception: BaseException, files: Collection[str], shapes: Mapping[Place, Shape]
+) -> Failure | None:
+    """Where an exception comes from, in files of which we know the source.
+
+    Args:
+        exception: as it was caught.
+        files: their names.
+        shapes: the last shapes of the expressions in them.
+
+    Returns:
+        None if no frame of these files is in its traceback.
+    """
+    frames = [
+        tb for tb in _tracebacks(exception.__traceback__) if tb.tb_frame.f_code.co_filename in files
+    ]
+    if not frames:
+        return None
+    last = frames[-1]
+    frame, line = last.tb_frame, last.tb_lineno
+    file = frame.f_code.co_filename
+    node = _node_at(file, last)
+    if node is None:
+        return Failure(file, line, linecache.getline(file, line).strip(), None, [], exception)
+    place = file, node.lineno, node.end_lineno or line, node.col_offset, node.end_col_offset or 0
+    parts = [
+        Part(text, (file, *_span(each)), shape)
+        for each in _operands(node)
+        for text, shape in _shapes(each, frame, shapes, file)
+    ]
+    failure = Failure(file, line, _text(node), place, parts, exception)
+    _compare(failure, node, frame)
+    return failure
+
+
+def crash_of(failure: Failure, dims_of: Callable[[Part], tuple[str, ...] | None], file: str) -> Crash:
+    """A failure in words.
+
+    Args:
+        failure: what happened.
+        dims_of: knows the axes' names of a part, perhaps.
+        file: what to call the file.
+    """
+    operands = [Operand(part.text, dims_of(part), part.shape) for part in failure.parts]
+    error = traceback.format_exception_only(failure.exception)[-1].strip().split("\n")[0]
+    disagreement = _in_words(failure, operands)
+    return Crash(file, failure.line, failure.expression, operands, disagreement, error)
+
+
+def _tracebacks(tb: TracebackType | None) -> Iterator[TracebackType]:
+    while tb is not None:
+        yield tb
+        tb = tb.tb_next
+
+
+def _node_at(file: str, tb: TracebackType) -> ast.expr | None:
+    """The expression whose evaluation raised: Python knows its first and last line and column."""
+    positions = list(tb.tb_frame.f_code.co_positions())
+    line, end_line, column, end_column = positions[tb.tb_lasti // 2]
+    if None in (line, end_line, column, end_column):
+        return None
+    tree = ast.parse("".join(linecache.getlines(file)))
+    ends_here = [
+        node
+        for node in ast.walk(tree)
+        if isinstance(node, ast.expr)
+        and (node.end_lineno, node.end_col_offset) == (end_line, end_column)
+        and (node.lineno, node.col_offset) <= (line, column)
+        and isinstance(node, ast.Call | ast.BinOp | ast.UnaryOp | ast.Compare | ast.Subscript)
+    ]
+    return max(ends_here, key=lambda node: (node.lineno, node.col_offset), default=None)
+
+
+def _operands(node: ast.expr) -> Iterator[ast.expr]:
+    """What goes into an expression, from left to right."""
+    if isinstance(node, ast.BinOp):
+        yield from (node.left, node.right)
+    elif isinstance(node, ast.UnaryOp):
+        yield node.operand
+    elif isinstance(node, ast.Compare):
+        yield from (node.left, *node.comparators)
+    elif isinstance(node, ast.Subscript):
+        yield from (node.value, node.slice)
+    elif isinstance(node, ast.Call):
+        if isinstance(node.func, ast.Attribute):
+            yield node.func.value
+        for argument in (*node.args, *(keyword.value for keyword in node.keywords)):
+            inner = argument.value if isinstance(argument, ast.Starred) else argument
+            yield from inner.elts if isinstance(inner, ast.List | ast.Tuple) else (inner,)
+
+
+def _shapes(
+    node: ast.expr, frame: FrameType, known: Mapping[Place, Shape], file: str
+) -> Iterator[tuple[str, Shape]]:
+    import torch
+
+    place = (file, *_span(node))
+    if place in known:
+        yield _text(node), tuple(known[place])
+        return
+    value = _value(node, frame)
+    if isinstance(value, torch.Tensor):
+        yield _text(node), tuple(value.shape)
+    elif isinstance(value, list | tuple):
+        for i, each in enumerate(value):
+            if isinstance(each, torch.Tensor):
+                yield f"{_text(node)}[{i}]", tuple(each.shape)
+
+
+def _value(node: ast.expr, frame: FrameType) -> Any:
+    """What a name, or an attribute of one, stands for; nothing else is evaluated."""
+    if isinstance(node, ast.Name):
+        return {**frame.f_globals, **frame.f_locals}.get(node.id)
+    if isinstance(node, ast.Attribute):
+        owner = _value(node.value, frame)
+        return None if owner is None else getattr(owner, node.attr, None)
+    return None
+
+
+def _span(node: ast.expr) -> tuple[int, int, int, int]:
+    return node.lineno, node.end_lineno or 0, node.col_offset, node.end_col_offset or 0
+
+
+def _text(node: ast.expr) -> str:
+    return ast.unparse(node)
+
+
+# Which axes do not fit together.
+
+
+def _compare(failure: Failure, node: ast.expr, frame: FrameType) -> None:
+    """Find out what kind of expression it is, and which pair of axes disagrees."""
+    name = ""
+    if isinstance(node, ast.Call):
+        name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
+        weight = getattr(_value(node.func, frame), "weight", None)
+        if weight is not None and getattr(weight, "ndim", 0) == 2 and failure.parts:
+            weight_part = Part(f"{_text(node.func)}.weight", failure.parts[0].place, tuple(weight.shape))
+            failure.parts.append(weight_part)
+            failure.kind = "contraction"
+            _expect_equal(failure, (0, len(failure.parts[0].shape) - 1), (len(failure.parts) - 1, 1))
+            return
+    shapes = [part.shape for part in failure.parts]
+    if (isinstance(node, ast.BinOp) and isinstance(node.op, ast.MatMult)) or name in PRODUCTS:
+        failure.kind = "contraction"
+        if len(shapes) >= 2:
+            _compare_product(failure, shapes[-2], shapes[-1], len(shapes) - 2)
+    elif isinstance(node, ast.BinOp | ast.Compare) or name.rstrip("_") in BROADCASTS:
+        failure.kind = "broadcast"
+        _compare_broadcast(failure, shapes)
+    elif name in VIEWS:
+        failure.kind = "view"
+    elif name in JOINS:
+        failure.kind = "join"
+        for i, other in enumerate(shapes[1:], start=1):
+            pairs = [axis for axis, (a, b) in enumerate(zip(shapes[0], other, strict=False)) if a != b]
+            if len(pairs) > 1 and not failure.axes:
+                failure.axes = [(0, pairs[0]), (i, pairs[0])]
+    elif name == "einsum":
+        failure.kind = "contraction"
+        _compare_einsum(failure, node)
+
+
+def _compare_product(failure: Failure, left: Shape, right: Shape, first: int) -> None:
+    if not left or not right:
+        return
+    row = max(len(right) - 2, 0)
+    _expect_equal(failure, (first, len(left) - 1), (first + 1, row))
+    if failure.axes:
+        return
+    for i in range(3, min(len(left), len(right)) + 1):
+        if left[-i] != right[-i] and 1 not in (left[-i], right[-i]):
+            failure.kind = "broadcast"
+            failure.axes = [(first, len(left) - i), (first + 1, len(right) - i)]
+            return
+
+
+def _compare_broadcast(failure: Failure, shapes: list[Shape]) -> None:
+    for i, left in enumerate(shapes):
+        for j, right in enumerate(shapes[:i]):
+            for back in range(1, min(len(left), len(right)) + 1):
+                if left[-back] != right[-back] and 1 not in (left[-back], right[-back]):
+                    failure.axes = [(j, len(right) - back), (i, len(left) - back)]
+                    return
+
+
+def _compare_einsum(failure: Failure, node: ast.expr) -> None:
+    equation = node.args[0] if isinstance(node, ast.Call) and node.args else None
+    if not isinstance(equation, ast.Constant) or not isinstance(equation.value, str):
+        return
+    seen: dict[str, tuple[int, int]] = {}
+    terms = equation.value.replace(" ", "").split("->")[0].split(",")
+    for i, (letters, part) in enumerate(zip(terms, failure.parts, strict=False)):
+        for axis, letter in enumerate(letters if "." not in letters else ""):
+            if axis >= len(part.shape):
+                return
+            first = seen.setdefault(letter, (i, axis))
+            if failure.parts[first[0]].shape[first[1]] != part.shape[axis]:
+                failure.axes = [first, (i, axis)]
+                return
+
+
+def _expect_equal(failure: Failure, one: tuple[int, int], other: tuple[int, int]) -> None:
+    sizes = [failure.parts[part].shape[axis] for part, axis in (one, other)]
+    if sizes[0] != sizes[1]:
+        failure.axes = [one, other]
+
+
+def _in_words(failure: Failure, operands: list[Operand]) -> str | None:
+    if failure.kind == "view" and operands:
+        source = operands[0]
+        asked = re.search(r"shape '?\[?([-\d, ]+)\]?'? is invalid", str(failure.exception))
+        wanted = [int(size) for size in asked[1].split(",")] if asked else []
+        count = " · ".join(map(str, source.shape)) + f" = {prod(source.shape)}"
+        fixed = prod(size for size in wanted if size > 0)
+        if wanted:
+            into = "×".join("?" if size < 0 else str(size) for size in wanted)
+            what = "does not divide by" if -1 in wanted else "is not"
+            return f"{source.text} has {count} elements, which {what} {fixed}, of {into}"
+        return f"{source.text} has {count} elements"
+    if not failure.axes:
+        return None
+    (one, axis), (other, other_axis) = failure.axes
+    first, second = (_axis_in_words(operands[one], axis), _axis_in_words(operands[other], other_axis))
+    why = {"contraction": "they are multiplied over", "join": "joined, they must be equal"}
+    because = why.get(failure.kind, "side by side, they must be equal, or 1")
+    return f"{first} and {second} disagree: {because}"
+
+
+def _axis_in_words(operand: Operand, axis: int) -> str:
+    name = f"{operand.dims[axis]} " if operand.dims and not operand.dims[axis].isdigit() else ""
+    return f"axis {axis} of {operand.text} ({name}{operand.shape[axis]})"

@@ -1,0 +1,449 @@
+"""What looks wrong in attention that runs: found out from its operators while it does.
+
+Each tensor that comes from a matrix product or a softmax carries a note of that, which follows
+it through views, masks, scalings and casts, until it is used: a product's output that gets into
+a softmax were scores; a softmax's output that gets into a product was attention.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import sys
+import weakref
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, replace
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from attnscope.results import Finding, Step
+from attnscope.units import bytes_text
+
+if TYPE_CHECKING:
+    from attnscope.tracing.inference import Inferred
+
+LARGE = 64 * 2**20
+"""Bytes from which on a silent copy is worth telling."""
+
+HIDDEN = -1e4
+"""Scores of this, or less, hide a key."""
+
+Line = tuple[str, int]
+"""A file, and a line of it."""
+
+
+@dataclass(frozen=True)
+class Note:
+    """Where a tensor comes from.
+
+    Attributes:
+        factor: what it was multiplied with since it was projected, by plain numbers; None if unknown.
+        width: over how many elements its product was; None if it comes from none.
+        sums_to_one: the axis along which a softmax made it sum to one.
+        dropped: whether dropout went over it since.
+        changed: the line that changed single elements of it since.
+        noise: whether it is what dropout multiplies with.
+        line: of the softmax.
+    """
+
+    factor: float | None = 1.0
+    width: int | None = None
+    sums_to_one: int | None = None
+    dropped: bool = False
+    changed: Line | None = None
+    noise: bool = False
+    line: Line | None = None
+
+
+PLAIN = Note()
+
+# Positions of the two factors in a product's arguments.
+PRODUCTS = {"mm": (0, 1), "bmm": (0, 1), "addmm": (1, 2), "baddbmm": (1, 2), "mv": (0, 1), "dot": (0, 1)}
+SOFTMAXES = {"_softmax", "_safe_softmax"}
+FUSED = re.compile(r"_scaled_dot_product_\w*attention\w*|_fused_sdp_choice")
+SAME = {"clone", "detach", "alias", "_to_copy", "contiguous", "lift_fresh", "_conj", "positive"}
+VIEWS = {"view", "_unsafe_view", "reshape", "_reshape_alias"}
+MASKS = {"masked_fill", "where", "add", "sub"}
+COPIES = {"clone", "copy_", "contiguous", "_to_copy"}
+
+
+class Watcher:
+    """Is told of every operator and of every row of one run, and notes what looks wrong.
+
+    Args:
+        files: the files whose lines findings name.
+    """
+
+    def __init__(self, files: Collection[str]) -> None:
+        self.files = files
+        self.findings: list[Finding] = []
+        self.amounts: dict[tuple, float] = {}  # each scale and its width, by line
+        self.has_nan = False
+        self._notes: dict[int, tuple[weakref.ref[torch.Tensor], Note]] = {}
+
+    # Called by the recorder.
+
+    def operator(self, func: Any, args: tuple, kwargs: dict, out: Any) -> None:
+        """An ATen operator has run."""
+        name: str = func._overloadpacket.__name__
+        if name in COPIES:
+            self._copied(name, args, out)
+        rule = _rule(name.rstrip("_") if name.endswith("_") and name[0] != "_" else name)
+        if rule is not None:
+            rule(self, args, kwargs, out)
+
+    def row(self, step: Step, tensor: torch.Tensor) -> None:
+        """A tensor has got its name: does it have values that are no numbers?"""
+        if self.has_nan or step.view_of or step.same_as or tensor.device.type == "meta":
+            return
+        if not tensor.is_floating_point() or tensor.layout is not torch.strided:
+            return
+        total = tensor.detach().sum(
+            dtype=torch.float64 if tensor.dtype == torch.float64 else torch.float32
+        )
+        if math.isfinite(value := float(total)) or value == -math.inf:
+            return
+        nan, inf = int(tensor.isnan().sum()), int((tensor == math.inf).sum())
+        if nan or inf:
+            self.has_nan = True
+            what = " and ".join(f"{n} {word}" for n, word in ((nan, "NaN"), (inf, "inf")) if n)
+            made = "is given with" if step.how == "input" else "is the first to have"
+            self._find(
+                f"{step.name} {made} {what} among its {tensor.numel()} values",
+                (step.file or "", step.line or 0),
+            )
+
+    # Notes.
+
+    def _note(self, tensor: Any) -> Note:
+        known = self._notes.get(id(tensor))
+        return known[1] if known is not None and known[0]() is tensor else PLAIN
+
+    def _set(self, tensor: Any, note: Note) -> None:
+        if isinstance(tensor, torch.Tensor) and (note is not PLAIN or id(tensor) in self._notes):
+            self._notes[id(tensor)] = weakref.ref(tensor), note
+
+    def _where(self) -> Line:
+        """The line of the source that is running."""
+        frame = sys._getframe(2)
+        while frame is not None and frame.f_code.co_filename not in self.files:
+            frame = frame.f_back  # type: ignore[assignment]
+        return (frame.f_code.co_filename, frame.f_lineno) if frame is not None else ("", 0)
+
+    def _find(self, message: str, line: Line) -> None:
+        finding = Finding(message, line[1] or None)
+        if finding not in self.findings:
+            self.findings.append(finding)
+
+    # Products: here scores are made, and attention is used.
+
+    def product(self, a: torch.Tensor, b: torch.Tensor, out: Any) -> None:
+        """Two tensors were multiplied over the last axis of the one and the last but one of the other."""
+        left, right = self._note(a), self._note(b)
+        self._used(a, left, a.dim() - 1)
+        self._used(b, right, max(b.dim() - 2, 0))
+        factor = None if None in (left.factor, right.factor) else left.factor * right.factor
+        if left.sums_to_one is None and right.sums_to_one is None:
+            self._set(out, Note(factor=factor, width=a.shape[-1]))
+
+    def _used(self, weights: torch.Tensor, note: Note, axis: int) -> None:
+        """Attention is multiplied with values, over one of its axes."""
+        if note.sums_to_one is None:
+            return
+        if note.sums_to_one != axis:
+            shape = "×".join(map(str, weights.shape))
+            self._find(
+                f"the softmax is over axis {note.sums_to_one - weights.dim()} of {shape}, but line"
+                f" {self._where()[1]} sums over axis {axis - weights.dim()}: the weights of one query do"
+                " not sum to one. Was another dim of the softmax meant?",
+                note.line or self._where(),
+            )
+        elif note.changed and not note.dropped and weights.device.type != "meta":
+            sums = weights.detach().sum(dim=axis, dtype=torch.float32)
+            far = int(((sums - 1).abs() > 1e-2).sum())
+            if far:
+                self._find(
+                    f"{far} of {sums.numel()} rows of attention do not sum to one: they are changed"
+                    f" after the softmax (they sum to {float(sums.min()):.3g} to {float(sums.max()):.3g})."
+                    " A mask belongs before it",
+                    note.changed,
+                )
+
+    def softmax(self, x: torch.Tensor, dim: int, out: torch.Tensor) -> None:
+        """Scores become attention, perhaps."""
+        note, line = self._note(x), self._where()
+        axis = dim % max(x.dim(), 1)
+        if note.width is not None:
+            self._scaled(note, line)
+        if x.device.type != "meta" and x.numel():
+            blind = x.detach().amax(dim=axis) <= HIDDEN
+            if bool(blind.any()):
+                self._find(
+                    f"{int(blind.sum())} of {blind.numel()} rows see no key: a mask hides all of them,"
+                    " and their attention means nothing",
+                    line,
+                )
+        self._set(out, Note(sums_to_one=axis, line=line))
+
+    def fused(self, args: tuple, kwargs: dict) -> None:
+        """Scores and attention in one operator."""
+        query, key = args[0], args[1]
+        note, other = self._note(query), self._note(key)
+        if None in (note.factor, other.factor):
+            return
+        scale = kwargs.get("scale")
+        scale = query.shape[-1] ** -0.5 if scale is None else scale
+        factor = scale * note.factor * other.factor
+        self._scaled(Note(factor=factor, width=query.shape[-1]), self._where())
+
+    def _scaled(self, note: Note, line: Line) -> None:
+        if note.factor not in (None, 0.0, 1.0):
+            turn = sum(1 for kind, where, _ in self.amounts if (kind, where) == ("scale", line))
+            self.amounts["scale", line, turn] = note.factor  # type: ignore[assignment]
+            self.amounts["width", line, turn] = note.width or 0
+
+    # Copies.
+
+    def _copied(self, name: str, args: tuple, out: Any) -> None:
+        source = args[1] if name == "copy_" else args[0]
+        if not isinstance(out, torch.Tensor) or not isinstance(source, torch.Tensor):
+            return
+        size = out.numel() * out.element_size()
+        if size < LARGE or name == "copy_" or (name == "_to_copy" and source.dtype != out.dtype):
+            return
+        line = self._where()
+        expanded = any(
+            stride == 0 and n > 1 for stride, n in zip(source.stride(), source.shape, strict=True)
+        )
+        what = (
+            "its expanded input, which took no memory of its own"
+            if expanded
+            else "what lies otherwise in memory"
+        )
+        self._find(f"this copies {bytes_text(size)}: {what}. It may be wanted", line)
+
+    # What a note goes through.
+
+    def keeps(self, x: Any, out: Any) -> None:
+        """The same values, in the same axes."""
+        self._set(out, self._note(x))
+
+    def moves(self, x: Any, out: Any, axes: list[int]) -> None:
+        """The same values; axis i of the output is axis `axes[i]` of the input, or new if that is -1."""
+        note = self._note(x)
+        if note.sums_to_one is not None:
+            axis = axes.index(note.sums_to_one) if note.sums_to_one in axes else None
+            note = replace(note, sums_to_one=axis)
+        self._set(out, note)
+
+    def viewed(self, x: torch.Tensor, out: torch.Tensor) -> None:
+        """The same values in another shape: an axis is found again by what stands behind it."""
+        note = self._note(x)
+        axis = note.sums_to_one
+        if axis is not None:
+            behind = math.prod(x.shape[axis + 1 :])
+            same = [
+                i
+                for i, size in enumerate(out.shape)
+                if size == x.shape[axis] and math.prod(out.shape[i + 1 :]) == behind
+            ]
+            note = replace(note, sums_to_one=same[0]) if same else PLAIN
+        self._set(out, note)
+
+    def times(self, x: Any, y: Any, out: Any, *, divided: bool = False) -> None:
+        """Multiplied or divided, with a number or a tensor."""
+        if not isinstance(x, torch.Tensor):
+            x, y = y, x
+        note = self._note(x)
+        number = _number(y)
+        if number is not None:
+            factor = note.factor
+            if factor is not None:
+                factor = (factor / number if divided else factor * number) if number else 0.0
+            changed = note.changed
+            if note.sums_to_one is not None and not note.dropped and number != 1:
+                changed = changed or self._where()
+            self._set(out, replace(note, factor=factor, changed=changed))
+            return
+        other = self._note(y)
+        if other.noise or note.noise:
+            kept = note if other.noise else other
+            self._set(out, replace(kept, dropped=True) if kept.sums_to_one is not None else kept)
+        elif note.sums_to_one is not None or other.sums_to_one is not None:
+            first = note if note.sums_to_one is not None else other
+            if divided:  # made to sum to one again
+                self._set(out, PLAIN)
+            else:
+                self._set(out, replace(first, changed=first.changed or self._where()))
+        else:  # by a norm, by positions: what it amounts to is not known
+            known = note.factor not in (None, 1.0) or other.factor not in (None, 1.0)
+            self._set(out, Note(factor=None) if known or divided else PLAIN)
+
+    def masked(self, args: tuple, out: Any) -> None:
+        """A mask is added, or filled in."""
+        tensors = [arg for arg in args if isinstance(arg, torch.Tensor)]
+        notes = [self._note(tensor) for tensor in tensors]
+        attention = [note for note in notes if note.sums_to_one is not None]
+        scores = [note for note in notes if note.width is not None]
+        if attention:
+            self._set(out, replace(attention[0], changed=attention[0].changed or self._where()))
+        elif scores:
+            agree = len({(note.factor, note.width) for note in scores}) == 1
+            self._set(out, scores[0] if agree else replace(scores[0], factor=None))
+        else:
+            factors = {note.factor for note in notes}
+            self._set(out, Note(factor=factors.pop()) if len(factors) == 1 else Note(factor=None))
+
+    def dropped(self, x: Any, out: Any) -> None:
+        """Dropout went over it."""
+        note = self._note(x)
+        self._set(out[0] if isinstance(out, tuple) else out, replace(note, dropped=True))
+
+
+Rule = Callable[[Watcher, tuple, dict, Any], None]
+
+
+@cache
+def _rule(name: str) -> Rule | None:
+    """What becomes of notes in an operator of this name; None: they end there."""
+    if name in PRODUCTS:
+        one, other = PRODUCTS[name]
+        return lambda w, args, kwargs, out: w.product(args[one], args[other], out)
+    if FUSED.fullmatch(name):
+        return None if "choice" in name else lambda w, args, kwargs, out: w.fused(args, kwargs)
+    return _RULES.get(name)
+
+
+def _permuted(w: Watcher, args: tuple, kwargs: dict, out: Any) -> None:
+    w.moves(args[0], out, [axis % args[0].dim() for axis in args[1]])
+
+
+def _transposed(w: Watcher, args: tuple, kwargs: dict, out: Any) -> None:
+    axes = list(range(args[0].dim()))
+    if axes:
+        one, other = (args[1], args[2]) if len(args) > 2 else (0, -1)
+        axes[one], axes[other] = axes[other], axes[one]
+    w.moves(args[0], out, axes)
+
+
+def _unsqueezed(w: Watcher, args: tuple, kwargs: dict, out: Any) -> None:
+    axes = list(range(args[0].dim()))
+    axes.insert(args[1] % (len(axes) + 1), -1)
+    w.moves(args[0], out, axes)
+
+
+def _expanded(w: Watcher, args: tuple, kwargs: dict, out: Any) -> None:
+    new = out.dim() - args[0].dim()
+    w.moves(args[0], out, [-1] * new + list(range(args[0].dim())))
+
+
+def _selected(w: Watcher, args: tuple, kwargs: dict, out: Any) -> None:
+    axis = args[1] % args[0].dim()
+    w.moves(args[0], out, [each for each in range(args[0].dim()) if each != axis])
+
+
+def _sliced(w: Watcher, args: tuple, kwargs: dict, out: Any) -> None:
+    axis = (args[1] if len(args) > 1 else 0) % args[0].dim()
+    if w._note(args[0]).sums_to_one == axis and out.shape != args[0].shape:
+        return  # a part of each row, as where a sink is cut off
+    w.keeps(args[0], out)
+
+
+_RULES: dict[str, Rule] = {
+    "_softmax": lambda w, args, kwargs, out: w.softmax(args[0], args[1], out),
+    "_safe_softmax": lambda w, args, kwargs, out: w.softmax(args[0], args[1], out),
+    **dict.fromkeys(SAME, lambda w, args, kwargs, out: w.keeps(args[0], out)),
+    **dict.fromkeys(VIEWS, lambda w, args, kwargs, out: w.viewed(args[0], out)),
+    **dict.fromkeys(MASKS, lambda w, args, kwargs, out: w.masked(args, out)),
+    "permute": _permuted,
+    "transpose": _transposed,
+    "t": _transposed,
+    "unsqueeze": _unsqueezed,
+    "expand": _expanded,
+    "select": _selected,
+    "slice": _sliced,
+    "mul": lambda w, args, kwargs, out: w.times(args[0], args[1], out),
+    "div": lambda w, args, kwargs, out: w.times(args[0], args[1], out, divided=True),
+    "tanh": lambda w, args, kwargs, out: w.keeps(args[0], out),
+    "native_dropout": lambda w, args, kwargs, out: w.dropped(args[0], out),
+    "bernoulli": lambda w, args, kwargs, out: w._set(out, Note(noise=True)),
+}
+
+
+def _number(value: Any) -> float | None:
+    """A plain number, or a tensor that holds one and was computed from none."""
+    if isinstance(value, torch.Tensor):
+        if (
+            value.dim()
+            or value.device.type == "meta"
+            or not value.is_floating_point()
+            or value.requires_grad
+        ):
+            return None
+        return float(value)
+    return float(value) if isinstance(value, int | float) else None
+
+
+# The scale, once it is known what the sizes are.
+
+
+def scale_findings(inferred: Inferred, texts: Callable[[Line], str]) -> list[Finding]:
+    """Findings: scores whose scale is not 1/√(the width that they are multiplied over).
+
+    No scale at all (T5 has none) is a choice, and so is a multiple that is the same at all sizes, unless
+    it is 1/√ of another size, a power of the width, or a number that stands in that line.
+
+    Args:
+        inferred: what is known of sizes, with the scales that were seen in each run.
+        texts: the source of a line.
+    """
+    findings = []
+    for key in [key for key in inferred.runs[0].amounts if key[0] == "scale"]:
+        scales = inferred.amount(key)
+        widths = inferred.amount(("width", *key[1:]))[: len(scales)]
+        under = [scale**-2 for scale in scales]  # 1/√ of what the scale is
+        if abs(under[0] / widths[0] - 1) < 1e-2:
+            continue
+        contracted = inferred.symbols.explain([int(width) for width in widths])
+        what = _origin(inferred, scales, under, widths, contracted, texts(key[1]))
+        if what is None:
+            continue
+        is_width = (
+            f"{widths[0]:g}" if contracted == f"{widths[0]:g}" else f"{contracted} = {widths[0]:g}"
+        )
+        message = (
+            f"the scores are multiplied by {scales[0]:.4g}, which is {what}, but {is_width} is what they"
+            f" are multiplied over: 1/√{widths[0]:g} = {widths[0] ** -0.5:.4g}"
+        )
+        finding = Finding(message, key[1][1])
+        if finding not in findings:
+            findings.append(finding)
+    return findings
+
+
+def _origin(
+    inferred: Inferred, scales: Any, under: list[float], widths: Any, contracted: str, text: str
+) -> str | None:
+    """What a scale is made of, if it is something that it should not be."""
+    whole = [round(each) for each in under]
+    if all(n > 1 and abs(n / each - 1) < 1e-3 for n, each in zip(whole, under, strict=True)):
+        name = inferred.symbols.explain(whole)
+        if not name.isdigit() and name != contracted and not name.startswith(tuple("0123456789")):
+            return f"1/√({name}) = 1/√{whole[0]}"
+        if name.isdigit() and len(inferred.runs) == 1 and whole[0] in _sizes(inferred):
+            return f"1/√{whole[0]}"
+    if all(abs(each / width**2 - 1) < 1e-3 for each, width in zip(under, widths, strict=True)):
+        return f"1/{widths[0]:g} without a root"
+    if all(abs(each * width - 1) < 1e-3 for each, width in zip(under, widths, strict=True)):
+        return f"√{widths[0]:g}, not 1/√{widths[0]:g}"
+    numbers = [float(n) for n in re.findall(r"(?<![\w.])\d+(?:\.\d*)?(?:e-?\d+)?", text)]
+    wanted = (scales[0], 1 / scales[0], under[0], 1 / under[0])
+    if any(n > 0 and n != 1 and abs(n / each - 1) < 1e-3 for n in numbers for each in wanted):
+        return "a number that stands in that line"
+    return None
+
+
+def _sizes(inferred: Inferred) -> set[int]:
+    return {size for step in inferred.runs[0].steps for size in step.shape}

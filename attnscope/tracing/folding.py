@@ -1,0 +1,56 @@
+"""Folds what a loop made again and again."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from attnscope.results import Step
+
+LONGEST = 200
+"""A loop's body of more steps than this is not folded."""
+
+
+def folded(steps: Sequence[Step]) -> list[Step]:
+    """The steps, with one turn of each loop in place of all turns that made the same.
+
+    Each step says how many `times` it was made. Loops in loops are folded from the inside out.
+
+    >>> from attnscope.results import Step
+    >>> def step(name):
+    ...     return Step(name, None, (2,), "float32", "…", 8)
+    >>> [(s.name, s.times) for s in folded([step(name) for name in "x ab ab ab y".replace(" ", "")])]
+    [('x', 1), ('a', 3), ('b', 3), ('y', 1)]
+    """
+    result = list(steps)
+    length = 1
+    while length <= min(LONGEST, len(result) // 2):
+        once = _fold_bodies(result, length)
+        length = length + 1 if len(once) == len(result) else 1
+        result = once
+    return result
+
+
+def _fold_bodies(steps: list[Step], length: int) -> list[Step]:
+    """Fold bodies of one length."""
+    keys = [_key(step) for step in steps]
+    result: list[Step] = []
+    start = 0
+    while start < len(steps):
+        body, end = keys[start : start + length], start + length
+        while keys[end : end + length] == body and len(body) == length:
+            end += length
+        turns = (end - start) // length
+        if turns > 1:
+            result += [replace(step, times=step.times * turns) for step in steps[start : start + length]]
+            start = end
+        else:
+            result.append(steps[start])
+            start += 1
+    return result
+
+
+def _key(step: Step) -> tuple:
+    """What must be equal for a turn to be the same as another."""
+    where = step.file, step.line, step.name, step.depth, step.times
+    return *where, step.dims, step.shape, step.dtype, step.bytes, step.flops, step.fresh_bytes, step.strides

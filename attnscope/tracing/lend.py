@@ -1,0 +1,129 @@
+"""Lends rewritten code to functions that are already there, and takes it back.
+
+Only code objects are used, so whoever holds a function (a class, a decorator, another module)
+runs the rewritten one, and nothing is imported twice. A relay is a constant of that code: no
+name is needed for it, traces may be nested, and a closure that outlives the trace that it was
+made in goes on to work.
+"""
+
+from __future__ import annotations
+
+import gc
+import sys
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
+from types import CodeType, FunctionType
+from typing import TYPE_CHECKING, Any
+
+from attnscope.tracing.rewrite import RELAY, Rewritten
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from attnscope.tracing.recorder import Recorder
+
+
+class Relay:
+    """What rewritten code calls: hands on to a recorder, or does nothing while there is none."""
+
+    __slots__ = ("begin", "end", "enter", "leave", "part")
+
+    enter: Callable[[int], None]
+    leave: Callable[[], None]
+    begin: Callable[[int], int]
+    end: Callable[[int, int | None, Any], Any]
+    part: Callable[[int, Any], Any]
+
+    def __init__(self) -> None:
+        self.detach()
+
+    def attach(self, recorder: Recorder) -> None:
+        """Hand on to this recorder from now on."""
+        for name in self.__slots__:
+            setattr(self, name, getattr(recorder, name))
+
+    def detach(self) -> None:
+        """Do nothing from now on."""
+        self.enter = lambda site: None
+        self.leave = lambda: None
+        self.begin = lambda site: 0
+        self.end = lambda site, mark, value: value
+        self.part = lambda site, value: value
+
+
+@contextmanager
+def lent(code: Rewritten, relay: Relay, compiled: Collection[FunctionType] = ()) -> Iterator[None]:
+    """Run functions rewritten, reporting to `relay`, while the context lasts.
+
+    A function is left alone if its code is not what its source says, because the file has
+    changed since it was imported.
+
+    Args:
+        code: the rewritten source.
+        relay: gets what the functions report.
+        compiled: functions that are left alone, because torch compiles them.
+    """
+    codes = {key: with_relay(relay, each) for key, each in code.codes.items()}
+    files = {file for file, *_ in codes}
+    lent: list[tuple[FunctionType, CodeType]] = []
+    for function in gc.get_objects():
+        if type(function) is FunctionType and function.__code__.co_filename in files:
+            old = function.__code__
+            key = old.co_filename, old.co_qualname, old.co_firstlineno
+            if key in codes and function not in compiled and _same(old, code.originals[key]):
+                lent.append((function, old))
+                function.__code__ = codes[key]
+    try:
+        yield
+    finally:
+        ours = {id(new) for new in codes.values()}
+        for function, old in lent:
+            if id(function.__code__) in ours:  # else a trace that began later has it
+                function.__code__ = old
+
+
+def compiled_functions() -> set[FunctionType]:
+    """The functions that `torch.compile` compiles: it would compile our recording calls with them."""
+    if "torch._dynamo" not in sys.modules:
+        return set()
+    from torch import nn
+
+    functions: set[FunctionType] = set()
+    modules: list[nn.Module] = []
+    for each in gc.get_objects():
+        if type(each) is FunctionType and "_torchdynamo_orig_callable" in each.__dict__:
+            original = each.__dict__["_torchdynamo_orig_callable"]
+            original = getattr(original, "__func__", original)
+            functions |= {original} if isinstance(original, FunctionType) else set()
+        elif isinstance(each, nn.Module) and (compiled_module(each) is not None):
+            modules += compiled_module(each).modules()  # type: ignore[union-attr]
+    for owner in {base for module in modules for base in type(module).__mro__}:
+        functions |= {each for each in vars(owner).values() if isinstance(each, FunctionType)}
+    return functions
+
+
+def compiled_module(module: nn.Module) -> nn.Module | None:
+    """The module that runs compiled when this one is called; None for what is not compiled."""
+    if module.__dict__.get("_compiled_call_impl") is not None:
+        return module
+    return module._modules.get("_orig_mod") if type(module).__name__ == "OptimizedModule" else None
+
+
+def with_relay(relay: Relay, code: CodeType) -> CodeType:
+    """The code, and all code in it, with a relay in its place."""
+    constants: list[Any] = list(code.co_consts)
+    for i, constant in enumerate(constants):
+        if isinstance(constant, CodeType):
+            constants[i] = with_relay(relay, constant)
+        elif isinstance(constant, str) and constant == RELAY:
+            constants[i] = relay
+    return code.replace(co_consts=tuple(constants))
+
+
+def _same(code: CodeType, original: CodeType) -> bool:
+    """Whether code is what its source says, or what another trace has made of it."""
+    if any(isinstance(constant, Relay) for constant in code.co_consts):
+        return code.co_freevars == original.co_freevars
+    return (code.co_code, code.co_names, code.co_varnames, code.co_freevars) == (
+        *(original.co_code, original.co_names, original.co_varnames, original.co_freevars),
+    )

@@ -1,0 +1,145 @@
+"""A target whose code is rewritten, ready to be recorded again and again."""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from inspect import CO_ASYNC_GENERATOR, CO_COROUTINE, CO_GENERATOR
+from types import FunctionType
+from typing import TYPE_CHECKING, Any
+
+from attnscope.errors import SourceError
+from attnscope.results import Source
+from attnscope.tracing.lend import Relay, compiled_functions, compiled_module, lent
+from attnscope.tracing.rewrite import Site, rewrite
+
+if TYPE_CHECKING:
+    from attnscope.tracing.recorder import Recorder
+
+
+class Session:
+    """While this context lasts, a target and all functions of its file run rewritten.
+
+    Args:
+        target: a function, a class with a `forward` (or a `__call__`), or an instance of one.
+        follow: modules whose functions are recorded too, by name; `package` stands for all of its
+            modules that are imported.
+        parts: whether expressions in the middle of others get rows too, named `…`.
+
+    Raises:
+        SourceError: the source of one of them is not to be had, or not what was imported.
+    """
+
+    def __init__(self, target: Any, *, follow: Sequence[str] = (), parts: bool = False) -> None:
+        self.function = function_of(target)
+        self.file = self.function.__code__.co_filename
+        self.line = self.function.__code__.co_firstlineno
+        compiled = compiled_functions()
+        self.compiled = self.function in compiled or _is_compiled(target)
+        self.relay = Relay()
+        self.stack = ExitStack()
+        self.sites: tuple[Site, ...] = ()
+        if not self.compiled:
+            code = rewrite(dict.fromkeys([self.file, *_files_of(follow)]), parts=parts)
+            self.sites = code.sites
+            before = self.function.__code__
+            self.stack.enter_context(lent(code, self.relay, compiled))
+            if self.function.__code__ is before:
+                self.stack.close()
+                raise SourceError(
+                    f"the source of {self.function.__qualname__} in {self.file}"
+                    " is not what was imported: it has changed since.",
+                    hint="start anew, so that the code that runs is the code in the file",
+                )
+
+    def __enter__(self) -> Session:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.relay.detach()
+        self.stack.close()
+
+    @contextmanager
+    def recording(self, **options: Any) -> Iterator[Recorder]:
+        """Record the first call of the target inside of this context; the options are the Recorder's."""
+        from attnscope.tracing.recorder import Recorder
+
+        recorder = Recorder(self.sites, self.file, self.line, **options)
+        self.relay.attach(recorder)
+        try:
+            yield recorder
+        finally:
+            recorder.done = True
+            self.relay.detach()
+
+    def sources(self, recorder: Recorder) -> list[Source]:
+        """The source of every function that ran while it was recorded."""
+        import linecache
+
+        sources = []
+        for function in recorder.functions.values():
+            lines = linecache.getlines(function.file)[function.line - 1 : function.place[2]]
+            file = None if function.file == self.file else function.file
+            sources.append(Source(function.how, function.line, "".join(lines).rstrip(), file))
+        return sources
+
+
+def function_of(target: Any) -> FunctionType:
+    """The function that runs when `target` is called.
+
+    Raises:
+        SourceError: it is not written in Python, or suspends.
+    """
+    if _is_compiled(target) and not isinstance(target, FunctionType):
+        target = compiled_module(target)
+    if not inspect.isroutine(target):
+        of_instance = None if isinstance(target, type) else vars(target).get("forward")
+        owner = target if isinstance(target, type) else type(target)
+        target = of_instance or getattr(owner, "forward", None) or owner.__call__
+    target = inspect.unwrap(target)
+    target = getattr(target, "__func__", target)
+    if not isinstance(target, FunctionType):
+        raise SourceError(
+            f"cannot trace {target!r}: it is not written in Python.",
+            hint="trace the Python function or module that calls it",
+        )
+    suspends = CO_GENERATOR | CO_COROUTINE | CO_ASYNC_GENERATOR
+    if target.__code__.co_flags & suspends or target.__name__ == "<lambda>":
+        raise SourceError(
+            f"cannot trace {target.__qualname__}: it is a generator, a coroutine or a lambda.",
+            hint="trace the function that calls it: what it names is recorded there",
+        )
+    return target
+
+
+def _is_compiled(target: Any) -> bool:
+    """Whether calling it runs what `torch.compile` has made of it."""
+    if "torch._dynamo" not in sys.modules:
+        return False
+    from torch import nn
+
+    if isinstance(target, nn.Module):
+        return compiled_module(target) is not None
+    return "_torchdynamo_orig_callable" in getattr(target, "__dict__", {})
+
+
+def _files_of(modules: Sequence[str]) -> list[str]:
+    """The files of modules, and of all modules under packages."""
+    from importlib import import_module
+
+    files = []
+    for name in modules:
+        try:
+            import_module(name)
+        except ImportError as error:
+            raise SourceError(
+                f"there is no module {name} to follow: {error}.",
+                hint="a module's name, such as torch.nn.modules.linear",
+            ) from error
+        for other, module in list(sys.modules.items()):
+            file = getattr(module, "__file__", None) or ""
+            if (other == name or other.startswith(f"{name}.")) and file.endswith(".py"):
+                files.append(file)
+    return files

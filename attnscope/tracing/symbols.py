@@ -1,0 +1,110 @@
+"""Says what a size is, from how it changes when the sizes that have names change."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from fractions import Fraction
+from itertools import combinations, combinations_with_replacement
+from math import prod
+
+Sizes = Sequence[int | float]
+"""What one size was in each of several runs."""
+
+LARGEST_FACTOR = 64
+"""A number of more than this in front of a name explains nothing."""
+
+
+class Symbols:
+    """The names that sizes have, each with what it stood for in every run.
+
+    Args:
+        sizes: by name; in the order in which they were said, which is how well they are liked.
+
+    >>> symbols = Symbols({"n_Q": (32, 7, 11), "d_feat": (200, 65, 119), "n_head": (5, 5, 7)})
+    >>> [
+    ...     symbols.explain(v)
+    ...     for v in [(32, 7, 11), (40, 13, 17), (600, 195, 357), (3, 3, 3), (33, 8, 12)]
+    ... ]
+    ['n_Q', 'd_feat/n_head', '3·d_feat', '3', 'n_Q+1']
+    """
+
+    def __init__(self, sizes: Mapping[str, Sizes]) -> None:
+        self.sizes = {name: tuple(each) for name, each in sizes.items()}
+        self.runs = max((len(each) for each in sizes.values()), default=1)
+        self._known: dict[tuple, str] = {}
+
+    def explain(self, sizes: Sizes) -> str:
+        """A size as a name, a product or quotient of names, or a sum; else as the number it is first.
+
+        Args:
+            sizes: what it was in each run.
+        """
+        key = tuple(sizes)
+        if key not in self._known:
+            self._known[key] = self._name(key) or self._product(key) or self._sum(key) or f"{key[0]:g}"
+        return self._known[key]
+
+    def _name(self, sizes: tuple) -> str | None:
+        same = [name for name, each in self.sizes.items() if each[: len(sizes)] == sizes]
+        varied = len(set(sizes)) > 1
+        # A size that never changed may be equal to a name by chance: never if it is that of two.
+        return same[0] if same and (varied or (len(same) == 1 and sizes[0] > 3)) else None
+
+    def _product(self, sizes: tuple) -> str | None:
+        if len(set(sizes)) == 1 or 0 in sizes:
+            return None
+        varying = {name: each for name, each in self.sizes.items() if len(set(each)) > 1}
+        best: tuple[tuple, str] | None = None
+        for above, below in _monomials(list(varying)):
+            factor: set[Fraction] = {
+                Fraction(size)
+                * prod(Fraction(varying[name][run]) for name in below)
+                / prod(Fraction(varying[name][run]) for name in above)
+                for run, size in enumerate(sizes)
+            }
+            if len(factor) > 1:
+                continue
+            (number,) = factor
+            if max(number.numerator, number.denominator) > LARGEST_FACTOR:
+                continue
+            cost = (len(above) + len(below) + 2 * (number != 1), number.denominator, len(below))
+            if best is None or cost < best[0]:
+                best = cost, _written(number, above, below)
+        return best and best[1]
+
+    def _sum(self, sizes: tuple) -> str | None:
+        if len(set(sizes)) == 1:
+            return None
+        varying = {name: each for name, each in self.sizes.items() if len(set(each)) > 1}
+        for count in (1, 2, 3):
+            for names in combinations(varying, count):
+                for times in (1, 2) if count == 1 else (1,):
+                    rest = {
+                        size - times * sum(varying[n][run] for n in names)
+                        for run, size in enumerate(sizes)
+                    }
+                    if len(rest) == 1 and abs(number := rest.pop()) <= 4:
+                        text = "+".join(names) if times == 1 else f"{times}·{names[0]}"
+                        return text + (f"{number:+g}" if number else "")
+        for one, other in combinations(varying, 2):
+            for a, b in ((one, other), (other, one)):
+                if all(varying[a][run] - varying[b][run] == size for run, size in enumerate(sizes)):
+                    return f"{a}-{b}"
+        return None
+
+
+def _monomials(names: list[str]) -> list[tuple[tuple[str, ...], tuple[str, ...]]]:
+    """Products of up to three names, over up to two others; the simple ones first."""
+    result = []
+    for below_count in range(3):
+        for above_count in range(1, 4 if len(names) <= 8 else 3):
+            for above in combinations_with_replacement(names, above_count):
+                others = [name for name in names if name not in above]
+                result += [(above, below) for below in combinations(others, below_count)]
+    return sorted(result, key=lambda each: len(each[0]) + len(each[1]))
+
+
+def _written(number: Fraction, above: Sequence[str], below: Sequence[str]) -> str:
+    factors = [str(number.numerator)] if number.numerator != 1 else []
+    divisors = [*below, *([str(number.denominator)] if number.denominator != 1 else [])]
+    return "·".join([*factors, *above]) + "".join(f"/{each}" for each in divisors)

@@ -14,6 +14,7 @@ MAY_IMPORT = {
     "values": {"results"},
     "contracts": {"errors", "results"},
     "attention": {"errors"},
+    "comments": {"errors", "results"},
     "tracing": LOW,
     "verification": LOW,
     "inputs": LOW | {"attention"},

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping
+import time
+from collections.abc import Mapping
 from contextlib import redirect_stdout
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +19,10 @@ if TYPE_CHECKING:
     from attnscope.inputs.subject import Subject
     from attnscope.tracing.inference import Inferred, Run
     from attnscope.tracing.session import Session
+
+
+QUICK = 1.0
+"""Seconds. Code that took less is run on the CPU with other sizes too, which are small; else on meta."""
 
 
 @dataclass(frozen=True)
@@ -113,12 +117,13 @@ def traced(what: Subject, wanted: Wanted) -> Trace:
     with session:
         notices: list[str] = []
         device = wanted.device
+        begun = time.monotonic()
         base = _run(what, session, wanted, None, device)
         if device == "meta" and _needs_values(base):
             device = "cpu"
             notices.append("the code looks at values, which meta has not: it was run on cpu instead")
             base = _run(what, session, wanted, None, device)
-        elsewhere = "meta"
+        elsewhere = "cpu" if device == "cpu" and time.monotonic() - begun < QUICK else "meta"
 
         def attempt(sizes: dict[str, int]) -> Run:
             nonlocal elsewhere
@@ -143,7 +148,9 @@ def traced(what: Subject, wanted: Wanted) -> Trace:
         device=device,
         dtype=what.dtype,
         seed=wanted.seed,
-        steps=base.steps if wanted.stats or wanted.output.show or wanted.output.save else folded(base.steps),
+        steps=base.steps
+        if wanted.stats or wanted.output.show or wanted.output.save
+        else folded(base.steps),
         notices=notices,
         file=_shown_path(session.file),
     )
@@ -188,15 +195,19 @@ def _run(
     from attnscope.tracing.crash import failure_of
     from attnscope.tracing.findings import Watcher
     from attnscope.tracing.inference import Run
+    from attnscope.tracing.meta import without_compiler
 
     files = {site.file for site in session.sites}
     watcher = Watcher(files)
-    keep: Any = bool(wanted.output.save) or ({wanted.output.selection[0]} if wanted.output.show else False)
+    keep: Any = bool(wanted.output.save) or (
+        {wanted.output.selection[0]} if wanted.output.show else False
+    )
     options = {} if quiet else {"stats": wanted.stats, "keep": keep}
     error: BaseException | None = None
     silence = contextlib.redirect_stdout(io.StringIO()) if quiet else contextlib.nullcontext()
     context = torch.device(device) if device != "cpu" else contextlib.nullcontext()
-    with session.recording(depth=wanted.depth, watch=watcher, **options) as recorder, silence:
+    compiler = without_compiler() if device == "meta" else contextlib.nullcontext()
+    with compiler, session.recording(depth=wanted.depth, watch=watcher, **options) as recorder, silence:
         try:
             built = what.build(sizes, device=device, seed=wanted.seed, train=wanted.train)
             with context:
@@ -207,7 +218,9 @@ def _run(
             error = caught
     failure = failure_of(error, files, recorder.parts) if error is not None else None
     steps, parts = recorder.steps, recorder.parts
-    return Run(steps, parts, watcher.amounts, failure, error, watcher.findings, session.sources(recorder))
+    return Run(
+        steps, parts, watcher.amounts, failure, error, watcher.findings, session.sources(recorder)
+    )
 
 
 def _needs_values(run: Run) -> bool:
@@ -232,7 +245,7 @@ def _words(dims: str) -> list[str]:
 
 
 def _options(inferred: Inferred) -> dict[str, Any]:
-    required = [str(each) for each in inferred.requirements]
+    required = [str(requirement) for requirement, *_ in inferred.refusals] if inferred.complete else []
     return {"where": required} if required else {}
 
 

@@ -110,9 +110,7 @@ def trace(
     ] = False,
     dtype: Annotated[
         str,
-        typer.Option(
-            "--dtype", help="float64, float32, float16 or bfloat16.", rich_help_panel=RUN
-        ),
+        typer.Option("--dtype", help="float64, float32, float16 or bfloat16.", rich_help_panel=RUN),
     ] = "float32",
     device: options.Device = "cpu",
     seed: options.Seed = 0,

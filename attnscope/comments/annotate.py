@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TypeAlias
 
 from attnscope.comments.expressions import parsed
-from attnscope.comments.parse import Claim, Said, said
+from attnscope.comments.parse import ANY, Claim, Said, said
 from attnscope.comments.places import Binding, Code, Place
 from attnscope.errors import FileError, SourceError
 from attnscope.results import Step
@@ -182,7 +182,7 @@ def _made(code: Code, steps: Iterable[Step]) -> dict[Binding, dict[str, list[Dim
         binding = code.binding_of(step)
         if binding is None or binding.argument or step.dims is None:
             continue
-        if all(parsed(dim) for dim in step.dims):
+        if all(dim != ANY and parsed(dim) for dim in step.dims) and "#" not in step.name:
             runs = made.setdefault(binding, {}).setdefault(step.name, [])
             if step.dims not in runs:
                 runs.append(step.dims)
@@ -206,7 +206,8 @@ def _shapes(place: Place, made: dict[Binding, dict[str, list[Dims]]]) -> dict[st
 def _comment(place: Place, shapes: dict[str, list[Dims]], there: str, known: set[str]) -> str:
     """The comment of a place: what is there, with the shapes in it or after it."""
     names = list(dict.fromkeys(binding.name for binding in place.binds))
-    ours = [part for part in said(there, known) if _is_ours(part, names)] if there else []
+    parts = said(there, known, {*names, *shapes}) if there else []
+    ours = [part for part in parts if _is_ours(part, names)]
     texts = {name: " or ".join(_text(dims) for dims in each) for name, each in shapes.items()}
     if ours:
         if _says(ours[-1], shapes, names):

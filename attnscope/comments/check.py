@@ -151,7 +151,7 @@ def _claims(code: Code, known: set[str]) -> Iterator[tuple[Claim, _Subject]]:
     alone = {comment.line for comment in code.comments if comment.alone}
     for comment in code.comments:
         scope = scopes[code.function_at(comment)]
-        for part in said(comment.text, known):
+        for part in said(comment.text, known, {binding.name for binding in scope}):
             if not part.claims[0].names:
                 yield from _unnamed(part, comment, scope)
             for claim in part.claims:

@@ -8,7 +8,7 @@ an arrow, and nothing of an expression may follow it.
 from __future__ import annotations
 
 import re
-from collections.abc import Container, Iterator
+from collections.abc import Collection, Container, Iterator
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
@@ -59,6 +59,7 @@ class Said:
 
 _NAME = r"[^\W\d]\w*(?:\.[^\W\d]\w*|\[[^\[\]]*\])*"
 _NAMES = re.compile(rf"({_NAME}(?:\s*,\s*{_NAME})*)\s*:\s*")
+_COLON = re.compile(r"\s*:\s*")
 _NAMES_OF_OTHERS = {"type"}  # `# type: (int) -> int` is for type checkers
 _LEAD = re.compile(r"(?:->|→|=>|shapes?\s*[:=]|size\s*[:=])\s*")
 _BETWEEN = re.compile(r"\s*(->|→|=>|x|×|@|\*|·|\+|or)\s*(?=[(\[])")
@@ -68,56 +69,57 @@ _AFTER = re.compile(r"\s*$|[,;:.](?:\s|$)|\s+(?!->|→|=>|[@×*·+/]|x\s*[(\[])"
 """What may follow a shape: words, but nothing that makes it a part of an expression."""
 
 
-def said(comment: str, known: Container[str] = ()) -> list[Said]:
+def said(comment: str, known: Container[str] = (), names: Collection[str] = ()) -> list[Said]:
     """What each part of a comment says of shapes, where it says something.
 
     Args:
         comment: with its `#`; another `#` begins another part.
         known: words that are axes. A single word in brackets may be anything else: `(optional)`.
+        names: what has a name there. Other names are understood, too, if they are simple.
     """
     starts = [match.end() for match in re.finditer(r"#+[\s:]*", comment)]
     ends = [match.start() for match in re.finditer(r"\s*#+", comment)][1:]
-    parts = (
-        _part(comment[:end], start, known)
-        for start, end in zip(starts, [*ends, len(comment)], strict=True)
-    )
-    return [part for part in parts if part is not None]
-
-
-def _part(text: str, start: int, known: Container[str]) -> Said | None:
-    """What is said from `start` to the end of a text."""
-    named = _NAMES.match(text, start)
-    is_named = named is not None and not _LEAD.match(text, start)
-    claims, end, plain = [], start, True
-    for claim, claim_end, claim_plain in _claims(text, start, known, named=is_named):
-        claims.append(claim)
-        end, plain = claim_end, plain and claim_plain
-    return Said(start, end, tuple(claims), plain) if claims and _AFTER.match(text, end) else None
+    parts = []
+    for start, end in zip(starts, [*ends, len(comment)], strict=True):
+        claims = list(_claims(comment[:end], start, known, names))
+        if claims and _AFTER.match(comment[:end], claims[-1][1]):
+            whole = tuple(claim for claim, _, _ in claims)
+            parts.append(Said(start, claims[-1][1], whole, all(plain for _, _, plain in claims)))
+    return parts
 
 
 def _claims(
-    text: str, start: int, known: Container[str], *, named: bool
+    text: str, start: int, known: Container[str], names: Collection[str]
 ) -> Iterator[tuple[Claim, int, bool]]:
     """Claims one after another, with commas between them; where each ends, and whether it is plain."""
+    named = _subjects(text, start, names)[0] != ()
     while True:
-        names: tuple[str, ...] = ()
-        if named:
-            match = _NAMES.match(text, start)
-            if match is None or match[1] in _NAMES_OF_OTHERS:
-                return
-            names, start = tuple(re.findall(_NAME, match[1])), match.end()
+        subjects, start = _subjects(text, start, names) if named else ((), start)
+        if named and not subjects:
+            return
         found = _alternatives(text, start, known, named=named)
-        bare = _bare(text[start:], known) if named and found is None else None
-        if bare is not None:
-            yield Claim(names, (bare,)), len(text), False
         if found is None:
+            bare = _bare(text[start:], known) if named else None
+            if bare is not None:
+                yield Claim(subjects, (bare,)), len(text), False
             return
         shapes, end, plain = found
-        yield Claim(names, shapes), end, plain
+        yield Claim(subjects, shapes), end, plain
         comma = _NEXT.match(text, end)
         if comma is None:
             return
         start = comma.end()
+
+
+def _subjects(text: str, start: int, names: Collection[str]) -> tuple[tuple[str, ...], int]:
+    """The names with a colon that stand in front of a shape, if there are any; and where they end."""
+    for name in sorted(names, key=len, reverse=True):
+        if text.startswith(name, start) and (colon := _COLON.match(text, start + len(name))):
+            return (name,), colon.end()
+    match = _NAMES.match(text, start)
+    if match is None or _LEAD.match(text, start) or match[1] in _NAMES_OF_OTHERS:
+        return (), start
+    return tuple(re.findall(_NAME, match[1])), match.end()
 
 
 def _alternatives(

@@ -80,6 +80,8 @@ def draw(shape: tuple[int, ...], dtype: str, device: str, low: int, high: int | 
     import torch
 
     kind = getattr(torch, dtype)
+    if device == "meta":
+        return torch.empty(shape, dtype=kind, device=device)
     if high is not None:
         return torch.randint(low, high, shape, dtype=kind, device=device)
     if kind != torch.bool:

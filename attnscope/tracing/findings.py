@@ -140,11 +140,11 @@ class Watcher:
     # Products: here scores are made, and attention is used.
 
     def product(self, a: torch.Tensor, b: torch.Tensor, out: Any) -> None:
-        """Two tensors were multiplied over the last axis of the one and the last but one of the other."""
+        """Two tensors were multiplied over the last axis of one and the last but one of the other."""
         left, right = self._note(a), self._note(b)
         self._used(a, left, a.dim() - 1)
         self._used(b, right, max(b.dim() - 2, 0))
-        factor = None if None in (left.factor, right.factor) else left.factor * right.factor
+        factor = _times(left.factor, right.factor)
         if left.sums_to_one is None and right.sums_to_one is None:
             self._set(out, Note(factor=factor, width=a.shape[-1]))
 
@@ -164,10 +164,10 @@ class Watcher:
             sums = weights.detach().sum(dim=axis, dtype=torch.float32)
             far = int(((sums - 1).abs() > 1e-2).sum())
             if far:
+                low, high = float(sums.min()), float(sums.max())
                 self._find(
-                    f"{far} of {sums.numel()} rows of attention do not sum to one: they are changed"
-                    f" after the softmax (they sum to {float(sums.min()):.3g} to {float(sums.max()):.3g})."
-                    " A mask belongs before it",
+                    f"{far} of {sums.numel()} rows of attention do not sum to one, but to {low:.3g}"
+                    f" up to {high:.3g}: they are changed after the softmax. A mask belongs before it",
                     note.changed,
                 )
 
@@ -191,17 +191,15 @@ class Watcher:
         """Scores and attention in one operator."""
         query, key = args[0], args[1]
         note, other = self._note(query), self._note(key)
-        if None in (note.factor, other.factor):
-            return
         scale = kwargs.get("scale")
         scale = query.shape[-1] ** -0.5 if scale is None else scale
-        factor = scale * note.factor * other.factor
+        factor = _times(scale, _times(note.factor, other.factor))
         self._scaled(Note(factor=factor, width=query.shape[-1]), self._where())
 
     def _scaled(self, note: Note, line: Line) -> None:
         if note.factor not in (None, 0.0, 1.0):
             turn = sum(1 for kind, where, _ in self.amounts if (kind, where) == ("scale", line))
-            self.amounts["scale", line, turn] = note.factor  # type: ignore[assignment]
+            self.amounts["scale", line, turn] = note.factor or 0.0
             self.amounts["width", line, turn] = note.width or 0
 
     # Copies.
@@ -370,6 +368,10 @@ _RULES: dict[str, Rule] = {
     "native_dropout": lambda w, args, kwargs, out: w.dropped(args[0], out),
     "bernoulli": lambda w, args, kwargs, out: w._set(out, Note(noise=True)),
 }
+
+
+def _times(one: float | None, other: float | None) -> float | None:
+    return None if one is None or other is None else one * other
 
 
 def _number(value: Any) -> float | None:

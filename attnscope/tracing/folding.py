@@ -53,4 +53,13 @@ def _fold_bodies(steps: list[Step], length: int) -> list[Step]:
 def _key(step: Step) -> tuple:
     """What must be equal for a turn to be the same as another."""
     where = step.file, step.line, step.name, step.depth, step.times
-    return *where, step.dims, step.shape, step.dtype, step.bytes, step.flops, step.fresh_bytes, step.strides
+    return (
+        *where,
+        step.dims,
+        step.shape,
+        step.dtype,
+        step.bytes,
+        step.flops,
+        step.fresh_bytes,
+        step.strides,
+    )

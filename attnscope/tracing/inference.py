@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from attnscope.results import Finding, Source, Step
 from attnscope.tracing.crash import Failure, Part, Shape
-from attnscope.tracing.resize import Attempt, Fixed, Plan, Product, Requirement, Search
+from attnscope.tracing.resize import Attempt, Fixed, Product, Requirement, Search
 from attnscope.tracing.rewrite import Place
 from attnscope.tracing.symbols import Symbols
 
@@ -48,14 +48,12 @@ class Inferred:
     Attributes:
         symbols: the names, with what they stood for in every run.
         runs: the run with the given sizes, and those with others.
-        requirements: what the code asks of its sizes.
         refusals: the runs that failed, each with the requirement that mended it, and its sizes.
         complete: whether other sizes were found at all.
     """
 
     symbols: Symbols
     runs: list[Run]
-    requirements: list[Requirement] = field(default_factory=list)
     refusals: list[tuple[Requirement, Run, dict[str, int]]] = field(default_factory=list)
     complete: bool = True
 
@@ -127,8 +125,10 @@ def infer(
         other_plan = other.plan()
         if other_plan is not None:
             search, plan = other, other_plan
+    refusals = [(r, run, refused[id(run)]) for r, run in search.refusals if isinstance(run, Run)]
     if plan is None:
-        return Inferred(Symbols({n: (s,) for n, s in given.items()}), [base], complete=False)
+        once = Symbols({name: (size,) for name, size in given.items()})
+        return Inferred(once, [base], refusals=refusals, complete=False)
     runs, vectors = [base], {name: [size] for name, size in given.items()}
     for turn in range(TURNS):
         sizes = plan.sizes(turn)
@@ -138,8 +138,7 @@ def infer(
         runs.append(run)
         for name, size in sizes.items():
             vectors[name].append(size)
-    refusals = [(r, run, refused[id(run)]) for r, run in search.refusals if isinstance(run, Run)]
-    return Inferred(Symbols(vectors), runs, _minus(plan, known), refusals)
+    return Inferred(Symbols(vectors), runs, refusals)
 
 
 def coincidences(inferred: Inferred, axes: Collection[str]) -> list[Finding]:
@@ -267,7 +266,3 @@ def _last_line(error: BaseException | None) -> int:
     while tb is not None and tb.tb_next is not None:
         tb = tb.tb_next
     return tb.tb_lineno if tb is not None else 0
-
-
-def _minus(plan: Plan, known: Collection[Requirement]) -> list[Requirement]:
-    return [each for each in plan.requirements if each not in known]

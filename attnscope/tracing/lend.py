@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from types import CodeType, FunctionType
 from typing import TYPE_CHECKING, Any
 
-from attnscope.tracing.rewrite import RELAY, Rewritten
+from attnscope.tracing.rewrite import RELAY, VIEWS, Rewritten
 
 if TYPE_CHECKING:
     from torch import nn
@@ -26,12 +26,13 @@ if TYPE_CHECKING:
 class Relay:
     """What rewritten code calls: hands on to a recorder, or does nothing while there is none."""
 
-    __slots__ = ("begin", "end", "enter", "leave", "part")
+    __slots__ = ("begin", "bound", "end", "enter", "leave", "part")
 
     enter: Callable[[int], None]
     leave: Callable[[], None]
     begin: Callable[[int], int]
     end: Callable[[int, int | None, Any], Any]
+    bound: Callable[[int, Any], Any]
     part: Callable[[int, Any], Any]
 
     def __init__(self) -> None:
@@ -48,7 +49,37 @@ class Relay:
         self.leave = lambda: None
         self.begin = lambda site: 0
         self.end = lambda site, mark, value: value
-        self.part = lambda site, value: value
+        self.bound = self.part = lambda site, value: value
+
+    @staticmethod
+    def attribute(owner: Any, name: str) -> Any:
+        """An object's own attribute, if it is stored as it is; no code of the user's runs."""
+        torch = sys.modules.get("torch")
+        if torch is not None and type(owner) is torch.Tensor and name in VIEWS:
+            with torch._C.DisableTorchFunction(), torch._C._DisableTorchDispatch():
+                return getattr(owner.detach(), name)
+        try:
+            attributes = object.__getattribute__(owner, "__dict__")
+        except AttributeError:
+            return None
+        stores = (attributes, attributes.get("_parameters"), attributes.get("_buffers"))
+        return next((store[name] for store in stores if isinstance(store, dict) and name in store), None)
+
+    @staticmethod
+    def item(owner: Any, index: Any) -> Any:
+        """An item of a list, a dict or a tensor, as it is stored; no code of the user's runs."""
+        if isinstance(owner, dict):
+            return dict.get(owner, index)
+        if isinstance(owner, list):
+            try:
+                return list.__getitem__(owner, index)
+            except (IndexError, TypeError):
+                return None
+        torch = sys.modules.get("torch")
+        if torch is None or type(owner) is not torch.Tensor:
+            return None
+        with torch._C.DisableTorchFunction(), torch._C._DisableTorchDispatch():
+            return owner.detach()[index]
 
 
 @contextmanager
@@ -95,7 +126,7 @@ def compiled_functions() -> set[FunctionType]:
             original = each.__dict__["_torchdynamo_orig_callable"]
             original = getattr(original, "__func__", original)
             functions |= {original} if isinstance(original, FunctionType) else set()
-        elif isinstance(each, nn.Module) and (compiled_module(each) is not None):
+        elif issubclass(type(each), nn.Module) and compiled_module(each) is not None:
             modules += compiled_module(each).modules()  # type: ignore[union-attr]
     for owner in {base for module in modules for base in type(module).__mro__}:
         functions |= {each for each in vars(owner).values() if isinstance(each, FunctionType)}
@@ -124,6 +155,8 @@ def _same(code: CodeType, original: CodeType) -> bool:
     """Whether code is what its source says, or what another trace has made of it."""
     if any(isinstance(constant, Relay) for constant in code.co_consts):
         return code.co_freevars == original.co_freevars
-    return (code.co_code, code.co_names, code.co_varnames, code.co_freevars) == (
-        *(original.co_code, original.co_names, original.co_varnames, original.co_freevars),
+    parts = ("co_code", "co_names", "co_varnames", "co_freevars")
+    plain, other = (
+        [each for each in one.co_consts if not isinstance(each, CodeType)] for one in (code, original)
     )
+    return plain == other and all(getattr(code, part) == getattr(original, part) for part in parts)

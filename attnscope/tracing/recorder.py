@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from itertools import islice
 from threading import get_ident
 from typing import Any, Protocol
 
 import torch
 from torch.multiprocessing.reductions import StorageWeakRef
-from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
 from attnscope.results import Step
 from attnscope.tracing.cost import NOTHING, Cost, cost_of, storage_of, storages_in
@@ -88,6 +89,8 @@ class Recorder(TorchDispatchMode):
     def enter(self, site: int) -> None:
         """A function begins."""
         function = self.sites[site]
+        if self._quiet:
+            return
         if not self._frames:
             if self.done or self.target != (function.file, function.line):
                 return
@@ -100,7 +103,7 @@ class Recorder(TorchDispatchMode):
 
     def leave(self) -> None:
         """A function ends, by returning or by raising."""
-        if not self._frames or get_ident() != self._thread:
+        if self._outside():
             return
         spent = self._close(self._frames.pop())
         if self._frames:
@@ -118,7 +121,7 @@ class Recorder(TorchDispatchMode):
             A mark for `end`: what was opened since and never closed (because it raised, and
             the exception was caught) is closed with it.
         """
-        if not self._frames or get_ident() != self._thread:
+        if self._outside():
             return 0
         self._open.append((site, Cost()))
         return len(self._open) - 1
@@ -135,31 +138,42 @@ class Recorder(TorchDispatchMode):
             The value; as a tuple, if it is only unpacked and is neither a tuple nor a list, so
             that the objects recorded are the ones that get bound.
         """
-        if not self._frames or get_ident() != self._thread:
+        if self._outside():
             return value
         if mark is None:
             mark = max(i for i, (opened, _) in enumerate(self._open) if opened == site)
         spent = self._close(mark)
-        targets = self.sites[site].targets
-        if isinstance(value, torch.Tensor):
-            self.parts[self.sites[site].place] = value.shape
-        if len(targets) == 1 and isinstance(targets[0], tuple) and not isinstance(value, tuple | list):
-            starred = any(isinstance(part, Star) for part in targets[0])
-            value = tuple(value) if starred else tuple(islice(value, len(targets[0]) + 1))
+        found = self.sites[site]
+        if len(found.targets) == 1 and isinstance(found.targets[0], tuple):
+            value = _unpacked(found.targets[0], value)
         depth = len(self._frames) - 1
-        if self.depth is None or depth <= self.depth:
-            for target in targets:
-                for name, tensor in _bindings(target, value):
-                    self._record(name, tensor, self.sites[site], spent, depth)
-                    spent = Cost()  # charged once, to the first of several names
-        self._spend(spent)
+        with torch._C.DisableTorchFunction():  # it is none of the user's code that we look at tensors
+            if isinstance(value, torch.Tensor):
+                self.parts[found.place] = _shape(value)
+            if self.depth is None or depth <= self.depth:
+                for target in found.targets:
+                    for name, tensor, element in _bindings(target, value):
+                        how = found.elements[element] if element < len(found.elements) else found.how
+                        self._record(name, tensor, found, how, spent, depth)
+                        spent = NOTHING  # charged once, to the first of several names
+        if spent is not NOTHING:
+            self._spend(spent)
         return value
+
+    def bound(self, site: int, value: Any) -> Any:
+        """A value that had to be waited for is about to be bound: what it cost is not known."""
+        return self.end(site, self.begin(site), value)
 
     def part(self, site: int, value: Any) -> Any:
         """An expression in the middle of another has been evaluated."""
-        if self._frames and isinstance(value, torch.Tensor):
-            self.parts[self.sites[site].place] = value.shape
+        if isinstance(value, torch.Tensor) and not self._outside():
+            with torch._C.DisableTorchFunction():
+                self.parts[self.sites[site].place] = _shape(value)
         return value
+
+    def _outside(self) -> bool:
+        """Whether what runs now is not the target's."""
+        return not self._frames or self._quiet or get_ident() != self._thread
 
     def _close(self, mark: int) -> Cost:
         """Close what was opened since a mark, and add up what it has cost."""
@@ -195,17 +209,19 @@ class Recorder(TorchDispatchMode):
 
     # What is written down.
 
-    def _record(self, name: str, tensor: torch.Tensor, site: Site, spent: Cost, depth: int) -> None:
+    def _record(
+        self, name: str, tensor: torch.Tensor, site: Site, how: str, spent: Cost, depth: int
+    ) -> None:
         self.device = self.device or str(tensor.device)
         same_as, view_of = self._identity(name, tensor)
-        strided = storage_of(tensor) is not None
+        strided = storage_of(tensor) is not None and not tensor.is_nested
         contiguous = strided and tensor.is_contiguous()
         step = Step(
             name=name,
             dims=None,
-            shape=tuple(tensor.shape),
+            shape=_shape(tensor),
             dtype=str(tensor.dtype).removeprefix("torch."),
-            how=site.how,
+            how=how,
             bytes=tensor.numel() * tensor.element_size(),
             flops=spent.flops,
             contiguous=contiguous,
@@ -219,15 +235,20 @@ class Recorder(TorchDispatchMode):
         )
         self._quiet = True
         try:
-            if self.stats and _has_numbers(tensor):
-                step.stats = stats_of(numbers(*from_tensor(tensor)))
-            if self.keep is True or (self.keep and name in self.keep):
-                step.tensor = tensor.detach()
-            if self.watch is not None:
-                self.watch.row(step, tensor)
+            with _without_modes_of_others():
+                self._look_at(tensor, step)
         finally:
             self._quiet = False
         self.steps.append(step)
+
+    def _look_at(self, tensor: torch.Tensor, step: Step) -> None:
+        """What takes operators of our own."""
+        if self.stats and _has_numbers(tensor):
+            step.stats = stats_of(numbers(*from_tensor(tensor.detach().clone())))
+        if self.keep is True or (self.keep and step.name in self.keep):
+            step.tensor = tensor.detach()
+        if self.watch is not None:
+            self.watch.row(step, tensor)
 
     def _identity(self, name: str, tensor: torch.Tensor) -> tuple[str | None, str | None]:
         """Which earlier name is this very tensor, and else which one owns its memory.
@@ -271,28 +292,70 @@ def _has_numbers(tensor: torch.Tensor) -> bool:
     """Whether a tensor has values, and numpy (or we, for bfloat16) can read them as real numbers."""
     known = tensor.dtype.itemsize > 1 or tensor.dtype in (torch.bool, torch.int8, torch.uint8)
     real = known and not tensor.is_complex() and not tensor.is_quantized and not tensor.is_neg()
-    return real and storage_of(tensor) is not None and tensor.device.type != "meta"
+    stored = storage_of(tensor) is not None and not tensor._is_zerotensor() and not tensor.is_nested
+    return real and stored and tensor.device.type != "meta" and not hasattr(tensor, "fake_mode")
 
 
-def _bindings(target: Target, value: Any) -> Iterator[tuple[str, torch.Tensor]]:
-    """The names that get a tensor when `value` is bound to `target`."""
+def _without_modes_of_others() -> AbstractContextManager[Any]:
+    """Keeps operators of ours from a user's own dispatch modes, if there are any."""
+    alone = torch._C._len_torch_dispatch_stack() <= 1
+    return nullcontext() if alone else _disable_current_modes()
+
+
+def _shape(tensor: torch.Tensor) -> tuple[int, ...]:
+    """A tensor's sizes; of a nested one, that has several shapes at once, how many."""
+    return (tensor.size(0),) if tensor.is_nested else tuple(tensor.shape)
+
+
+def _unpacked(target: tuple[Target, ...], value: Any) -> Any:
+    """What is about to be unpacked, as a tuple if each of its elements would else be made anew."""
+    kind = type(value)
+    if isinstance(value, tuple | list) or kind.__module__.startswith("torch.fx"):
+        return value
+    if not hasattr(kind, "__iter__") and not hasattr(kind, "__getitem__"):
+        return value  # Python has its own words for it
+    starred = any(isinstance(part, Star) for part in target)
+    return tuple(value) if starred else tuple(islice(value, len(target) + 1))
+
+
+ALONE = 2**31
+"""The number of an element of nothing."""
+
+
+def _bindings(target: Target, value: Any) -> Iterator[tuple[str, torch.Tensor, int]]:
+    """The names that get a tensor when `value` is bound to `target`, each with its number in `value`."""
     if isinstance(target, str):
         if isinstance(value, torch.Tensor):
-            yield target, value
+            yield target, value, ALONE
         elif isinstance(value, tuple | list):
-            for i, element in enumerate(value):
+            for i, element in enumerate(_elements(value)):
                 if isinstance(element, torch.Tensor):
-                    yield f"{target}[{i}]", element
+                    yield f"{target}[{i}]", element, i
         elif isinstance(value, dict):
-            for key, element in value.items():
+            for i, (key, element) in enumerate(dict.items(value)):
                 if isinstance(element, torch.Tensor):
-                    yield f"{target}[{key!r}]", element
+                    label = repr(key) if type(key) in (str, int, tuple) else type(key).__name__
+                    yield f"{target}[{label}]", element, i
     elif isinstance(target, tuple) and isinstance(value, tuple | list):
-        values = list(value)
+        values = _elements(value)
         extra = len(values) - len(target)
+        starred = any(isinstance(part, Star) for part in target)
+        if extra < -starred or (extra and not starred):
+            return  # Python is about to refuse it
         for i, part in enumerate(target):
             if isinstance(part, Star):
-                yield from _bindings(part.name, values[i : i + extra + 1])
+                yield from _without_number(_bindings(part.name, values[i : i + extra + 1]))
                 values[i : i + extra + 1] = [None]
-            elif i < len(values):
-                yield from _bindings(part, values[i])
+            else:
+                yield from _without_number(_bindings(part, values[i]))
+
+
+def _elements(value: tuple | list) -> list[Any]:
+    """The elements, as they are stored, whatever a class of the user's makes of them."""
+    return [*(tuple.__iter__(value) if isinstance(value, tuple) else list.__iter__(value))]
+
+
+def _without_number(
+    bindings: Iterator[tuple[str, torch.Tensor, int]],
+) -> Iterator[tuple[str, torch.Tensor, int]]:
+    return ((name, tensor, ALONE) for name, tensor, _ in bindings)

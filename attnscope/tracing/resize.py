@@ -195,6 +195,12 @@ class Search:
         weak = list(self._weak_candidates(plan))
         for each in weak:
             yield replace(plan, requirements=(*plan.requirements, each)), each
+        bound = {each.name for each in plan.requirements}
+        loose = [name for name in self.given if name not in bound]
+        for fixed in loose:  # all sizes as they were given, but for a factor
+            multiples = [Multiple(n, self.given[n]) for n in loose if n != fixed and self.given[n] > 1]
+            kept = Fixed(fixed, self.given[fixed])
+            yield replace(plan, requirements=(*plan.requirements, kept, *multiples)), kept
         strong = [each for each in singles if isinstance(each, Product)]
         for one, other in combinations(strong, 2):
             if one.name != other.name:

@@ -63,12 +63,14 @@ class Site:
         how: the expression as it stands in the source, on one line; of a function, its qualified name.
         place: where the expression, or the function, stands.
         line: the line where the statement begins.
+        elements: of a list, a tuple or a dict that is written out, the text of each element.
     """
 
     targets: tuple[Target, ...]
     how: str
     place: Place
     line: int
+    elements: tuple[str, ...] = ()
 
     @property
     def file(self) -> str:
@@ -125,15 +127,30 @@ def _rewrite(sources: tuple[tuple[str, str], ...], parts: bool) -> Rewritten:
         tree = _Rewriter(file, text, sites, parts=parts).visit(ast.parse(text, filename=file))
         code = compile(ast.fix_missing_locations(tree), file, "exec", dont_inherit=True)
         result.modules[file] = code
-        result.codes.update(_codes_in(code))
-        result.originals.update(_codes_in(original))
+        result.codes.update(_functions_of(code))
+        result.originals.update(_functions_of(original))
     return Rewritten(tuple(sites), result.codes, result.originals, result.modules)
 
 
-def _codes_in(code: CodeType) -> Iterator[tuple[tuple[str, str, int], CodeType]]:
+Codes = dict[tuple[str, str, int], CodeType]
+
+
+def _functions_of(module: CodeType) -> Codes:
+    """The code of each function; those of one name on one line, as lambdas may be, are left out."""
+    codes: Codes = {}
+    twice = set()
+    for code in _codes_in(module):
+        key = code.co_filename, code.co_qualname, code.co_firstlineno
+        if key in codes:
+            twice.add(key)
+        codes[key] = code
+    return {key: code for key, code in codes.items() if key not in twice}
+
+
+def _codes_in(code: CodeType) -> Iterator[CodeType]:
     for constant in code.co_consts:
         if isinstance(constant, CodeType):
-            yield (constant.co_filename, constant.co_qualname, constant.co_firstlineno), constant
+            yield constant
             yield from _codes_in(constant)
 
 
@@ -176,6 +193,8 @@ class _Rewriter(ast.NodeTransformer):
         for child in ast.iter_child_nodes(node):
             if isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
                 self.visit(child)  # changes it in its place
+            elif isinstance(child, ast.Lambda):
+                child.body = self.visit(child.body)
             else:
                 self._functions_in(child)
 
@@ -192,6 +211,8 @@ class _Rewriter(ast.NodeTransformer):
         names = tuple(argument.arg for argument in arguments)
         loaded = ast.Tuple([ast.Name(name, ast.Load()) for name in names], ast.Load())
         start: list[ast.stmt] = [ast.Expr(self._wrap(loaded, self._site((names,), "input", node)))]
+        node.decorator_list = [self.visit(each) for each in node.decorator_list]
+        node.args = self.visit(node.args)
         self.path.append(node.name)
         enter = self._site((), ".".join(self.path), node, line=first)
         self.path.append("<locals>")
@@ -239,10 +260,12 @@ class _Rewriter(ast.NodeTransformer):
         return node
 
     def visit_NamedExpr(self, node: ast.NamedExpr) -> ast.NamedExpr:
+        targets = (self._target(node.target),)
         if _suspends(node.value):
-            node.value = self.visit(node.value)
+            site = self._site(targets, self._text(node.value), node)
+            node.value = _locate(_call("bound", ast.Constant(site), self.visit(node.value)), node.value)
         else:
-            node.value = self._bound(node.value, (self._target(node.target),), node)
+            node.value = self._bound(node.value, targets, node)
         return node
 
     def visit_AugAssign(self, node: ast.AugAssign) -> list[ast.stmt]:
@@ -251,26 +274,43 @@ class _Rewriter(ast.NodeTransformer):
             bind = self._bind(node.target, node)
             self.generic_visit(node)
             return [node, *bind]
-        site = self._site((self._target(node.target),), self._text(node), node)
-        target = deepcopy(node.target)
-        calls = any(isinstance(part, ast.Call | ast.NamedExpr) for part in ast.walk(target))
-        result: ast.expr = ast.Constant(None) if calls else target
-        result.ctx = ast.Load()  # type: ignore[attr-defined]
-        self.generic_visit(node)
-        before = ast.Expr(_call("begin", ast.Constant(site)))
-        after = ast.Expr(_call("end", ast.Constant(site), ast.Constant(None), result))
-        return [_locate(before, node), node, _locate(after, node)]
+        return self._changed(node.target, node)
 
-    def visit_Expr(self, node: ast.Expr) -> ast.Expr:
+    def visit_Expr(self, node: ast.Expr) -> ast.Expr | list[ast.stmt]:
         """`x.mul_(y)` changes x as `x *= y` does; what else an expression costs is kept to itself."""
         if isinstance(node.value, ast.Constant) or _suspends(node.value):
             node.value = self.visit(node.value)
             return node
         function = node.value.func if isinstance(node.value, ast.Call) else None
-        changes = isinstance(function, ast.Attribute) and re.fullmatch(r"[a-z]\w*[^_]_", function.attr)
-        targets = (self._text(function.value),) if changes else ()  # type: ignore[union-attr]
-        node.value = self._bound(node.value, targets, node)
+        if isinstance(function, ast.Attribute) and re.fullmatch(r"[a-z]\w*(?<!_)_", function.attr):
+            return self._changed(function.value, node)
+        node.value = self._bound(node.value, (), node)
         return node
+
+    def _changed(self, target: ast.expr, node: ast.AugAssign | ast.Expr) -> list[ast.stmt]:
+        """A statement that changes what a name stands for: it is looked at again, where that is safe."""
+        site = self._site((self._target(target),), self._text(node), node)
+        result = self._seen_again(target) or ast.Constant(None)
+        self.generic_visit(node)
+        before = ast.Expr(_call("begin", ast.Constant(site)))
+        after = ast.Expr(_call("end", ast.Constant(site), ast.Constant(None), result))
+        return [_locate(before, node), node, _locate(after, node)]
+
+    def _seen_again(self, node: ast.expr) -> ast.expr | None:
+        """An expression that yields what a name, an attribute or an item is now.
+
+        It runs no code of the user's: `x`, `<relay>.attribute(x, "y")`, `<relay>.item(x, 0)`.
+        """
+        if isinstance(node, ast.Name):
+            return ast.Name(node.id, ast.Load())
+        if isinstance(node, ast.Attribute) and (owner := self._seen_again(node.value)):
+            return _call("attribute", owner, ast.Constant(node.attr))
+        if isinstance(node, ast.Subscript) and (owner := self._seen_again(node.value)):
+            plain = ast.Name | ast.Constant | ast.Slice | ast.Tuple | ast.UnaryOp | ast.BinOp
+            leaves = plain | ast.operator | ast.unaryop | ast.expr_context
+            if all(isinstance(part, leaves) for part in ast.walk(node.slice)):
+                return _call("item", owner, deepcopy(node.slice))
+        return None
 
     def visit_Return(self, node: ast.Return) -> ast.Return:
         """A returned name has its row already; a returned expression gets one."""
@@ -317,28 +357,33 @@ class _Rewriter(ast.NodeTransformer):
 
     def visit_match_case(self, node: ast.match_case) -> ast.match_case:
         """A pattern binds names too, and nothing in it is an expression that could be wrapped."""
-        names = [
+        captured = [
             getattr(part, "rest" if isinstance(part, ast.MatchMapping) else "name")
             for part in ast.walk(node.pattern)
             if isinstance(part, ast.MatchAs | ast.MatchStar | ast.MatchMapping)
         ]
-        captured = [ast.copy_location(ast.Name(name), node.pattern) for name in names if name]
-        bind = [each for name in captured for each in self._bind(name, node.pattern, "case ")]
+        names = [ast.Name(name) for name in dict.fromkeys(captured) if name]
+        bind = [
+            each
+            for name in names
+            for each in self._bind(_locate(name, node.pattern), node.pattern, "case ")
+        ]
         node.guard = node.guard and self.visit(node.guard)
         node.body = bind + [each for child in node.body for each in self._visited(child)]
         return node
 
     def _bind(self, target: ast.expr, value: ast.AST, verb: str = "") -> list[ast.stmt]:
-        """A statement that records names which have just been bound to a value, or to parts of it."""
-        parts = list(ast.walk(target))
-        if not all(isinstance(p, ast.Name | ast.Tuple | ast.List | ast.expr_context) for p in parts):
+        """Statements that record names which have just been bound to a value, or to parts of it."""
+        if isinstance(target, ast.Tuple | ast.List):
+            return [each for element in target.elts for each in self._bind(element, value, verb)]
+        if isinstance(target, ast.Starred):
+            return self._bind(target.value, value, verb)
+        seen = self._seen_again(target)
+        if seen is None:
             return []
-        loaded = deepcopy(target)
-        for part in ast.walk(loaded):
-            if isinstance(part, ast.Name | ast.Tuple | ast.List):
-                part.ctx = ast.Load()
-        site = self._site((self._target(target),), verb + self._text(value), target)
-        return [_locate(ast.Expr(self._wrap(loaded, site)), target)]
+        name = target.id if isinstance(target, ast.Name) else self._text(target)
+        site = self._site((name,), verb + self._text(value), target)
+        return [_locate(ast.Expr(self._wrap(seen, site)), target)]
 
     # What stands in the middle of an expression.
 
@@ -386,16 +431,30 @@ class _Rewriter(ast.NodeTransformer):
     def _bound(self, value: ast.expr, targets: tuple[Target, ...], statement: ast.AST) -> ast.expr:
         """An expression, wrapped as a whole, and what stands in its middle."""
         line: int = statement.lineno  # type: ignore[attr-defined]
-        site = self._site(targets, self._text(value), value, line=line)
+        written: list[ast.expr] = []
+        if isinstance(value, ast.List | ast.Tuple | ast.Dict):
+            written = value.values if isinstance(value, ast.Dict) else value.elts
+        plain = not any(isinstance(each, ast.Starred) for each in written)
+        elements = [self._text(each) for each in written if plain]
+        site = self._site(targets, self._text(value), value, line, elements)
         if isinstance(value, ast.NamedExpr | ast.JoinedStr | ast.Lambda):
             value = self.visit(value)
         else:
             self.generic_visit(value)
         return self._wrap(value, site)
 
-    def _site(self, targets: tuple[Target, ...], how: str, node: ast.AST, line: int = 0) -> int:
+    def _site(
+        self,
+        targets: tuple[Target, ...],
+        how: str,
+        node: ast.AST,
+        line: int = 0,
+        elements: Iterable[str] = (),
+    ) -> int:
         lines, columns = (node.lineno, node.end_lineno), (node.col_offset, node.end_col_offset)  # type: ignore[attr-defined]
-        self.sites.append(Site(targets, how, (self.file, *lines, *columns), line or lines[0]))
+        self.sites.append(
+            Site(targets, how, (self.file, *lines, *columns), line or lines[0], tuple(elements))
+        )
         return len(self.sites) - 1
 
     def _wrap(self, value: ast.expr, site: int) -> ast.expr:
@@ -429,6 +488,8 @@ def _suspends(node: ast.AST) -> bool:
         return True
     if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda | ast.ClassDef):
         return False
+    if isinstance(node, ast.comprehension) and node.is_async:
+        return True
     return any(_suspends(child) for child in ast.iter_child_nodes(node))
 
 

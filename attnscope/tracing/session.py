@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 import sys
 from collections.abc import Iterator, Sequence
@@ -92,6 +93,8 @@ def function_of(target: Any) -> FunctionType:
     Raises:
         SourceError: it is not written in Python, or suspends.
     """
+    while isinstance(target, functools.partial):
+        target = target.func
     if _is_compiled(target) and not isinstance(target, FunctionType):
         target = compiled_module(target)
     if not inspect.isroutine(target):

@@ -41,10 +41,14 @@ class Symbols:
         """
         key = tuple(sizes)
         if key not in self._known:
-            self._known[key] = self._name(key) or self._product(key) or self._sum(key) or f"{key[0]:g}"
+            self._known[key] = (
+                self._name(key) or self._product(key) or self._sum(key) or str(round(key[0]))
+            )
         return self._known[key]
 
     def _name(self, sizes: tuple) -> str | None:
+        if self.runs == 1:
+            return None
         same = [name for name, each in self.sizes.items() if each[: len(sizes)] == sizes]
         varied = len(set(sizes)) > 1
         # A size that never changed may be equal to a name by chance: never if it is that of two.
@@ -54,6 +58,9 @@ class Symbols:
         if len(set(sizes)) == 1 or 0 in sizes:
             return None
         varying = {name: each for name, each in self.sizes.items() if len(set(each)) > 1}
+        fixed = {
+            each[0]: name for name, each in self.sizes.items() if len(set(each)) == 1 and each[0] > 3
+        }
         best: tuple[tuple, str] | None = None
         for above, below in _monomials(list(varying)):
             factor: set[Fraction] = {
@@ -65,11 +72,11 @@ class Symbols:
             if len(factor) > 1:
                 continue
             (number,) = factor
-            if max(number.numerator, number.denominator) > LARGEST_FACTOR:
+            if any(n > LARGEST_FACTOR and n not in fixed for n in number.as_integer_ratio()):
                 continue
             cost = (len(above) + len(below) + 2 * (number != 1), number.denominator, len(below))
             if best is None or cost < best[0]:
-                best = cost, _written(number, above, below)
+                best = cost, _written(number, above, below, fixed)
         return best and best[1]
 
     def _sum(self, sizes: tuple) -> str | None:
@@ -104,7 +111,9 @@ def _monomials(names: list[str]) -> list[tuple[tuple[str, ...], tuple[str, ...]]
     return sorted(result, key=lambda each: len(each[0]) + len(each[1]))
 
 
-def _written(number: Fraction, above: Sequence[str], below: Sequence[str]) -> str:
-    factors = [str(number.numerator)] if number.numerator != 1 else []
-    divisors = [*below, *([str(number.denominator)] if number.denominator != 1 else [])]
-    return "·".join([*factors, *above]) + "".join(f"/{each}" for each in divisors)
+def _written(
+    number: Fraction, above: Sequence[str], below: Sequence[str], names: Mapping[int | float, str]
+) -> str:
+    numerator, denominator = (names.get(n, str(n)) if n != 1 else "" for n in number.as_integer_ratio())
+    factors = [each for each in (numerator, *above) if each]
+    return "·".join(factors) + "".join(f"/{each}" for each in (*below, denominator) if each)

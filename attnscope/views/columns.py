@@ -70,6 +70,7 @@ def _trace_columns(trace: Trace) -> list[Column]:
     steps = trace.steps
     largest = max(filter(_own, steps), key=lambda step: step.bytes, default=None)
     dry = all(step.line is None for step in steps)
+    own = trace.file is not None  # code of the user's: its lines and its depth are of interest
     stats = _stats_columns([step.stats for step in steps])
     one_dtype = len({step.dtype for step in steps} - {"bool"}) <= 1  # a mask says in its name what it is
 
@@ -78,7 +79,7 @@ def _trace_columns(trace: Trace) -> list[Column]:
         style = options.pop("style", "")
         return Column(title, key, [[(text(step), style)] for step in steps], raw, **options)
 
-    name = column("name", "name", lambda step: step.name, style="bold")
+    name = column("name", "name", lambda step: "  " * step.depth * own + step.name, style="bold")
     shape = Column(
         "shape",
         "shape",
@@ -99,11 +100,14 @@ def _trace_columns(trace: Trace) -> list[Column]:
         [],
         right=True,
     )
+    line = column("line", "line", _line_text, right=True, wide=not own, style="dim")
     columns = [
         name,
+        *([line] if own else []),
         shape,
         *stats,
         dims,
+        column("times", "times", lambda step: f"× {step.times}" if step.times > 1 else "", right=True),
         memory,
         column("how", "how", lambda step: step.how, style="dim", flexible=True),
         column("view", "view_of", _view_text),
@@ -112,8 +116,10 @@ def _trace_columns(trace: Trace) -> list[Column]:
         column("size", "bytes", lambda step: bytes_text(step.bytes), right=True, wide=True),
         column("contiguous", "contiguous", str),
         column("same as", "same_as", str),
-        column("fresh", "fresh_bytes", _fresh_text, right=True, wide=True),
-        column("line", "line", lambda step: str(step.line or ""), right=True, wide=True),
+        column("fresh", "fresh_bytes", _fresh_text, right=True, wide=not own),
+        *([] if own else [line]),
+        column("file", "file", lambda step: step.file or "", wide=True),
+        Column("depth", "depth", [], [step.depth for step in steps] if own else []),
     ]
     if any(step.why for step in steps):
         sentence = column("why", "why", lambda step: step.why or "", style="dim italic", below=True)
@@ -129,8 +135,21 @@ def _trace_columns(trace: Trace) -> list[Column]:
 
 
 ORDER = (
-    *("name", "how", "tensor", "dims", "shape", "axis", "start", "stop", "head_shape", "dtype"),
-    *("memory", "bytes", "fresh_bytes", "flops", "view_of", "line"),
+    *(
+        "line",
+        "times",
+        "name",
+        "how",
+        "tensor",
+        "dims",
+        "shape",
+        "axis",
+        "start",
+        "stop",
+        "head_shape",
+        "dtype",
+    ),
+    *("memory", "bytes", "fresh_bytes", "flops", "view_of"),
     *("max_abs_diff", "tolerance", "ok"),
 )
 """How columns stand side by side, by their keys; the others follow as they come."""
@@ -139,7 +158,12 @@ ORDER = (
 def in_order(columns: list[Column]) -> list[Column]:
     """Columns as they stand side by side."""
     place = {key: i for i, key in enumerate(ORDER)}
-    return sorted(columns, key=lambda column: place.get(column.key, len(place)))
+    return sorted(
+        columns,
+        key=lambda column: (
+            len(place) if column.wide and column.key == "line" else place.get(column.key, len(place))
+        ),
+    )
 
 
 def _head_columns(head: HeadWeights) -> list[Column]:
@@ -243,10 +267,15 @@ def _axis_style(axis: str) -> str:
     return AXIS_STYLES.get(axis, WIDTH_STYLE if wide else "")
 
 
+def _line_text(step: Step) -> str:
+    return str(step.line or "")
+
+
 def _view_text(step: Step) -> str:
     if step.same_as:
         return f"same tensor as {step.same_as}"
-    strided = "" if step.contiguous else ", not contiguous"
+    strides = f", strides {' '.join(map(str, step.strides))}" if step.strides else ", not contiguous"
+    strided = "" if step.contiguous else strides
     return f"view of {step.view_of}{strided}" if step.view_of else strided.removeprefix(", ")
 
 

@@ -43,8 +43,8 @@ BINDINGS = {
     "attribute": ("box.y = x * 2", "box.y: x * 2"),
     "subscript": ("cache['k'] = x * 2", "cache['k']: x * 2"),
     "attribute in a tuple": ("box.y, b = x, x", "box.y: x, x | b: x, x"),
-    "list of tensors": ("parts = [x, x, 3]", "parts[0]: [x, x, 3] | parts[1]: [x, x, 3]"),
-    "dict of tensors": ("d = {'k': x, 'n': 3}", "d['k']: {'k': x, 'n': 3}"),
+    "list of tensors": ("parts = [x, x, 3]", "parts[0]: x | parts[1]: x"),
+    "dict of tensors": ("d = {'k': x, 'n': 3}", "d['k']: x"),
     "for": ("for row in x:\n    y = row", "row: in x | y: row | row: in x | y: row"),
     "for with a tuple": (
         "for i, row in enumerate(x): pass",

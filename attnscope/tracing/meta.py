@@ -1,0 +1,55 @@
+"""Keeps what compiles out of runs on the meta device, which have no use for it.
+
+Many of meta's kernels are Python functions. The first call of one imports torch's compiler, to
+say that it is not to be compiled, and an algebra of symbolic shapes, to ask whether plain shapes
+are right: two seconds, most of the time of a run.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import ModuleType
+from typing import Any
+
+
+def _as_it_is(function: Any = None, *args: Any, **options: Any) -> Any:
+    """What marks a function as not to be compiled: nobody compiles."""
+    return function
+
+
+ANSWERS: dict[str, dict[str, Callable[..., Any]]] = {
+    "torch._dynamo": {"disable": _as_it_is},
+    "torch.fx.experimental.symbolic_shapes": {"expect_true": bool},
+}
+"""What is asked of modules, and what they would answer where nothing is symbolic."""
+
+
+@contextmanager
+def without_compiler() -> Iterator[None]:
+    """Answer for these modules while they are not imported, and this context lasts.
+
+    Whoever asks for anything else of one of them gets the module itself.
+    """
+    stand_ins = {name: _StandIn(name) for name in ANSWERS if name not in sys.modules}
+    sys.modules.update(stand_ins)
+    try:
+        yield
+    finally:
+        for name, stand_in in stand_ins.items():
+            if sys.modules.get(name) is stand_in:
+                del sys.modules[name]
+
+
+class _StandIn(ModuleType):
+    def __getattr__(self, name: str) -> Any:
+        if name in ANSWERS[self.__name__]:
+            return ANSWERS[self.__name__][name]
+        package = self.__name__ == "torch._dynamo"
+        if name.startswith("__") and not (package and name == "__path__"):
+            raise AttributeError(name)
+        if sys.modules.get(self.__name__) is self:
+            del sys.modules[self.__name__]
+        return getattr(importlib.import_module(self.__name__), name)

@@ -80,7 +80,7 @@ class Crash:
     error: str
 
 
-@dataclass(frozen=True)
+@dataclass
 class Source:
     """The source of a function that a trace ran: its name, the number of its first line, its text.
 

@@ -2,27 +2,32 @@
 
 from __future__ import annotations
 
+import io
+import re
 import sys
 import time
 from collections.abc import Mapping
-from contextlib import redirect_stdout
-from dataclasses import dataclass
+from contextlib import nullcontext, redirect_stdout
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from attnscope.cli.comments import check_comments, show_comments
 from attnscope.cli.options import Format
-from attnscope.cli.output import Output, progress
-from attnscope.errors import OptionError
-from attnscope.results import Trace
+from attnscope.cli.output import Output, progress, tell
+from attnscope.errors import AttnscopeError, OptionError
+from attnscope.results import Source, Step, Trace
 
 if TYPE_CHECKING:
     from attnscope.inputs.subject import Subject
     from attnscope.tracing.inference import Inferred, Run
     from attnscope.tracing.session import Session
 
-
 QUICK = 1.0
-"""Seconds. Code that took less is run on the CPU with other sizes too, which are small; else on meta."""
+"""Seconds. Code that took less is run on the CPU with other sizes too, where these are small."""
+
+SMALL, FEW_BYTES = 512, 4 * 2**20
+"""Sizes up to this, and inputs of up to so many bytes, are small. Others are run on meta."""
 
 
 @dataclass(frozen=True)
@@ -43,6 +48,13 @@ class Wanted:
     seed: int = 0
     train: bool = False
 
+    @property
+    def keep(self) -> bool | set[str]:
+        """The tensors that are needed afterwards."""
+        if self.output.save is not None:
+            return True
+        return {self.output.selection[0]} if self.output.show is not None else False
+
     def check_options(self, dtype: str) -> None:
         """Raise an AttnscopeError for what cannot be done, before anything is."""
         from attnscope.contracts import DTYPES
@@ -61,10 +73,14 @@ class Wanted:
             )
         if self.write and not self.annotate:
             raise OptionError("--write is for --annotate.", hint="--annotate --write")
-        if self.annotate and self.output.format is not Format.TABLE:
-            raise OptionError(
-                "--annotate shows a diff and no table.", hint=f"leave out --format {self.output.format}"
-            )
+        others = {"--check": self.check, "--source": self.source, **asked}
+        others |= {"--format": self.output.format is not Format.TABLE, "--strict": self.strict}
+        for option, given in others.items():
+            if self.annotate and given:
+                raise OptionError(
+                    f"--annotate prints a diff and nothing else, and {option} has no place in it.",
+                    hint=f"one of them: --annotate, or {option}",
+                )
         if self.output.format is Format.CSV:
             for option, given in {"--source": self.source, "--check": self.check}.items():
                 if given:
@@ -74,7 +90,7 @@ class Wanted:
         self.output.check([dtype])
 
 
-def examine_target(
+def examine(
     target: str,
     init: list[str],
     inputs: list[str],
@@ -83,115 +99,155 @@ def examine_target(
     dtype: str,
     wanted: Wanted,
 ) -> int:
-    """Trace what the user names, with what the user gives it.
+    """Trace what the user names, with what the user gives it, and show what is wanted of it.
 
     Returns:
         The exit status: 1 if the code fails, if a comment is not true, or if there are findings and
         that is asked for.
     """
     wanted.check_options(dtype)
-    from attnscope.inputs.drawn import check_device
+    from attnscope.inputs.drawn import check_device, check_memory
     from attnscope.inputs.subject import subject
     from attnscope.inputs.target import load
 
     with redirect_stdout(sys.stderr), progress(f"importing {target} …"):
-        loaded = load(target)
-        what = subject(loaded, init, inputs, where, call, dtype)
+        what = subject(load(target), init, inputs, where, call, dtype)
         check_device(wanted.device)
+        if wanted.device != "meta":
+            check_memory(what.total_bytes(), wanted.device, hint="--device meta, which needs none")
     with redirect_stdout(sys.stderr), progress(f"running {target} …"):
-        trace = traced(what, wanted)
+        trace, file = traced(what, wanted)
     trace.title = target
-    return present(trace, wanted)
+    for notice in trace.notices:
+        tell(notice)
+    if wanted.annotate:
+        return show_comments(trace, file, write=wanted.write)
+    if wanted.check:
+        check_comments(trace, file)
+    _show(trace, wanted)
+    failed = trace.crash is not None or any(check.ok is False for check in trace.checks)
+    return 1 if failed or (wanted.strict and trace.findings) else 0
 
 
-def traced(what: Subject, wanted: Wanted) -> Trace:
-    """Run a subject, and then again with other sizes; what is known of it afterwards."""
+def _show(trace: Trace, wanted: Wanted) -> None:
+    from attnscope.tracing.folding import folded
+
+    output, shown = wanted.output, None
+    if output.show is not None:
+        shapes = {step.name: (step.shape, step.dims) for step in trace.steps}
+        output.check_selection(shapes, f"the steps of {trace.title}")
+        step = trace[output.selection[0]]
+        stored, dtype = _stored(step)
+        shown = output.shown(stored, dtype, step.dims)
+    if output.save is not None:
+        output.write({step.name: _stored(step) for step in trace.steps})
+    if not wanted.stats:  # these are of one turn of a loop
+        trace = replace(trace, steps=folded(trace.steps))
+    output.print_run(trace, shown, source=wanted.source)
+
+
+def _stored(step: Step) -> Any:
+    from attnscope.values import from_tensor
+
+    return from_tensor(step.tensor)
+
+
+# Running.
+
+
+def traced(what: Subject, wanted: Wanted) -> tuple[Trace, str]:
+    """Run a subject, and then again with other sizes.
+
+    Returns:
+        What is known of it afterwards, and its file.
+    """
     from attnscope.tracing.crash import crash_of
     from attnscope.tracing.findings import scale_findings
-    from attnscope.tracing.folding import folded
-    from attnscope.tracing.inference import coincidences, infer
-    from attnscope.tracing.resize import required_by
+    from attnscope.tracing.inference import coincidences, regrouped
     from attnscope.tracing.session import Session
 
-    session = Session(what.function(), follow=wanted.follow, parts=wanted.parts)
-    with session:
-        notices: list[str] = []
-        device = wanted.device
-        begun = time.monotonic()
-        base = _run(what, session, wanted, None, device)
-        if device == "meta" and _needs_values(base):
-            device = "cpu"
-            notices.append("the code looks at values, which meta has not: it was run on cpu instead")
-            base = _run(what, session, wanted, None, device)
-        elsewhere = "cpu" if device == "cpu" and time.monotonic() - begun < QUICK else "meta"
-
-        def attempt(sizes: dict[str, int]) -> Run:
-            nonlocal elsewhere
-            run = _run(what, session, wanted, sizes, elsewhere, quiet=True)
-            if elsewhere == "meta" and _needs_values(run):
-                elsewhere = "cpu"
-                notices.append("the code looks at values: other sizes were run on cpu, not on meta")
-                run = _run(what, session, wanted, sizes, elsewhere, quiet=True)
-            return run
-
-        given = {**what.defaults, **what.sizes}
-        equations = [(each.name, each.numerator, each.denominator) for each in what.where]
-        known = list(required_by(equations, given))
-        inferred = infer(base, attempt, given, defaults=what.defaults, known=known)
+    with Session(what.function(), follow=wanted.follow, parts=wanted.parts) as session:
+        inferred, device, notices = _run_all(what, session, wanted)
+    base = inferred.runs[0]
     inferred.name_axes()
-    if not inferred.complete:
-        notices.append("the code ran with no other sizes: axes are named by their sizes alone")
+    if session.compiled:
+        notices = [f"{what.loaded.name} is compiled by torch.compile: it ran untraced"]
+    elif not inferred.complete and what.sizes:
+        notices.append("no other sizes were found that this code runs with: few axes have names")
     trace = Trace(
         title=what.loaded.name,
         sizes=_sizes_shown(what, inferred),
-        options=_options(inferred),
+        options=_options(inferred, what),
         device=device,
         dtype=what.dtype,
         seed=wanted.seed,
-        steps=base.steps
-        if wanted.stats or wanted.output.show or wanted.output.save
-        else folded(base.steps),
+        steps=base.steps,
         notices=notices,
+        source=base.sources if wanted.source else [],
         file=_shown_path(session.file),
     )
-    if session.compiled:
-        trace.notices = [f"{what.loaded.name} is compiled by torch.compile: it ran untraced"]
-    for step in trace.steps:
-        step.file = step.file and _shown_path(step.file)
-    axes = [axis for each in what.axes.values() for axis in each or () if isinstance(axis, str)]
-    trace.findings = sorted(
-        [
-            *coincidences(inferred, axes),
-            *scale_findings(inferred, _line_text),
-            *base.findings,
-        ],
-        key=lambda finding: finding.line or 0,
-    )
+    widths = {each[-1] for each in what.axes.values() if each and isinstance(each[-1], str)}
+    views = regrouped(inferred)
+    explained = {finding.line for finding in views}
+    by_chance = coincidences(inferred, _axes(what), widths, told=what.sizes_told)
+    findings = [finding for finding in by_chance if finding.line not in explained]
+    findings += views + scale_findings(inferred) + base.findings
+    trace.findings = sorted(findings, key=lambda finding: finding.line or 0)
     if base.failure is not None:
         trace.crash = crash_of(base.failure, inferred.dims_of, _shown_path(base.failure.file))
     elif base.error is not None:
         raise base.error
-    if wanted.source:
-        trace.source = base.sources
-    return trace
+    placed: list[Step | Source] = [*trace.steps, *trace.source]
+    for each in placed:
+        each.file = each.file and _shown_path(each.file)
+    return trace, session.file
+
+
+def _run_all(what: Subject, session: Session, wanted: Wanted) -> tuple[Inferred, str, list[str]]:
+    """Run a subject with its own sizes, and with others; on another device, if it looks at values."""
+    from attnscope.tracing.inference import infer
+    from attnscope.tracing.resize import required_by
+
+    notices: list[str] = []
+    device, begun = wanted.device, time.monotonic()
+    base = _run(what, session, wanted, device)
+    if device == "meta" and _needs_values(base):
+        device = "cpu"
+        notices.append("the code looks at values, which meta has none of: it was run on cpu")
+        base = _run(what, session, wanted, device)
+    quick = device == "cpu" and time.monotonic() - begun < QUICK
+    looks_at_values = False
+
+    def attempt(sizes: dict[str, int]) -> Run:
+        nonlocal looks_at_values
+        small = max(sizes.values(), default=0) <= SMALL and what.total_bytes(sizes) <= FEW_BYTES
+        elsewhere = "cpu" if (quick and small) or looks_at_values else "meta"
+        run = _run(what, session, wanted, elsewhere, sizes)
+        if elsewhere == "meta" and _needs_values(run):
+            looks_at_values = True
+            notices.append("the code looks at values: other sizes were run on cpu, not on meta")
+            run = _run(what, session, wanted, "cpu", sizes)
+        return run
+
+    given = {**what.defaults, **what.sizes}
+    equations = [(each.name, each.numerator, each.denominator) for each in what.where]
+    known = required_by(equations, given)
+    inferred = infer(
+        base, attempt, given, axes=_axes(what), defaults=set(what.defaults) - what.given, known=known
+    )
+    return inferred, device, notices
 
 
 def _run(
     what: Subject,
     session: Session,
     wanted: Wanted,
-    sizes: Mapping[str, int] | None,
     device: str,
-    *,
-    quiet: bool = False,
+    sizes: Mapping[str, int] | None = None,
 ) -> Run:
-    """Build the subject and call it once, recorded."""
-    import contextlib
-    import io
-
+    """Build the subject and call it once, recorded; with other sizes, what it prints is not seen."""
     import torch
 
-    from attnscope.errors import AttnscopeError
     from attnscope.tracing.crash import failure_of
     from attnscope.tracing.findings import Watcher
     from attnscope.tracing.inference import Run
@@ -199,27 +255,30 @@ def _run(
 
     files = {site.file for site in session.sites}
     watcher = Watcher(files)
-    keep: Any = bool(wanted.output.save) or (
-        {wanted.output.selection[0]} if wanted.output.show else False
-    )
-    options = {} if quiet else {"stats": wanted.stats, "keep": keep}
-    error: BaseException | None = None
-    silence = contextlib.redirect_stdout(io.StringIO()) if quiet else contextlib.nullcontext()
-    context = torch.device(device) if device != "cpu" else contextlib.nullcontext()
-    compiler = without_compiler() if device == "meta" else contextlib.nullcontext()
-    with compiler, session.recording(depth=wanted.depth, watch=watcher, **options) as recorder, silence:
+    options: dict[str, Any] = {} if sizes else {"stats": wanted.stats, "keep": wanted.keep}
+    error: Exception | None = None
+    with (
+        without_compiler() if device == "meta" else nullcontext(),
+        redirect_stdout(io.StringIO()) if sizes else nullcontext(),
+        session.recording(depth=wanted.depth, watch=watcher, **options) as recorder,
+    ):
         try:
             built = what.build(sizes, device=device, seed=wanted.seed, train=wanted.train)
-            with context:
+            with torch.device(device) if device != "cpu" else nullcontext():
                 built.callable(*built.args, **built.kwargs)
         except AttnscopeError:
             raise
         except Exception as caught:
             error = caught
-    failure = failure_of(error, files, recorder.parts) if error is not None else None
-    steps, parts = recorder.steps, recorder.parts
     return Run(
-        steps, parts, watcher.amounts, failure, error, watcher.findings, session.sources(recorder)
+        steps=recorder.steps,
+        parts=recorder.parts,
+        amounts=watcher.amounts,
+        views=watcher.views,
+        failure=failure_of(error, files, recorder.parts) if error is not None else None,
+        error=error,
+        findings=watcher.findings,
+        sources=session.sources(recorder),
     )
 
 
@@ -228,31 +287,24 @@ def _needs_values(run: Run) -> bool:
     return run.error is not None and "meta" in str(run.error)
 
 
+def _axes(what: Subject) -> set[str]:
+    """The names of the inputs' axes."""
+    return {axis for axes in what.axes.values() for axis in axes or () if isinstance(axis, str)}
+
+
 def _sizes_shown(what: Subject, inferred: Inferred) -> dict[str, int]:
     """The sizes that have names: those that the user said, and defaults that name an axis."""
-    used = {name for step in inferred.runs[0].steps for dims in step.dims or () for name in _words(dims)}
-    return {
-        name: size
-        for name, size in {**what.sizes, **what.defaults}.items()
-        if name in what.sizes or name in used
-    }
+    dims = " ".join(axis for step in inferred.runs[0].steps for axis in step.dims or ())
+    used = set(re.findall(r"[^\W\d]\w*", dims))
+    sizes = {**what.sizes, **what.defaults}
+    return {name: size for name, size in sizes.items() if name in what.given or name in used}
 
 
-def _words(dims: str) -> list[str]:
-    import re
-
-    return re.findall(r"[^\W\d]\w*", dims)
-
-
-def _options(inferred: Inferred) -> dict[str, Any]:
-    required = [str(requirement) for requirement, *_ in inferred.refusals] if inferred.complete else []
-    return {"where": required} if required else {}
-
-
-def _line_text(line: tuple[str, int]) -> str:
-    import linecache
-
-    return linecache.getline(*line)
+def _options(inferred: Inferred, what: Subject) -> dict[str, Any]:
+    """What is true of the sizes: said by the user, and found out."""
+    said = [each.text for each in what.where]
+    found = [str(requirement) for requirement, *_ in inferred.refusals] if inferred.complete else []
+    return {"where": said + found} if said + found else {}
 
 
 def _shown_path(file: str) -> str:
@@ -260,13 +312,3 @@ def _shown_path(file: str) -> str:
     path = Path(file)
     here = Path.cwd()
     return str(path.relative_to(here)) if path.is_relative_to(here) else file
-
-
-def present(trace: Trace, wanted: Wanted) -> int:
-    """Show a trace of a user's code."""
-    output = wanted.output
-    output.print_run(trace, None, source=wanted.source)
-    for notice in trace.notices:
-        print(f"note: {notice}", file=sys.stderr)
-    failed = trace.crash is not None or any(check.ok is False for check in trace.checks)
-    return 1 if failed or (wanted.strict and trace.findings) else 0

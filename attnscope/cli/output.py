@@ -191,6 +191,11 @@ def _record(result: Trace | HeadWeights, shown: Shown | None) -> dict[str, Any]:
     return record(result) | ({} if shown is None else {"shown": shown_record(shown)})
 
 
+def tell(message: str) -> None:
+    """Tell something on stderr that is neither a result nor an error."""
+    print(f"attnscope: {message}", file=sys.stderr)
+
+
 def print_json(record: dict[str, Any]) -> None:
     """Print one JSON document."""
     from attnscope.views.records import json_text

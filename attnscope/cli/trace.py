@@ -130,7 +130,7 @@ def trace(
     wide: options.Wide = False,
 ) -> int:
     """Your own attention: every tensor that your code names, and what looks wrong in it."""
-    from attnscope.cli.examine import Wanted, examine_target
+    from attnscope.cli.examine import Wanted, examine
     from attnscope.cli.output import Output
 
     wanted = Wanted(
@@ -148,4 +148,4 @@ def trace(
         seed=seed,
         train=train,
     )
-    return examine_target(target, init or [], input or [], where or [], call, dtype, wanted)
+    return examine(target, init or [], input or [], where or [], call, dtype, wanted)

@@ -9,7 +9,7 @@ from attnscope.contracts import check_sizes
 from attnscope.errors import SizeError
 from attnscope.inputs.equations import Where
 from attnscope.inputs.sizes import Sizes, called, shape_of
-from attnscope.inputs.specs import Input, Plain, Several, Tensor, Value
+from attnscope.inputs.specs import Input, Made, Plain, Several, Tensor, Value
 
 EXAMPLE = 48
 """The size that a hint proposes."""
@@ -75,6 +75,10 @@ def agreed(
     numbers = [
         (name, place, size) for place, value in init.items() for name, size in _numbers(place, value)
     ]
+    for argument in inputs:
+        if isinstance(argument.value, Made):
+            label = argument.label
+            numbers += [(name, label, size) for name, size in _numbers(label, argument.value)]
     for name, place, size in numbers:
         if name in shared:
             sizes.learn(name, size, f"--init {place} says that {name} is {size}")

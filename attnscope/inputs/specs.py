@@ -101,7 +101,7 @@ class Several:
 
 
 Value: TypeAlias = Plain | Made
-Input: TypeAlias = Plain | Tensor | Several
+Input: TypeAlias = Plain | Made | Tensor | Several
 
 
 def read_init(text: str) -> tuple[str, Value]:
@@ -213,6 +213,9 @@ def _input(name: str | None, text: str, called: str) -> Input:
     )
     if literal and not is_axes:
         return literal
+    match = CONSTRUCTION.fullmatch(text)
+    if match and match[2] is not None:  # a module, such as torch.nn:Dropout(0.1)
+        return _value(f"--input {called}", name, text)
     if not text.startswith("(") or re.match(r"\(\s*\)", text):
         return _tensor(called, text)
     members = _split(text[1:-1], ";") if text.endswith(")") else []

@@ -99,6 +99,12 @@ class Subject:
         """What `attnscope.trace` takes: the class or function, or the method that is called."""
         return self.callee.function
 
+    @property
+    def sizes_told(self) -> bool:
+        """Whether no argument of the constructor may hold sizes that have no name here."""
+        plain = (int, float, str, bool, type(None))
+        return all(isinstance(v, Plain) and isinstance(v.value, plain) for v in self.init.values())
+
     def build(
         self,
         sizes: Mapping[str, int] | None = None,
@@ -138,6 +144,9 @@ class Subject:
         values = [(a.name, self._value(a.value, a.name, all_sizes, device)) for a in self.inputs]
         args = tuple(value for name, value in values if name is None)
         kwargs = {name: value for name, value in values if name is not None}
+        for value in (*args, *kwargs.values()):
+            if isinstance(value, torch.nn.Module):
+                value.train(train)
         if self.callee.owner is None:
             kwargs = {**kwargs, **defaults}
         return Built(self.callee.of(instance), args, kwargs, module)
@@ -171,8 +180,13 @@ class Subject:
 
     def _value(self, value: Input, name: str | None, sizes: Mapping[str, int], device: str) -> Any:
         """An input."""
+        import torch
+
         if isinstance(value, Plain):
             return plain(value, name, sizes)
+        if isinstance(value, Made):
+            with torch.device(device):
+                return made(value, name, sizes, tell=False)
         if isinstance(value, Several):
             return tuple(self._value(member, None, sizes, device) for member in value.members)
         shape = shape_in(value, sizes)

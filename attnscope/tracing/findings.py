@@ -7,6 +7,7 @@ a softmax were scores; a softmax's output that gets into a product was attention
 
 from __future__ import annotations
 
+import linecache
 import math
 import re
 import sys
@@ -14,15 +15,13 @@ import weakref
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
 from attnscope.results import Finding, Step
+from attnscope.tracing.inference import Inferred, regroupings
 from attnscope.units import bytes_text
-
-if TYPE_CHECKING:
-    from attnscope.tracing.inference import Inferred
 
 LARGE = 64 * 2**20
 """Bytes from which on a silent copy is worth telling."""
@@ -46,6 +45,7 @@ class Note:
         changed: the line that changed single elements of it since.
         noise: whether it is what dropout multiplies with.
         line: of the softmax.
+        scaled: the line that multiplied it with a number.
     """
 
     factor: float | None = 1.0
@@ -55,6 +55,7 @@ class Note:
     changed: Line | None = None
     noise: bool = False
     line: Line | None = None
+    scaled: Line | None = None
 
 
 PLAIN = Note()
@@ -80,6 +81,7 @@ class Watcher:
         self.files = files
         self.findings: list[Finding] = []
         self.amounts: dict[tuple, float] = {}  # each scale and its width, by line
+        self.views: dict[tuple, tuple[tuple[int, ...], tuple[int, ...]]] = {}  # those that regroup axes
         self.has_nan = False
         self._notes: dict[int, tuple[weakref.ref[torch.Tensor], Note]] = {}
 
@@ -146,7 +148,8 @@ class Watcher:
         self._used(b, right, max(b.dim() - 2, 0))
         factor = _times(left.factor, right.factor)
         if left.sums_to_one is None and right.sums_to_one is None:
-            self._set(out, Note(factor=factor, width=a.shape[-1]))
+            scaled = left.scaled or right.scaled
+            self._set(out, Note(factor=factor, width=a.shape[-1], scaled=scaled))
 
     def _used(self, weights: torch.Tensor, note: Note, axis: int) -> None:
         """Attention is multiplied with values, over one of its axes."""
@@ -176,7 +179,7 @@ class Watcher:
         note, line = self._note(x), self._where()
         axis = dim % max(x.dim(), 1)
         if note.width is not None:
-            self._scaled(note, line)
+            self._scaled(note, note.scaled or line)
         if x.device.type != "meta" and x.numel():
             blind = x.detach().amax(dim=axis) <= HIDDEN
             if bool(blind.any()):
@@ -194,7 +197,8 @@ class Watcher:
         scale = kwargs.get("scale")
         scale = query.shape[-1] ** -0.5 if scale is None else scale
         factor = _times(scale, _times(note.factor, other.factor))
-        self._scaled(Note(factor=factor, width=query.shape[-1]), self._where())
+        scaled = note.scaled or other.scaled or self._where()
+        self._scaled(Note(factor=factor, width=query.shape[-1]), scaled)
 
     def _scaled(self, note: Note, line: Line) -> None:
         if note.factor not in (None, 0.0, 1.0):
@@ -238,6 +242,12 @@ class Watcher:
 
     def viewed(self, x: torch.Tensor, out: torch.Tensor) -> None:
         """The same values in another shape: an axis is found again by what stands behind it."""
+        if x.shape != out.shape:
+            groups = regroupings(tuple(x.shape), tuple(out.shape))
+            if any(len(before) > 1 and len(after) > 1 for before, after in groups):
+                line = self._where()
+                turn = sum(where == line for where, _ in self.views)
+                self.views[line, turn] = tuple(x.shape), tuple(out.shape)
         note = self._note(x)
         axis = note.sums_to_one
         if axis is not None:
@@ -263,7 +273,7 @@ class Watcher:
             changed = note.changed
             if note.sums_to_one is not None and not note.dropped and number != 1:
                 changed = changed or self._where()
-            self._set(out, replace(note, factor=factor, changed=changed))
+            self._set(out, replace(note, factor=factor, changed=changed, scaled=self._where()))
             return
         other = self._note(y)
         if other.noise or note.noise:
@@ -391,7 +401,7 @@ def _number(value: Any) -> float | None:
 # The scale, once it is known what the sizes are.
 
 
-def scale_findings(inferred: Inferred, texts: Callable[[Line], str]) -> list[Finding]:
+def scale_findings(inferred: Inferred) -> list[Finding]:
     """Findings: scores whose scale is not 1/√(the width that they are multiplied over).
 
     No scale at all (T5 has none) is a choice, and so is a multiple that is the same at all sizes, unless
@@ -399,25 +409,22 @@ def scale_findings(inferred: Inferred, texts: Callable[[Line], str]) -> list[Fin
 
     Args:
         inferred: what is known of sizes, with the scales that were seen in each run.
-        texts: the source of a line.
     """
     findings = []
     for key in [key for key in inferred.runs[0].amounts if key[0] == "scale"]:
-        scales = inferred.amount(key)
-        widths = inferred.amount(("width", *key[1:]))[: len(scales)]
-        under = [scale**-2 for scale in scales]  # 1/√ of what the scale is
-        if abs(under[0] / widths[0] - 1) < 1e-2:
+        seen = zip(inferred.amounts(key), inferred.amounts(("width", *key[1:])), strict=True)
+        scale_and_width = [pair if None not in pair else None for pair in seen]
+        scale, width = scale_and_width[0]  # type: ignore[misc]
+        if abs(1 / scale**2 / width - 1) < 1e-2:  # type: ignore[operator]
             continue
-        contracted = inferred.symbols.explain([int(width) for width in widths])
-        what = _origin(inferred, scales, under, widths, contracted, texts(key[1]))
+        contracted = inferred.symbols.explain([pair and round(pair[1] or 0) for pair in scale_and_width])
+        what = _origin(inferred, scale_and_width, contracted, linecache.getline(*key[1]))
         if what is None:
             continue
-        is_width = (
-            f"{widths[0]:g}" if contracted == f"{widths[0]:g}" else f"{contracted} = {widths[0]:g}"
-        )
+        is_width = f"{width:g}" if contracted == f"{width:g}" else f"{contracted} = {width:g}"
         message = (
-            f"the scores are multiplied by {scales[0]:.4g}, which is {what}, but {is_width} is what they"
-            f" are multiplied over: 1/√{widths[0]:g} = {widths[0] ** -0.5:.4g}"
+            f"the scores are multiplied by {scale:.4g}, which is {what}; but {is_width} is what they are"
+            f" multiplied over, and 1/√{width:g} is {width**-0.5:.4g}"  # type: ignore[operator]
         )
         finding = Finding(message, key[1][1])
         if finding not in findings:
@@ -425,23 +432,25 @@ def scale_findings(inferred: Inferred, texts: Callable[[Line], str]) -> list[Fin
     return findings
 
 
-def _origin(
-    inferred: Inferred, scales: Any, under: list[float], widths: Any, contracted: str, text: str
-) -> str | None:
+def _origin(inferred: Inferred, pairs: list[Any], contracted: str, text: str) -> str | None:
     """What a scale is made of, if it is something that it should not be."""
-    whole = [round(each) for each in under]
-    if all(n > 1 and abs(n / each - 1) < 1e-3 for n, each in zip(whole, under, strict=True)):
-        name = inferred.symbols.explain(whole)
-        if not name.isdigit() and name != contracted and not name.startswith(tuple("0123456789")):
-            return f"1/√({name}) = 1/√{whole[0]}"
-        if name.isdigit() and len(inferred.runs) == 1 and whole[0] in _sizes(inferred):
-            return f"1/√{whole[0]}"
-    if all(abs(each / width**2 - 1) < 1e-3 for each, width in zip(under, widths, strict=True)):
-        return f"1/{widths[0]:g} without a root"
-    if all(abs(each * width - 1) < 1e-3 for each, width in zip(under, widths, strict=True)):
-        return f"√{widths[0]:g}, not 1/√{widths[0]:g}"
+    scale, width = pairs[0]
+    seen = [pair for pair in pairs if pair is not None]
+    if all(abs(scale * width - 1) < 1e-3 for scale, width in seen):
+        return f"1/{width:g}, without a root"
+    if all(abs(scale**2 / width - 1) < 1e-3 for scale, width in seen):
+        return f"√{width:g}, and not 1/√{width:g}"
+    under = [pair and round(pair[0] ** -2) for pair in pairs]  # 1/√ of what the scale is
+    whole = all(abs(scale**-2 / max(round(scale**-2), 1) - 1) < 1e-3 for scale, _ in seen)
+    if whole and under[0] > 1:
+        name = inferred.symbols.explain(under)
+        if not name[0].isdigit() and name != contracted:
+            name = name if name.isidentifier() else f"({name})"
+            return f"1/√{name} = 1/√{under[0]}"
+        if name.isdigit() and len(seen) == 1 and under[0] in _sizes(inferred):
+            return f"1/√{under[0]}"
     numbers = [float(n) for n in re.findall(r"(?<![\w.])\d+(?:\.\d*)?(?:e-?\d+)?", text)]
-    wanted = (scales[0], 1 / scales[0], under[0], 1 / under[0])
+    wanted = (scale, 1 / scale, scale**2, scale**-2)
     if any(n > 0 and n != 1 and abs(n / each - 1) < 1e-3 for n in numbers for each in wanted):
         return "a number that stands in that line"
     return None

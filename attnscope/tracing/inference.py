@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import product
+from math import prod
 
 from attnscope.results import Finding, Source, Step
 from attnscope.tracing.crash import Failure, Part, Shape
@@ -14,6 +16,9 @@ from attnscope.tracing.symbols import Symbols
 
 TURNS = 3
 """How often code is run with other sizes."""
+
+KEYS_AND_VALUES = {"n_K", "n_V"}
+"""Every key has one value: that these are equal is no coincidence."""
 
 Key = tuple[str | None, int | None, str]
 
@@ -26,6 +31,7 @@ class Run:
         steps: what was recorded.
         parts: the last shapes of the expressions in it.
         amounts: numbers that findings are about, by what they are and where they come from.
+        views: shapes before and after views that regroup several axes, by line and turn.
         failure: why it failed, if it did in code that we know.
         error: what it raised, if it did.
         findings: what looked wrong while it ran.
@@ -35,6 +41,7 @@ class Run:
     steps: list[Step]
     parts: dict[Place, Shape]
     amounts: dict[tuple, float] = field(default_factory=dict)
+    views: dict[tuple, tuple[Shape, Shape]] = field(default_factory=dict)
     failure: Failure | None = None
     error: BaseException | None = None
     findings: list[Finding] = field(default_factory=list)
@@ -47,7 +54,7 @@ class Inferred:
 
     Attributes:
         symbols: the names, with what they stood for in every run.
-        runs: the run with the given sizes, and those with others.
+        runs: the run with the given sizes, those with others, and those that were refused.
         refusals: the runs that failed, each with the requirement that mended it, and its sizes.
         complete: whether other sizes were found at all.
     """
@@ -59,33 +66,57 @@ class Inferred:
 
     def name_axes(self) -> None:
         """Give the steps of the first run their dims."""
+        for step, shapes in self._shapes():
+            step.dims = self.explain(shapes)
+
+    def unnamed(self) -> int:
+        """How many axes of the first run change with the sizes, and nothing explains how."""
+        count = 0
+        for step, shapes in self._shapes():
+            comparable = [each for each in shapes if each and len(each) == len(step.shape)]
+            for axis, name in enumerate(self.explain(shapes)):
+                changes = any(each[axis] != step.shape[axis] for each in comparable)
+                count += changes and name.isdigit()
+        return count
+
+    def _shapes(self) -> Iterator[tuple[Step, list[Shape | None]]]:
+        """The steps of the first run, each with the shapes that it had in every run."""
         shapes = [_shapes_by_key(run.steps) for run in self.runs]
         seen: dict[Key, int] = defaultdict(int)
         for step in self.runs[0].steps:
             key = _key(step)
             turn, seen[key] = seen[key], seen[key] + 1
-            step.dims = self._explained(
-                step.shape, [each[key][min(turn, len(each[key]) - 1)] for each in shapes if key in each]
+            yield (
+                step,
+                [each[key][min(turn, len(each[key]) - 1)] if key in each else None for each in shapes],
             )
 
     def dims_of(self, part: Part) -> tuple[str, ...]:
         """The axes of an expression of the first run."""
-        shapes = [run.parts[part.place] for run in self.runs if part.place in run.parts]
-        if not shapes or tuple(shapes[0]) != part.shape:
+        shapes = [run.parts.get(part.place) for run in self.runs]
+        if shapes[0] is None or tuple(shapes[0]) != part.shape:
             for step in reversed(self.runs[0].steps):
                 if (step.name, step.shape) == (part.text, part.shape):
                     return step.dims or tuple(map(str, part.shape))
-        return self._explained(part.shape, shapes)
+            return tuple(map(str, part.shape))
+        return self.explain(shapes)
 
-    def amount(self, key: tuple) -> tuple[float, ...]:
-        """A number of each run; of the first alone, if the others have none."""
-        values = [run.amounts.get(key) for run in self.runs]
-        return tuple(v for v in values if v is not None) if None not in values else (values[0] or 0.0,)
+    def explain(self, shapes: Sequence[Shape | None]) -> tuple[str, ...]:
+        """The axes of a tensor that had these shapes, one in each run; None where it was not seen."""
+        first = shapes[0] or ()
+        unseen = (None,) * len(first)
+        alike = [each if each is not None and len(each) == len(first) else unseen for each in shapes]
+        return tuple(map(self._explain_size, zip(*alike, strict=True)))
 
-    def _explained(self, shape: Shape, shapes: list[Shape]) -> tuple[str, ...]:
-        if len(shapes) < len(self.runs) or any(len(each) != len(shape) for each in shapes):
-            shapes = [shape]  # made in this run alone
-        return tuple(self.symbols.explain(sizes) for sizes in zip(*shapes, strict=True))
+    def _explain_size(self, sizes: Sequence[int | None]) -> str:
+        """A size by all runs; or by those that were not refused, if the others do not agree with them."""
+        name = self.symbols.explain(sizes)
+        refused = len(self.runs) - len(self.refusals)
+        return self.symbols.explain(sizes[:refused]) if name.isdigit() else name
+
+    def amounts(self, key: tuple) -> list[float | None]:
+        """A number of each run; None where it was not seen."""
+        return [run.amounts.get(key) for run in self.runs]
 
 
 def infer(
@@ -93,6 +124,7 @@ def infer(
     attempt: Callable[[dict[str, int]], Run],
     given: Mapping[str, int],
     *,
+    axes: Collection[str] = (),
     defaults: Collection[str] = (),
     known: Iterable[Requirement] = (),
 ) -> Inferred:
@@ -102,46 +134,60 @@ def infer(
         base: the run with the given sizes.
         attempt: runs the code with others.
         given: the sizes that have names, and must have the same names in every attempt.
+        axes: the names of the inputs' axes among them.
         defaults: names among them that nobody said: they stay as they are, if the code wants that.
         known: what is required of sizes, as the user says.
     """
     made = list(dict.fromkeys(map(_key, base.steps)))
-    refused: dict[int, dict[str, int]] = {}
+    tried: dict[tuple[int, ...], Run] = {}
+    sizes_of: dict[int, dict[str, int]] = {}
+
+    def run_with(sizes: dict[str, int]) -> Run:
+        key = tuple(sizes[name] for name in given)
+        if key not in tried:
+            tried[key] = attempt(sizes)
+            sizes_of[id(tried[key])] = sizes
+        return tried[key]
 
     def try_sizes(sizes: dict[str, int]) -> Attempt:
-        run = attempt(sizes)
-        refused[id(run)] = sizes
+        run = run_with(sizes)
         found = {_key(step) for step in run.steps}
         reached = len(list(_while_in(made, found)))
         whole = reached == len(made) and (run.error is None or base.error is not None)
         line = run.failure.line if run.failure else _last_line(run.error)
-        return Attempt((reached, line), whole, run)
+        unnamed = 0
+        if whole:
+            pair = Symbols({name: [size, sizes[name]] for name, size in given.items()})
+            unnamed = Inferred(pair, [base, run]).unnamed()
+        return Attempt((reached, line), whole, unnamed, run)
 
     known = tuple(known)
-    search = Search(try_sizes, given, known)
+    search = Search(try_sizes, given, known, frozenset(axes))
     plan = search.plan()
     if defaults and (plan is None or any(isinstance(r, Fixed) for r, _ in search.refusals)):
-        other = Search(try_sizes, given, known, kept=frozenset(defaults))
+        other = Search(try_sizes, given, known, frozenset(axes), frozenset(defaults))
         other_plan = other.plan()
         if other_plan is not None:
             search, plan = other, other_plan
-    refusals = [(r, run, refused[id(run)]) for r, run in search.refusals if isinstance(run, Run)]
-    if plan is None:
-        once = Symbols({name: (size,) for name, size in given.items()})
-        return Inferred(once, [base], refusals=refusals, complete=False)
-    runs, vectors = [base], {name: [size] for name, size in given.items()}
-    for turn in range(TURNS):
-        sizes = plan.sizes(turn)
-        run = attempt(sizes) if sizes is not None else None
-        if sizes is None or run is None or not {_key(s) for s in run.steps} >= set(made):
-            continue
+    refusals = [(r, run, sizes_of[id(run)]) for r, run in search.refusals if isinstance(run, Run)]
+    runs, all_sizes = [base], [dict(given)]
+    for turn in range(TURNS if plan is not None else 0):
+        sizes = plan.sizes(turn) if plan is not None else None
+        run = run_with(sizes) if sizes is not None else None
+        if sizes is not None and run is not None and {_key(s) for s in run.steps} >= set(made):
+            runs.append(run)
+            all_sizes.append(sizes)
+    complete = len(runs) > 1
+    for _, run, sizes in refusals:  # as far as they got, they tell sizes apart that must be equal later
         runs.append(run)
-        for name, size in sizes.items():
-            vectors[name].append(size)
-    return Inferred(Symbols(vectors), runs, refusals)
+        all_sizes.append(sizes)
+    symbols = Symbols({name: [sizes[name] for sizes in all_sizes] for name in given})
+    return Inferred(symbols, runs, refusals, complete)
 
 
-def coincidences(inferred: Inferred, axes: Collection[str]) -> list[Finding]:
+def coincidences(
+    inferred: Inferred, axes: Collection[str], widths: Collection[str], *, told: bool
+) -> list[Finding]:
     """Findings: what runs with the given sizes only because of what they happen to be.
 
     Code that asks for something by itself (`assert`, `raise`), and widths that are multiplied
@@ -150,51 +196,95 @@ def coincidences(inferred: Inferred, axes: Collection[str]) -> list[Finding]:
     Args:
         inferred: with the runs that failed.
         axes: the names of the inputs' axes.
+        widths: those of them that are the last of an input.
+        told: whether every size that the constructor was given has a name. Else one that may not
+            change may follow from one of those.
     """
-    findings = []
+    findings: dict[int, Finding] = {}  # one for a line
     for requirement, run, sizes in inferred.refusals:
         failure = run.failure
-        if failure is None or failure.kind not in ("broadcast", "view", "join"):
+        if failure is None or not failure.kind:
             continue
-        names = (requirement.name, *getattr(requirement, "of", ()))
+        names = {requirement.name, *getattr(requirement, "of", ())}
         mixing = failure.kind == "view" and _mixes(failure, inferred.runs[0])
-        exact = (
-            isinstance(requirement, Product) and not requirement.multiple and len(requirement.of) == 1
-        )
-        if not set(names) <= set(axes) or not (mixing or exact or isinstance(requirement, Fixed)):
+        equal = isinstance(requirement, Product) and not requirement.multiple and len(names) == 2
+        natural = not equal or bool(names & set(widths)) or names == KEYS_AND_VALUES
+        if failure.kind == "contraction" and natural:
             continue
-        findings.append(Finding(_in_words(inferred, requirement, failure, sizes), failure.line))
-    return findings
+        of_inputs = names <= set(axes)
+        if (of_inputs and (mixing or equal or (told and isinstance(requirement, Fixed)))) or (
+            mixing and names & set(axes) and failure.line not in findings
+        ):
+            message = _in_words(inferred, requirement, failure, sizes)
+            findings[failure.line] = Finding(message, failure.line)
+    return list(findings.values())
+
+
+def regrouped(inferred: Inferred) -> list[Finding]:
+    """Findings: views that have the right shape, but elements in it that belong elsewhere.
+
+    Where heads are merged without being moved back first, an axis of the result is as long as one
+    of the input, and is another. Shifting rows by one on purpose, as relative positions do, takes
+    an axis of `n+1`, and is no finding.
+    """
+    findings: dict[int, Finding] = {}
+    for key in inferred.runs[0].views:
+        seen = [run.views.get(key) for run in inferred.runs]
+        others = [each for each in seen[1:] if each]
+        if not others:
+            continue
+        old, new = (inferred.explain([each and each[side] for each in seen]) for side in (0, 1))
+        shifts = any("+" in axis or "-" in axis for axis in (*old, *new))
+        for before, after in regroupings(*others[0]):
+            several = len(before) > 1 and len(after) > 1 and not shifts
+            for i, j in product(before, after) if several else ():
+                inner = prod(others[0][0][i + 1 : before[-1] + 1])
+                if old[i] == new[j] and inner != prod(others[0][1][j + 1 : after[-1] + 1]):
+                    message = (
+                        f"[{', '.join(old)}] is viewed as [{', '.join(new)}]: {old[i]} is not the same"
+                        " axis before and after, its elements are others. Is a transpose missing?"
+                    )
+                    findings.setdefault(key[0][1], Finding(message, key[0][1]))
+    return list(findings.values())
 
 
 def _in_words(
     inferred: Inferred, requirement: Requirement, failure: Failure, sizes: Mapping[str, int]
 ) -> str:
-    given = {name: each[0] for name, each in inferred.symbols.sizes.items()}
     names = [requirement.name, *getattr(requirement, "of", ())]
     others = " and ".join(f"{name} {sizes[name]}" for name in names)
     base = inferred.runs[0]
-    parts = [Part(p.text, p.place, _base_shape(p, base) or p.shape) for p in failure.parts]
+    parts = [part for part in failure.parts if _base_shape(part, base) is not None]
     if failure.kind == "view" and parts:
         made = base.parts.get(failure.place) if failure.place else None
-        into = f" into [{', '.join(map(str, made))}]" if made else ""
+        into = f" as {'×'.join(map(str, made))}" if made else ""
         return (
-            f"{failure.expression} takes {_with_dims(inferred, parts[0])}{into}:"
-            f" it fits by coincidence, and may mix what does not belong together. With {others} it fails"
+            f"{failure.expression} takes {_with_dims(inferred, parts[0])}{into}: that fits by"
+            f" coincidence, and may mix what does not belong together. With {others} it fails"
         )
     shapes = " and ".join(_with_dims(inferred, part) for part in parts)
-    if isinstance(requirement, Fixed):
-        why = f"only with {requirement.name} {requirement.size}"
+    size = inferred.symbols.sizes[requirement.name][0]
+    if isinstance(requirement, Product):
+        why = f"only because {' and '.join(names)} are both {size}"
     else:
-        why = f"only because {' and '.join(names)} are both {given[names[0]]}"
-    mask = " a mask that has not this axis?" if any("mask" in part.text for part in parts) else ""
-    return (
-        f"{failure.expression} fits {why}: {shapes}. With {others} it fails:{mask or ' is that meant?'}"
-    )
+        why = f"only with {requirement.name} {size}"
+    is_mask = failure.kind == "broadcast" and any("mask" in part.text for part in parts)
+    end = "does the mask lack an axis?" if is_mask else "is that meant?"
+    return f"{failure.expression} fits {why}: {shapes}. With {others} it fails: {end}"
 
 
 def _with_dims(inferred: Inferred, part: Part) -> str:
-    named = zip(inferred.dims_of(part), part.shape, strict=True)
+    """A part with its axes, as they are called where sizes that are equal here were not."""
+    base = inferred.runs[0]
+    refused = [
+        next((p.shape for p in run.failure.parts if p.place == part.place), None)
+        if run.failure
+        else None
+        for run in inferred.runs
+    ]
+    shape = _base_shape(part, base) or part.shape
+    dims = inferred.explain([shape, *refused[1:]])
+    named = zip(dims, shape, strict=True)
     axes = (str(size) if name == str(size) else f"{name} {size}" for name, size in named)
     return f"{part.text} [{', '.join(axes)}]"
 
@@ -214,24 +304,26 @@ def _mixes(failure: Failure, base: Run) -> bool:
 def regroupings(before: Shape, after: Shape) -> list[tuple[list[int], list[int]]]:
     """Which axes of one shape become which of another, when the same elements are viewed so.
 
+    Axes of one element belong to none.
+
     >>> regroupings((64, 48, 200), (32, 96, 5, 40))
-    [([64, 48], [32, 96]), ([200], [5, 40])]
+    [([0, 1], [0, 1]), ([2], [2, 3])]
     """
-    groups, left, right = [], [], []
-    before_left, after_left = [n for n in before if n != 1], [n for n in after if n != 1]
-    a = b = 1
-    while before_left or after_left:
-        if a <= b and before_left:
-            left.append(before_left.pop(0))
-            a *= left[-1]
-        elif after_left:
-            right.append(after_left.pop(0))
-            b *= right[-1]
+    groups: list[tuple[list[int], list[int]]] = []
+    old = [axis for axis, size in enumerate(before) if size != 1]
+    new = [axis for axis, size in enumerate(after) if size != 1]
+    left: list[int] = []
+    right: list[int] = []
+    while old or new:
+        if old and prod(before[axis] for axis in left) <= prod(after[axis] for axis in right):
+            left.append(old.pop(0))
+        elif new:
+            right.append(new.pop(0))
         else:
             break
-        if a == b:
+        if prod(before[axis] for axis in left) == prod(after[axis] for axis in right):
             groups.append((left, right))
-            left, right, a, b = [], [], 1, 1
+            left, right = [], []
     return groups
 
 

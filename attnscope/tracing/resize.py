@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from itertools import combinations, combinations_with_replacement
+from itertools import combinations, product
 from math import prod
 
 PRIMES = (7, 11, 13, 17, 19, 23, 29, 31, 37, 41, 43, 47, 53, 59, 61, 67, 71, 73, 79, 83, 89, 97)
@@ -68,6 +68,7 @@ class Fixed:
 
 
 Requirement = Product | Sum | Multiple | Fixed
+Added = tuple[Requirement, ...]
 
 
 @dataclass(frozen=True)
@@ -126,11 +127,13 @@ class Attempt:
         reached: how many of the steps were made that were made with the given sizes, and then the
             line where it failed; the larger, the further.
         whole: whether it got as far as with the given sizes.
+        unnamed: how many sizes in it are neither names nor products of names, and change.
         run: whatever the caller keeps of it.
     """
 
     reached: tuple[int, ...]
     whole: bool
+    unnamed: int = 0
     run: object = None
 
 
@@ -142,12 +145,14 @@ class Search:
         attempt: runs the code with other sizes.
         given: the sizes that were given, by name.
         known: what is required, as the user says.
+        axes: names of the inputs' axes; what others divide is likely to be split into them.
         kept: names whose sizes may only be what was given: what else the code needs is of less interest.
     """
 
     attempt: Callable[[dict[str, int]], Attempt]
     given: Mapping[str, int]
     known: tuple[Requirement, ...] = ()
+    axes: frozenset[str] = frozenset()
     kept: frozenset[str] = frozenset()
     tried: int = 0
     refusals: list[tuple[Requirement, object]] = field(default_factory=list)
@@ -158,17 +163,43 @@ class Search:
         `refusals` then holds what had to be required, each with the run that failed without it.
         """
         known = (*self.known, *(Fixed(name, self.given[name]) for name in self.kept))
-        plan = Plan(self.given, known)
+        plain = Plan(self.given, known)
+        splits = tuple(each for each in self._candidates(plain) if self._is_split(each))
+        plan = self._climbed(replace(plain, requirements=(*known, *splits))) if splits else None
+        if plan is None:
+            return self._climbed(plain)
+        for split in splits:  # is it needed?
+            plan = self._without(plan, split)
+        return plan
+
+    def _climbed(self, plan: Plan) -> Plan | None:
+        """A plan with more and more requirements, until the code gets as far as it should."""
+        self.refusals = []
         best = self._try(plan)
         while best is not None and not best.whole:
             step = self._step(plan, best)
             if step is None:
                 return None
-            plan, requirement, further = step
-            if requirement is not None:
-                self.refusals.append((requirement, best.run))
+            plan, requirements, further = step
+            self.refusals += [(requirement, best.run) for requirement in requirements]
             best = further
         return plan if best is not None else None
+
+    def _without(self, plan: Plan, split: Requirement) -> Plan:
+        """A plan without a requirement, if the code does as well."""
+        rest = tuple(each for each in plan.requirements if each != split)
+        now, then = self._try(plan), self._try(replace(plan, requirements=rest))
+        if now is None or then is None:
+            return plan
+        if then.whole and then.unnamed <= now.unnamed:
+            return replace(plan, requirements=rest)
+        self.refusals.append((split, then.run))
+        return plan
+
+    def _is_split(self, requirement: Requirement) -> bool:
+        """Whether it says that a size is split into as many parts as an argument says."""
+        is_multiple = isinstance(requirement, Product) and requirement.multiple
+        return is_multiple and not set(requirement.of) & self.axes  # type: ignore[union-attr]
 
     def _try(self, plan: Plan) -> Attempt | None:
         sizes = plan.sizes(0)
@@ -177,56 +208,62 @@ class Search:
         self.tried += 1
         return self.attempt(sizes)
 
-    def _step(self, plan: Plan, best: Attempt) -> tuple[Plan, Requirement | None, Attempt] | None:
+    def _step(self, plan: Plan, best: Attempt) -> tuple[Plan, Added, Attempt] | None:
         """The first change of the plan with which the code gets further."""
-        for changed, requirement in self._changes(plan):
+        for changed, added in self._changes(plan):
             further = self._try(changed)
             if further is not None and (further.whole or further.reached > best.reached):
-                return changed, requirement, further
+                return changed, added, further
         return None
 
-    def _changes(self, plan: Plan) -> Iterator[tuple[Plan, Requirement | None]]:
-        singles = list(self._candidates(plan))
-        for each in singles:
-            yield replace(plan, requirements=(*plan.requirements, each)), each
+    def _changes(self, plan: Plan) -> Iterator[tuple[Plan, Added]]:
+        """Other plans, each with the requirements that it adds; the likely ones first."""
+
+        def adding(*added: Requirement) -> tuple[Plan, Added]:
+            return replace(plan, requirements=(*plan.requirements, *added)), added
+
+        singles, weak = list(self._candidates(plan)), list(self._weak_candidates(plan))
+        yield from (adding(each) for each in singles)
         equal = [pair for pair in combinations(self.given, 2) if len({self.given[n] for n in pair}) == 1]
         for name in dict.fromkeys(name for pair in equal for name in pair):
-            yield replace(plan, later=(*plan.later, name)), None
-        weak = list(self._weak_candidates(plan))
-        for each in weak:
-            yield replace(plan, requirements=(*plan.requirements, each)), each
+            yield replace(plan, later=(*plan.later, name)), ()
+        yield from (adding(each) for each in weak)
+        splits = [each for each in singles if self._is_split(each)]
+        multiples = [each for each in weak if isinstance(each, Multiple)]
+        pairs: list[Added] = [*combinations(splits, 2), *product(splits, multiples)]
+        for one, other in pairs:
+            if one.name != other.name:
+                yield adding(one, other)
         bound = {each.name for each in plan.requirements}
         loose = [name for name in self.given if name not in bound]
-        for fixed in loose:  # all sizes as they were given, but for a factor
-            multiples = [Multiple(n, self.given[n]) for n in loose if n != fixed and self.given[n] > 1]
-            kept = Fixed(fixed, self.given[fixed])
-            yield replace(plan, requirements=(*plan.requirements, kept, *multiples)), kept
-        strong = [each for each in singles if isinstance(each, Product)]
-        for one, other in combinations(strong, 2):
-            if one.name != other.name:
-                yield replace(plan, requirements=(*plan.requirements, one, other)), one
+        for name in loose:  # all sizes as they were given, but for a factor
+            kept = Fixed(name, self.given[name])
+            others = [Multiple(n, self.given[n]) for n in loose if n != name and self.given[n] > 1]
+            yield adding(kept, *others)[0], (kept,)
 
     def _candidates(self, plan: Plan) -> Iterator[Requirement]:
-        """What is true of the given sizes, and would be no accident."""
-        bound = {each.name for each in plan.requirements if not isinstance(each, Multiple)}
-        free = [name for name in self.given if name not in bound]
+        """What is true of the given sizes, and would be no accident; the likely first."""
+        exact = {each.name for each in plan.requirements if _decides(each)}
+        multiple = {each.name for each in plan.requirements} - exact
+        free = [name for name in self.given if name not in exact]
         for name in free:
-            others = [other for other in self.given if other != name]
-            for other in others:
-                if self.given[name] == self.given[other]:
+            for other in self.given:
+                if name != other and self.given[name] == self.given[other]:
                     yield Product(name, (other,))
-            for pair in combinations_with_replacement(others, 2):
-                sizes = [self.given[each] for each in pair]
-                if prod(sizes) == self.given[name] and 1 not in sizes:
-                    yield Product(name, pair)
-        for name in free:
+        for name in [name for name in free if name not in multiple]:
             for other in self.given:
                 smaller = other != name and 1 < self.given[other] < self.given[name]
                 if smaller and self.given[name] % self.given[other] == 0:
                     yield Product(name, (other,), multiple=True)
         for name in free:
+            others = [other for other in self.given if other != name and self.given[other] > 1]
+            squares = [(other, other) for other in others]
+            for pair in [*combinations(others, 2), *squares]:
+                if prod(self.given[each] for each in pair) == self.given[name]:
+                    yield Product(name, pair)
+        for name in free:
             for pair in combinations([other for other in self.given if other != name], 2):
-                if sum(self.given[n] for n in pair) == self.given[name]:
+                if sum(self.given[each] for each in pair) == self.given[name]:
                     yield Sum(name, pair)
 
     def _weak_candidates(self, plan: Plan) -> Iterator[Requirement]:
@@ -241,8 +278,13 @@ class Search:
                 if (number and size % number == 0) or (not number and size > 1):
                     yield Multiple(name, number or size)
         for name in self.given:
-            if name not in bound:
+            if name not in exact:
                 yield Fixed(name, self.given[name])
+
+
+def _decides(requirement: Requirement) -> bool:
+    """Whether a size follows from it."""
+    return not isinstance(requirement, Multiple) and not getattr(requirement, "multiple", False)
 
 
 def required_by(

@@ -36,6 +36,7 @@ PHRASES = {
     "rope_theta": "rope theta {}",
     "layout": "by {}",
     "attention": "{} attention",
+    "where": "where {}",
     "mode": "{} mode",
 }
 """How options read; others as their name and value."""

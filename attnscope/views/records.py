@@ -10,6 +10,7 @@ from typing import Any
 
 from attnscope.results import HeadWeights, Scaling, Trace
 from attnscope.views.columns import Column, check_columns, columns_of, in_order
+from attnscope.views.crash import crash_lines
 from attnscope.views.heading import heading, summary
 from attnscope.views.values import number
 
@@ -49,7 +50,11 @@ def markdown_text(result: Trace | HeadWeights, *, wide: bool = False) -> str:
     parts = [f"**{title}**", *about, markdown_table(columns_of(result), wide)]
     if isinstance(result, Trace):
         parts += [summary(result)]
-        parts += [f"- {finding.message}" for finding in result.findings]
+        for finding in result.findings:
+            where = f"line {finding.line}: " if finding.line else ""
+            parts.append(f"- {where}{finding.message}")
+        if result.crash is not None:
+            parts.append("```\n" + "\n".join(line.plain for line in crash_lines(result.crash)) + "\n```")
     if result.checks:
         parts += [markdown_table(check_columns(result.checks), wide)]
     return "\n\n".join(parts)

@@ -11,6 +11,7 @@ from rich.text import Text
 
 from attnscope.results import HeadWeights, Trace
 from attnscope.views.columns import Column, check_columns, columns_of, in_order
+from attnscope.views.crash import crash_lines
 from attnscope.views.heading import heading, summary
 from attnscope.views.text import READABLE, break_expression, joined, shorten, wrapped
 
@@ -36,6 +37,9 @@ def print_table(result: Trace | HeadWeights, console: Console, *, wide: bool = F
         for finding in result.findings:
             where = f"line {finding.line}: " if finding.line else ""
             print_line(console, Text(f"! {where}{finding.message}", style="yellow"))
+        if result.crash is not None:
+            for text in crash_lines(result.crash):
+                print_line(console, text)
     if result.checks:
         print_columns(check_columns(result.checks), console, wide)
 

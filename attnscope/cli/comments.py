@@ -1,0 +1,65 @@
+"""Shape comments in a user's file: shown as a diff, written, or compared with what ran."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from attnscope.cli.output import tell
+from attnscope.errors import SourceError
+from attnscope.results import Check, Finding, Trace
+
+
+def show_comments(trace: Trace, file: str, *, write: bool) -> int:
+    """Show the file with the axes at the ends of its lines, as a diff; or write it.
+
+    Args:
+        trace: what ran.
+        file: where its code stands.
+        write: whether to change the file.
+
+    Returns:
+        The exit status.
+
+    Raises:
+        SourceError: the code fails, or cannot be annotated.
+        FileError: the file cannot be written, or has changed meanwhile.
+    """
+    from attnscope.comments import annotate_file, diff
+    from attnscope.comments import write as write_file
+
+    if trace.crash is not None:
+        raise SourceError(
+            f"{trace.title} fails in line {trace.crash.line}, so its shapes are not all known:"
+            f" {trace.crash.error}",
+            hint="leave out --annotate, to see why",
+        )
+    path = Path(file)
+    old, new = annotate_file(path, trace.steps)
+    if old == new:
+        tell(f"{trace.file} says all of it already")
+    elif write:
+        write_file(path, old, new)
+        changed = sum(a != b for a, b in zip(old.splitlines(), new.splitlines(), strict=True))
+        tell(f"wrote the axes at the end of {changed} line{'s' * (changed != 1)} of {trace.file}")
+    else:
+        print(diff(old, new, trace.file or file), end="")
+        tell(f"{trace.file} is as it was: --write changes it")
+    return 0
+
+
+def check_comments(trace: Trace, file: str) -> None:
+    """Compare the shape comments of the file with what ran: what is not true becomes a finding."""
+    import tokenize
+
+    from attnscope.comments import checked
+
+    with tokenize.open(file) as opened:
+        found = checked(opened.read(), trace.steps, sizes=trace.sizes)
+    counts = {"true": found.true, "not true": len(found.lies), "not known": len(found.unknown)}
+    note = ", ".join(f"{count} {what}" for what, count in counts.items() if count) or "there are none"
+    verdict = not found.lies if found.true or found.lies else None
+    trace.checks.append(Check("shape comments", None, None, verdict, note))
+    trace.findings += [Finding(lie.message.partition(": ")[2], lie.line) for lie in found.lies]
+    trace.findings.sort(key=lambda finding: finding.line or 0)
+    for unknown in found.unknown:
+        tell(unknown.message)

@@ -14,7 +14,9 @@ import attnscope
 from attnscope.cli.bert import bert
 from attnscope.cli.example import example
 from attnscope.cli.mha import mha
+from attnscope.cli.run import run
 from attnscope.cli.scaling import scaling
+from attnscope.cli.scripts import ScriptCommand
 from attnscope.cli.sdpa import sdpa
 from attnscope.cli.trace import trace
 from attnscope.errors import AttnscopeError
@@ -37,8 +39,8 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
     pretty_exceptions_enable=False,
 )
-for command in (sdpa, mha, example, scaling, trace, bert):
-    app.command()(command)
+for command in (sdpa, mha, example, scaling, trace, run, bert):
+    app.command(cls=ScriptCommand if command is run else None)(command)
 
 
 def _print_version(asked: bool) -> None:

@@ -109,7 +109,7 @@ class Inferred:
         return tuple(map(self._explain_size, zip(*alike, strict=True)))
 
     def _explain_size(self, sizes: Sequence[int | None]) -> str:
-        """A size by all runs; or by those that were not refused, if the others do not agree with them."""
+        """A size by all runs; or by those alone that were not refused, if they do not agree."""
         name = self.symbols.explain(sizes)
         refused = len(self.runs) - len(self.refusals)
         return self.symbols.explain(sizes[:refused]) if name.isdigit() else name

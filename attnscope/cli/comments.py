@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from attnscope.cli.output import tell
 from attnscope.errors import SourceError
 from attnscope.results import Check, Finding, Trace
 
+if TYPE_CHECKING:
+    from attnscope.comments import Checked
+
 
 def show_comments(trace: Trace, file: str, *, write: bool) -> int:
     """Show the file with the axes at the ends of its lines, as a diff; or write it.
+
+    Shape comments that are true stay as they are, in whatever words.
 
     Args:
         trace: what ran.
@@ -34,7 +40,7 @@ def show_comments(trace: Trace, file: str, *, write: bool) -> int:
             hint="leave out --annotate, to see why",
         )
     path = Path(file)
-    old, new = annotate_file(path, trace.steps)
+    old, new = annotate_file(path, trace.steps, keep=_checked(trace, file).true_lines)
     if old == new:
         tell(f"{trace.file} says all of it already")
     elif write:
@@ -49,12 +55,7 @@ def show_comments(trace: Trace, file: str, *, write: bool) -> int:
 
 def check_comments(trace: Trace, file: str) -> None:
     """Compare the shape comments of the file with what ran: what is not true becomes a finding."""
-    import tokenize
-
-    from attnscope.comments import checked
-
-    with tokenize.open(file) as opened:
-        found = checked(opened.read(), trace.steps, sizes=trace.sizes)
+    found = _checked(trace, file)
     counts = {"true": found.true, "not true": len(found.lies), "not known": len(found.unknown)}
     note = ", ".join(f"{count} {what}" for what, count in counts.items() if count) or "there are none"
     verdict = not found.lies if found.true or found.lies else None
@@ -63,3 +64,12 @@ def check_comments(trace: Trace, file: str) -> None:
     trace.findings.sort(key=lambda finding: finding.line or 0)
     for unknown in found.unknown:
         tell(unknown.message)
+
+
+def _checked(trace: Trace, file: str) -> Checked:
+    import tokenize
+
+    from attnscope.comments import checked
+
+    with tokenize.open(file) as opened:
+        return checked(opened.read(), trace.steps, sizes=trace.sizes)

@@ -8,7 +8,7 @@ import io
 import os
 import tempfile
 import tokenize
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -26,13 +26,16 @@ FEW = 4  # elements of a list whose shapes are all written, though they are alik
 Dims: TypeAlias = tuple[str, ...]
 
 
-def annotated(text: str, steps: Iterable[Step], *, file: str | None = None) -> str:
+def annotated(
+    text: str, steps: Iterable[Step], *, file: str | None = None, keep: Collection[int] = ()
+) -> str:
     r"""A source file's text, with the axes of what each line binds in a comment at its end.
 
     Args:
         text: the whole file's.
         steps: what ran; those without dims are left out.
         file: the file's name, as the steps have it; those of other files are left out.
+        keep: lines with comments that may stay as they are.
 
     Raises:
         SourceError: the text is not Python, or would not be the same program.
@@ -48,7 +51,7 @@ def annotated(text: str, steps: Iterable[Step], *, file: str | None = None) -> s
     known = axis_words(dims for by_name in made.values() for each in by_name.values() for dims in each)
     for place in code.places:
         shapes = _shapes(place, made)
-        if shapes:
+        if shapes and place.last not in keep:
             line = lines[place.last - 1]
             bare = line.rstrip("\r\n")
             start = place.comment.column if place.comment else len(bare)
@@ -60,7 +63,9 @@ def annotated(text: str, steps: Iterable[Step], *, file: str | None = None) -> s
     return mark + new
 
 
-def annotate_file(path: str | Path, steps: Iterable[Step]) -> tuple[bytes, bytes]:
+def annotate_file(
+    path: str | Path, steps: Iterable[Step], *, keep: Collection[int] = ()
+) -> tuple[bytes, bytes]:
     """A source file as it is, and as it is with comments; nothing is written.
 
     Where the file's encoding has no `·`, products are written with `*`.
@@ -68,6 +73,7 @@ def annotate_file(path: str | Path, steps: Iterable[Step]) -> tuple[bytes, bytes
     Args:
         path: the file.
         steps: what ran; those of other files are left out.
+        keep: lines with comments that may stay as they are.
 
     Raises:
         FileError: it cannot be read.
@@ -83,7 +89,7 @@ def annotate_file(path: str | Path, steps: Iterable[Step]) -> tuple[bytes, bytes
         raise SourceError(f"cannot change {path}: {encoding} has several ways to write it.")
     here = of_file(steps, str(path))
     try:
-        return old, annotated(text, here, file=str(path)).encode(encoding)
+        return old, annotated(text, here, file=str(path), keep=keep).encode(encoding)
     except UnicodeEncodeError:
         plain = [
             replace(step, dims=tuple(dim.replace("·", "*") for dim in step.dims or ()))
@@ -91,7 +97,7 @@ def annotate_file(path: str | Path, steps: Iterable[Step]) -> tuple[bytes, bytes
             if step.dims is not None
         ]
     try:
-        return old, annotated(text, plain, file=str(path)).encode(encoding)
+        return old, annotated(text, plain, file=str(path), keep=keep).encode(encoding)
     except UnicodeEncodeError as error:
         letter = error.object[error.start]
         raise SourceError(

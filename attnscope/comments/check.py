@@ -52,11 +52,12 @@ class Unknown:
 
 @dataclass
 class Checked:
-    """The shape comments of a file: how many are true, which lie, and of which nobody can know."""
+    """The shape comments of a file: how many are true (and where), which lie, which nobody can judge."""
 
     true: int = 0
     lies: list[Lie] = field(default_factory=list)
     unknown: list[Unknown] = field(default_factory=list)
+    true_lines: set[int] = field(default_factory=set)
 
 
 def checked(
@@ -100,6 +101,7 @@ def checked(
                 break
         else:
             result.true += 1
+            result.true_lines.add(subject.line)
     return result
 
 

@@ -101,6 +101,7 @@ def _trace_columns(trace: Trace) -> list[Column]:
         right=True,
     )
     line = column("line", "line", _line_text, right=True, wide=not own, style="dim")
+    fresh = column("fresh", "fresh_bytes", _fresh_text, right=True, wide=not own)
     columns = [
         name,
         *([line] if own else []),
@@ -110,14 +111,14 @@ def _trace_columns(trace: Trace) -> list[Column]:
         column("times", "times", lambda step: f"× {step.times}" if step.times > 1 else "", right=True),
         memory,
         column("how", "how", lambda step: step.how, style="dim", flexible=True),
+        *([fresh] if own else []),
         column("view", "view_of", _view_text),
         column("FLOPs", "flops", lambda step: count_text(step.flops), right=True),
         column("dtype", "dtype", lambda step: step.dtype, wide=one_dtype),
         column("size", "bytes", lambda step: bytes_text(step.bytes), right=True, wide=True),
         column("contiguous", "contiguous", str),
         column("same as", "same_as", str),
-        column("fresh", "fresh_bytes", _fresh_text, right=True, wide=not own),
-        *([] if own else [line]),
+        *([] if own else [fresh, line]),
         column("file", "file", lambda step: step.file or "", wide=True),
         Column("depth", "depth", [], [step.depth for step in steps] if own else []),
     ]
@@ -125,6 +126,8 @@ def _trace_columns(trace: Trace) -> list[Column]:
         sentence = column("why", "why", lambda step: step.why or "", style="dim italic", below=True)
         columns.append(sentence)
     hidden = {"contiguous", "same_as"}  # people read both in the column `view`
+    if not own:
+        hidden |= {"times", "file"}
     if dry:
         hidden |= {"fresh_bytes", "line"}
     for each in columns:
@@ -210,7 +213,7 @@ def check_columns(checks: list[Check]) -> list[Column]:
     def size(title: str, key: str) -> Column:
         raw = [getattr(check, key) for check in checks]
         cells = [[("–", "dim") if x is None else (f"{x:.2g}", "")] for x in raw]
-        return Column(title, key, cells, raw, right=True)
+        return Column(title, key, cells, raw, right=True, wide=all(x is None for x in raw))
 
     columns = [
         Column("check", "name", [[(c.name, "bold")] for c in checks], [c.name for c in checks]),

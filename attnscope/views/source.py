@@ -17,6 +17,7 @@ from attnscope.views.text import joined
 
 GAP = 3  # between the code and what stands at its right
 DEEPER = 4  # columns that what belongs to a line stands further in than the line
+SHAPE_COMMENT = re.compile(r"\s*#\s*(\w+: *)?[\[(][^\[\]()]*[\])]\s*$")
 FEW = 8  # a line that is broken is not broken into pieces shorter than this
 
 
@@ -78,6 +79,7 @@ def annotated(trace: Trace) -> Iterator[tuple[Source, list[Line]]]:
     known: dict[str, Step] = {}
     for function in functions:
         function.hand_in(known)
+        function.leave_out_shape_comments()
         known |= {step.name: step for line in function.lines for step in line.steps}
         function.mark_idle(trace.steps)
         yield function.source, function.lines
@@ -136,6 +138,12 @@ class _Function:
         for name, number in self.arguments.items():
             if name in known and name not in taken:
                 self.by_number[number].steps.append(known[name])
+
+    def leave_out_shape_comments(self) -> None:
+        """What ran says it at the right of the line."""
+        for line in self.lines:
+            if line.steps:
+                line.text = SHAPE_COMMENT.sub("", line.text)
 
     def mark_idle(self, steps: Iterable[Step]) -> None:
         """Find the calls whose results neither are steps nor are named where a step is made.
@@ -196,7 +204,7 @@ def _page(source: Source, lines: list[Line], width: int | None) -> Iterator[Text
     notes = _notes(lines)
     place = _place_of_notes(lines, notes, room)
     for line, makes in zip(lines, notes, strict=True):
-        code = coloured[line.number - source.line]
+        code = coloured[line.number - source.line][: len(line.text)]
         if line.docstring or line.idle:
             code = Text(line.text + "…" * line.docstring, "dim")
         code.rstrip()

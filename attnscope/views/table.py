@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from itertools import zip_longest
 
 from rich.cells import cell_len
@@ -85,29 +86,34 @@ def _choose(columns: list[Column], width: int) -> list[Column]:
         if needed <= room:
             chosen.append(column)
             room -= needed
-    for column in chosen:
-        if column.flexible:
-            _fit(column, min(_width(column), NARROWEST) + room, elide=True)
-    return chosen
+    fitted = [_fitted(each, min(_width(each), NARROWEST) + room) for each in chosen]
+    while _total(fitted) > width and len(fitted) > 1:  # a word is longer than there is room
+        fitted.pop()
+    return fitted
 
 
 def _split(columns: list[Column], width: int) -> list[list[Column]]:
-    """All columns, in parts that fit; each part begins with the first column, the name."""
-    name, *others = columns
-    parts = [[name]]
+    """All columns, in parts that fit; each part begins with what says which row it is."""
+    names = [i for i, column in enumerate(columns) if column.key in ("name", "line")]
+    lead, others = columns[: max(names, default=0) + 1], columns[max(names, default=0) + 1 :]
+    parts = [lead]
     for column in others:
-        if column.flexible:
-            _fit(column, max(NARROWEST, width // 4), elide=False)
+        column = _fitted(column, max(NARROWEST, width // 4), elide=False)
         if sum(_width(each) + GAP for each in [*parts[-1], column]) > width + GAP:
-            parts.append([name])
-        parts[-1].append(column)
+            parts.append(lead)
+        parts[-1] = [*parts[-1], column]
     return parts
 
 
-def _fit(column: Column, width: int, *, elide: bool) -> None:
-    for cell in column.cells:
-        text, style = cell[0]
-        cell[0] = "\n".join(break_expression(shorten(text, width) if elide else text, width)), style
+def _fitted(column: Column, width: int, *, elide: bool = True) -> Column:
+    """A column; if it is flexible, broken into lines of at most `width`, and shortened to them."""
+    if not column.flexible:
+        return column
+    cells = []
+    for (text, style), *_ in column.cells:
+        shown = shorten(text, width) if elide else text
+        cells.append([("\n".join(break_expression(shown, width)), style)])
+    return replace(column, cells=cells)
 
 
 def _width(column: Column) -> int:

@@ -1,0 +1,370 @@
+"""What `run` does: let a program run, and show what was recorded of it as soon as it is there."""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import os
+import sys
+import tempfile
+import threading
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from attnscope.cli.options import Format
+from attnscope.errors import FileError, OptionError, SourceError
+from attnscope.results import Crash, Step, Trace
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from attnscope.tracing.crash import Part
+    from attnscope.tracing.program import Recording, Target
+
+FORM = "--watch FILE.py:NAME or --watch package.module:NAME"
+NAMELESS = "_"
+"""Stands for an axis that gets no name."""
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What a user wants of a program's calls: the options of `attnscope run`."""
+
+    target: str
+    calls: int = 1
+    dims: tuple[str, ...] = ()
+    follow: tuple[str, ...] = ()
+    depth: int | None = None
+    parts: bool = False
+    strict: bool = False
+    source: bool = False
+    stats: bool = False
+    format: Format = Format.TABLE
+    wide: bool = False
+    to: Path | None = None
+
+    def check(self) -> None:
+        """Raise an AttnscopeError for what cannot be done, before anything is."""
+        if self.format is Format.CSV:
+            for option, given in {"--source": self.source, "--calls": self.calls > 1}.items():
+                if given:
+                    raise OptionError(
+                        f"csv holds one table, and {option} prints more.", hint="--format json"
+                    )
+        folder = self.to.absolute().parent if self.to is not None else None
+        if self.to is not None and (folder is None or not folder.is_dir() or self.to.is_dir()):
+            raise FileError(f"cannot write {self.to}.", hint="--to FILE, in a folder that is there")
+
+
+def watch_program(program: Sequence[str], module: str | None, wanted: Wanted) -> int:
+    """Run a program, and show the first calls of what is watched in it.
+
+    Args:
+        program: the script and its arguments; the arguments alone, if there is a module.
+        module: the module that is run in place of a script.
+        wanted: what to watch, and how to show it.
+
+    Returns:
+        The status that the program ends with; 1 if that is 0, there are findings, and that is asked for.
+    """
+    wanted.check()
+    named = read_dims(wanted.dims)
+    if module is None and not program:
+        raise OptionError("there is no program to run.", hint=f"attnscope run {FORM} train.py")
+    if module is None and not Path(program[0]).is_file():
+        what = "a folder" if Path(program[0]).is_dir() else "not there"
+        raise FileError(f"the script {program[0]} is {what}.", hint="attnscope run --watch … SCRIPT.py")
+    target = _target(wanted.target, None if module else Path(program[0]).parent)
+    from attnscope.tracing.program import Watching, run_module, run_script
+
+    report = Report(wanted, named)
+    watching = Watching(
+        target,
+        wanted.calls,
+        report.add,
+        report.refuse,
+        follow=wanted.follow,
+        parts=wanted.parts,
+        options={"stats": wanted.stats, "depth": wanted.depth},
+    )
+    _forget_hook_of_typer()
+    if module is None:
+        status = run_script(program[0], program[1:], watching)
+    else:
+        status = run_module(module, program, watching)
+    if os.getpid() != watching.process:
+        return status  # a child that the program has forked
+    if threading.active_count() > 1:  # it goes on
+        atexit.register(lambda: report.end(loaded=watching.loaded, compiled=watching.compiled))
+    else:
+        report.end(loaded=watching.loaded, compiled=watching.compiled)
+    found = any(trace.findings for trace in report.traces)
+    return 1 if status == 0 and wanted.strict and found else status
+
+
+def _forget_hook_of_typer() -> None:
+    """Show exceptions that nobody catches as they would be shown without us."""
+    from typer import main
+
+    if sys.excepthook is getattr(main, "except_hook", None):
+        sys.excepthook = getattr(main, "_original_except_hook", sys.__excepthook__)
+
+
+# What to watch.
+
+
+def _target(text: str, folder: Path | None) -> Target:
+    """What the user names; a file is looked for here, and then beside the script.
+
+    Raises:
+        AttnscopeError: it cannot be watched, as far as that is known before the program runs.
+    """
+    from attnscope.tracing.program import Target, line_of
+
+    place, colon, name = (part.strip() for part in text.rpartition(":"))
+    if not (colon and place and all(part.isidentifier() for part in name.split("."))):
+        raise SourceError(f"{text.strip(': ')!r} names no class or function.", hint=FORM)
+    if not (place.endswith(".py") or os.sep in place):
+        if not all(part.isidentifier() for part in place.split(".")):
+            raise SourceError(f"{place!r} is neither a .py file nor the name of a module.", hint=FORM)
+        return Target(name, module=place)
+    file = next((each for each in (Path(place), (folder or Path()) / place) if each.is_file()), None)
+    if file is None:
+        raise FileError(f"there is no file {place}.", hint=FORM)
+    with contextlib.suppress(SyntaxError):  # Python tells it when the file is imported
+        line_of(os.path.abspath(file), name)
+    return Target(name, file=os.path.abspath(file))
+
+
+def read_dims(texts: Sequence[str]) -> dict[str, tuple[str, ...]]:
+    """The names of an argument's axes, by the argument's name.
+
+    >>> read_dims(["x=B,T,C", "mask=_,T"])
+    {'x': ('B', 'T', 'C'), 'mask': ('_', 'T')}
+
+    Raises:
+        OptionError: a text is not of the form NAME=AXES.
+    """
+    named = {}
+    for text in texts:
+        name, _, axes = (part.strip() for part in text.partition("="))
+        names = tuple(axis.strip() for axis in axes.split(","))
+        if not name or not all(axis.isidentifier() for axis in names):
+            raise OptionError(
+                f"--dims {text} does not say what the axes are called.", hint="--dims x=B,T,C"
+            )
+        if len({*names} - {NAMELESS}) < sum(axis != NAMELESS for axis in names):
+            raise OptionError(
+                f"--dims {text} gives two axes one name.",
+                hint=f"a name for each, or {NAMELESS} for an axis without",
+            )
+        named[name] = names
+    return named
+
+
+# What was recorded.
+
+
+class Report:
+    """Gathers the traces of a program's calls, and shows them when the last one is there.
+
+    Args:
+        wanted: what the user wants of them.
+        named: the names of axes, by argument.
+    """
+
+    def __init__(self, wanted: Wanted, named: Mapping[str, tuple[str, ...]]) -> None:
+        self.wanted = wanted
+        self.named = named
+        self.traces: list[Trace] = []
+        self.refused = False
+        self.stream = sys.stderr  # the program may put another one there, and change its folder
+        self.here = Path.cwd()
+        self.to = wanted.to.absolute() if wanted.to is not None else None
+
+    def add(self, recording: Recording) -> None:
+        """A call was recorded."""
+        trace = self._trace(recording)
+        if self.wanted.calls > 1:
+            trace.options["call"] = len(self.traces) + 1
+        self.traces.append(trace)
+        if len(self.traces) == self.wanted.calls:
+            self._show()
+
+    def refuse(self, error: SourceError) -> None:
+        """The target cannot be recorded."""
+        self.refused = True
+        self._note(error.message + (f"\n  try  {error.hint}" if error.hint else ""))
+
+    def end(self, *, loaded: bool, compiled: bool) -> None:
+        """The program has ended: say what it has not done."""
+        called, target = len(self.traces), self.wanted.target
+        if called == self.wanted.calls or self.refused:
+            return
+        if called:
+            self._show()
+            self._note(f"{target} was called {called} times, and not {self.wanted.calls}")
+        elif compiled:
+            self._note(f"{target} is compiled by torch.compile: it ran untraced")
+        elif loaded:
+            self._note(f"{target} was not called")
+        else:
+            place = target.rpartition(":")[0]
+            self._note(f"{target} was not called: {place} was not imported by this program")
+
+    def _note(self, message: str) -> None:
+        print(f"attnscope: note: {message}", file=self.stream, flush=True)
+
+    def _trace(self, recording: Recording) -> Trace:
+        """What is known of a call."""
+        from attnscope.tracing.findings import scale_findings
+        from attnscope.tracing.folding import folded
+        from attnscope.tracing.inference import Inferred, Run
+        from attnscope.tracing.symbols import Symbols
+
+        recorder, watcher = recording.recorder, recording.watcher
+        trace = Trace(
+            title=self.wanted.target,
+            device=recorder.device or "cpu",
+            dtype=_dtype(recorder.steps),
+            steps=recorder.steps,
+            source=recording.sources() if self.wanted.source else [],
+            file=self._shown(recorder.target[0]),
+        )
+        trace.sizes, trace.notices = _name_axes(trace.steps, self.named)
+        inferred = Inferred(
+            Symbols({name: (size,) for name, size in trace.sizes.items()}),
+            [Run(recorder.steps, recorder.parts, watcher.amounts)],
+            complete=False,
+        )
+        trace.findings = sorted(
+            [*scale_findings(inferred), *watcher.findings], key=lambda finding: finding.line or 0
+        )
+        trace.crash = self._crash(recording, trace.sizes)
+        for step in trace.steps:
+            step.file = step.file and self._shown(step.file)
+        if not self.wanted.stats:  # these are of one turn of a loop
+            trace.steps = folded(trace.steps)
+        return trace
+
+    def _crash(self, recording: Recording, sizes: Mapping[str, int]) -> Crash | None:
+        """Why the call failed, if it did; that checkpointing ends it early is no failure."""
+        from attnscope.tracing.crash import crash_of, failure_of
+
+        error = recording.error
+        if not isinstance(error, Exception) or type(error).__module__ == "torch.utils.checkpoint":
+            return None
+        failure = failure_of(error, recording.files, recording.recorder.parts)
+        if failure is None:
+            return None
+
+        def dims_of(part: Part) -> tuple[str, ...]:
+            return _dims(part.shape, sizes)
+
+        return crash_of(failure, dims_of if sizes else lambda part: None, self._shown(failure.file))
+
+    def _shown(self, file: str) -> str:
+        """A file as a reader knows it: from where the program was started, if it is below."""
+        path = Path(file)
+        return str(path.relative_to(self.here)) if path.is_relative_to(self.here) else file
+
+    # Showing them.
+
+    def _show(self) -> None:
+        """Show all traces, at once."""
+        from rich.console import Console
+
+        if self.to is None:
+            self.stream.write(self._text(Console(file=self.stream, highlight=False)))
+            self.stream.flush()
+        else:
+            with open(os.devnull, "w", encoding="utf-8") as nowhere:
+                _write(self.to, self._text(Console(file=nowhere, highlight=False)))
+        for notice in dict.fromkeys(each for trace in self.traces for each in trace.notices):
+            self._note(notice)
+
+    def _text(self, console: Console) -> str:
+        """The traces, as the console would show them."""
+        from attnscope.views import records
+        from attnscope.views.source import print_source, source_text
+        from attnscope.views.table import print_table
+
+        wanted = self.wanted
+        if wanted.format is Format.JSON:
+            each = [records.record(trace) for trace in self.traces]
+            several = {"schema": "attnscope.traces/1", "traces": each}
+            return records.json_text(each[0] if wanted.calls == 1 else several) + "\n"
+        if wanted.format is Format.CSV:
+            return records.csv_text(self.traces[0]) + "\n"
+        with console.capture() as captured:
+            for i, trace in enumerate(self.traces):
+                if i:
+                    console.print()
+                if wanted.format is Format.MARKDOWN:
+                    text = records.markdown_text(trace, wide=wanted.wide)
+                    text += f"\n\n{source_text(trace)}" if wanted.source else ""
+                    console.out(text, highlight=False)
+                    continue
+                print_table(trace, console, wide=wanted.wide)
+                if wanted.source:
+                    print_source(trace, console)
+        return captured.get()
+
+
+def _write(path: Path, text: str) -> None:
+    """Write a file: whole, or not at all."""
+    with tempfile.TemporaryDirectory(dir=path.parent, prefix=".attnscope-") as folder:
+        new = Path(folder) / path.name
+        new.write_text(text, encoding="utf-8")
+        new.replace(path)
+
+
+def _dtype(steps: Sequence[Step]) -> str | None:
+    """The dtype of the first input that has real numbers, or else of the first tensor."""
+    inputs = [step.dtype for step in steps if step.how == "input" and "float" in step.dtype]
+    return next(iter(inputs or [step.dtype for step in steps]), None)
+
+
+def _name_axes(
+    steps: Sequence[Step], named: Mapping[str, tuple[str, ...]]
+) -> tuple[dict[str, int], list[str]]:
+    """Give the steps their dims: what the user says of inputs, and the same names to the same sizes.
+
+    Returns:
+        The names with their sizes; and what the user says that is not so.
+    """
+    sizes: dict[str, int] = {}
+    notices = []
+    inputs = {step.name: step for step in reversed(steps) if step.how == "input" and step.depth == 0}
+    said: dict[str, tuple[str, ...]] = {}
+    for name, axes in named.items():
+        if name not in inputs:
+            there = ", ".join(reversed(inputs)) or "none"
+            notices.append(f"--dims {name}: the call has no such tensor; it has {there}")
+            continue
+        shape = inputs[name].shape
+        if len(axes) != len(shape):
+            notices.append(f"--dims {name}: {len(axes)} names for the {len(shape)} axes of {name}")
+            continue
+        said[name] = axes
+        for axis, size in zip(axes, shape, strict=True):
+            if axis != NAMELESS and sizes.setdefault(axis, size) != size:
+                notices.append(f"--dims {name}: {axis} is {size} there, and {sizes[axis]} elsewhere")
+    for step in steps if sizes else ():
+        step.dims = _dims(step.shape, sizes)
+        if step is inputs.get(step.name) and step.name in said:
+            step.dims = tuple(
+                axis if axis != NAMELESS else dim
+                for axis, dim in zip(said[step.name], step.dims, strict=True)
+            )
+    return sizes, notices
+
+
+def _dims(shape: Sequence[int], sizes: Mapping[str, int]) -> tuple[str, ...]:
+    """Each axis by the name of its size, if one name alone has it. An axis of 1 may be any."""
+    count = Counter(sizes.values())
+    names = {size: name for name, size in sizes.items() if size > 1 and count[size] == 1}
+    return tuple(names.get(size, str(size)) for size in shape)

@@ -1,0 +1,551 @@
+"""Runs a program as Python would, and records the first calls of a target in it.
+
+The target's file is not imported yet when the program begins. A finder stands before Python's
+own: what it finds is what they find, but a file that is watched gets code with recording calls
+in it. Until the target is called, that code does nothing but to wait for it, and after the last
+call that is wanted it does nothing at all.
+
+Python: https://docs.python.org/3/reference/import.html#the-meta-path
+"""
+
+from __future__ import annotations
+
+import ast
+import builtins
+import io
+import linecache
+import os
+import runpy
+import sys
+import threading
+import traceback
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from difflib import get_close_matches
+from functools import partial
+from importlib.machinery import ModuleSpec, SourceFileLoader
+from inspect import CO_ASYNC_GENERATOR, CO_COROUTINE, CO_GENERATOR
+from pathlib import Path
+from types import CodeType, ModuleType, TracebackType
+from typing import TYPE_CHECKING, Any
+
+from attnscope.errors import SourceError
+from attnscope.results import Source
+from attnscope.tracing.lend import Relay, with_relay
+from attnscope.tracing.rewrite import Site, rewrite
+
+if TYPE_CHECKING:
+    from attnscope.tracing.findings import Watcher
+    from attnscope.tracing.recorder import Recorder
+
+FAILED, INTERRUPTED = 1, 130
+"""How Python ends after an exception, and as a shell sees it after Ctrl-C."""
+
+TRANSLATOR = "torch._dynamo.symbolic_convert"
+"""The module that reads a function's code when `torch.compile` compiles it."""
+
+SUSPENDS = CO_GENERATOR | CO_COROUTINE | CO_ASYNC_GENERATOR
+
+Function = ast.FunctionDef | ast.AsyncFunctionDef
+Definition = ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
+
+
+# What is watched.
+
+
+@dataclass(frozen=True)
+class Target:
+    """A class or function of a module that may not be imported yet.
+
+    Attributes:
+        name: its qualified name.
+        file: where it is written; None where only its module is known.
+        module: the module's name; None where only its file is known.
+    """
+
+    name: str
+    file: str | None = None
+    module: str | None = None
+
+    def is_in(self, module: str, file: str) -> bool:
+        """Whether this is the module, or the file, that it is in."""
+        if self.file is not None:
+            return os.path.realpath(self.file) == os.path.realpath(file)
+        return self.module == module
+
+
+def line_of(file: str, name: str) -> int:
+    """The first line of the function that runs when what is called `name` in a file is called.
+
+    Nothing is imported. A class's is its `forward`, or else its `__call__`, which it may have from
+    another class of the same file.
+
+    Raises:
+        SourceError: the file has no such function.
+    """
+    place = os.path.basename(file)
+    tree = ast.parse("".join(linecache.getlines(file)), filename=file)
+    found: ast.Module | Definition = tree
+    for part in name.split("."):
+        defined = _defined(found)
+        if part not in defined:
+            raise _no_such_name(tree, place, part, defined)
+        found = defined[part]
+    if isinstance(found, ast.ClassDef):
+        found = _called(tree, found, place)
+    assert isinstance(found, Function), "a name has at least one part"
+    line = min([found.lineno, *(each.lineno for each in found.decorator_list)])
+    for (_, qualified, first), code in rewrite([file]).originals.items():
+        if first == line and qualified.endswith(found.name) and code.co_flags & SUSPENDS:
+            raise SourceError(
+                f"cannot trace {name}: it is a generator or a coroutine.",
+                hint="watch the function that calls it: what it names is recorded there",
+            )
+    return line
+
+
+def _defined(owner: ast.AST) -> dict[str, Definition]:
+    """The classes and functions that a module or a class defines, also in its `if`s and `try`s."""
+    found: dict[str, Definition] = {}
+    for child in ast.iter_child_nodes(owner):
+        if isinstance(child, Definition):
+            found[child.name] = child
+        elif isinstance(child, ast.stmt | ast.excepthandler):
+            found |= _defined(child)
+    return found
+
+
+def _called(tree: ast.Module, owner: ast.ClassDef, place: str) -> Function:
+    """The function that runs when an instance of a class is called."""
+    known = _defined(tree)
+    classes = [owner]
+    elsewhere: list[str] = []
+    for each in classes:  # grows
+        for base in map(ast.unparse, each.bases):
+            other = known.get(base)
+            if isinstance(other, ast.ClassDef) and other not in classes:
+                classes.append(other)
+            elif other is None and base.rpartition(".")[2] not in ("Module", "object", "ABC"):
+                elsewhere.append(base)
+    for method in ("forward", "__call__"):
+        for each in classes:
+            found = _defined(each).get(method)
+            if isinstance(found, Function):
+                return found
+    if elsewhere:
+        raise SourceError(
+            f"{owner.name} has no forward in {place}: it is that of {elsewhere[0]}.",
+            hint=f"--watch FILE.py:{elsewhere[0].rpartition('.')[2]}, with the file that defines it",
+        )
+    methods = ", ".join(_defined(owner)) or "no function"
+    raise SourceError(
+        f"{owner.name} has neither a forward nor a __call__: it defines {methods}.",
+        hint=f"--watch {place}:{owner.name}.METHOD",
+    )
+
+
+def _no_such_name(
+    tree: ast.Module, place: str, name: str, defined: dict[str, Definition]
+) -> SourceError:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and any((a.asname or a.name) == name for a in node.names):
+            module = "." * node.level + (node.module or "")
+            return SourceError(
+                f"{place} does not define {name}: it imports it from {module}.",
+                hint=f"--watch {module.lstrip('.')}:{name}, or the file that defines it",
+            )
+    near = get_close_matches(name, defined, n=1)
+    return SourceError(
+        f"{place} has no {name}: it defines {', '.join(defined) or 'no class and no function'}.",
+        hint=f"--watch {place}:{near[0]}" if near else None,
+    )
+
+
+# Recording its calls.
+
+
+@dataclass(frozen=True)
+class Recording:
+    """A call that was recorded.
+
+    Attributes:
+        recorder: has the rows.
+        watcher: has what looked wrong.
+        error: what the call raised, if it did.
+        files: the files of which the source is known.
+    """
+
+    recorder: Recorder
+    watcher: Watcher
+    error: BaseException | None
+    files: set[str]
+
+    def sources(self) -> list[Source]:
+        """The source of every function that ran."""
+        sources = []
+        for function in self.recorder.functions.values():
+            lines = linecache.getlines(function.file)[function.line - 1 : function.place[2]]
+            file = None if function.file == self.recorder.target[0] else function.file
+            sources.append(Source(function.how, function.line, "".join(lines).rstrip(), file))
+        return sources
+
+
+@dataclass
+class Watching:
+    """Puts recording calls into modules when they are imported, and records a target's first calls.
+
+    Attributes:
+        target: what is recorded.
+        calls: how many calls.
+        recorded: is told of each, when it has returned or raised.
+        refused: is told why the target cannot be recorded.
+        follow: modules whose functions are recorded too; a package stands for all of its modules.
+        parts: whether expressions in the middle of others get rows too.
+        options: the Recorder's.
+        loaded: whether the target's file was imported.
+        compiled: whether `torch.compile` has compiled the target.
+    """
+
+    target: Target
+    calls: int
+    recorded: Callable[[Recording], None]
+    refused: Callable[[SourceError], None]
+    follow: Sequence[str] = ()
+    parts: bool = False
+    options: dict[str, Any] = field(default_factory=dict)
+    loaded: bool = False
+    compiled: bool = False
+
+    def __post_init__(self) -> None:
+        self.process = os.getpid()
+        self.done = 0
+        self._sites: list[Site] = []  # of all files
+        self._files: set[str] = set()
+        self._relays: list[tuple[Relay, int]] = []  # one a file, with the number of its first site
+        self._places: set[tuple[str, int]] = set()  # where the target begins
+        self._recorder: Recorder | None = None
+        self._lock = threading.Lock()
+
+    # Modules get their code.
+
+    def may_watch(self, module: str) -> bool:
+        """Whether a module of this name may be watched; which file it has is not known yet."""
+        if self.target.file is not None:
+            path = Path(self.target.file)
+            if module.rpartition(".")[2] in (path.stem, path.parent.name):
+                return True
+        return self._names(module)
+
+    def _names(self, module: str) -> bool:
+        followed = (f"{module}.".startswith(f"{each}.") for each in self.follow)
+        return module == self.target.module or any(followed)
+
+    def code(self, module: str, file: str) -> CodeType | None:
+        """The code of a module with recording calls in it; None for one that is not watched."""
+        is_targets = self.target.is_in(module, file)
+        if not (is_targets or self._names(module)):
+            return None
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # Python gives them when it compiles the file itself
+                line = line_of(file, self.target.name) if is_targets else None
+                rewritten = rewrite([file], parts=self.parts)
+        except SyntaxError:  # Python says so itself
+            return None
+        except SourceError as error:
+            if is_targets:
+                self.loaded = True
+                self.refused(error)
+            return None
+        if line is not None:
+            self.loaded = True
+            self._places.add((file, line))
+        relay = SilentElsewhere()
+        self._relays.append((relay, len(self._sites)))
+        self._sites += rewritten.sites
+        self._files.add(file)
+        self._connect()
+        return with_relay(relay, rewritten.modules[file])
+
+    # The target is called.
+
+    def _connect(self) -> None:
+        """Let all relays hand on to the recorder; or wait for a call, if one is still wanted."""
+        for relay, first in self._relays:
+            if self._recorder is not None:
+                relay.attach(_Shifted(self._recorder, first))  # type: ignore[arg-type]
+                continue
+            relay.detach()
+            if self.done < self.calls:
+                relay.enter = partial(self._enter, first)
+
+    def _enter(self, first: int, number: int) -> None:
+        """A function begins while no call is being recorded."""
+        site = self._sites[first + number]
+        if (site.file, site.line) not in self._places or os.getpid() != self.process:
+            return
+        with self._lock:
+            if self._recorder is not None or self.done == self.calls:
+                return  # another thread was first
+            from attnscope.tracing.findings import Watcher
+            from attnscope.tracing.recorder import Recorder
+
+            before = sys.exc_info()[1]  # what is being handled while the target is called
+            watcher = Watcher(self._files)
+            self._recorder = recorder = Recorder(
+                self._sites,
+                site.file,
+                site.line,
+                watch=watcher,
+                finished=lambda: self._finished(recorder, watcher, before),
+                **self.options,
+            )
+            recorder.enter(first + number)
+            self._connect()
+
+    def _finished(self, recorder: Recorder, watcher: Watcher, before: BaseException | None) -> None:
+        """The target has returned or raised."""
+        error = sys.exc_info()[1]
+        self._recorder = None
+        self.done += 1
+        self._connect()
+        if os.getpid() != self.process:  # it has forked
+            return
+        try:
+            self.recorded(Recording(recorder, watcher, None if error is before else error, self._files))
+        except Exception:  # a mistake of ours is none of the program's
+            traceback.print_exc()
+
+
+class SilentElsewhere(Relay):
+    """A relay that does nothing in a process which gets it in a pickle."""
+
+    def __reduce__(self) -> tuple[type[Relay], tuple[()]]:
+        return Relay, ()
+
+
+class _Shifted:
+    """Hands on to a recorder what the code of one file reports: it knows its sites by other numbers.
+
+    Args:
+        recorder: knows the sites of all files.
+        first: its number of the first site of the file.
+    """
+
+    def __init__(self, recorder: Recorder, first: int) -> None:
+        self.enter = lambda site: recorder.enter(first + site)
+        self.leave = recorder.leave
+        self.begin = lambda site: recorder.begin(first + site)
+        self.end = lambda site, mark, value: recorder.end(first + site, mark, value)
+        self.bound = lambda site, value: recorder.bound(first + site, value)
+        self.part = lambda site, value: recorder.part(first + site, value)
+
+
+class Finder:
+    """Finds what the finders after it find, and gives the modules that are watched other code."""
+
+    def __init__(self, watching: Watching) -> None:
+        self.watching = watching
+
+    def find_spec(
+        self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        """As `importlib.abc.MetaPathFinder.find_spec`."""
+        if name != TRANSLATOR and not self.watching.may_watch(name):
+            return None
+        after = sys.meta_path[sys.meta_path.index(self) + 1 :]
+        specs = (each.find_spec(name, path, target) for each in after if hasattr(each, "find_spec"))
+        spec = next((spec for spec in specs if spec is not None), None)
+        loader = spec.loader if spec is not None else None
+        if type(loader) is not SourceFileLoader or spec is None or spec.origin is None:
+            return spec
+        if name == TRANSLATOR:
+            execute = loader.exec_module
+
+            def exec_module(module: ModuleType) -> None:
+                execute(module)
+                hide_from_compiler(module, self.watching)
+
+            loader.exec_module = exec_module  # type: ignore[method-assign]
+        elif (code := self.watching.code(name, spec.origin)) is not None:
+            loader.get_code = lambda fullname: code  # type: ignore[method-assign]
+        return spec
+
+
+# What is compiled runs as if nobody watched.
+
+
+class Silence:
+    """What `torch.compile` sees in place of a relay: it does nothing, and leaves nothing behind."""
+
+    @staticmethod
+    def enter(site: int) -> None:
+        """As a relay's."""
+
+    @staticmethod
+    def leave() -> None:
+        """As a relay's."""
+
+    @staticmethod
+    def begin(site: int) -> int:
+        """As a relay's."""
+        return 0
+
+    @staticmethod
+    def end(site: int, mark: int | None, value: Any) -> Any:
+        """As a relay's."""
+        return value
+
+    @staticmethod
+    def bound(site: int, value: Any) -> Any:
+        """As a relay's."""
+        return value
+
+    @staticmethod
+    def part(site: int, value: Any) -> Any:
+        """As a relay's."""
+        return value
+
+    @staticmethod
+    def attribute(owner: Any, name: str) -> None:
+        """As a relay's."""
+
+    @staticmethod
+    def item(owner: Any, index: Any) -> None:
+        """As a relay's."""
+
+
+def hide_from_compiler(translator: ModuleType, watching: Watching) -> None:
+    """Let `torch.compile` compile code with recording calls to what it would be without.
+
+    A relay is a constant of that code, and constants that are no literals are an error there.
+
+    Args:
+        translator: the module `torch._dynamo.symbolic_convert`.
+        watching: is told when the target is compiled.
+    """
+    base = getattr(translator, "InstructionTranslatorBase", None)
+    load = getattr(base, "_load_const", None)
+    if base is None or load is None:
+        return
+
+    def load_const(self: Any, instruction: Any) -> Any:
+        if not isinstance(instruction.argval, Relay):
+            return load(self, instruction)
+        from torch._dynamo.variables.base import VariableTracker
+
+        if (self.f_code.co_filename, self.f_code.co_firstlineno) in watching._places:
+            watching.compiled = True
+        return VariableTracker.build(self, Silence)
+
+    base._load_const = load_const
+
+
+# Running a program.
+
+
+def run_script(script: str, arguments: Sequence[str], watching: Watching) -> int:
+    """Run a file as `python FILE ARGUMENTS…` does.
+
+    Returns:
+        The status that the program ends with.
+    """
+    path = os.path.abspath(script)
+    sys.argv = [script, *arguments]
+    if not sys.flags.safe_path:
+        sys.path[0] = os.path.dirname(os.path.realpath(path))
+    main = _new_main()
+    loader = SourceFileLoader("__main__", path)
+    main.__dict__.update(__file__=path, __cached__=None, __loader__=loader)
+
+    def run() -> None:
+        with io.open_code(path) as file:
+            code = compile(file.read(), path, "exec", dont_inherit=True)
+        exec(watching.code("__main__", path) or code, main.__dict__)
+
+    return _run(run, watching)
+
+
+def run_module(name: str, arguments: Sequence[str], watching: Watching) -> int:
+    """Run a module as `python -m NAME ARGUMENTS…` does.
+
+    Returns:
+        The status that the program ends with.
+    """
+    sys.argv = ["-m", *arguments]
+    if not sys.flags.safe_path:
+        sys.path[0] = os.getcwd()
+    _new_main()
+    return _run(lambda: runpy._run_module_as_main(name), watching)  # type: ignore[attr-defined]
+
+
+def _new_main() -> ModuleType:
+    """The module that a program runs in. It stays there, for what the program leaves behind."""
+    main = sys.modules["__main__"] = ModuleType("__main__")
+    main.__dict__.update(__builtins__=builtins, __annotations__={})
+    return main
+
+
+def _run(program: Callable[[], object], watching: Watching) -> int:
+    sys.meta_path.insert(0, Finder(watching))
+    if TRANSLATOR in sys.modules:
+        hide_from_compiler(sys.modules[TRANSLATOR], watching)
+    try:
+        program()
+    except SystemExit as error:
+        if error.code is None or isinstance(error.code, int):
+            return error.code or 0
+        print(error.code, file=sys.stderr)
+        return FAILED
+    except BaseException as error:
+        _show(error)
+        return INTERRUPTED if isinstance(error, KeyboardInterrupt) else FAILED
+    return 0
+
+
+def _show(error: BaseException) -> None:
+    """Show an exception that nobody has caught, as Python does it, without frames of ours."""
+    for each in _chain(error):
+        each.__traceback__ = _without_ours(each.__traceback__)
+    sys.last_type, sys.last_value, sys.last_traceback = type(error), error, error.__traceback__
+    if sys.version_info >= (3, 12):
+        sys.last_exc = error
+    try:
+        sys.excepthook(type(error), error, error.__traceback__)
+    except Exception as other:
+        print("Error in sys.excepthook:", file=sys.stderr)
+        traceback.print_exception(other)
+        print("\nOriginal exception was:", file=sys.stderr)
+        traceback.print_exception(error)
+
+
+def _chain(error: BaseException) -> Iterator[BaseException]:
+    """An exception, and all that are told of with it."""
+    seen: set[int] = set()
+    left: list[BaseException | None] = [error]
+    while left:
+        each = left.pop()
+        if each is None or id(each) in seen:
+            continue
+        seen.add(id(each))
+        yield each
+        left += [each.__cause__, each.__context__]
+        left += each.exceptions if isinstance(each, BaseExceptionGroup) else ()
+
+
+def _without_ours(tb: TracebackType | None) -> TracebackType | None:
+    """A traceback without the frames of attnscope, and of what torch calls on its behalf."""
+    kept: list[TracebackType] = []
+    ours = str(Path(__file__).parent) + os.sep
+    after_ours = False
+    while tb is not None:
+        file = tb.tb_frame.f_code.co_filename
+        after_ours = file.startswith(ours) or (after_ours and file.endswith(f"torch{os.sep}_ops.py"))
+        if not after_ours:
+            kept.append(tb)
+        tb = tb.tb_next
+    result = None
+    for each in reversed(kept):
+        result = TracebackType(result, each.tb_frame, each.tb_lasti, each.tb_lineno)
+    return result

@@ -39,18 +39,18 @@ def sdpa_columns(
     Returns:
         `… d_V n_Q`.
     """
-    K_all = with_past(K_past, K, dim=-1)
-    V_all = with_past(V_past, V, dim=-1)
-    K_shared = shared(K_all, Q)
-    V_shared = shared(V_all, Q)
+    K_all = with_past(K_past, K, dim=-1)  # [n_batch, n_kv_head, d_K, n_K]
+    V_all = with_past(V_past, V, dim=-1)  # [n_batch, n_kv_head, d_V, n_K]
+    K_shared = shared(K_all, Q)  # [n_batch, n_head, d_K, n_K]
+    V_shared = shared(V_all, Q)  # [n_batch, n_head, d_V, n_K]
 
     if scale is None:
         scale = Q.size(-2) ** -0.5
-    scores = K_shared.mT @ Q * scale
-    scores_capped = capped(scores, softcap)
-    scores_masked = masked(scores_capped, mask, mask_fill)
-    attention = softmax(scores_masked, softmax_dtype, dim=-2)
-    attention_filled = filled(attention, mask, masked_rows, dim=-2)
+    scores = K_shared.mT @ Q * scale  # [n_batch, n_head, n_K, n_Q]
+    scores_capped = capped(scores, softcap)  # [n_batch, n_head, n_K, n_Q]
+    scores_masked = masked(scores_capped, mask, mask_fill)  # [n_batch, n_head, n_K, n_Q]
+    attention = softmax(scores_masked, softmax_dtype, dim=-2)  # [n_batch, n_head, n_K, n_Q]
+    attention_filled = filled(attention, mask, masked_rows, dim=-2)  # [n_batch, n_head, n_K, n_Q]
 
-    out = V_shared @ attention_filled
+    out = V_shared @ attention_filled  # [n_batch, n_head, d_V, n_Q]
     return out

@@ -143,32 +143,35 @@ class MultiHeadAttention(nn.Module):
         n_head, n_kv_head = self.n_head, self.n_kv_head
         d_head, d_V = self.d_head, self.d_V
 
-        Q_feat = self.W_Q(Q)
-        K_feat = self.W_K(K)
-        V_feat = self.W_V(V)
+        Q_feat = self.W_Q(Q)  # [n_batch, n_Q, d_feat]
+        K_feat = self.W_K(K)  # [n_batch, n_new, n_kv_head·d_head]
+        V_feat = self.W_V(V)  # [n_batch, n_new, n_kv_head·d_V]
 
+        # Q_split: [n_batch, n_head, n_Q, d_head]
+        # K_split: [n_batch, n_kv_head, n_new, d_head]
+        # V_split: [n_batch, n_kv_head, n_new, d_V]
         Q_split = Q_feat.view(n_batch, n_Q, n_head, d_head).transpose(1, 2)
         K_split = K_feat.view(n_batch, -1, n_kv_head, d_head).transpose(1, 2)
         V_split = V_feat.view(n_batch, -1, n_kv_head, d_V).transpose(1, 2)
 
         positions, Q_at, K_at = places(Q_split, K_split, K_past, self.align)
-        cos, sin = rotary_angles(positions, Q_split, self.rope_theta)
-        Q_rot = rotated(Q_split, cos, sin, Q_at)
-        K_rot = rotated(K_split, cos, sin, K_at)
-        K_all = with_past(K_past, K_rot)
-        V_all = with_past(V_past, V_split)
-        K_shared = shared(K_all, Q_rot)
-        V_shared = shared(V_all, Q_rot)
+        cos, sin = rotary_angles(positions, Q_split, self.rope_theta)  # cos, sin: [n_pos, d_head]
+        Q_rot = rotated(Q_split, cos, sin, Q_at)  # [n_batch, n_head, n_Q, d_head]
+        K_rot = rotated(K_split, cos, sin, K_at)  # [n_batch, n_kv_head, n_new, d_head]
+        K_all = with_past(K_past, K_rot)  # [n_batch, n_kv_head, n_K, d_head]
+        V_all = with_past(V_past, V_split)  # [n_batch, n_kv_head, n_K, d_V]
+        K_shared = shared(K_all, Q_rot)  # [n_batch, n_head, n_K, d_head]
+        V_shared = shared(V_all, Q_rot)  # [n_batch, n_head, n_K, d_V]
 
-        scores = Q_rot @ K_shared.mT * self.scale
-        scores_capped = capped(scores, self.softcap)
-        scores_masked = masked(scores_capped, mask, self.mask_fill)
-        attention = softmax(scores_masked, self.softmax_dtype)
-        attention_filled = filled(attention, mask, self.masked_rows)
-        attention_drop = self.dropout(attention_filled)
+        scores = Q_rot @ K_shared.mT * self.scale  # [n_batch, n_head, n_Q, n_K]
+        scores_capped = capped(scores, self.softcap)  # [n_batch, n_head, n_Q, n_K]
+        scores_masked = masked(scores_capped, mask, self.mask_fill)  # [n_batch, n_head, n_Q, n_K]
+        attention = softmax(scores_masked, self.softmax_dtype)  # [n_batch, n_head, n_Q, n_K]
+        attention_filled = filled(attention, mask, self.masked_rows)  # [n_batch, n_head, n_Q, n_K]
+        attention_drop = self.dropout(attention_filled)  # [n_batch, n_head, n_Q, n_K]
 
-        x_raw = attention_drop @ V_shared
-        x_rsh1 = x_raw.transpose(1, 2).contiguous()
-        x_rsh2 = x_rsh1.view(n_batch, n_Q, n_head * d_V)
-        x = self.W_O(x_rsh2)
+        x_raw = attention_drop @ V_shared  # [n_batch, n_head, n_Q, d_V]
+        x_rsh1 = x_raw.transpose(1, 2).contiguous()  # [n_batch, n_Q, n_head, d_V]
+        x_rsh2 = x_rsh1.view(n_batch, n_Q, n_head * d_V)  # [n_batch, n_Q, n_head·d_V]
+        x = self.W_O(x_rsh2)  # [n_batch, n_Q, d_feat]
         return x

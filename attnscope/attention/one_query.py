@@ -40,29 +40,29 @@ def sdpa_query(
     Returns:
         `… d_V`.
     """
-    Q_split = split_heads(Q, n_head)
-    K_split = split_heads(K, n_kv_head or n_head)
-    V_split = split_heads(V, n_kv_head or n_head)
+    Q_split = split_heads(Q, n_head)  # [n_batch, n_head, n_Q, d_K]
+    K_split = split_heads(K, n_kv_head or n_head)  # [n_batch, n_kv_head, n_new, d_K]
+    V_split = split_heads(V, n_kv_head or n_head)  # [n_batch, n_kv_head, n_new, d_V]
 
     positions, Q_at, K_at = places(Q_split, K_split, K_past, align)
-    cos, sin = rotary_angles(positions, Q_split, rope_theta)
-    Q_rot = rotated(Q_split, cos, sin, Q_at)
-    K_rot = rotated(K_split, cos, sin, K_at)
-    K_all = with_past(K_past, K_rot)
-    V_all = with_past(V_past, V_split)
-    K_shared = shared(K_all, Q_rot)
-    V_shared = shared(V_all, Q_rot)
+    cos, sin = rotary_angles(positions, Q_split, rope_theta)  # cos, sin: [n_pos, d_K]
+    Q_rot = rotated(Q_split, cos, sin, Q_at)  # [n_batch, n_head, n_Q, d_K]
+    K_rot = rotated(K_split, cos, sin, K_at)  # [n_batch, n_kv_head, n_new, d_K]
+    K_all = with_past(K_past, K_rot)  # [n_batch, n_kv_head, n_K, d_K]
+    V_all = with_past(V_past, V_split)  # [n_batch, n_kv_head, n_K, d_V]
+    K_shared = shared(K_all, Q_rot)  # [n_batch, n_head, n_K, d_K]
+    V_shared = shared(V_all, Q_rot)  # [n_batch, n_head, n_K, d_V]
 
     if scale is None:
         scale = Q_rot.size(-1) ** -0.5
-    q = Q_rot[..., query, :, None]
-    scores = K_shared @ q * scale
-    scores_capped = capped(scores, softcap)
-    mask_q = mask_of(query, mask)
-    scores_masked = masked(scores_capped, mask_q, mask_fill)
-    attention = softmax(scores_masked, softmax_dtype, dim=-2)
-    attention_filled = filled(attention, mask_q, masked_rows, dim=-2)
+    q = Q_rot[..., query, :, None]  # [n_batch, n_head, d_K, 1]
+    scores = K_shared @ q * scale  # [n_batch, n_head, n_K, 1]
+    scores_capped = capped(scores, softcap)  # [n_batch, n_head, n_K, 1]
+    mask_q = mask_of(query, mask)  # [n_K, 1]
+    scores_masked = masked(scores_capped, mask_q, mask_fill)  # [n_batch, n_head, n_K, 1]
+    attention = softmax(scores_masked, softmax_dtype, dim=-2)  # [n_batch, n_head, n_K, 1]
+    attention_filled = filled(attention, mask_q, masked_rows, dim=-2)  # [n_batch, n_head, n_K, 1]
 
-    terms = attention_filled * V_shared
-    out = terms.sum(dim=-2)
+    terms = attention_filled * V_shared  # [n_batch, n_head, n_K, d_V]
+    out = terms.sum(dim=-2)  # [n_batch, n_head, d_V]
     return out

@@ -63,27 +63,27 @@ def sdpa(
     >>> sdpa(torch.randn(3, 30, 128), torch.randn(3, 50, 128), torch.randn(3, 50, 256)).shape
     torch.Size([3, 30, 256])
     """
-    Q_split = split_heads(Q, n_head)
-    K_split = split_heads(K, n_kv_head or n_head)
-    V_split = split_heads(V, n_kv_head or n_head)
+    Q_split = split_heads(Q, n_head)  # [n_batch, n_head, n_Q, d_K]
+    K_split = split_heads(K, n_kv_head or n_head)  # [n_batch, n_kv_head, n_new, d_K]
+    V_split = split_heads(V, n_kv_head or n_head)  # [n_batch, n_kv_head, n_new, d_V]
 
     positions, Q_at, K_at = places(Q_split, K_split, K_past, align)
-    cos, sin = rotary_angles(positions, Q_split, rope_theta)
-    Q_rot = rotated(Q_split, cos, sin, Q_at)
-    K_rot = rotated(K_split, cos, sin, K_at)
-    K_all = with_past(K_past, K_rot)
-    V_all = with_past(V_past, V_split)
-    K_shared = shared(K_all, Q_rot)
-    V_shared = shared(V_all, Q_rot)
+    cos, sin = rotary_angles(positions, Q_split, rope_theta)  # cos, sin: [n_pos, d_K]
+    Q_rot = rotated(Q_split, cos, sin, Q_at)  # [n_batch, n_head, n_Q, d_K]
+    K_rot = rotated(K_split, cos, sin, K_at)  # [n_batch, n_kv_head, n_new, d_K]
+    K_all = with_past(K_past, K_rot)  # [n_batch, n_kv_head, n_K, d_K]
+    V_all = with_past(V_past, V_split)  # [n_batch, n_kv_head, n_K, d_V]
+    K_shared = shared(K_all, Q_rot)  # [n_batch, n_head, n_K, d_K]
+    V_shared = shared(V_all, Q_rot)  # [n_batch, n_head, n_K, d_V]
 
     if scale is None:
         scale = Q_rot.size(-1) ** -0.5
-    scores = Q_rot @ K_shared.mT * scale
-    scores_capped = capped(scores, softcap)
-    scores_masked = masked(scores_capped, mask, mask_fill)
-    attention = softmax(scores_masked, softmax_dtype)
-    attention_filled = filled(attention, mask, masked_rows)
+    scores = Q_rot @ K_shared.mT * scale  # [n_batch, n_head, n_Q, n_K]
+    scores_capped = capped(scores, softcap)  # [n_batch, n_head, n_Q, n_K]
+    scores_masked = masked(scores_capped, mask, mask_fill)  # [n_batch, n_head, n_Q, n_K]
+    attention = softmax(scores_masked, softmax_dtype)  # [n_batch, n_head, n_Q, n_K]
+    attention_filled = filled(attention, mask, masked_rows)  # [n_batch, n_head, n_Q, n_K]
 
-    out = attention_filled @ V_shared
-    out_merged = merge_heads(out, n_head)
+    out = attention_filled @ V_shared  # [n_batch, n_head, n_Q, d_V]
+    out_merged = merge_heads(out, n_head)  # [n_batch, n_Q, n_head·d_V]
     return out_merged

@@ -266,9 +266,9 @@ def _run(
             built = what.build(sizes, device=device, seed=wanted.seed, train=wanted.train)
             with torch.device(device) if device != "cpu" else nullcontext():
                 built.callable(*built.args, **built.kwargs)
-        except AttnscopeError:
-            raise
         except Exception as caught:
+            if isinstance(caught, AttnscopeError) and not sizes:
+                raise
             error = caught
     return Run(
         steps=recorder.steps,

@@ -65,7 +65,7 @@ def ours_first(words: list[str], takes_value: dict[str, bool]) -> list[str]:
         if word == "--":
             all_theirs = True
             of_script += [word] if len(of_script) > before else []
-        elif watching and option.startswith("--") and option in takes_value:
+        elif watching and option in takes_value and option != "-m":
             ours.append(word)
             if takes_value[option] and not has_value and left:
                 ours.append(left.pop(0))

@@ -109,10 +109,12 @@ class Inferred:
         return tuple(map(self._explain_size, zip(*alike, strict=True)))
 
     def _explain_size(self, sizes: Sequence[int | None]) -> str:
-        """A size by all runs; or by those alone that were not refused, if they do not agree."""
+        """A size by all runs; by those alone that were not refused, if that is the simpler name."""
         name = self.symbols.explain(sizes)
-        refused = len(self.runs) - len(self.refusals)
-        return self.symbols.explain(sizes[:refused]) if name.isdigit() else name
+        if name.isidentifier():
+            return name
+        alone = self.symbols.explain(sizes[: len(self.runs) - len(self.refusals)])
+        return alone if alone.isidentifier() or name.isdigit() else name
 
     def amounts(self, key: tuple) -> list[float | None]:
         """A number of each run; None where it was not seen."""

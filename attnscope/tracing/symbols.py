@@ -115,5 +115,6 @@ def _written(
     number: Fraction, above: Sequence[str], below: Sequence[str], names: Mapping[int, str]
 ) -> str:
     numerator, denominator = (names.get(n, str(n)) if n != 1 else "" for n in number.as_integer_ratio())
-    factors = [each for each in (numerator, *above) if each]
+    counts_first = sorted(above, key=lambda name: name.startswith("d_"))  # as in n_head·d_head
+    factors = [each for each in (numerator, *counts_first) if each]
     return "·".join(factors) + "".join(f"/{each}" for each in (*below, denominator) if each)

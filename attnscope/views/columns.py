@@ -40,6 +40,7 @@ class Column:
         right: numbers, aligned at the right.
         wide: shown only when all columns are asked for.
         flexible: an expression, that can be shortened and broken.
+        lead: stands at the left, with the name, in each part of a table.
         below: a sentence, printed under its row; a flexible one, beside it where there is room.
     """
 
@@ -50,6 +51,7 @@ class Column:
     right: bool = False
     wide: bool = False
     flexible: bool = False
+    lead: bool = False
     below: bool = False
     joint: str = " "
 
@@ -100,7 +102,7 @@ def _trace_columns(trace: Trace) -> list[Column]:
         [],
         right=True,
     )
-    line = column("line", "line", _line_text, right=True, wide=not own, style="dim")
+    line = column("line", "line", _line_text, right=True, wide=not own, style="dim", lead=own)
     fresh = column("fresh", "fresh_bytes", _fresh_text, right=True, wide=not own)
     columns = [
         name,
@@ -108,7 +110,7 @@ def _trace_columns(trace: Trace) -> list[Column]:
         shape,
         *stats,
         dims,
-        column("times", "times", lambda step: f"× {step.times}" if step.times > 1 else "", right=True),
+        column("times", "times", _times_text, right=True, lead=own),
         memory,
         column("how", "how", lambda step: step.how, style="dim", flexible=True),
         *([fresh] if own else []),
@@ -138,22 +140,9 @@ def _trace_columns(trace: Trace) -> list[Column]:
 
 
 ORDER = (
-    *(
-        "line",
-        "times",
-        "name",
-        "how",
-        "tensor",
-        "dims",
-        "shape",
-        "axis",
-        "start",
-        "stop",
-        "head_shape",
-        "dtype",
-    ),
-    *("memory", "bytes", "fresh_bytes", "flops", "view_of"),
-    *("max_abs_diff", "tolerance", "ok"),
+    *("name", "how", "tensor", "dims", "shape", "axis", "start", "stop", "head_shape"),
+    *("dtype", "memory", "bytes", "fresh_bytes", "flops", "view_of", "line"),
+    *("max_abs_diff", "tolerance", "ok", "times"),
 )
 """How columns stand side by side, by their keys; the others follow as they come."""
 
@@ -161,12 +150,7 @@ ORDER = (
 def in_order(columns: list[Column]) -> list[Column]:
     """Columns as they stand side by side."""
     place = {key: i for i, key in enumerate(ORDER)}
-    return sorted(
-        columns,
-        key=lambda column: (
-            len(place) if column.wide and column.key == "line" else place.get(column.key, len(place))
-        ),
-    )
+    return sorted(columns, key=lambda each: (not each.lead, place.get(each.key, len(place))))
 
 
 def _head_columns(head: HeadWeights) -> list[Column]:
@@ -268,6 +252,10 @@ def shape_pieces(dims: Sequence[str] | None, shape: Sequence[int]) -> list[tuple
 def _axis_style(axis: str) -> str:
     wide = axis.split("·")[-1].startswith("d_")  # heads side by side are one width
     return AXIS_STYLES.get(axis, WIDTH_STYLE if wide else "")
+
+
+def _times_text(step: Step) -> str:
+    return f"× {step.times}" if step.times > 1 else ""
 
 
 def _line_text(step: Step) -> str:

@@ -94,8 +94,8 @@ def _choose(columns: list[Column], width: int) -> list[Column]:
 
 def _split(columns: list[Column], width: int) -> list[list[Column]]:
     """All columns, in parts that fit; each part begins with what says which row it is."""
-    names = [i for i, column in enumerate(columns) if column.key in ("name", "line")]
-    lead, others = columns[: max(names, default=0) + 1], columns[max(names, default=0) + 1 :]
+    leading = 1 + sum(column.lead for column in columns)
+    lead, others = columns[:leading], columns[leading:]
     parts = [lead]
     for column in others:
         column = _fitted(column, max(NARROWEST, width // 4), elide=False)

@@ -2,7 +2,8 @@
 
 They stand in blocks that begin with ```console and a line `$ attnscope …`. Those of a page are
 run one after the other in one empty folder, in a terminal of 100 columns, without its colours.
-Behind a command, `> /dev/null` hides what it prints, but for what it tells on stderr.
+Behind a command, `> /dev/null` hides what it prints, but for what it tells on stderr. A block of
+Python that begins with a comment such as `# my_attn.py` is a file in that folder.
 
     python tests/docs_examples.py        writes what they print into every page
 """
@@ -24,6 +25,7 @@ ROOT = Path(__file__).parent.parent
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
 BLOCK = re.compile(r"^```console\n(\$ attnscope [\s\S]*?)^```$", re.MULTILINE)
 COMMAND = re.compile(r"^\$ (attnscope .*)\n((?:(?!\$ attnscope).*\n)*)", re.MULTILINE)
+FILE = re.compile(r"^```python\n(# (\w+\.py)\n[\s\S]*?)^```$", re.MULTILINE)
 COLOUR = re.compile(r"\x1b\[[\d;]*m")
 DIFFERENCE = re.compile(r"\b\d(\.\d+)?e-\d\d\b")
 """How far two results differ is the processor's business: such numbers are not compared."""
@@ -32,6 +34,12 @@ DIFFERENCE = re.compile(r"\b\d(\.\d+)?e-\d\d\b")
 def examples_of(text: str) -> list[tuple[str, str]]:
     """The commands of a page, each with what it prints there."""
     return [example for block in BLOCK.findall(text) for example in COMMAND.findall(block)]
+
+
+def write_files(text: str) -> None:
+    """Write the files that a page shows into the current folder."""
+    for source, name in FILE.findall(text):
+        Path(name).write_text(source, encoding="utf-8")
 
 
 def output_of(command: str) -> tuple[int, str]:
@@ -66,6 +74,7 @@ def rewrite(page: Path) -> None:
     with tempfile.TemporaryDirectory() as folder:
         os.chdir(folder)
         text = page.read_text(encoding="utf-8")
+        write_files(text)
         page.write_text(BLOCK.sub(run_all, text), encoding="utf-8")
         os.chdir(here)
 

@@ -4,7 +4,7 @@ import re
 import shlex
 
 import pytest
-from docs_examples import PAGES, ROOT, comparable, examples_of, output_of
+from docs_examples import PAGES, ROOT, comparable, examples_of, output_of, write_files
 from typer.testing import CliRunner
 
 from attnscope.cli import app
@@ -23,10 +23,12 @@ def test_examples_print_what_they_show(monkeypatch, tmp_path, page):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("FORCE_COLOR", "1")
     monkeypatch.setenv("COLUMNS", "100")
+    write_files(page.read_text(encoding="utf-8"))
     for command, expected in EXAMPLES[page]:
         exit_status, printed = output_of(command)
         assert comparable(printed) == comparable(expected), f"{command}\n{REWRITE}"
-        assert exit_status == (2 if "attnscope: error:" in expected else 0), command
+        wrong, failed = "attnscope: error:" in expected, "✗ line" in expected or "--strict" in command
+        assert exit_status == (2 if wrong else 1 if failed else 0), command
 
 
 def test_the_three_commands_are_shown_in_the_readme():
@@ -80,8 +82,10 @@ def test_every_key_of_a_record_is_documented():
 
     from attnscope.results import (
         Check,
+        Crash,
         Finding,
         HeadWeights,
+        Operand,
         Scaling,
         ScalingRow,
         Source,
@@ -92,7 +96,7 @@ def test_every_key_of_a_record_is_documented():
     )
 
     text = (ROOT / "docs" / "records.md").read_text(encoding="utf-8")
-    kinds = (Trace, Step, Stats, Check, Finding, Source, HeadWeights, WeightSlice, Scaling, ScalingRow)
+    kinds = (Trace, Step, Stats, Check, Finding, Source, Crash, Operand, HeadWeights, WeightSlice, Scaling, ScalingRow)
     for kind in kinds:
         for field in fields(kind):
             if field.repr:

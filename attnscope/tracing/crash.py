@@ -101,7 +101,7 @@ def failure_of(
         for each in _operands(node)
         for text, shape in _shapes(each, frame, shapes, file)
     ]
-    failure = Failure(file, line, _text(node), place, parts, exception)
+    failure = Failure(file, line, _text(node, file), place, parts, exception)
     _compare(failure, node, frame)
     return failure
 
@@ -169,15 +169,15 @@ def _shapes(
 
     place = (file, *_span(node))
     if place in known:
-        yield _text(node), tuple(known[place])
+        yield _text(node, file), tuple(known[place])
         return
     value = _value(node, frame)
     if isinstance(value, torch.Tensor):
-        yield _text(node), tuple(value.shape)
+        yield _text(node, file), tuple(value.shape)
     elif isinstance(value, list | tuple):
         for i, each in enumerate(value):
             if isinstance(each, torch.Tensor):
-                yield f"{_text(node)}[{i}]", tuple(each.shape)
+                yield f"{_text(node, file)}[{i}]", tuple(each.shape)
 
 
 def _value(node: ast.expr, frame: FrameType) -> Any:
@@ -194,8 +194,10 @@ def _span(node: ast.expr) -> tuple[int, int, int, int]:
     return node.lineno, node.end_lineno or 0, node.col_offset, node.end_col_offset or 0
 
 
-def _text(node: ast.expr) -> str:
-    return ast.unparse(node)
+def _text(node: ast.expr, file: str) -> str:
+    """The expression as it stands in its file, on one line."""
+    segment = ast.get_source_segment("".join(linecache.getlines(file)), node)
+    return " ".join((segment or ast.unparse(node)).split())
 
 
 # Which axes do not fit together.
@@ -208,7 +210,9 @@ def _compare(failure: Failure, node: ast.expr, frame: FrameType) -> None:
         name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
         weight = getattr(_value(node.func, frame), "weight", None)
         if weight is not None and getattr(weight, "ndim", 0) == 2 and failure.parts:
-            weight_part = Part(f"{_text(node.func)}.weight", failure.parts[0].place, tuple(weight.shape))
+            weight_part = Part(
+                f"{_text(node.func, failure.file)}.weight", failure.parts[0].place, tuple(weight.shape)
+            )
             failure.parts.append(weight_part)
             failure.kind = "contraction"
             _expect_equal(failure, (0, len(failure.parts[0].shape) - 1), (len(failure.parts) - 1, 1))

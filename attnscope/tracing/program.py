@@ -23,7 +23,7 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from difflib import get_close_matches
-from functools import partial
+from functools import cache, partial
 from importlib.machinery import ModuleSpec, SourceFileLoader
 from inspect import CO_ASYNC_GENERATOR, CO_COROUTINE, CO_GENERATOR
 from pathlib import Path
@@ -289,11 +289,10 @@ class Watching:
             if self._recorder is not None or self.done == self.calls:
                 return  # another thread was first
             from attnscope.tracing.findings import Watcher
-            from attnscope.tracing.recorder import Recorder
 
             before = sys.exc_info()[1]  # what is being handled while the target is called
             watcher = Watcher(self._files)
-            self._recorder = recorder = Recorder(
+            self._recorder = recorder = _recorder_class()(
                 self._sites,
                 site.file,
                 site.line,
@@ -316,6 +315,29 @@ class Watching:
             self.recorded(Recording(recorder, watcher, None if error is before else error, self._files))
         except Exception:  # a mistake of ours is none of the program's
             traceback.print_exc()
+
+
+@cache
+def _recorder_class() -> type[Recorder]:
+    """A recorder under which torch compiles what it would compile without."""
+    from torch._ops import OpOverload
+
+    from attnscope.tracing.recorder import Recorder
+
+    class Unseen(Recorder):
+        supports_higher_order_operators = True
+
+        @classmethod
+        def ignore_compile_internals(cls) -> bool:
+            """Yes: torch would else compile nothing while a call is recorded."""
+            return True
+
+        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            if not isinstance(func, OpOverload):  # an operator of functions, as flex_attention is
+                return func(*args, **(kwargs or {}))
+            return super().__torch_dispatch__(func, types, args, kwargs)
+
+    return Unseen
 
 
 class SilentElsewhere(Relay):

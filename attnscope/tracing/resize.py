@@ -3,7 +3,8 @@
 Each named size gets a prime number, so that no two are equal or divide each other. Where the
 code refuses them, it says by where it fails what it needs: a width that divides into heads, two
 lengths that are equal. A requirement is added when the code gets further with it, until it gets
-as far as it got with the sizes that were given.
+as far as it got with the sizes that were given. Then each requirement is left out again, to see
+whether the code needs it: those that it needs are what is found out about it.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import combinations, product
-from math import prod
+from math import lcm, prod
 
 PRIMES = (7, 11, 13, 17, 19, 23, 29, 31, 37, 41, 43, 47, 53, 59, 61, 67, 71, 73, 79, 83, 89, 97)
 PATIENCE = 150
@@ -68,7 +69,6 @@ class Fixed:
 
 
 Requirement = Product | Sum | Multiple | Fixed
-Added = tuple[Requirement, ...]
 
 
 @dataclass(frozen=True)
@@ -102,7 +102,7 @@ class Plan:
     def _size(
         name: str, requirements: list[Requirement], sizes: dict[str, int], prime: int
     ) -> int | None:
-        factor, whole = 1, None
+        factor, parts, whole = 1, 1, None
         for each in requirements:
             if isinstance(each, Fixed):
                 return each.size
@@ -113,10 +113,10 @@ class Plan:
             elif isinstance(each, Sum):
                 whole = sum(sizes[other] for other in each.of)
             elif each.multiple:
-                factor *= prod(sizes[other] for other in each.of)
+                parts = lcm(parts, prod(sizes[other] for other in each.of))
             else:
                 whole = each.number * prod(sizes[other] for other in each.of)
-        return whole if whole is not None else factor * prime
+        return whole if whole is not None else factor * parts * prime
 
 
 @dataclass
@@ -154,8 +154,8 @@ class Search:
     known: tuple[Requirement, ...] = ()
     axes: frozenset[str] = frozenset()
     kept: frozenset[str] = frozenset()
-    tried: int = 0
     refusals: list[tuple[Requirement, object]] = field(default_factory=list)
+    _tried: dict[tuple[int, ...], Attempt] = field(default_factory=dict, repr=False)
 
     def plan(self) -> Plan | None:
         """A plan with which the code gets as far as it got with the given sizes; None if there is none.
@@ -163,37 +163,78 @@ class Search:
         `refusals` then holds what had to be required, each with the run that failed without it.
         """
         known = (*self.known, *(Fixed(name, self.given[name]) for name in self.kept))
-        plain = Plan(self.given, known)
-        splits = tuple(each for each in self._candidates(plain) if self._is_split(each))
-        plan = self._climbed(replace(plain, requirements=(*known, *splits))) if splits else None
-        if plan is None:
-            return self._climbed(plain)
-        for split in splits:  # is it needed?
-            plan = self._without(plan, split)
-        return plan
+        starts = list(self._starts(Plan(self.given, known)))
+        for start in (self._furthest(starts), starts[-1]):
+            plan = self._climbed(start)
+            if plan is not None:
+                return self._relaxed(plan, kept=len(known))
+        return None
+
+    def _furthest(self, plans: list[Plan]) -> Plan:
+        """The first of several with which the code gets furthest."""
+        best, furthest = plans[-1], None
+        for plan in plans:
+            attempt = self._try(plan)
+            if attempt and (furthest is None or attempt.reached > furthest.reached or attempt.whole):
+                best, furthest = plan, attempt
+            if attempt and attempt.whole:
+                break
+        return best
+
+    def _starts(self, plain: Plan) -> Iterator[Plan]:
+        """Plans to begin with: with more and more of what attention is likely to need, then with nothing.
+
+        Each is one try, and may require too much: what is not needed is left out again.
+        """
+        likely = list(self._candidates(plain))
+        splits = tuple(each for each in likely if self._is_split(each))
+        evens = tuple(self._evens(plain))
+        wholes = tuple({each.name: each for each in likely if self._is_whole(each)}.values())
+        for added in dict.fromkeys([splits, (*splits, *evens), (*splits, *wholes, *evens), ()]):
+            yield replace(plain, requirements=(*plain.requirements, *added))
+
+    def _evens(self, plan: Plan) -> Iterator[Requirement]:
+        """What is even stays even: positions turn pairs of dimensions, half a width is cut off."""
+        exact = {each.name for each in plan.requirements if _decides(each)}
+        for name, size in self.given.items():
+            if size % 2 == 0 and name not in exact:
+                yield Multiple(name, 2)
 
     def _climbed(self, plan: Plan) -> Plan | None:
         """A plan with more and more requirements, until the code gets as far as it should."""
-        self.refusals = []
         best = self._try(plan)
         while best is not None and not best.whole:
             step = self._step(plan, best)
             if step is None:
                 return None
-            plan, requirements, further = step
-            self.refusals += [(requirement, best.run) for requirement in requirements]
-            best = further
+            plan, best = step
         return plan if best is not None else None
 
-    def _without(self, plan: Plan, split: Requirement) -> Plan:
-        """A plan without a requirement, if the code does as well."""
-        rest = tuple(each for each in plan.requirements if each != split)
+    def _relaxed(self, plan: Plan, kept: int) -> Plan:
+        """A plan without those requirements that the code does as well without.
+
+        Args:
+            plan: with more than it needs, perhaps.
+            kept: how many of its requirements, from the first, are not in question.
+        """
+        self.refusals = []
+        evens = [each for each in plan.requirements[kept:] if each in set(self._evens(plan))]
+        if len(evens) > 1:
+            plan = self._without(plan, *evens)
+        for each in plan.requirements[kept:]:
+            plan = self._without(plan, each)
+        return plan
+
+    def _without(self, plan: Plan, *left_out: Requirement) -> Plan:
+        """A plan without some requirements, if the code does as well; one that it needs is noted."""
+        rest = tuple(each for each in plan.requirements if each not in left_out)
         now, then = self._try(plan), self._try(replace(plan, requirements=rest))
         if now is None or then is None:
             return plan
         if then.whole and then.unnamed <= now.unnamed:
             return replace(plan, requirements=rest)
-        self.refusals.append((split, then.run))
+        if len(left_out) == 1:
+            self.refusals.append((left_out[0], then.run))
         return plan
 
     def _is_split(self, requirement: Requirement) -> bool:
@@ -201,37 +242,48 @@ class Search:
         is_multiple = isinstance(requirement, Product) and requirement.multiple
         return is_multiple and not set(requirement.of) & self.axes  # type: ignore[union-attr]
 
+    def _is_whole(self, requirement: Requirement) -> bool:
+        """Whether it says that an axis is all parts together: an argument, times another size."""
+        if not isinstance(requirement, Product) or requirement.multiple:
+            return False
+        arguments = set(requirement.of) - self.axes
+        plain = len(set(requirement.of)) == 2 and requirement.number == 1
+        return plain and requirement.name in self.axes and bool(arguments)
+
     def _try(self, plan: Plan) -> Attempt | None:
         sizes = plan.sizes(0)
-        if sizes is None or self.tried >= PATIENCE:
+        if sizes is None:
             return None
-        self.tried += 1
-        return self.attempt(sizes)
+        key = tuple(sizes[name] for name in self.given)
+        if key not in self._tried:
+            if len(self._tried) >= PATIENCE:
+                return None
+            self._tried[key] = self.attempt(sizes)
+        return self._tried[key]
 
-    def _step(self, plan: Plan, best: Attempt) -> tuple[Plan, Added, Attempt] | None:
+    def _step(self, plan: Plan, best: Attempt) -> tuple[Plan, Attempt] | None:
         """The first change of the plan with which the code gets further."""
-        for changed, added in self._changes(plan):
+        for changed in self._changes(plan):
             further = self._try(changed)
             if further is not None and (further.whole or further.reached > best.reached):
-                return changed, added, further
+                return changed, further
         return None
 
-    def _changes(self, plan: Plan) -> Iterator[tuple[Plan, Added]]:
-        """Other plans, each with the requirements that it adds; the likely ones first."""
+    def _changes(self, plan: Plan) -> Iterator[Plan]:
+        """Other plans, each with one requirement more, or with two; the likely ones first."""
 
-        def adding(*added: Requirement) -> tuple[Plan, Added]:
-            return replace(plan, requirements=(*plan.requirements, *added)), added
+        def adding(*added: Requirement) -> Plan:
+            return replace(plan, requirements=(*plan.requirements, *added))
 
         singles, weak = list(self._candidates(plan)), list(self._weak_candidates(plan))
-        yield from (adding(each) for each in singles)
+        yield from map(adding, singles)
         equal = [pair for pair in combinations(self.given, 2) if len({self.given[n] for n in pair}) == 1]
         for name in dict.fromkeys(name for pair in equal for name in pair):
-            yield replace(plan, later=(*plan.later, name)), ()
-        yield from (adding(each) for each in weak)
+            yield replace(plan, later=(*plan.later, name))
+        yield from map(adding, weak)
         splits = [each for each in singles if self._is_split(each)]
         multiples = [each for each in weak if isinstance(each, Multiple)]
-        pairs: list[Added] = [*combinations(splits, 2), *product(splits, multiples)]
-        for one, other in pairs:
+        for one, other in [*combinations(splits, 2), *product(splits, multiples)]:
             if one.name != other.name:
                 yield adding(one, other)
         bound = {each.name for each in plan.requirements}
@@ -239,35 +291,34 @@ class Search:
         for name in loose:  # all sizes as they were given, but for a factor
             kept = Fixed(name, self.given[name])
             others = [Multiple(n, self.given[n]) for n in loose if n != name and self.given[n] > 1]
-            yield adding(kept, *others)[0], (kept,)
+            yield adding(kept, *others)
 
     def _candidates(self, plan: Plan) -> Iterator[Requirement]:
         """What is true of the given sizes, and would be no accident; the likely first."""
         exact = {each.name for each in plan.requirements if _decides(each)}
-        multiple = {each.name for each in plan.requirements} - exact
         free = [name for name in self.given if name not in exact]
         for name in free:
             for other in self.given:
                 if name != other and self.given[name] == self.given[other]:
                     yield Product(name, (other,))
-        for name in [name for name in free if name not in multiple]:
+        for name in free:
             for other in self.given:
                 smaller = other != name and 1 < self.given[other] < self.given[name]
+                split = Product(name, (other,), multiple=True)
                 if smaller and self.given[name] % self.given[other] == 0:
-                    yield Product(name, (other,), multiple=True)
-        for name in free:
+                    if split not in plan.requirements:
+                        yield split
+        for number, name in product((1, 2), free):  # two, where half a width is given
             others = [other for other in self.given if other != name and self.given[other] > 1]
             squares = [(other, other) for other in others]
-            for pair in [*combinations(others, 2), *squares]:
-                if prod(self.given[each] for each in pair) == self.given[name]:
-                    yield Product(name, pair)
-        for name in free:
-            for pair in combinations([other for other in self.given if other != name], 2):
-                if sum(self.given[each] for each in pair) == self.given[name]:
-                    yield Sum(name, pair)
+            alone = [(other,) for other in others if number == 2]
+            for some in [*alone, *combinations(others, 2), *squares]:
+                if number * prod(self.given[each] for each in some) == self.given[name]:
+                    yield Product(name, some, number=number)
 
     def _weak_candidates(self, plan: Plan) -> Iterator[Requirement]:
         """What makes a size more like the one that was given."""
+        decided = {each.name for each in plan.requirements if _decides(each)}
         bound = {each.name for each in plan.requirements if isinstance(each, Fixed | Sum)}
         exact = {
             each.name for each in plan.requirements if isinstance(each, Product) and not each.multiple
@@ -277,6 +328,10 @@ class Search:
                 size = self.given[name]
                 if (number and size % number == 0) or (not number and size > 1):
                     yield Multiple(name, number or size)
+        for name in [name for name in self.given if name not in decided]:
+            for pair in combinations([other for other in self.given if other != name], 2):
+                if sum(self.given[each] for each in pair) == self.given[name]:
+                    yield Sum(name, pair)
         for name in self.given:
             if name not in exact:
                 yield Fixed(name, self.given[name])

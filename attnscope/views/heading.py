@@ -65,7 +65,8 @@ def summary(trace: Trace) -> str:
     if not own:
         return "no tensor was named"
     largest = max(own, key=lambda step: step.bytes)
-    total, flops = sum(step.bytes for step in own), sum(step.flops for step in trace.steps)
+    total = sum(step.bytes * step.times for step in own)
+    flops = sum(step.flops * step.times for step in trace.steps)
     return (
         f"largest: {largest.name}, {bytes_text(largest.bytes)} of {bytes_text(total)}"
         f" · {flops_text(flops)} in matrix products"

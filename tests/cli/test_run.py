@@ -45,6 +45,8 @@ TRAINING = """\
     from torch.utils.data import DataLoader, Dataset
     from model import CausalSelfAttention
 
+    torch.manual_seed(0)
+
 
     class Data(Dataset):
         attention = CausalSelfAttention(12, 3)
@@ -70,7 +72,6 @@ TRAINING = """\
         parser.add_argument("--spawn", action="store_true")
         parser.add_argument("--compile", action="store_true")
         args = parser.parse_args()
-        torch.manual_seed(0)
         if args.workers:
             print([batch.sum().item() for batch in DataLoader(Data(), 2, num_workers=args.workers)])
         if args.spawn:
@@ -116,6 +117,7 @@ def program(tmp_path):
 
         def run(self, *command, **options):
             environment = {**os.environ, "COLUMNS": "120", **options}
+            environment.pop("PYTHONDONTWRITEBYTECODE", None)
             return subprocess.run(
                 [sys.executable, *command], cwd=tmp_path, env=environment, capture_output=True, text=True
             )
@@ -155,6 +157,7 @@ TAKES_VALUE = {
         ("train.py a --watch m:C -- --calls 3", "--watch m:C -- train.py a -- --calls 3"),
         ("--watch m:C -- train.py --calls 3", "--watch m:C -- train.py --calls 3"),
         ("--watch m:C -o x.json train.py -o y", "--watch m:C -o x.json -- train.py -o y"),
+        ("train.py -o y --watch m:C -o x.json -m", "--watch m:C -o x.json -- train.py -o y -m"),
         ("--watch m:C train.py --help -h", "--watch m:C -- train.py --help -h"),
         ("--watch m:C -m pack.age a --lr 3", "--watch m:C -m pack.age -- a --lr 3"),
         ("-mpack.age --lr 3 --watch m:C", "-mpack.age --watch m:C -- --lr 3"),
@@ -400,6 +403,45 @@ def test_what_is_compiled_runs_untraced_and_right(program):
     assert watched.stderr == (
         "attnscope: note: model.py:CausalSelfAttention is compiled by torch.compile: it ran untraced\n"
     )
+
+
+@pytest.mark.slow
+def test_what_is_compiled_inside_of_a_call_is_compiled_as_it_was(program):
+    program.write(
+        compiling="""\
+            compilations = []
+
+            def backend(graph, inputs):
+                compilations.append(graph)
+                return graph
+            """,
+        train="""\
+            import torch
+            from torch.nn.attention.flex_attention import flex_attention
+            from compiling import backend, compilations
+
+            @torch.compile(backend=backend)
+            def act(x):
+                y = x.relu()
+                return y * 2
+
+            def attend(x):
+                def score_mod(score, b, h, i, j):
+                    return score + (j - i)
+                y = act(x)
+                z = flex_attention(y, y, y, score_mod=score_mod)
+                return z
+
+            torch.manual_seed(0)
+            for _ in range(3):
+                print(attend(torch.randn(1, 1, 128, 16)).sum().item(), len(compilations))
+            """,
+    )
+    plain = program.python("-W", "ignore", "train.py")
+    watched = program.watched("--watch", "train.py:attend", "train.py")
+    assert_same_program(plain, watched)
+    rows = [line.split()[1] for line in watched.stderr.splitlines() if re.match(r" +\d+  ", line)]
+    assert rows == ["x", "y", "z"]
 
 
 @pytest.mark.slow

@@ -168,11 +168,11 @@ def traced(what: Subject, wanted: Wanted) -> tuple[Trace, str]:
 
     with Session(what.function(), follow=wanted.follow, parts=wanted.parts) as session:
         inferred, device, notices = _run_all(what, session, wanted)
+        untraced = session.untraced()
     base = inferred.runs[0]
     inferred.name_axes()
-    if session.compiled:
-        notices = [f"{what.loaded.name} is compiled by torch.compile: it ran untraced"]
-    elif not inferred.complete and what.sizes:
+    notices += [f"{each} is compiled by torch.compile: it ran untraced" for each in untraced]
+    if not inferred.complete and not session.compiled and what.sizes:
         notices.append("no other sizes were found that this code runs with: few axes have names")
     trace = Trace(
         title=what.loaded.name,
@@ -278,7 +278,7 @@ def _run(
         failure=failure_of(error, files, recorder.parts) if error is not None else None,
         error=error,
         findings=watcher.findings,
-        sources=session.sources(recorder),
+        sources=recorder.sources(),
     )
 
 

@@ -231,7 +231,7 @@ class Report:
             device=recorder.device or "cpu",
             dtype=_dtype(recorder.steps),
             steps=recorder.steps,
-            source=recording.sources() if self.wanted.source else [],
+            source=recorder.sources() if self.wanted.source else [],
             file=self._shown(recorder.target[0]),
         )
         trace.sizes, trace.notices = _name_axes(trace.steps, self.named)

@@ -18,8 +18,6 @@ from typing import TYPE_CHECKING, Any
 from attnscope.tracing.rewrite import RELAY, VIEWS, Rewritten
 
 if TYPE_CHECKING:
-    from torch import nn
-
     from attnscope.tracing.recorder import Recorder
 
 
@@ -111,33 +109,6 @@ def lent(code: Rewritten, relay: Relay, compiled: Collection[FunctionType] = ())
         for function, old in lent:
             if id(function.__code__) in ours:  # else a trace that began later has it
                 function.__code__ = old
-
-
-def compiled_functions() -> set[FunctionType]:
-    """The functions that `torch.compile` compiles: it would compile our recording calls with them."""
-    if "torch._dynamo" not in sys.modules:
-        return set()
-    from torch import nn
-
-    functions: set[FunctionType] = set()
-    modules: list[nn.Module] = []
-    for each in gc.get_objects():
-        if type(each) is FunctionType and "_torchdynamo_orig_callable" in each.__dict__:
-            original = each.__dict__["_torchdynamo_orig_callable"]
-            original = getattr(original, "__func__", original)
-            functions |= {original} if isinstance(original, FunctionType) else set()
-        elif issubclass(type(each), nn.Module) and compiled_module(each) is not None:
-            modules += compiled_module(each).modules()  # type: ignore[union-attr]
-    for owner in {base for module in modules for base in type(module).__mro__}:
-        functions |= {each for each in vars(owner).values() if isinstance(each, FunctionType)}
-    return functions
-
-
-def compiled_module(module: nn.Module) -> nn.Module | None:
-    """The module that runs compiled when this one is called; None for what is not compiled."""
-    if module.__dict__.get("_compiled_call_impl") is not None:
-        return module
-    return module._modules.get("_orig_mod") if type(module).__name__ == "OptimizedModule" else None
 
 
 def with_relay(relay: Relay, code: CodeType) -> CodeType:

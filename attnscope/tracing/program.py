@@ -23,7 +23,7 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from difflib import get_close_matches
-from functools import cache, partial
+from functools import partial
 from importlib.machinery import ModuleSpec, SourceFileLoader
 from inspect import CO_ASYNC_GENERATOR, CO_COROUTINE, CO_GENERATOR
 from pathlib import Path
@@ -31,7 +31,7 @@ from types import CodeType, ModuleType, TracebackType
 from typing import TYPE_CHECKING, Any
 
 from attnscope.errors import SourceError
-from attnscope.results import Source
+from attnscope.tracing.compiled import TRANSLATOR, hide_from_compiler
 from attnscope.tracing.lend import Relay, with_relay
 from attnscope.tracing.rewrite import Site, rewrite
 
@@ -41,9 +41,6 @@ if TYPE_CHECKING:
 
 FAILED, INTERRUPTED = 1, 130
 """How Python ends after an exception, and as a shell sees it after Ctrl-C."""
-
-TRANSLATOR = "torch._dynamo.symbolic_convert"
-"""The module that reads a function's code when `torch.compile` compiles it."""
 
 SUSPENDS = CO_GENERATOR | CO_COROUTINE | CO_ASYNC_GENERATOR
 
@@ -181,15 +178,6 @@ class Recording:
     error: BaseException | None
     files: set[str]
 
-    def sources(self) -> list[Source]:
-        """The source of every function that ran."""
-        sources = []
-        for function in self.recorder.functions.values():
-            lines = linecache.getlines(function.file)[function.line - 1 : function.place[2]]
-            file = None if function.file == self.recorder.target[0] else function.file
-            sources.append(Source(function.how, function.line, "".join(lines).rstrip(), file))
-        return sources
-
 
 @dataclass
 class Watching:
@@ -268,6 +256,10 @@ class Watching:
         self._connect()
         return with_relay(relay, rewritten.modules[file])
 
+    def is_compiled(self, code: CodeType) -> None:
+        """Torch compiles this code."""
+        self.compiled |= (code.co_filename, code.co_firstlineno) in self._places
+
     # The target is called.
 
     def _connect(self) -> None:
@@ -289,10 +281,11 @@ class Watching:
             if self._recorder is not None or self.done == self.calls:
                 return  # another thread was first
             from attnscope.tracing.findings import Watcher
+            from attnscope.tracing.recorder import Recorder
 
             before = sys.exc_info()[1]  # what is being handled while the target is called
             watcher = Watcher(self._files)
-            self._recorder = recorder = _recorder_class()(
+            self._recorder = recorder = Recorder(
                 self._sites,
                 site.file,
                 site.line,
@@ -315,29 +308,6 @@ class Watching:
             self.recorded(Recording(recorder, watcher, None if error is before else error, self._files))
         except Exception:  # a mistake of ours is none of the program's
             traceback.print_exc()
-
-
-@cache
-def _recorder_class() -> type[Recorder]:
-    """A recorder under which torch compiles what it would compile without."""
-    from torch._ops import OpOverload
-
-    from attnscope.tracing.recorder import Recorder
-
-    class Unseen(Recorder):
-        supports_higher_order_operators = True
-
-        @classmethod
-        def ignore_compile_internals(cls) -> bool:
-            """Yes: torch would else compile nothing while a call is recorded."""
-            return True
-
-        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-            if not isinstance(func, OpOverload):  # an operator of functions, as flex_attention is
-                return func(*args, **(kwargs or {}))
-            return super().__torch_dispatch__(func, types, args, kwargs)
-
-    return Unseen
 
 
 class SilentElsewhere(Relay):
@@ -387,81 +357,12 @@ class Finder:
 
             def exec_module(module: ModuleType) -> None:
                 execute(module)
-                hide_from_compiler(module, self.watching)
+                hide_from_compiler(module, self.watching.is_compiled)
 
             loader.exec_module = exec_module  # type: ignore[method-assign]
         elif (code := self.watching.code(name, spec.origin)) is not None:
             loader.get_code = lambda fullname: code  # type: ignore[method-assign]
         return spec
-
-
-# What is compiled runs as if nobody watched.
-
-
-class Silence:
-    """What `torch.compile` sees in place of a relay: it does nothing, and leaves nothing behind."""
-
-    @staticmethod
-    def enter(site: int) -> None:
-        """As a relay's."""
-
-    @staticmethod
-    def leave() -> None:
-        """As a relay's."""
-
-    @staticmethod
-    def begin(site: int) -> int:
-        """As a relay's."""
-        return 0
-
-    @staticmethod
-    def end(site: int, mark: int | None, value: Any) -> Any:
-        """As a relay's."""
-        return value
-
-    @staticmethod
-    def bound(site: int, value: Any) -> Any:
-        """As a relay's."""
-        return value
-
-    @staticmethod
-    def part(site: int, value: Any) -> Any:
-        """As a relay's."""
-        return value
-
-    @staticmethod
-    def attribute(owner: Any, name: str) -> None:
-        """As a relay's."""
-
-    @staticmethod
-    def item(owner: Any, index: Any) -> None:
-        """As a relay's."""
-
-
-def hide_from_compiler(translator: ModuleType, watching: Watching) -> None:
-    """Let `torch.compile` compile code with recording calls to what it would be without.
-
-    A relay is a constant of that code, and constants that are no literals are an error there.
-
-    Args:
-        translator: the module `torch._dynamo.symbolic_convert`.
-        watching: is told when the target is compiled.
-    """
-    base = getattr(translator, "InstructionTranslatorBase", None)
-    load = getattr(base, "_load_const", None)
-    if base is None or load is None:
-        return
-
-    def load_const(self: Any, instruction: Any) -> Any:
-        if not isinstance(instruction.argval, Relay):
-            return load(self, instruction)
-        from torch._dynamo.variables.base import VariableTracker
-
-        if (self.f_code.co_filename, self.f_code.co_firstlineno) in watching._places:
-            watching.compiled = True
-        return VariableTracker.build(self, Silence)
-
-    base._load_const = load_const
 
 
 # Running a program.
@@ -512,7 +413,7 @@ def _new_main() -> ModuleType:
 def _run(program: Callable[[], object], watching: Watching) -> int:
     sys.meta_path.insert(0, Finder(watching))
     if TRANSLATOR in sys.modules:
-        hide_from_compiler(sys.modules[TRANSLATOR], watching)
+        hide_from_compiler(sys.modules[TRANSLATOR], watching.is_compiled)
     try:
         program()
     except SystemExit as error:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import linecache
 import weakref
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -10,10 +11,11 @@ from threading import get_ident
 from typing import Any, Protocol
 
 import torch
+from torch._ops import OpOverload
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
-from attnscope.results import Step
+from attnscope.results import Source, Step
 from attnscope.tracing.cost import NOTHING, Cost, cost_of, storage_of, storages_in
 from attnscope.tracing.rewrite import Place, Site, Star, Target
 from attnscope.values import from_tensor, numbers, stats_of
@@ -45,6 +47,8 @@ class Recorder(TorchDispatchMode):
         watch: is told of every operator and of every row.
         finished: is called when the target has returned or raised.
     """
+
+    supports_higher_order_operators = True  # such as flex_attention, which is passed on
 
     def __init__(
         self,
@@ -83,6 +87,11 @@ class Recorder(TorchDispatchMode):
     def _should_skip_dynamo(cls) -> bool:
         """No: torch would import its compiler (two seconds) to keep it off `__torch_dispatch__`."""
         return False
+
+    @classmethod
+    def ignore_compile_internals(cls) -> bool:
+        """Yes: what is compiled would else be compiled anew, with the recorder in it."""
+        return True
 
     # Called by rewritten code. Nothing counts but what happens while the target runs.
 
@@ -191,7 +200,7 @@ class Recorder(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        if self._quiet:
+        if self._quiet or not isinstance(func, OpOverload):  # or it is an operator of functions
             return func(*args, **kwargs)
         if func._schema.is_mutable:
             self._copy_what_is_overwritten(func, args, kwargs)
@@ -208,6 +217,15 @@ class Recorder(TorchDispatchMode):
         return out
 
     # What is written down.
+
+    def sources(self) -> list[Source]:
+        """The source of every function that ran while the target did."""
+        sources = []
+        for function in self.functions.values():
+            lines = linecache.getlines(function.file)[function.line - 1 : function.place[2]]
+            file = None if function.file == self.target[0] else function.file
+            sources.append(Source(function.how, function.line, "".join(lines).rstrip(), file))
+        return sources
 
     def _record(
         self, name: str, tensor: torch.Tensor, site: Site, how: str, spent: Cost, depth: int

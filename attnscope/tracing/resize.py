@@ -171,26 +171,32 @@ class Search:
         return None
 
     def _furthest(self, plans: list[Plan]) -> Plan:
-        """The first of several with which the code gets furthest."""
+        """The first of several with which the code gets all the way; else one with which it gets furthest.
+
+        Of several of these it is the one that requires most: what is not needed is left out again.
+        """
         best, furthest = plans[-1], None
         for plan in plans:
             attempt = self._try(plan)
-            if attempt and (furthest is None or attempt.reached > furthest.reached or attempt.whole):
-                best, furthest = plan, attempt
             if attempt and attempt.whole:
-                break
+                return plan
+            more = len(plan.requirements) > len(best.requirements)
+            if attempt and (
+                furthest is None or attempt.reached > furthest or (attempt.reached == furthest and more)
+            ):
+                best, furthest = plan, attempt.reached
         return best
 
     def _starts(self, plain: Plan) -> Iterator[Plan]:
-        """Plans to begin with: with more and more of what attention is likely to need, then with nothing.
+        """Plans to begin with: with what attention is likely to need, with more of it, and with nothing.
 
-        Each is one try, and may require too much: what is not needed is left out again.
+        Each is one try, and may require too much.
         """
         likely = list(self._candidates(plain))
         splits = tuple(each for each in likely if self._is_split(each))
         evens = tuple(self._evens(plain))
         wholes = tuple({each.name: each for each in likely if self._is_whole(each)}.values())
-        for added in dict.fromkeys([splits, (*splits, *evens), (*splits, *wholes, *evens), ()]):
+        for added in dict.fromkeys([splits, (*splits, *wholes, *evens), (*splits, *evens), ()]):
             yield replace(plain, requirements=(*plain.requirements, *added))
 
     def _evens(self, plan: Plan) -> Iterator[Requirement]:

@@ -12,8 +12,8 @@ from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
 from attnscope.errors import SourceError
-from attnscope.results import Source
-from attnscope.tracing.lend import Relay, compiled_functions, compiled_module, lent
+from attnscope.tracing.compiled import compiled_functions, compiled_module, hidden_from_compiler
+from attnscope.tracing.lend import Relay, lent
 from attnscope.tracing.rewrite import Site, rewrite
 
 if TYPE_CHECKING:
@@ -47,6 +47,7 @@ class Session:
             self.sites = code.sites
             before = self.function.__code__
             self.stack.enter_context(lent(code, self.relay, compiled))
+            self.stack.enter_context(hidden_from_compiler())
             if self.function.__code__ is before:
                 self.stack.close()
                 raise SourceError(
@@ -62,6 +63,12 @@ class Session:
         self.relay.detach()
         self.stack.close()
 
+    def untraced(self) -> list[str]:
+        """The functions of these files that torch compiles, now: their lines are not recorded."""
+        files = {site.file for site in self.sites} | {self.file}
+        compiled = {each for each in compiled_functions() if each.__code__.co_filename in files}
+        return sorted(each.__qualname__ for each in compiled)
+
     @contextmanager
     def recording(self, **options: Any) -> Iterator[Recorder]:
         """Record the first call of the target inside of this context; the options are the Recorder's."""
@@ -74,17 +81,6 @@ class Session:
         finally:
             recorder.done = True
             self.relay.detach()
-
-    def sources(self, recorder: Recorder) -> list[Source]:
-        """The source of every function that ran while it was recorded."""
-        import linecache
-
-        sources = []
-        for function in recorder.functions.values():
-            lines = linecache.getlines(function.file)[function.line - 1 : function.place[2]]
-            file = None if function.file == self.file else function.file
-            sources.append(Source(function.how, function.line, "".join(lines).rstrip(), file))
-        return sources
 
 
 def function_of(target: Any) -> FunctionType:

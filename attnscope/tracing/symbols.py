@@ -4,14 +4,28 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from fractions import Fraction
+from functools import cache, cached_property
 from itertools import combinations, combinations_with_replacement, permutations
 from math import prod
+from typing import NamedTuple
 
 Sizes = Sequence[int | None]
 """What one size was in each of several runs; None in those that it was not seen in."""
 
 LARGEST_FACTOR = 64
 """A number of more than this in front of a name explains nothing."""
+
+LARGEST_OF_TWO = 4
+"""The same where only two runs are compared: a larger one may fit both by chance."""
+
+
+class Monomial(NamedTuple):
+    """A product of names over a product of others, and the value of each product in every run."""
+
+    above: tuple[str, ...]
+    below: tuple[str, ...]
+    values_above: tuple[int, ...]
+    values_below: tuple[int, ...]
 
 
 class Symbols:
@@ -31,6 +45,7 @@ class Symbols:
     def __init__(self, sizes: Mapping[str, Sequence[int]]) -> None:
         self.sizes = {name: tuple(each) for name, each in sizes.items()}
         self._known: dict[Sizes, str] = {}
+        self._of_runs: dict[tuple[int, ...], Names] = {}
 
     def explain(self, sizes: Sizes) -> str:
         """A size as a name, a product or quotient of names, or a sum; else as the number it is first.
@@ -40,48 +55,98 @@ class Symbols:
         """
         key = tuple(sizes)
         if key not in self._known:
-            runs = [run for run, size in enumerate(key) if size is not None]
-            seen = [size for size in key if size is not None]
-            names = {name: [each[run] for run in runs] for name, each in self.sizes.items()}
-            self._known[key] = _explanation(seen, names) or str(seen[0])
+            runs = tuple(run for run, size in enumerate(key) if size is not None)
+            if runs not in self._of_runs:
+                self._of_runs[runs] = Names(
+                    {name: tuple(each[run] for run in runs) for name, each in self.sizes.items()}
+                )
+            seen = tuple(key[run] or 0 for run in runs)
+            self._known[key] = self._of_runs[runs].explain(seen) or str(seen[0])
         return self._known[key]
 
 
-def _explanation(sizes: list[int], names: dict[str, list[int]]) -> str | None:
-    if len(sizes) == 1:
-        return None
-    same = [name for name, each in names.items() if each == sizes]
-    if len(set(sizes)) == 1:  # it may be equal by chance to a name that did not change: not if to two
-        return same[0] if len(same) == 1 and sizes[0] > 3 else None
-    varying = {name: each for name, each in names.items() if len(set(each)) > 1}
-    fixed = {each[0]: name for name, each in names.items() if len(set(each)) == 1 and each[0] > 3}
-    return same[0] if same else _product(sizes, varying, fixed) or _sum(sizes, varying)
+class Names:
+    """Names, and what each stood for in every one of some runs."""
 
-
-def _product(sizes: list[int], names: Mapping[str, list[int]], fixed: Mapping[int, str]) -> str | None:
-    """A product of names, over a product of others; the simplest that there is."""
-    if 0 in sizes:
-        return None
-    best: tuple[tuple, str] | None = None
-    for above, below in _monomials(list(names)):
-        factor: set[Fraction] = {
-            Fraction(size)
-            * prod(Fraction(names[name][run]) for name in below)
-            / prod(Fraction(names[name][run]) for name in above)
-            for run, size in enumerate(sizes)
+    def __init__(self, sizes: Mapping[str, tuple[int, ...]]) -> None:
+        self.sizes = sizes
+        self.varying = {name: each for name, each in sizes.items() if len(set(each)) > 1}
+        self.fixed = {
+            each[0]: name for name, each in sizes.items() if len(set(each)) == 1 and each[0] > 3
         }
-        if len(factor) > 1:
-            continue
-        (number,) = factor
-        if any(n > LARGEST_FACTOR and n not in fixed for n in number.as_integer_ratio()):
-            continue
-        cost = (len(above) + len(below) + 2 * (number != 1), number.denominator, len(below))
-        if best is None or cost < best[0]:
-            best = cost, _written(number, above, below, fixed)
-    return best and best[1]
+
+    def explain(self, sizes: tuple[int, ...]) -> str | None:
+        """What a size is that was this in the runs, if that is known."""
+        if len(sizes) < 2:
+            return None
+        same = [name for name, each in self.sizes.items() if each == sizes]
+        if (
+            len(set(sizes)) == 1
+        ):  # it may be equal by chance to a name that did not change: not if to two
+            return same[0] if len(same) == 1 and sizes[0] > 3 else None
+        if same:
+            return same[0]
+        return self._product(sizes) or _sum(sizes, self.varying) or self._sum_of_products(sizes)
+
+    @cached_property
+    def monomials(self) -> list[Monomial]:
+        """Products of names over products of others; the simple ones first."""
+        return [
+            Monomial(above, below, self._values(above), self._values(below))
+            for above, below in _monomials(tuple(self.varying))
+        ]
+
+    @cached_property
+    def _wholes(self) -> dict[tuple[int, ...], str]:
+        """Products of one or two names, over one other perhaps, by their values: where these are whole."""
+        found: dict[tuple[int, ...], str] = {}
+        for each in self.monomials:
+            if len(each.above) <= 2 and len(each.below) <= 1:
+                values = [
+                    divmod(*pair) for pair in zip(each.values_above, each.values_below, strict=True)
+                ]
+                if not any(rest for _, rest in values):
+                    text = _written(Fraction(1), each.above, each.below, {})
+                    found.setdefault(tuple(value for value, _ in values), text)
+        return found
+
+    def _values(self, names: tuple[str, ...]) -> tuple[int, ...]:
+        columns = zip(*(self.sizes[name] for name in names), strict=True)
+        return tuple(map(prod, columns)) if names else (1,) * len(next(iter(self.sizes.values())))
+
+    def _product(self, sizes: tuple[int, ...]) -> str | None:
+        """A product of names, over a product of others; the simplest that there is."""
+        if 0 in sizes:
+            return None
+        largest = LARGEST_FACTOR if len(sizes) > 2 else LARGEST_OF_TWO
+        best: tuple[tuple, str] | None = None
+        for above, below, high, low in self.monomials:
+            if best is not None and len(above) + len(below) > best[0][0]:
+                break
+            top, bottom = sizes[0] * low[0], high[0]  # the size is top/bottom times the monomial
+            if sizes[1] * low[1] * bottom != top * high[1]:
+                continue
+            if any(sizes[i] * low[i] * bottom != top * high[i] for i in range(2, len(sizes))):
+                continue
+            number = Fraction(top, bottom)
+            if any(n > largest and n not in self.fixed for n in number.as_integer_ratio()):
+                continue
+            cost = (len(above) + len(below) + 2 * (number != 1), number.denominator, len(below))
+            if best is None or cost < best[0]:
+                best = cost, _written(number, above, below, self.fixed)
+        return best and best[1]
+
+    def _sum_of_products(self, sizes: tuple[int, ...]) -> str | None:
+        """One product and another, or its double: a projection to queries, and to keys and values."""
+        for values, text in self._wholes.items() if len(sizes) > 2 else ():
+            for times, before in ((1, ""), (2, "2·")):
+                rest = tuple(size - times * value for size, value in zip(sizes, values, strict=True))
+                if rest in self._wholes:
+                    return f"{self._wholes[rest]}+{before}{text}"
+        return None
 
 
-def _sum(sizes: list[int], names: Mapping[str, list[int]]) -> str | None:
+def _sum(sizes: Sequence[int], names: Mapping[str, Sequence[int]]) -> str | None:
     """A sum of names, or the double of one, and a small number; or a difference."""
     for count in (1, 2, 3):
         for some in combinations(names, count):
@@ -98,7 +163,8 @@ def _sum(sizes: list[int], names: Mapping[str, list[int]]) -> str | None:
     return None
 
 
-def _monomials(names: list[str]) -> list[tuple[tuple[str, ...], tuple[str, ...]]]:
+@cache
+def _monomials(names: tuple[str, ...]) -> list[tuple[tuple[str, ...], tuple[str, ...]]]:
     """Products of up to three names, over up to two others; the simple ones first."""
     result = []
     for below_count in range(3):

@@ -135,7 +135,7 @@ def test_so_many_calls_are_recorded_and_then_nothing(import_watched):
     module.inner(torch.ones(4))
     assert [rows(each)[0] for each in recordings] == [("x", (1,)), ("x", (2,))]
     assert [each.error for each in recordings] == [None, None]
-    assert [source.function for source in recordings[0].sources()] == ["double", "inner"]
+    assert [source.function for source in recordings[0].recorder.sources()] == ["double", "inner"]
 
 
 def test_a_call_that_raises_is_recorded_with_its_error(import_watched):
@@ -211,7 +211,7 @@ def test_the_compiler_sees_no_recording_calls(import_watched, monkeypatch):
         translator.InstructionTranslatorBase._load_const,
     )
     module, recordings = import_watched(DOUBLE.replace("x.sum() < 0", "x.dim() > 3"), "double")
-    program.hide_from_compiler(translator, sys.meta_path[0].watching)
+    program.hide_from_compiler(translator, sys.meta_path[0].watching.is_compiled)
     graphs = []
     torch._dynamo.reset()
 

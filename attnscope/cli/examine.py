@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 QUICK = 1.0
 """Seconds. Code that took less is run on the CPU with other sizes too, where these are small."""
 
-SMALL, FEW_BYTES = 512, 4 * 2**20
+SMALL, FEW_BYTES = 1024, 4 * 2**20
 """Sizes up to this, and inputs of up to so many bytes, are small. Others are run on meta."""
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import importlib
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from types import ModuleType
 from typing import Any
@@ -20,9 +20,25 @@ def _as_it_is(function: Any = None, *args: Any, **options: Any) -> Any:
     return function
 
 
-ANSWERS: dict[str, dict[str, Callable[..., Any]]] = {
+class _NoExpression:
+    """What sizes that are plain numbers are not."""
+
+
+ANSWERS: dict[str, dict[str, Any]] = {
     "torch._dynamo": {"disable": _as_it_is},
-    "torch.fx.experimental.symbolic_shapes": {"expect_true": bool},
+    "sympy": {"Basic": _NoExpression},
+    "torch.fx.experimental.symbolic_shapes": {
+        **dict.fromkeys(("expect_true", "guard_or_false", "guard_or_true"), bool),
+        **dict.fromkeys(("guard_size_oblivious", "statically_known_true"), bool),
+        "sym_and": lambda *each: all(each),
+        "sym_or": lambda *each: any(each),
+        "sym_eq": lambda one, other: one == other,
+        "is_nested_int": lambda size: False,
+        "has_guarding_hint": lambda size: True,
+        "guarding_hint_or_throw": lambda size: size,
+        "guard_int": int,
+        "free_unbacked_symbols": lambda sizes: set(),
+    },
 }
 """What is asked of modules, and what they would answer where nothing is symbolic."""
 
@@ -44,10 +60,12 @@ def without_compiler() -> Iterator[None]:
 
 
 class _StandIn(ModuleType):
+    def __init__(self, name: str) -> None:
+        super().__init__(name)
+        self.__dict__.update(ANSWERS[name])
+
     def __getattr__(self, name: str) -> Any:
-        if name in ANSWERS[self.__name__]:
-            return ANSWERS[self.__name__][name]
-        package = self.__name__ == "torch._dynamo"
+        package = self.__name__ != "torch.fx.experimental.symbolic_shapes"
         if name.startswith("__") and not (package and name == "__path__"):
             raise AttributeError(name)
         if sys.modules.get(self.__name__) is self:

@@ -28,6 +28,28 @@ print(attention.self.query.weight[:n], attention.self.key.weight[:n], attention.
 print(attention.output.dense.weight[:, :n])
 """,
 ]
+CODE = Path(__file__).parent.parent / "tracing" / "code"
+TRACE = f"""
+trace {CODE / "tutorial_mha.py"}:MultiHeadedAttention --init d_feat=200 --init n_head=5
+--input Q=n_batch:128,n_Q:32,d_feat --input K=n_batch,n_K:48,d_feat --input V=n_batch,n_K,d_feat
+""".split()
+FORWARD = [
+    sys.executable,
+    "-c",
+    f"""
+import sys
+import torch
+sys.path.insert(0, {str(CODE)!r})
+from tutorial_mha import MultiHeadedAttention
+Q, K = torch.randn(128, 32, 200), torch.randn(128, 48, 200)
+MultiHeadedAttention(d_feat=200, n_head=5).eval()(Q, K, K)
+""",
+]
+LLAMA_70B = f"""
+trace {CODE / "grouped.py"}:GroupedQueryAttention --device meta
+--init hidden_size=8192 --init num_heads=64 --init num_key_value_heads=8
+--input hidden_states=n_batch:1,n:8192,hidden_size
+""".split()
 DRY_RUN = ["mha", "--dry-run", "--nq", "1000000", "--d-feat", "8192", "--heads", "64"]
 
 CASES = [
@@ -35,6 +57,8 @@ CASES = [
     ("attnscope mha --dry-run", [*ATTNSCOPE, *DRY_RUN], "import torch", TORCH),
     ("attnscope sdpa", [*ATTNSCOPE, "sdpa"], "import torch", TORCH),
     ("attnscope mha", [*ATTNSCOPE, "mha"], "import torch", TORCH),
+    ("attnscope trace", [*ATTNSCOPE, *TRACE], "import torch, one forward", FORWARD),
+    ("attnscope trace, 8k of Llama-70B", [*ATTNSCOPE, *LLAMA_70B], "import torch", TORCH),
     (
         "attnscope bert --layer 0 --head 0",
         [*ATTNSCOPE, "bert", "--layer", "0", "--head", "0"],
@@ -58,10 +82,14 @@ def measure(command: list[str]) -> tuple[float, float]:
 def main() -> None:
     parser = argparse.ArgumentParser(description="Start-up, as ratios.")
     parser.add_argument("--runs", type=int, default=9, help="counted pairs of each case")
-    runs = parser.parse_args().runs
+    parser.add_argument("--only", default="", help="cases with this in their name")
+    arguments = parser.parse_args()
+    runs = arguments.runs
     print("| A | B | A | B | time A/B (least – greatest) | memory A/B |")
     print("|:--|:--|--:|--:|--:|--:|")
     for name, command, yardstick_name, yardstick in CASES:
+        if arguments.only not in name:
+            continue
         measure(command), measure(yardstick)  # warm the disk's cache
         pairs = [(measure(command), measure(yardstick)) for _ in range(runs)]
         ratios = [a[0] / b[0] for a, b in pairs]

@@ -95,12 +95,26 @@ def callee(loaded: Loaded, call: str | None) -> Callee:
     return Callee(target, owner, call, title, _method_signature(owner, title))
 
 
+LONGEST = 100
+"""Letters of a signature that messages show."""
+
+
 def signature_of(target: Any) -> Signature | None:
-    """What a class or function takes; None where Python does not know."""
+    """What a class or function takes; None where Python does not know.
+
+    Some constructors take more names than they say (those of transformers' configurations do).
+    """
     try:
-        return inspect.signature(target)
+        signature = inspect.signature(target)
     except (ValueError, TypeError):
         return None
+    runs = vars(target).get("__init__") if isinstance(target, type) else target
+    code = getattr(runs, "__code__", None)
+    parameters = [*signature.parameters.values()]
+    says_so = any(each.kind is Parameter.VAR_KEYWORD for each in parameters)
+    if code is not None and code.co_flags & inspect.CO_VARKEYWORDS and not says_so:
+        parameters.append(Parameter("others", Parameter.VAR_KEYWORD))
+    return signature.replace(parameters=parameters)
 
 
 def check_arguments(
@@ -121,6 +135,7 @@ def check_arguments(
     if signature is None:
         return
     shown = f"{title}{_bare(signature)}"
+    shown = shown if len(shown) <= LONGEST else f"{title}(…)"
     parameters = signature.parameters
     by_name = [
         p.name for p in parameters.values() if p.kind not in (*VARIADIC, Parameter.POSITIONAL_ONLY)

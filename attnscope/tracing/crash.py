@@ -19,22 +19,11 @@ Shape = tuple[int, ...]
 
 PRODUCTS = {"matmul", "bmm", "mm", "mv", "dot", "baddbmm", "addmm", "__matmul__"}
 VIEWS = {"view", "reshape", "unflatten"}
-JOINS = {"cat", "concat", "concatenate"}
+JOINS = {"cat", "concat", "concatenate", "stack"}
 BROADCASTS = {
     *("add", "sub", "mul", "div", "multiply", "divide", "subtract", "true_divide", "where"),
-    *(
-        "masked_fill",
-        "eq",
-        "ne",
-        "lt",
-        "le",
-        "gt",
-        "ge",
-        "logical_and",
-        "logical_or",
-        "maximum",
-        "minimum",
-    ),
+    *("masked_fill", "eq", "ne", "lt", "le", "gt", "ge", "maximum", "minimum"),
+    *("logical_and", "logical_or", "bitwise_and", "bitwise_or"),
 }
 
 
@@ -94,7 +83,7 @@ def failure_of(
     file = frame.f_code.co_filename
     node = _node_at(file, last)
     if node is None:
-        return Failure(file, line, linecache.getline(file, line).strip(), None, [], exception)
+        return Failure(file, line, _statement_at(file, line), None, [], exception)
     place = file, node.lineno, node.end_lineno or line, node.col_offset, node.end_col_offset or 0
     parts = [
         Part(text, (file, *_span(each)), shape)
@@ -115,7 +104,9 @@ def crash_of(failure: Failure, dims_of: Callable[[Part], tuple[str, ...] | None]
         file: what to call the file.
     """
     operands = [Operand(part.text, dims_of(part), part.shape) for part in failure.parts]
-    error = traceback.format_exception_only(failure.exception)[-1].strip().split("\n")[0]
+    lines = traceback.format_exception_only(failure.exception)  # those of a note are the last
+    said = lines[-1] if isinstance(failure.exception, SyntaxError) else lines[0]
+    error = said.strip().split("\n")[0]
     disagreement = _in_words(failure, operands)
     return Crash(file, failure.line, failure.expression, operands, disagreement, error)
 
@@ -126,8 +117,11 @@ def _tracebacks(tb: TracebackType | None) -> Iterator[TracebackType]:
         tb = tb.tb_next
 
 
-def _node_at(file: str, tb: TracebackType) -> ast.expr | None:
-    """The expression whose evaluation raised: Python knows its first and last line and column."""
+def _node_at(file: str, tb: TracebackType) -> ast.expr | ast.AugAssign | None:
+    """The expression whose evaluation raised: Python knows its first and last line and column.
+
+    `x += y` computes too, and is none.
+    """
     positions = list(tb.tb_frame.f_code.co_positions())
     line, end_line, column, end_column = positions[tb.tb_lasti // 2]
     if None in (line, end_line, column, end_column):
@@ -136,18 +130,32 @@ def _node_at(file: str, tb: TracebackType) -> ast.expr | None:
     ends_here = [
         node
         for node in ast.walk(tree)
-        if isinstance(node, ast.expr)
+        if isinstance(node, _COMPUTES)
         and (node.end_lineno, node.end_col_offset) == (end_line, end_column)
         and (node.lineno, node.col_offset) <= (line, column)
-        and isinstance(node, ast.Call | ast.BinOp | ast.UnaryOp | ast.Compare | ast.Subscript)
     ]
     return max(ends_here, key=lambda node: (node.lineno, node.col_offset), default=None)
 
 
-def _operands(node: ast.expr) -> Iterator[ast.expr]:
+_COMPUTES = (ast.Call, ast.BinOp, ast.UnaryOp, ast.Compare, ast.Subscript, ast.AugAssign)
+
+
+def _statement_at(file: str, line: int) -> str:
+    """What stands in a line, on one line: a statement, or as much of one as begins there."""
+    text = linecache.getline(file, line).strip()
+    tree = ast.parse("".join(linecache.getlines(file)))
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Raise | ast.Assert) and node.lineno <= line <= (node.end_lineno or 0):
+            return _text(node, file)
+    return text
+
+
+def _operands(node: ast.expr | ast.AugAssign) -> Iterator[ast.expr]:
     """What goes into an expression, from left to right."""
     if isinstance(node, ast.BinOp):
         yield from (node.left, node.right)
+    elif isinstance(node, ast.AugAssign):
+        yield from (node.target, node.value)
     elif isinstance(node, ast.UnaryOp):
         yield node.operand
     elif isinstance(node, ast.Compare):
@@ -190,12 +198,12 @@ def _value(node: ast.expr, frame: FrameType) -> Any:
     return None
 
 
-def _span(node: ast.expr) -> tuple[int, int, int, int]:
+def _span(node: ast.expr | ast.stmt) -> tuple[int, int, int, int]:
     return node.lineno, node.end_lineno or 0, node.col_offset, node.end_col_offset or 0
 
 
-def _text(node: ast.expr, file: str) -> str:
-    """The expression as it stands in its file, on one line."""
+def _text(node: ast.expr | ast.stmt, file: str) -> str:
+    """What a node is in its file, on one line."""
     segment = ast.get_source_segment("".join(linecache.getlines(file)), node)
     return " ".join((segment or ast.unparse(node)).split())
 
@@ -203,39 +211,50 @@ def _text(node: ast.expr, file: str) -> str:
 # Which axes do not fit together.
 
 
-def _compare(failure: Failure, node: ast.expr, frame: FrameType) -> None:
+def _compare(failure: Failure, node: ast.expr | ast.AugAssign, frame: FrameType) -> None:
     """Find out what kind of expression it is, and which pair of axes disagrees."""
     name = ""
     if isinstance(node, ast.Call):
         name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
-        weight = getattr(_value(node.func, frame), "weight", None)
-        if weight is not None and getattr(weight, "ndim", 0) == 2 and failure.parts:
-            weight_part = Part(
-                f"{_text(node.func, failure.file)}.weight", failure.parts[0].place, tuple(weight.shape)
-            )
-            failure.parts.append(weight_part)
+        if _is_linear(failure, node, frame):
             failure.kind = "contraction"
-            _expect_equal(failure, (0, len(failure.parts[0].shape) - 1), (len(failure.parts) - 1, 1))
+            _expect_equal(failure, (0, -1), (len(failure.parts) - 1, -1))
             return
     shapes = [part.shape for part in failure.parts]
-    if (isinstance(node, ast.BinOp) and isinstance(node.op, ast.MatMult)) or name in PRODUCTS:
+    computes = isinstance(node, ast.BinOp | ast.AugAssign | ast.Compare)
+    if isinstance(getattr(node, "op", None), ast.MatMult) or name in PRODUCTS:
         failure.kind = "contraction"
         if len(shapes) >= 2:
             _compare_product(failure, shapes[-2], shapes[-1], len(shapes) - 2)
-    elif isinstance(node, ast.BinOp | ast.Compare) or name.rstrip("_") in BROADCASTS:
+    elif computes or name.rstrip("_") in BROADCASTS:
         failure.kind = "broadcast"
         _compare_broadcast(failure, shapes)
     elif name in VIEWS:
         failure.kind = "view"
     elif name in JOINS:
         failure.kind = "join"
-        for i, other in enumerate(shapes[1:], start=1):
-            pairs = [axis for axis, (a, b) in enumerate(zip(shapes[0], other, strict=False)) if a != b]
-            if len(pairs) > 1 and not failure.axes:
-                failure.axes = [(0, pairs[0]), (i, pairs[0])]
+        _compare_joined(failure, shapes)
     elif name == "einsum":
         failure.kind = "contraction"
         _compare_einsum(failure, node)
+    elif name == "linear":
+        failure.kind = "contraction"
+        if len(shapes) >= 2:
+            _expect_equal(failure, (0, -1), (1, -1))
+    elif name == "scaled_dot_product_attention":
+        _compare_attention(failure, shapes)
+
+
+def _is_linear(failure: Failure, node: ast.Call, frame: FrameType) -> bool:
+    """Whether a module is called that multiplies with its weight, which is then a part too."""
+    from torch import nn
+
+    module = _value(node.func, frame)
+    if not isinstance(module, nn.Linear) or not failure.parts or not failure.parts[0].shape:
+        return False
+    text = f"{_text(node.func, failure.file)}.weight"
+    failure.parts.append(Part(text, failure.parts[0].place, tuple(module.weight.shape)))
+    return True
 
 
 def _compare_product(failure: Failure, left: Shape, right: Shape, first: int) -> None:
@@ -261,15 +280,54 @@ def _compare_broadcast(failure: Failure, shapes: list[Shape]) -> None:
                     return
 
 
-def _compare_einsum(failure: Failure, node: ast.expr) -> None:
+def _compare_joined(failure: Failure, shapes: list[Shape]) -> None:
+    """All axes but the one that is joined, which torch says."""
+    said = re.search(r"except in dimension (\d+)", str(failure.exception))
+    joined = int(said[1]) if said else None
+    for i, other in enumerate(shapes[1:], start=1):
+        for axis, (a, b) in enumerate(zip(shapes[0], other, strict=False)):
+            if a != b and axis != joined:
+                failure.axes = [(0, axis), (i, axis)]
+                return
+
+
+def _compare_attention(failure: Failure, shapes: list[Shape]) -> None:
+    """Queries and keys are of one width; there are as many values as keys."""
+    if len(shapes) < 3 or not all(len(shape) >= 2 for shape in shapes[:3]):
+        return
+    failure.kind = "contraction"
+    _expect_equal(failure, (0, -1), (1, -1))
+    if not failure.axes:
+        _expect_equal(failure, (1, -2), (2, -2))
+    if not failure.axes:
+        failure.kind = "broadcast"
+        scores = (*shapes[0][:-1], shapes[1][-2])
+        ahead = [shape[:-2] for shape in shapes[:3]]
+        _compare_broadcast(failure, ahead)
+        if not failure.axes and len(shapes) == 4:
+            mask, back = shapes[3], len(shapes[3])
+            for axis, (a, b) in enumerate(zip(scores[-back:], mask, strict=False)):
+                if a != b and 1 not in (a, b):
+                    owner = (
+                        (1, len(shapes[1]) - 2)
+                        if axis == back - 1
+                        else (0, len(shapes[0]) - back + axis)
+                    )
+                    failure.axes = [owner, (3, axis)]
+                    return
+
+
+def _compare_einsum(failure: Failure, node: ast.expr | ast.AugAssign) -> None:
     equation = node.args[0] if isinstance(node, ast.Call) and node.args else None
     if not isinstance(equation, ast.Constant) or not isinstance(equation.value, str):
         return
     seen: dict[str, tuple[int, int]] = {}
     terms = equation.value.replace(" ", "").split("->")[0].split(",")
     for i, (letters, part) in enumerate(zip(terms, failure.parts, strict=False)):
-        for axis, letter in enumerate(letters if "." not in letters else ""):
-            if axis >= len(part.shape):
+        before, _, after = letters.partition("...")
+        axes = [*enumerate(before), *enumerate(after, start=len(part.shape) - len(after))]
+        for axis, letter in axes:
+            if not 0 <= axis < len(part.shape):
                 return
             first = seen.setdefault(letter, (i, axis))
             if failure.parts[first[0]].shape[first[1]] != part.shape[axis]:
@@ -278,23 +336,18 @@ def _compare_einsum(failure: Failure, node: ast.expr) -> None:
 
 
 def _expect_equal(failure: Failure, one: tuple[int, int], other: tuple[int, int]) -> None:
-    sizes = [failure.parts[part].shape[axis] for part, axis in (one, other)]
+    """That an axis of a part is as long as one of another; each may be counted from the end."""
+    first, second = (
+        (part, axis % max(len(failure.parts[part].shape), 1)) for part, axis in (one, other)
+    )
+    sizes = [failure.parts[part].shape[axis] for part, axis in (first, second)]
     if sizes[0] != sizes[1]:
-        failure.axes = [one, other]
+        failure.axes = [first, second]
 
 
 def _in_words(failure: Failure, operands: list[Operand]) -> str | None:
     if failure.kind == "view" and operands:
-        source = operands[0]
-        asked = re.search(r"shape '?\[?([-\d, ]+)\]?'? is invalid", str(failure.exception))
-        wanted = [int(size) for size in asked[1].split(",")] if asked else []
-        count = " · ".join(map(str, source.shape)) + f" = {prod(source.shape)}"
-        fixed = prod(size for size in wanted if size > 0)
-        if wanted:
-            into = "×".join("?" if size < 0 else str(size) for size in wanted)
-            what = "does not divide by" if -1 in wanted else "is not"
-            return f"{source.text} has {count} elements, which {what} {fixed}, of {into}"
-        return f"{source.text} has {count} elements"
+        return _view_in_words(operands[0], str(failure.exception))
     if not failure.axes:
         return None
     (one, axis), (other, other_axis) = failure.axes
@@ -302,6 +355,26 @@ def _in_words(failure: Failure, operands: list[Operand]) -> str | None:
     why = {"contraction": "they are multiplied over", "join": "joined, they must be equal"}
     because = why.get(failure.kind, "side by side, they must be equal, or 1")
     return f"{first} and {second} disagree: {because}"
+
+
+def _view_in_words(source: Operand, said: str) -> str | None:
+    """Why a tensor cannot be viewed so, from what torch says."""
+    count = f"{source.text} has {' · '.join(map(str, source.shape))} = {prod(source.shape)} elements"
+    asked = re.search(r"shape '?\[?([-\d, ]+)\]?'? is invalid", said)
+    if asked:
+        wanted = [int(size) for size in asked[1].split(",")]
+        fixed = prod(size for size in wanted if size > 0)
+        into = "×".join("?" if size < 0 else str(size) for size in wanted)
+        what = "do not divide by" if -1 in wanted else "are not"
+        return f"{count}, which {what} {fixed}, of {into}"
+    split = re.search(r"sizes \[([\d, ]+)\] don't multiply up to the size of dim (\d+)", said)
+    if split:
+        sizes = split[1].split(", ")
+        parts = f"{' · '.join(sizes)} = {prod(map(int, sizes))}"
+        return f"{_axis_in_words(source, int(split[2]))} is not {parts}"
+    if "not compatible with input tensor's size and stride" in said:
+        return f"{source.text} does not lie in memory in the order of its axes: reshape copies it"
+    return None
 
 
 def _axis_in_words(operand: Operand, axis: int) -> str:

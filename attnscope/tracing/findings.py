@@ -14,7 +14,7 @@ import sys
 import weakref
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, lru_cache
 from typing import Any
 
 import torch
@@ -42,6 +42,7 @@ class Note:
         width: over how many elements its product was; None if it comes from none.
         sums_to_one: the axis along which a softmax made it sum to one.
         dropped: whether dropout went over it since.
+        masked: whether a mask did.
         changed: the line that changed single elements of it since.
         noise: whether it is what dropout multiplies with.
         line: of the softmax.
@@ -52,6 +53,7 @@ class Note:
     width: int | None = None
     sums_to_one: int | None = None
     dropped: bool = False
+    masked: bool = False
     changed: Line | None = None
     noise: bool = False
     line: Line | None = None
@@ -68,6 +70,8 @@ SAME = {"clone", "detach", "alias", "_to_copy", "contiguous", "lift_fresh", "_co
 VIEWS = {"view", "_unsafe_view", "reshape", "_reshape_alias"}
 MASKS = {"masked_fill", "where", "add", "sub"}
 COPIES = {"clone", "copy_", "contiguous", "_to_copy"}
+EMPTY = {"empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided"}
+UNCHANGED = SAME | VIEWS | {"permute", "transpose", "t", "unsqueeze", "expand", "select", "slice"}
 
 
 class Watcher:
@@ -84,6 +88,12 @@ class Watcher:
         self.views: dict[tuple, tuple[tuple[int, ...], tuple[int, ...]]] = {}  # those that regroup axes
         self.has_nan = False
         self._notes: dict[int, tuple[weakref.ref[torch.Tensor], Note]] = {}
+        self._finite: dict[int, weakref.ref[torch.Tensor]] = {}  # what need not be looked at
+        self._empty: dict[
+            int, weakref.ref[torch.Tensor]
+        ] = {}  # whatever is in them, it will be overwritten
+        self._overwritten = False  # something was: what is known of values may be no longer true
+        self._regrouped: dict[int, tuple[weakref.ref[torch.Tensor], tuple]] = {}  # the keys of views
 
     # Called by the recorder.
 
@@ -92,9 +102,16 @@ class Watcher:
         name: str = func._overloadpacket.__name__
         if name in COPIES:
             self._copied(name, args, out)
+        if name in EMPTY:
+            self._empty[id(out)] = weakref.ref(out)
+        if func._schema.is_mutable:
+            self._finite.clear()
+            self._overwritten = True
         rule = _rule(name.rstrip("_") if name.endswith("_") and name[0] != "_" else name)
         if rule is not None:
             rule(self, args, kwargs, out)
+            if self._stays_finite(name, args, out):
+                self._finite[id(out)] = weakref.ref(out)
 
     def row(self, step: Step, tensor: torch.Tensor) -> None:
         """A tensor has got its name: does it have values that are no numbers?"""
@@ -102,10 +119,8 @@ class Watcher:
             return
         if not tensor.is_floating_point() or tensor.layout is not torch.strided:
             return
-        total = tensor.detach().sum(
-            dtype=torch.float64 if tensor.dtype == torch.float64 else torch.float32
-        )
-        if math.isfinite(value := float(total)) or value == -math.inf:
+        empty = self._empty.get(id(tensor))
+        if (empty is not None and empty() is tensor) or self._is_finite(tensor, look=True):
             return
         nan, inf = int(tensor.isnan().sum()), int((tensor == math.inf).sum())
         if nan or inf:
@@ -116,6 +131,41 @@ class Watcher:
                 f"{step.name} {made} {what} among its {tensor.numel()} values",
                 (step.file or "", step.line or 0),
             )
+
+    def _stays_finite(self, name: str, args: tuple, out: Any) -> bool:
+        """Whether an operator makes finite numbers of finite numbers: nobody has to look at them again.
+
+        In half precision a product may well be too large; else that is not to be feared.
+        """
+        if not isinstance(out, torch.Tensor) or out.dtype in (torch.float16, torch.bool):
+            return False
+        if name in PRODUCTS:
+            return all(self._is_finite(each) for each in args if isinstance(each, torch.Tensor))
+        if name in SOFTMAXES:
+            note = self._note(args[0])
+            return note.width is not None and not note.masked and self._is_finite(args[0])
+        by_number = name in ("mul", "div") and isinstance(args[1], int | float) and bool(args[1])
+        return (by_number or name in UNCHANGED) and self._is_finite(args[0])
+
+    def _is_finite(self, tensor: Any, *, look: bool = False) -> bool:
+        """Whether a tensor is known to hold finite numbers, and -inf for what a mask hides.
+
+        Args:
+            tensor: what is asked about.
+            look: whether to look at its values; at a parameter's, which is used once, in any case.
+        """
+        if not isinstance(tensor, torch.Tensor) or tensor.device.type == "meta":
+            return False
+        known = self._finite.get(id(tensor))
+        if known is not None and known() is tensor:
+            return True
+        if not look and not isinstance(tensor, torch.nn.Parameter):
+            return False
+        wide = torch.float64 if tensor.dtype == torch.float64 else torch.float32
+        total = float(tensor.detach().sum(dtype=wide))
+        if math.isfinite(total):
+            self._finite[id(tensor)] = weakref.ref(tensor)
+        return math.isfinite(total) or total == -math.inf
 
     # Notes.
 
@@ -141,15 +191,21 @@ class Watcher:
 
     # Products: here scores are made, and attention is used.
 
-    def product(self, a: torch.Tensor, b: torch.Tensor, out: Any) -> None:
-        """Two tensors were multiplied over the last axis of one and the last but one of the other."""
+    def product(self, a: torch.Tensor, b: torch.Tensor, out: Any, *, added: bool = False) -> None:
+        """Two tensors were multiplied over the last axis of one and the last but one of the other.
+
+        Args:
+            a, b: these.
+            out: what came of it.
+            added: whether something was added to that, which may be a mask.
+        """
         left, right = self._note(a), self._note(b)
         self._used(a, left, a.dim() - 1)
         self._used(b, right, max(b.dim() - 2, 0))
         factor = _times(left.factor, right.factor)
         if left.sums_to_one is None and right.sums_to_one is None:
             scaled = left.scaled or right.scaled
-            self._set(out, Note(factor=factor, width=a.shape[-1], scaled=scaled))
+            self._set(out, Note(factor=factor, width=a.shape[-1], masked=added, scaled=scaled))
 
     def _used(self, weights: torch.Tensor, note: Note, axis: int) -> None:
         """Attention is multiplied with values, over one of its axes."""
@@ -180,7 +236,8 @@ class Watcher:
         axis = dim % max(x.dim(), 1)
         if note.width is not None:
             self._scaled(note, note.scaled or line)
-        if x.device.type != "meta" and x.numel():
+        masked = note.masked or note.width is None or self._overwritten  # or may be, for all we know
+        if masked and x.device.type != "meta" and x.numel():
             blind = x.detach().amax(dim=axis) <= HIDDEN
             if bool(blind.any()):
                 self._find(
@@ -242,12 +299,11 @@ class Watcher:
 
     def viewed(self, x: torch.Tensor, out: torch.Tensor) -> None:
         """The same values in another shape: an axis is found again by what stands behind it."""
-        if x.shape != out.shape:
-            groups = regroupings(tuple(x.shape), tuple(out.shape))
-            if any(len(before) > 1 and len(after) > 1 for before, after in groups):
-                line = self._where()
-                turn = sum(where == line for where, _ in self.views)
-                self.views[line, turn] = tuple(x.shape), tuple(out.shape)
+        if x.shape != out.shape and _regroups(tuple(x.shape), tuple(out.shape)):
+            line = self._where()
+            turn = sum(where == line for where, _ in self.views)
+            self.views[line, turn] = tuple(x.shape), tuple(out.shape)
+            self._regrouped[id(out)] = weakref.ref(out), (line, turn)
         note = self._note(x)
         axis = note.sums_to_one
         if axis is not None:
@@ -259,6 +315,12 @@ class Watcher:
             ]
             note = replace(note, sums_to_one=same[0]) if same else PLAIN
         self._set(out, note)
+
+    def cut(self, x: torch.Tensor, out: torch.Tensor, axis: int) -> None:
+        """A part of it: one less of what was just regrouped means that rows are shifted, on purpose."""
+        known = self._regrouped.get(id(x))
+        if known is not None and known[0]() is x and out.shape[axis] == x.shape[axis] - 1:
+            self.views.pop(known[1], None)
 
     def times(self, x: Any, y: Any, out: Any, *, divided: bool = False) -> None:
         """Multiplied or divided, with a number or a tensor."""
@@ -299,7 +361,8 @@ class Watcher:
             self._set(out, replace(attention[0], changed=attention[0].changed or self._where()))
         elif scores:
             agree = len({(note.factor, note.width) for note in scores}) == 1
-            self._set(out, scores[0] if agree else replace(scores[0], factor=None))
+            factor = scores[0].factor if agree else None
+            self._set(out, replace(scores[0], factor=factor, masked=True))
         else:
             factors = {note.factor for note in notes}
             self._set(out, Note(factor=factors.pop()) if len(factors) == 1 else Note(factor=None))
@@ -310,6 +373,12 @@ class Watcher:
         self._set(out[0] if isinstance(out, tuple) else out, replace(note, dropped=True))
 
 
+@lru_cache(maxsize=256)
+def _regroups(before: tuple[int, ...], after: tuple[int, ...]) -> bool:
+    """Whether a view takes several axes apart and puts them together in another way."""
+    return any(len(old) > 1 and len(new) > 1 for old, new in regroupings(before, after))
+
+
 Rule = Callable[[Watcher, tuple, dict, Any], None]
 
 
@@ -318,7 +387,8 @@ def _rule(name: str) -> Rule | None:
     """What becomes of notes in an operator of this name; None: they end there."""
     if name in PRODUCTS:
         one, other = PRODUCTS[name]
-        return lambda w, args, kwargs, out: w.product(args[one], args[other], out)
+        added = name == "baddbmm"
+        return lambda w, args, kwargs, out: w.product(args[one], args[other], out, added=added)
     if FUSED.fullmatch(name):
         return None if "choice" in name else lambda w, args, kwargs, out: w.fused(args, kwargs)
     return _RULES.get(name)
@@ -354,6 +424,7 @@ def _selected(w: Watcher, args: tuple, kwargs: dict, out: Any) -> None:
 
 def _sliced(w: Watcher, args: tuple, kwargs: dict, out: Any) -> None:
     axis = (args[1] if len(args) > 1 else 0) % args[0].dim()
+    w.cut(args[0], out, axis)
     if w._note(args[0]).sums_to_one == axis and out.shape != args[0].shape:
         return  # a part of each row, as where a sink is cut off
     w.keeps(args[0], out)
@@ -405,7 +476,8 @@ def scale_findings(inferred: Inferred) -> list[Finding]:
     """Findings: scores whose scale is not 1/√(the width that they are multiplied over).
 
     No scale at all (T5 has none) is a choice, and so is a multiple that is the same at all sizes, unless
-    it is 1/√ of another size, a power of the width, or a number that stands in that line.
+    it is 1/√ of another axis' size, a power of the width, or a number that stands in that line. A size
+    that is no tensor's axis is there for nothing else (Gemma's query_pre_attn_scalar).
 
     Args:
         inferred: what is known of sizes, with the scales that were seen in each run.
@@ -444,7 +516,8 @@ def _origin(inferred: Inferred, pairs: list[Any], contracted: str, text: str) ->
     whole = all(abs(scale**-2 / max(round(scale**-2), 1) - 1) < 1e-3 for scale, _ in seen)
     if whole and under[0] > 1:
         name = inferred.symbols.explain(under)
-        if not name[0].isdigit() and name != contracted:
+        is_axis = not name.isidentifier() or under[0] in _sizes(inferred)
+        if not name[0].isdigit() and name != contracted and is_axis:
             name = name if name.isidentifier() else f"({name})"
             return f"1/√{name} = 1/√{under[0]}"
         if name.isdigit() and len(seen) == 1 and under[0] in _sizes(inferred):

@@ -227,7 +227,7 @@ def regrouped(inferred: Inferred) -> list[Finding]:
 
     Where heads are merged without being moved back first, an axis of the result is as long as one
     of the input, and is another. Shifting rows by one on purpose, as relative positions do, takes
-    an axis of `n+1`, and is no finding.
+    an axis of `n+1`, and is no finding; nor is an axis that is a plain number, such as a window.
     """
     findings: dict[int, Finding] = {}
     for key in inferred.runs[0].views:
@@ -241,7 +241,8 @@ def regrouped(inferred: Inferred) -> list[Finding]:
             several = len(before) > 1 and len(after) > 1 and not shifts
             for i, j in product(before, after) if several else ():
                 inner = prod(others[0][0][i + 1 : before[-1] + 1])
-                if old[i] == new[j] and inner != prod(others[0][1][j + 1 : after[-1] + 1]):
+                same = old[i] == new[j] and not old[i].isdigit()
+                if same and inner != prod(others[0][1][j + 1 : after[-1] + 1]):
                     message = (
                         f"[{', '.join(old)}] is viewed as [{', '.join(new)}]: {old[i]} is not the same"
                         " axis before and after, its elements are others. Is a transpose missing?"
@@ -333,7 +334,7 @@ def _base_shape(part: Part, base: Run) -> Shape | None:
     if part.place in base.parts:
         return tuple(base.parts[part.place])
     line = part.place[1]
-    before = [s for s in base.steps if s.name == part.text and (s.line or 0) <= line]
+    before = [s for s in base.steps if s.name == part.text and (s.line or 0) < line]
     return before[-1].shape if before else None
 
 

@@ -22,14 +22,16 @@ if TYPE_CHECKING:
 
 
 class Relay:
-    """What rewritten code calls: hands on to a recorder, or does nothing while there is none."""
+    """What rewritten code calls: hands on to recorders, or does nothing while there is none."""
 
-    __slots__ = ("begin", "bound", "end", "enter", "leave", "part")
+    __slots__ = ("_recorders", "_several", "begin", "bound", "end", "enter", "leave", "part")
 
+    _recorders: list[Recorder]
+    _several: bool  # whether there were several at once since there was none
     enter: Callable[[int], None]
     leave: Callable[[], None]
-    begin: Callable[[int], int]
-    end: Callable[[int, int | None, Any], Any]
+    begin: Callable[[int], Any]
+    end: Callable[[int, Any, Any], Any]
     bound: Callable[[int, Any], Any]
     part: Callable[[int, Any], Any]
 
@@ -37,17 +39,52 @@ class Relay:
         self.detach()
 
     def attach(self, recorder: Recorder) -> None:
-        """Hand on to this recorder from now on."""
-        for name in self.__slots__:
-            setattr(self, name, getattr(recorder, name))
+        """Hand on to this recorder too, from now on."""
+        self._recorders = [*self._recorders, recorder]
+        self._several |= len(self._recorders) > 1
+        for name in ("begin", "bound", "end", "enter", "leave", "part"):
+            setattr(
+                self, name, getattr(self, f"_{name}_all") if self._several else getattr(recorder, name)
+            )
 
-    def detach(self) -> None:
-        """Do nothing from now on."""
-        self.enter = lambda site: None
-        self.leave = lambda: None
-        self.begin = lambda site: 0
-        self.end = lambda site, mark, value: value
-        self.bound = self.part = lambda site, value: value
+    def detach(self, recorder: Recorder | None = None) -> None:
+        """Hand on to this recorder no more; without one, to none."""
+        left = [] if recorder is None else [each for each in self._recorders if each is not recorder]
+        self._recorders = left
+        if not left:
+            self._several = False
+            self.enter = lambda site: None
+            self.leave = lambda: None
+            self.begin = lambda site: 0
+            self.end = lambda site, mark, value: value
+            self.bound = self.part = lambda site, value: value
+
+    # Several traces of the same code at once: each has marks of its own.
+
+    def _enter_all(self, site: int) -> None:
+        for recorder in self._recorders:
+            recorder.enter(site)
+
+    def _leave_all(self) -> None:
+        for recorder in reversed(self._recorders):
+            recorder.leave()
+
+    def _begin_all(self, site: int) -> dict[int, int]:
+        return {id(recorder): recorder.begin(site) for recorder in self._recorders}
+
+    def _end_all(self, site: int, mark: Any, value: Any) -> Any:
+        for i, recorder in enumerate(self._recorders):
+            own = mark.get(id(recorder), 0) if isinstance(mark, dict) else mark if i == 0 else 0
+            value = recorder.end(site, None if mark is None else own, value)
+        return value
+
+    def _bound_all(self, site: int, value: Any) -> Any:
+        return self._end_all(site, self._begin_all(site), value)
+
+    def _part_all(self, site: int, value: Any) -> Any:
+        for recorder in self._recorders:
+            recorder.part(site, value)
+        return value
 
     @staticmethod
     def attribute(owner: Any, name: str) -> Any:

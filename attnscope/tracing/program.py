@@ -265,11 +265,10 @@ class Watching:
     def _connect(self) -> None:
         """Let all relays hand on to the recorder; or wait for a call, if one is still wanted."""
         for relay, first in self._relays:
+            relay.detach()
             if self._recorder is not None:
                 relay.attach(_Shifted(self._recorder, first))  # type: ignore[arg-type]
-                continue
-            relay.detach()
-            if self.done < self.calls:
+            elif self.done < self.calls:
                 relay.enter = partial(self._enter, first)
 
     def _enter(self, first: int, number: int) -> None:

@@ -15,6 +15,9 @@ from itertools import combinations, product
 from math import lcm, prod
 
 PRIMES = (7, 11, 13, 17, 19, 23, 29, 31, 37, 41, 43, 47, 53, 59, 61, 67, 71, 73, 79, 83, 89, 97)
+SMALLEST = (3, 5)
+"""These go to multiples of other sizes, which become large soon enough."""
+
 PATIENCE = 150
 """How often code is run before its requirements are given up on."""
 
@@ -85,6 +88,10 @@ class Plan:
         order = sorted(self.given, key=lambda name: (self.given[name], late.get(name, 0)))
         start, step = turn * 3, 1 + turn % 2
         primes = dict(zip(order, PRIMES[start::step] + tuple(range(101, 400, 2)), strict=False))
+        parts = {each.name for each in self.requirements if getattr(each, "multiple", False)}
+        primes |= dict(
+            zip((n for n in order if n in parts), SMALLEST[:: 1 - turn % 2 * 2], strict=False)
+        )
         by_name: dict[str, list[Requirement]] = {}
         for each in self.requirements:
             by_name.setdefault(each.name, []).append(each)
@@ -102,12 +109,12 @@ class Plan:
     def _size(
         name: str, requirements: list[Requirement], sizes: dict[str, int], prime: int
     ) -> int | None:
-        factor, parts, whole = 1, 1, None
+        number, parts, whole = 1, 1, None
         for each in requirements:
             if isinstance(each, Fixed):
                 return each.size
             if isinstance(each, Multiple):
-                factor *= each.number
+                number = lcm(number, each.number)
             elif not all(other in sizes for other in each.of):
                 return None
             elif isinstance(each, Sum):
@@ -116,7 +123,7 @@ class Plan:
                 parts = lcm(parts, prod(sizes[other] for other in each.of))
             else:
                 whole = each.number * prod(sizes[other] for other in each.of)
-        return whole if whole is not None else factor * parts * prime
+        return whole if whole is not None else number * parts * prime
 
 
 @dataclass
@@ -171,24 +178,24 @@ class Search:
         return None
 
     def _furthest(self, plans: list[Plan]) -> Plan:
-        """The first of several with which the code gets all the way; else one with which it gets furthest.
+        """The first with which the code gets all the way; else one with which it gets furthest.
 
-        Of several of these it is the one that requires most: what is not needed is left out again.
+        Not the very first then: the second requires what that does, and more.
         """
+        first, *others = plans
+        if (attempt := self._try(first)) and attempt.whole:
+            return first
         best, furthest = plans[-1], None
-        for plan in plans:
+        for plan in others:
             attempt = self._try(plan)
             if attempt and attempt.whole:
                 return plan
-            more = len(plan.requirements) > len(best.requirements)
-            if attempt and (
-                furthest is None or attempt.reached > furthest or (attempt.reached == furthest and more)
-            ):
+            if attempt and (furthest is None or attempt.reached > furthest):
                 best, furthest = plan, attempt.reached
         return best
 
     def _starts(self, plain: Plan) -> Iterator[Plan]:
-        """Plans to begin with: with what attention is likely to need, with more of it, and with nothing.
+        """Plans to begin with: with more and more of what attention is likely to need, and with nothing.
 
         Each is one try, and may require too much.
         """
@@ -196,7 +203,7 @@ class Search:
         splits = tuple(each for each in likely if self._is_split(each))
         evens = tuple(self._evens(plain))
         wholes = tuple({each.name: each for each in likely if self._is_whole(each)}.values())
-        for added in dict.fromkeys([splits, (*splits, *wholes, *evens), (*splits, *evens), ()]):
+        for added in dict.fromkeys([splits, (*splits, *evens), (*splits, *wholes, *evens), ()]):
             yield replace(plain, requirements=(*plain.requirements, *added))
 
     def _evens(self, plan: Plan) -> Iterator[Requirement]:
@@ -227,7 +234,7 @@ class Search:
         evens = [each for each in plan.requirements[kept:] if each in set(self._evens(plan))]
         if len(evens) > 1:
             plan = self._without(plan, *evens)
-        for each in plan.requirements[kept:]:
+        for each in sorted(plan.requirements[kept:], key=_decides, reverse=True):  # the strictest first
             plan = self._without(plan, each)
         return plan
 
@@ -276,7 +283,7 @@ class Search:
         return None
 
     def _changes(self, plan: Plan) -> Iterator[Plan]:
-        """Other plans, each with one requirement more, or with two; the likely ones first."""
+        """Other plans, with one requirement more, or less, or with two more; the likely ones first."""
 
         def adding(*added: Requirement) -> Plan:
             return replace(plan, requirements=(*plan.requirements, *added))
@@ -287,6 +294,9 @@ class Search:
         for name in dict.fromkeys(name for pair in equal for name in pair):
             yield replace(plan, later=(*plan.later, name))
         yield from map(adding, weak)
+        for each in plan.requirements[len(self.known) + len(self.kept) :]:
+            rest = tuple(other for other in plan.requirements if other != each)
+            yield replace(plan, requirements=rest)
         splits = [each for each in singles if self._is_split(each)]
         multiples = [each for each in weak if isinstance(each, Multiple)]
         for one, other in [*combinations(splits, 2), *product(splits, multiples)]:
@@ -307,20 +317,25 @@ class Search:
             for other in self.given:
                 if name != other and self.given[name] == self.given[other]:
                     yield Product(name, (other,))
-        for name in free:
-            for other in self.given:
-                smaller = other != name and 1 < self.given[other] < self.given[name]
-                split = Product(name, (other,), multiple=True)
-                if smaller and self.given[name] % self.given[other] == 0:
-                    if split not in plan.requirements:
-                        yield split
+        yield from (each for each in self._multiples(plan) if self._is_split(each))
         for number, name in product((1, 2), free):  # two, where half a width is given
             others = [other for other in self.given if other != name and self.given[other] > 1]
-            squares = [(other, other) for other in others]
+            squares = [(other, other) for other in others if other not in self.axes]
             alone = [(other,) for other in others if number == 2]
             for some in [*alone, *combinations(others, 2), *squares]:
                 if number * prod(self.given[each] for each in some) == self.given[name]:
                     yield Product(name, some, number=number)
+
+    def _multiples(self, plan: Plan) -> Iterator[Product]:
+        """Sizes that are multiples of others."""
+        exact = {each.name for each in plan.requirements if _decides(each)}
+        for name in [name for name in self.given if name not in exact]:
+            for other in self.given:
+                smaller = other != name and 1 < self.given[other] < self.given[name]
+                multiple = Product(name, (other,), multiple=True)
+                divides = smaller and self.given[name] % self.given[other] == 0
+                if divides and multiple not in plan.requirements:
+                    yield multiple
 
     def _weak_candidates(self, plan: Plan) -> Iterator[Requirement]:
         """What makes a size more like the one that was given."""
@@ -334,6 +349,7 @@ class Search:
                 size = self.given[name]
                 if (number and size % number == 0) or (not number and size > 1):
                     yield Multiple(name, number or size)
+        yield from (each for each in self._multiples(plan) if not self._is_split(each))
         for name in [name for name in self.given if name not in decided]:
             for pair in combinations([other for other in self.given if other != name], 2):
                 if sum(self.given[each] for each in pair) == self.given[name]:

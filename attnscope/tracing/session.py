@@ -20,6 +20,10 @@ if TYPE_CHECKING:
     from attnscope.tracing.recorder import Recorder
 
 
+_RELAYS: dict[int, Relay] = {}
+"""The relays of the sessions that run now, by the rewritten code that has them."""
+
+
 class Session:
     """While this context lasts, a target and all functions of its file run rewritten.
 
@@ -45,9 +49,14 @@ class Session:
         if not self.compiled:
             code = rewrite(dict.fromkeys([self.file, *_files_of(follow)]), parts=parts)
             self.sites = code.sites
+            if id(code) in _RELAYS:  # another session runs this very code: its recorders and ours listen
+                self.relay = _RELAYS[id(code)]
+                return
             before = self.function.__code__
             self.stack.enter_context(lent(code, self.relay, compiled))
             self.stack.enter_context(hidden_from_compiler())
+            _RELAYS[id(code)] = self.relay
+            self.stack.callback(_RELAYS.pop, id(code))
             if self.function.__code__ is before:
                 self.stack.close()
                 raise SourceError(
@@ -60,7 +69,6 @@ class Session:
         return self
 
     def __exit__(self, *exception: object) -> None:
-        self.relay.detach()
         self.stack.close()
 
     def untraced(self) -> list[str]:
@@ -80,7 +88,7 @@ class Session:
             yield recorder
         finally:
             recorder.done = True
-            self.relay.detach()
+            self.relay.detach(recorder)
 
 
 def function_of(target: Any) -> FunctionType:
@@ -94,9 +102,11 @@ def function_of(target: Any) -> FunctionType:
     if _is_compiled(target) and not isinstance(target, FunctionType):
         target = compiled_module(target)
     if not inspect.isroutine(target):
-        of_instance = None if isinstance(target, type) else vars(target).get("forward")
+        if not callable(target):
+            raise SourceError(f"cannot trace {target!r}: it cannot be called.")
         owner = target if isinstance(target, type) else type(target)
-        target = of_instance or getattr(owner, "forward", None) or owner.__call__
+        of_instance = {} if isinstance(target, type) else getattr(target, "__dict__", {})
+        target = of_instance.get("forward") or getattr(owner, "forward", None) or owner.__call__
     target = inspect.unwrap(target)
     target = getattr(target, "__func__", target)
     if not isinstance(target, FunctionType):

@@ -15,8 +15,8 @@ Sizes = Sequence[int | None]
 LARGEST_FACTOR = 64
 """A number of more than this in front of a name explains nothing."""
 
-LARGEST_OF_TWO = 4
-"""The same where only two runs are compared: a larger one may fit both by chance."""
+LARGEST_OF_TWO, MOST_OF_TWO = 4, 3
+"""The largest factor and the most names, where only two runs are compared: more may fit by chance."""
 
 
 class Monomial(NamedTuple):
@@ -80,9 +80,7 @@ class Names:
         if len(sizes) < 2:
             return None
         same = [name for name, each in self.sizes.items() if each == sizes]
-        if (
-            len(set(sizes)) == 1
-        ):  # it may be equal by chance to a name that did not change: not if to two
+        if len(set(sizes)) == 1:  # by chance it may equal a name that did not change: not if two do
             return same[0] if len(same) == 1 and sizes[0] > 3 else None
         if same:
             return same[0]
@@ -98,16 +96,14 @@ class Names:
 
     @cached_property
     def _wholes(self) -> dict[tuple[int, ...], str]:
-        """Products of one or two names, over one other perhaps, by their values: where these are whole."""
+        """Products of one or two names, over one other perhaps, by their values, which are whole."""
         found: dict[tuple[int, ...], str] = {}
         for each in self.monomials:
             if len(each.above) <= 2 and len(each.below) <= 1:
-                values = [
-                    divmod(*pair) for pair in zip(each.values_above, each.values_below, strict=True)
-                ]
-                if not any(rest for _, rest in values):
+                pairs = list(zip(each.values_above, each.values_below, strict=True))
+                if all(high % low == 0 for high, low in pairs):
                     text = _written(Fraction(1), each.above, each.below, {})
-                    found.setdefault(tuple(value for value, _ in values), text)
+                    found.setdefault(tuple(high // low for high, low in pairs), text)
         return found
 
     def _values(self, names: tuple[str, ...]) -> tuple[int, ...]:
@@ -118,10 +114,12 @@ class Names:
         """A product of names, over a product of others; the simplest that there is."""
         if 0 in sizes:
             return None
-        largest = LARGEST_FACTOR if len(sizes) > 2 else LARGEST_OF_TWO
+        several = len(sizes) > 2
+        largest = LARGEST_FACTOR if several else LARGEST_OF_TWO
         best: tuple[tuple, str] | None = None
         for above, below, high, low in self.monomials:
-            if best is not None and len(above) + len(below) > best[0][0]:
+            count = len(above) + len(below)
+            if (best is not None and count > best[0][0]) or (count > MOST_OF_TWO and not several):
                 break
             top, bottom = sizes[0] * low[0], high[0]  # the size is top/bottom times the monomial
             if sizes[1] * low[1] * bottom != top * high[1]:
@@ -131,18 +129,22 @@ class Names:
             number = Fraction(top, bottom)
             if any(n > largest and n not in self.fixed for n in number.as_integer_ratio()):
                 continue
-            cost = (len(above) + len(below) + 2 * (number != 1), number.denominator, len(below))
+            cost = (count + 2 * (number != 1), number.denominator, len(below))
             if best is None or cost < best[0]:
                 best = cost, _written(number, above, below, self.fixed)
         return best and best[1]
 
     def _sum_of_products(self, sizes: tuple[int, ...]) -> str | None:
-        """One product and another, or its double: a projection to queries, and to keys and values."""
+        """One product and another, or its double, or less another.
+
+        A projection to queries, and to keys and values, is as wide as `d_feat+2·n_kv_head·d_head`; what
+        positions do not turn is as wide as `d_feat/n_head-d_rot`.
+        """
         for values, text in self._wholes.items() if len(sizes) > 2 else ():
-            for times, before in ((1, ""), (2, "2·")):
+            for times, sign in ((1, "+"), (2, "+2·"), (-1, "-")):
                 rest = tuple(size - times * value for size, value in zip(sizes, values, strict=True))
                 if rest in self._wholes:
-                    return f"{self._wholes[rest]}+{before}{text}"
+                    return f"{self._wholes[rest]}{sign}{text}"
         return None
 
 

@@ -17,7 +17,7 @@ from attnscope.views.text import joined
 
 GAP = 3  # between the code and what stands at its right
 DEEPER = 4  # columns that what belongs to a line stands further in than the line
-SHAPE_COMMENT = re.compile(r"\s*#\s*(\w+: *)?[\[(][^\[\]()]*[\])]\s*$")
+SHAPE_COMMENT = re.compile(r"\s*#\s*(?:[\w, ]+: *)?[\[(][^\[\]()]*[\])]\s*$")
 FEW = 8  # a line that is broken is not broken into pieces shorter than this
 
 
@@ -79,9 +79,9 @@ def annotated(trace: Trace) -> Iterator[tuple[Source, list[Line]]]:
     known: dict[str, Step] = {}
     for function in functions:
         function.hand_in(known)
-        function.leave_out_shape_comments()
         known |= {step.name: step for line in function.lines for step in line.steps}
         function.mark_idle(trace.steps)
+        function.leave_out_shape_comments()
         yield function.source, function.lines
 
 
@@ -142,7 +142,7 @@ class _Function:
     def leave_out_shape_comments(self) -> None:
         """What ran says it at the right of the line."""
         for line in self.lines:
-            if line.steps:
+            if line.steps or line.idle:
                 line.text = SHAPE_COMMENT.sub("", line.text)
 
     def mark_idle(self, steps: Iterable[Step]) -> None:

@@ -44,10 +44,12 @@ def shorten(expression: str, width: int) -> str:
     'Q_feat.view(…).transpose(1, 2)'
     """
     while len(expression) > width:
-        arguments = [m for m in re.findall(r"\([^()]*\)", expression) if len(m) > len("(…)")]
-        if not arguments:
+        found = [m for m in re.finditer(r"\([^()]*\)", expression) if len(m[0]) > len("(…)")]
+        if not found:
             break
-        expression = expression.replace(max(arguments, key=len), "(…)", 1)
+        calls = [m for m in found if re.search(r"\w$", expression[: m.start()])]  # not a mere group
+        longest = max(calls or found, key=lambda m: len(m[0]))
+        expression = expression[: longest.start()] + "(…)" + expression[longest.end() :]
     return expression
 
 

@@ -132,7 +132,7 @@ def test_sizes_that_are_larger_stay_larger():
 
 @pytest.mark.parametrize("order", [("n", "max_len"), ("max_len", "n")])
 def test_of_equal_sizes_either_may_be_the_larger_one(order):
-    plan, search = found(Code(lambda n, max_len: n <= max_len), dict.fromkeys(order, 12))
+    plan, _ = found(Code(lambda n, max_len: n <= max_len), dict.fromkeys(order, 12))
     sizes = plan.sizes(0)
     assert sizes["n"] <= sizes["max_len"]
 

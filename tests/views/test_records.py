@@ -6,7 +6,7 @@ import json
 
 from attnscope import contracts
 from attnscope.models.head import read_head
-from attnscope.results import Check, Source, Stats, Step, Trace
+from attnscope.results import Check, Crash, Operand, Source, Stats, Step, Trace
 from attnscope.views.records import csv_text, json_text, markdown_text, record
 
 SIZES = {"n_batch": 3, "n_Q": 30, "n_K": 50, "d_K": 128, "d_V": 256}
@@ -25,14 +25,14 @@ def test_the_json_of_a_trace_has_the_documented_keys():
     assert document["schema"] == "attnscope.trace/1"
     assert list(document) == [
         "schema", "title", "sizes", "options", "device", "dtype", "seed", "steps", "checks", "findings",
-        "source",
+        "notices", "crash", "source", "file",
     ]  # fmt: skip
     assert document["sizes"] == SIZES
     assert document["steps"][3] == {
         "name": "scores", "dims": ["n_batch", "n_Q", "n_K"], "shape": [3, 30, 50], "dtype": "float32",
         "how": "Q @ K.mT * scale", "bytes": 18000, "flops": 2 * 3 * 30 * 50 * 128, "contiguous": True,
-        "view_of": None, "same_as": None, "fresh_bytes": None, "line": None, "depth": 0, "why": None,
-        "stats": None,
+        "strides": None, "view_of": None, "same_as": None, "fresh_bytes": None, "line": None, "file": None,
+        "times": 1, "depth": 0, "why": None, "stats": None,
     }  # fmt: skip
 
 
@@ -126,4 +126,30 @@ def test_checks_without_notes_have_no_column_for_them():
 
 def test_the_json_holds_the_source():
     trace = Trace("t", source=[Source("f", 7, "def f():\n    ...\n")])
-    assert record(trace)["source"] == [{"function": "f", "line": 7, "text": "def f():\n    ...\n"}]
+    assert record(trace)["source"] == [
+        {"function": "f", "line": 7, "text": "def f():\n    ...\n", "file": None}
+    ]
+
+
+def test_why_code_failed_is_in_every_document_but_csv():
+    operands = [Operand("Q", ("n_Q", "d"), (3, 4)), Operand("K", None, (5, 6))]
+    trace = Trace("t", steps=[Step("Q", ("n_Q", "d"), (3, 4), "float32", "input", 48, line=2)])
+    trace.crash = Crash("f.py", 7, "Q @ K", operands, "axis 1 and axis 0 disagree", "RuntimeError: no")
+    assert record(trace)["crash"] == {
+        "file": "f.py", "line": 7, "expression": "Q @ K",
+        "operands": [
+            {"text": "Q", "dims": ["n_Q", "d"], "shape": [3, 4]},
+            {"text": "K", "dims": None, "shape": [5, 6]},
+        ],
+        "disagreement": "axis 1 and axis 0 disagree", "error": "RuntimeError: no",
+    }  # fmt: skip
+    lines = markdown_text(trace).splitlines()
+    start = lines.index("✗ line 7: Q @ K")
+    assert [line.split() for line in lines[start + 1 : start + 3]] == [
+        ["Q", "3×4", "n_Q", "d"],
+        ["K", "5×6"],
+    ]
+    assert [line.strip() for line in lines[start + 3 : start + 5]] == [
+        "axis 1 and axis 0 disagree", "RuntimeError: no",
+    ]  # fmt: skip
+    assert "RuntimeError" not in csv_text(trace)

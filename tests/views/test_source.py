@@ -287,7 +287,14 @@ def test_no_line_is_wider_than_the_terminal_and_nothing_is_lost(rotary, projecte
 
 def test_a_pipe_is_never_cut(mha):
     for line in mha.source[0].text.split('"""')[2].splitlines():
-        assert line in printed(mha)
+        assert line.partition("  # ")[0] in printed(mha)
+
+
+def test_what_ran_stands_in_place_of_a_shape_comment(mha):
+    assert "self.W_Q(Q)  # [n_batch, n_Q, d_feat]" in mha.source[0].text
+    shown = printed(mha)
+    assert re.search(r"self\.W_Q\(Q\) +n_batch n_Q d_feat +128×32×200\n", shown)
+    assert "  # [" not in shown
 
 
 def test_the_code_and_the_axes_are_coloured(tiny):

@@ -1,0 +1,429 @@
+"""A target's code is rewritten once, and recorded as often as one likes; what is compiled is left alone."""
+
+import functools
+import subprocess
+import sys
+from textwrap import dedent
+
+import pytest
+import torch
+
+import attnscope
+from attnscope.errors import SourceError
+from attnscope.tracing import Session, function_of, trace
+
+SOURCE = """
+import functools
+import torch
+from torch import nn
+
+def attend(Q, K, V):
+    scores = Q @ K.mT
+    attention = scores.softmax(-1)
+    return attention @ V
+
+def outer(Q, K, V):
+    doubled = Q * 2
+    x = attend(doubled, K, V)
+    y = inner(x)
+    return y
+
+def inner(x):
+    z = deepest(x) + 1
+    return z
+
+def deepest(x):
+    w = x * 3
+    return w
+
+class Attention(nn.Module):
+    def __init__(self, d):
+        super().__init__()
+        self.lin = nn.Linear(d, d)
+
+    def forward(self, x):
+        y = self.lin(x)
+        scores = y @ x.mT
+        return scores
+
+class Method:
+    def run(self, x):
+        made = x + 1
+        return made
+
+    @classmethod
+    def make(cls, x):
+        made = x + 2
+        return made
+
+    @staticmethod
+    def bare(x):
+        made = x + 3
+        return made
+"""
+
+Q, K, V = torch.randn(3, 4), torch.randn(5, 4), torch.randn(5, 6)
+x = torch.randn(3, 4)
+
+
+@pytest.fixture
+def code(module_of):
+    return module_of(SOURCE)
+
+
+def names(steps):
+    return [step.name for step in steps]
+
+
+# One session, many recordings.
+
+
+def test_a_session_records_again_and_again(code):
+    with Session(code.attend) as session:
+        counts = []
+        for n in (2, 3, 7):
+            with session.recording() as recorder:
+                out = code.attend(torch.ones(n, 4), K, V)
+            torch.testing.assert_close(out, (torch.ones(n, 4) @ K.mT).softmax(-1) @ V)
+            counts.append([(step.name, step.shape) for step in recorder.steps])
+        assert counts == [
+            [("Q", (n, 4)), ("K", (5, 4)), ("V", (5, 6)), ("scores", (n, 5)), ("attention", (n, 5)), ("return", (n, 6))]
+            for n in (2, 3, 7)
+        ]  # fmt: skip
+
+
+def test_between_recordings_nothing_is_recorded(code):
+    with Session(code.attend) as session:
+        with session.recording() as first:
+            code.attend(Q, K, V)
+        code.attend(Q, K, V)
+        assert len(first.steps) == 6
+        with session.recording() as second:
+            pass
+        assert second.steps == []
+
+
+def test_only_the_first_call_is_recorded(code):
+    with Session(code.attend) as session, session.recording() as recorder:
+        code.attend(Q, K, V)
+        code.attend(Q[:1], K, V)
+    assert recorder.steps[0].shape == (3, 4)
+    assert len(recorder.steps) == 6
+
+
+def test_a_recording_after_one_that_failed_is_whole(code):
+    with Session(code.attend) as session:
+        with session.recording() as recorder, pytest.raises(RuntimeError):
+            code.attend(Q, V, V)
+        assert names(recorder.steps) == ["Q", "K", "V"]
+        with session.recording() as recorder:
+            code.attend(Q, K, V)
+        assert names(recorder.steps) == ["Q", "K", "V", "scores", "attention", "return"]
+
+
+def test_afterwards_the_code_is_as_it_was(code):
+    before = [code.attend.__code__, code.inner.__code__, code.Attention.forward.__code__]
+    with Session(code.attend):
+        assert code.attend.__code__ is not before[0]
+    assert [code.attend.__code__, code.inner.__code__, code.Attention.forward.__code__] == before
+
+
+def test_after_an_exception_the_code_is_as_it_was(code):
+    before = code.attend.__code__
+    with pytest.raises(KeyError), Session(code.attend) as session, session.recording():
+        raise KeyError
+    assert code.attend.__code__ is before
+
+
+def test_the_source_of_what_ran_is_known(code):
+    with Session(code.outer) as session:
+        with session.recording() as recorder:
+            code.outer(Q, K, V)
+        sources = {source.function: source for source in recorder.sources()}
+    assert set(sources) == {"outer", "attend", "inner", "deepest"}
+    assert sources["inner"].text == "def inner(x):\n    z = deepest(x) + 1\n    return z"
+    lines = SOURCE.splitlines()
+    assert all(lines[s.line - 1].startswith(f"def {name}(") for name, s in sources.items())
+
+
+# Targets of all kinds.
+
+
+@pytest.mark.parametrize(
+    "target",
+    [
+        lambda code: functools.partial(code.attend, K=K, V=V),
+        lambda code: functools.partial(functools.partial(code.attend, K=K), V=V),
+        lambda code: functools.partial(code.attend, Q, K),
+    ],
+)
+def test_a_partial_is_what_it_calls(code, target):
+    assert function_of(target(code)) is code.attend
+
+
+def test_methods_are_functions(code):
+    assert function_of(code.Method().run) is code.Method.run
+    assert function_of(code.Method.make) is code.Method.__dict__["make"].__func__
+    assert function_of(code.Method.bare) is code.Method.bare
+    assert function_of(code.Attention) is code.Attention.forward
+    assert function_of(code.Attention(4)) is code.Attention.forward
+
+
+@pytest.mark.parametrize("name", ["run", "make", "bare"])
+def test_each_kind_of_method_is_traced(code, name):
+    method = getattr(code.Method(), name)
+    with trace(method) as result:
+        method(x)
+    assert names(result.steps) == ["x", "made"]
+
+
+def test_a_forward_of_an_instance_is_the_one_that_runs(code):
+    module = code.Attention(4)
+    module.forward = code.deepest
+    assert function_of(module) is code.deepest
+    with trace(module) as result:
+        assert torch.equal(module(x), x * 3)
+    assert names(result.steps) == ["x", "w"]
+
+
+class Slotted:
+    __slots__ = ()
+
+    def __call__(self, x):
+        return x
+
+
+def test_an_instance_without_a_dict_is_traced_too():
+    assert function_of(Slotted()) is Slotted.__call__
+
+
+@pytest.mark.parametrize(
+    "target",
+    [
+        pytest.param(torch.matmul, id="torch.matmul"),
+        pytest.param(len, id="len"),
+        pytest.param(lambda x: x, id="a lambda"),
+        pytest.param(torch.nn.functional, id="a module"),
+    ],
+)
+def test_what_cannot_be_traced_is_told(target):
+    with pytest.raises(SourceError, match="cannot trace"):
+        function_of(target)
+
+
+# As a decorator.
+
+DECORATED = """
+import attnscope
+import torch
+from torch import nn
+
+@attnscope.trace
+def attend(Q, K, V):
+    "Attends."
+    scores = Q @ K.mT
+    return scores.softmax(-1) @ V
+
+@attnscope.trace(stats=True, keep="scores")
+def measured(Q, K):
+    scores = Q @ K.mT
+    return scores
+
+class Attention(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.factor = 2
+
+    @attnscope.trace
+    def forward(self, x):
+        y = x * self.factor
+        return y
+
+@attnscope.trace
+def outside(Q, K, V):
+    x = attend(Q, K, V)
+    z = x + 1
+    return z
+
+@attnscope.trace
+def failing(x):
+    y = x * 2
+    if x.size(0) > 3:
+        raise ValueError("too many")
+    return y
+"""
+
+
+@pytest.fixture
+def decorated(module_of):
+    return module_of(DECORATED)
+
+
+def test_a_decorated_function_is_traced_on_every_call(decorated):
+    assert decorated.attend.trace is None
+    for n in (2, 7):
+        out = decorated.attend(torch.ones(n, 4), K, V)
+        torch.testing.assert_close(out, (torch.ones(n, 4) @ K.mT).softmax(-1) @ V)
+        assert decorated.attend.trace["scores"].shape == (n, 5)
+    assert decorated.attend.__name__ == "attend"
+    assert decorated.attend.__doc__ == "Attends."
+
+
+def test_a_decorator_takes_options(decorated):
+    decorated.measured(Q, K)
+    step = decorated.measured.trace["scores"]
+    assert torch.equal(step.tensor, Q @ K.mT)
+    assert step.stats.mean == pytest.approx((Q @ K.mT).mean().item(), rel=1e-5)
+
+
+def test_a_decorated_method_is_traced(decorated):
+    module = decorated.Attention()
+    assert torch.equal(module(x), x * 2)
+    assert names(decorated.Attention.forward.trace.steps) == ["x", "y"]
+    other = decorated.Attention()
+    other.factor = 5
+    assert torch.equal(other(x[:2]), x[:2] * 5)
+    assert decorated.Attention.forward.trace["y"].shape == (2, 4)
+
+
+def test_decorated_functions_may_call_each_other(decorated):
+    out = decorated.outside(Q, K, V)
+    torch.testing.assert_close(out, (Q @ K.mT).softmax(-1) @ V + 1)
+    assert {"x", "z"} <= set(names(decorated.outside.trace.steps))
+    assert "scores" in names(decorated.attend.trace.steps)
+
+
+def test_a_decorated_function_that_raises_goes_on_to_work(decorated):
+    with pytest.raises(ValueError, match="too many"):
+        decorated.failing(torch.ones(4))
+    assert names(decorated.failing.trace.steps) == ["x", "y"]
+    decorated.failing(torch.ones(2))
+    assert decorated.failing.trace["y"].shape == (2,)
+
+
+# What is recorded.
+
+
+def steps_of(target, *arguments, **options):
+    with trace(target, **options) as result:
+        target(*arguments)
+    return result.steps
+
+
+@pytest.mark.parametrize(
+    ("depth", "expected"),
+    [
+        (0, ["Q", "K", "V", "doubled", "x", "y"]),
+        (1, ["Q", "K", "V", "doubled", "Q", "K", "V", "scores", "attention", "return", "x", "x", "z", "y"]),
+        (None, ["Q", "K", "V", "doubled", "Q", "K", "V", "scores", "attention", "return", "x", "x", "x", "w", "z", "y"]),
+    ],
+)  # fmt: skip
+def test_calls_may_be_folded_below_a_depth(code, depth, expected):
+    steps = steps_of(code.outer, Q, K, V, depth=depth)
+    assert names(steps) == expected
+    assert max(step.depth for step in steps) <= (2 if depth is None else depth)
+    total = sum(step.flops for step in steps)
+    assert total == 2 * 3 * 5 * 4 + 2 * 3 * 5 * 6  # whatever is folded, nothing is lost
+
+
+def test_a_module_that_is_followed_is_recorded_too(code):
+    module = code.Attention(4)
+    assert "input" not in names(steps_of(module, x))
+    steps = steps_of(module, x, follow=["torch.nn.modules.linear"])
+    assert names(steps) == ["x", "input", "return", "y", "scores"]
+    assert [bool(step.file) for step in steps] == [False, True, True, False, False]
+    assert steps[1].file == sys.modules["torch.nn.modules.linear"].__file__
+
+
+def test_a_module_that_is_not_there_cannot_be_followed(code):
+    with pytest.raises(SourceError, match="no module nowhere to follow"):
+        Session(code.attend, follow=["nowhere"])
+
+
+def test_parts_of_expressions_get_rows(code):
+    steps = steps_of(code.attend, Q, K, V, parts=True)
+    assert [(step.name, step.how) for step in steps[3:]] == [
+        ("…", "K.mT"), ("scores", "Q @ K.mT"), ("attention", "scores.softmax(-1)"), ("return", "attention @ V"),
+    ]  # fmt: skip
+
+
+def test_traces_of_one_file_may_be_nested(code):
+    with trace(code.outer) as outside, trace(code.attend) as inside:
+        code.outer(Q, K, V)
+    assert names(inside.steps) == ["Q", "K", "V", "scores", "attention", "return"]
+    assert "doubled" in names(outside.steps)
+
+
+def test_after_nested_traces_the_code_is_as_it_was(code):
+    before = code.attend.__code__, code.outer.__code__
+    with trace(code.outer), trace(code.attend) as inside:
+        code.outer(Q, K, V)
+    assert names(inside.steps) == ["Q", "K", "V", "scores", "attention", "return"]
+    assert (code.attend.__code__, code.outer.__code__) == before
+
+
+# What is compiled, in a process of its own.
+
+
+def ran(tmp_path, code):
+    (tmp_path / "compiled_code.py").write_text(dedent(SOURCE), encoding="utf-8")
+    head = """
+import torch, attnscope
+import compiled_code as code
+from attnscope.tracing import Session
+Q, K, V = torch.randn(3, 4), torch.randn(5, 4), torch.randn(5, 6)
+x = torch.randn(3, 4)
+"""
+    result = subprocess.run(
+        [sys.executable, "-c", head + dedent(code)], capture_output=True, text=True, timeout=300, cwd=tmp_path
+    )  # fmt: skip
+    assert result.returncode == 0, result.stderr
+    return result.stdout.strip()
+
+
+def test_a_compiled_function_runs_untraced_and_right(tmp_path):
+    out = ran(tmp_path, """
+        compiled = torch.compile(code.attend, backend="eager")
+        expected = code.attend(Q, K, V)
+        for _ in range(2):
+            with attnscope.trace(compiled) as trace:
+                out = compiled(Q, K, V)
+            assert torch.equal(out, expected)
+            assert trace.steps == []
+        print(*trace.notices)
+    """)  # fmt: skip
+    assert out == "attend is compiled by torch.compile: it runs untraced"
+
+
+@pytest.mark.parametrize(
+    "way", ["torch.compile(module, backend='eager')", "module.compile(backend='eager')"]
+)
+def test_a_compiled_module_runs_untraced_and_right(tmp_path, way):
+    out = ran(tmp_path, f"""
+        module = code.Attention(4)
+        expected = module(x)
+        compiled = {way}
+        compiled = module if compiled is None else compiled
+        with attnscope.trace(compiled) as trace:
+            out = compiled(x)
+        torch.testing.assert_close(out, expected)
+        assert trace.steps == []
+        print(*trace.notices)
+    """)  # fmt: skip
+    assert out == "Attention is compiled by torch.compile: it runs untraced"
+
+
+def test_what_calls_a_compiled_function_is_traced_around_it(tmp_path):
+    out = ran(tmp_path, """
+        code.attend = torch.compile(code.attend, backend="eager")
+        expected = code.outer(Q, K, V)
+        with attnscope.trace(code.outer) as trace:
+            out = code.outer(Q, K, V)
+        torch.testing.assert_close(out, expected)
+        print(*(step.name for step in trace.steps))
+    """)  # fmt: skip
+    assert out == "Q K V doubled x x x w z y"
+
+
+def test_trace_is_there_as_attnscope_trace():
+    assert attnscope.trace is trace

@@ -96,7 +96,20 @@ def test_every_key_of_a_record_is_documented():
     )
 
     text = (ROOT / "docs" / "records.md").read_text(encoding="utf-8")
-    kinds = (Trace, Step, Stats, Check, Finding, Source, Crash, Operand, HeadWeights, WeightSlice, Scaling, ScalingRow)
+    kinds = (
+        Trace,
+        Step,
+        Stats,
+        Check,
+        Finding,
+        Source,
+        Crash,
+        Operand,
+        HeadWeights,
+        WeightSlice,
+        Scaling,
+        ScalingRow,
+    )
     for kind in kinds:
         for field in fields(kind):
             if field.repr:

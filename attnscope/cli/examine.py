@@ -9,6 +9,7 @@ import time
 from collections.abc import Mapping
 from contextlib import nullcontext, redirect_stdout
 from dataclasses import dataclass, replace
+from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -26,8 +27,8 @@ if TYPE_CHECKING:
 QUICK = 1.0
 """Seconds. Code that took less is run on the CPU with other sizes too, where these are small."""
 
-SMALL, FEW_BYTES = 1024, 4 * 2**20
-"""Sizes up to this, and inputs of up to so many bytes, are small. Others are run on meta."""
+FEW_ELEMENTS, FEW_BYTES = 2**24, 4 * 2**20
+"""Sizes whose largest three have no larger product, and inputs of no more bytes, are small."""
 
 
 @dataclass(frozen=True)
@@ -220,7 +221,8 @@ def _run_all(what: Subject, session: Session, wanted: Wanted) -> tuple[Inferred,
 
     def attempt(sizes: dict[str, int]) -> Run:
         nonlocal looks_at_values
-        small = max(sizes.values(), default=0) <= SMALL and what.total_bytes(sizes) <= FEW_BYTES
+        widest = prod(sorted(sizes.values())[-3:])  # as large as a weight may be
+        small = widest <= FEW_ELEMENTS and what.total_bytes(sizes) <= FEW_BYTES
         elsewhere = "cpu" if (quick and small) or looks_at_values else "meta"
         run = _run(what, session, wanted, elsewhere, sizes)
         if elsewhere == "meta" and _needs_values(run):

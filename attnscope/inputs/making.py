@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Hashable, Iterator, Mapping
+from contextlib import contextmanager
 from copy import deepcopy
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -35,6 +36,23 @@ def plain(value: Plain, name: str | None, sizes: Mapping[str, int]) -> Any:
     return deepcopy(value.value)
 
 
+@contextmanager
+def _empty_as_zeros() -> Iterator[None]:
+    """Parameters that a constructor leaves as they come are zeros, and not whatever was in memory."""
+    import torch
+    from torch.overrides import TorchFunctionMode
+
+    zeros = {torch.empty: torch.zeros, torch.Tensor.new_empty: torch.Tensor.new_zeros}
+
+    class Zeros(TorchFunctionMode):
+        def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            known = isinstance(func, Hashable) and not (kwargs or {}).get("out")
+            return (zeros.get(func, func) if known else func)(*args, **(kwargs or {}))
+
+    with Zeros():
+        yield
+
+
 def construct(target: Any, args: tuple[Any, ...], kwargs: dict[str, Any], *, tell: bool) -> Any:
     """Call a constructor.
 
@@ -44,7 +62,8 @@ def construct(target: Any, args: tuple[Any, ...], kwargs: dict[str, Any], *, tel
         tell: whether what it raises becomes a SourceError, which tells of the user's line.
     """
     try:
-        return target(*args, **kwargs)
+        with _empty_as_zeros():
+            return target(*args, **kwargs)
     except Exception as error:
         if not tell:
             raise

@@ -45,7 +45,8 @@ def cost_of(operator: Any, args: tuple, kwargs: dict, out: Any) -> Cost:
     """
     if not _computes(operator):
         return NOTHING
-    return Cost(_flops(operator, args, kwargs, out), _fresh_bytes(args, kwargs, out))
+    given = () if _makes_new(operator) else (args, kwargs)
+    return Cost(_flops(operator, args, kwargs, out), _fresh_bytes(given, out))
 
 
 @cache
@@ -63,18 +64,28 @@ def _flops(operator: Any, args: tuple, kwargs: dict, out: Any) -> int:
 
     Source: `torch.utils.flop_counter`.
     """
+    formula = _formula(operator)
+    return 0 if formula is None else int(formula(args, kwargs, out))
+
+
+@cache
+def _formula(operator: Any) -> Callable[[tuple, dict, Any], int] | None:
+    """The FLOPs of an operator by its arguments and what it returned; None where there are none."""
     packet = operator._overloadpacket
     if packet in flop_registry:
-        formula = getattr(
-            flop_registry[packet], "__wrapped__", None
-        )  # without torch's search for shapes
-        if formula is None:
-            return int(flop_registry[packet](*args, **kwargs, out_val=out))
-        return int(formula(*_shapes(args), **_shapes(kwargs), out_shape=_shapes(out)))
+        of_tensors = flop_registry[packet]
+        of_shapes = getattr(of_tensors, "__wrapped__", None)  # without torch's search for shapes
+        if of_shapes is None:
+            return lambda args, kwargs, out: of_tensors(*args, **kwargs, out_val=out)
+        return lambda args, kwargs, out: of_shapes(
+            *_shapes(args), **_shapes(kwargs), out_shape=_shapes(out)
+        )
     if packet in _MORE_PRODUCTS:
-        shapes = [tuple(arg.shape) for arg in args if isinstance(arg, torch.Tensor)]
-        return int(_MORE_PRODUCTS[packet](*shapes[:3]))
-    return 0
+        more = _MORE_PRODUCTS[packet]
+        return lambda args, kwargs, out: more(
+            *[tuple(arg.shape) for arg in args if isinstance(arg, torch.Tensor)][:3]
+        )
+    return None
 
 
 def _shapes(tree: Any) -> Any:
@@ -86,11 +97,21 @@ def _shapes(tree: Any) -> Any:
     return {key: _shapes(each) for key, each in tree.items()} if isinstance(tree, dict) else tree
 
 
-def _fresh_bytes(args: tuple, kwargs: dict, out: Any) -> int:
+@cache
+def _makes_new(operator: Any) -> bool:
+    """Whether an operator says that what it returns is nothing that it was given."""
+    returns = operator._schema.returns
+    return (
+        all(each.alias_info is None for each in returns)
+        and operator._overloadpacket is not aten._unsafe_view
+    )
+
+
+def _fresh_bytes(given: Any, out: Any) -> int:
     """Bytes of the storages that an operator returned and was not given."""
     returned = {storage._cdata: storage for storage in storages_in(out)}
-    for given in storages_in((args, kwargs)):
-        returned.pop(given._cdata, None)
+    for storage in storages_in(given):
+        returned.pop(storage._cdata, None)
     return sum(storage.nbytes() for storage in returned.values())
 
 

@@ -41,6 +41,8 @@ class Note:
         factor: what it was multiplied with since it was projected, by plain numbers; None if unknown.
         width: over how many elements its product was; None if it comes from none.
         sums_to_one: the axis along which a softmax made it sum to one.
+        log: whether it was, and its logarithm does not.
+        merged: whether that axis was merged with others since.
         dropped: whether dropout went over it since.
         masked: whether a mask did.
         changed: the line that changed single elements of it since.
@@ -52,6 +54,8 @@ class Note:
     factor: float | None = 1.0
     width: int | None = None
     sums_to_one: int | None = None
+    log: bool = False
+    merged: bool = False
     dropped: bool = False
     masked: bool = False
     changed: Line | None = None
@@ -88,10 +92,8 @@ class Watcher:
         self.views: dict[tuple, tuple[tuple[int, ...], tuple[int, ...]]] = {}  # those that regroup axes
         self.has_nan = False
         self._notes: dict[int, tuple[weakref.ref[torch.Tensor], Note]] = {}
-        self._finite: dict[int, weakref.ref[torch.Tensor]] = {}  # what need not be looked at
-        self._empty: dict[
-            int, weakref.ref[torch.Tensor]
-        ] = {}  # whatever is in them, it will be overwritten
+        self._bounds: dict[int, tuple[weakref.ref[torch.Tensor], float]] = {}  # no value is larger
+        self._empty: dict[int, weakref.ref[torch.Tensor]] = {}  # what is in them will be overwritten
         self._overwritten = False  # something was: what is known of values may be no longer true
         self._regrouped: dict[int, tuple[weakref.ref[torch.Tensor], tuple]] = {}  # the keys of views
 
@@ -99,28 +101,27 @@ class Watcher:
 
     def operator(self, func: Any, args: tuple, kwargs: dict, out: Any) -> None:
         """An ATen operator has run."""
-        name: str = func._overloadpacket.__name__
+        name, rule, mutable = _known(func)
+        if mutable:
+            self._bounds.clear()
+            self._overwritten = True
         if name in COPIES:
             self._copied(name, args, out)
-        if name in EMPTY:
+        elif name in EMPTY:
             self._empty[id(out)] = weakref.ref(out)
-        if func._schema.is_mutable:
-            self._finite.clear()
-            self._overwritten = True
-        rule = _rule(name.rstrip("_") if name.endswith("_") and name[0] != "_" else name)
         if rule is not None:
             rule(self, args, kwargs, out)
-            if self._stays_finite(name, args, out):
-                self._finite[id(out)] = weakref.ref(out)
+            self._bound_result(name, args, out)
 
     def row(self, step: Step, tensor: torch.Tensor) -> None:
         """A tensor has got its name: does it have values that are no numbers?"""
         if self.has_nan or step.view_of or step.same_as or tensor.device.type == "meta":
             return
-        if not tensor.is_floating_point() or tensor.layout is not torch.strided:
+        plain = tensor.is_floating_point() and tensor.element_size() > 1 and tensor.numel()
+        if not plain or tensor.layout is not torch.strided:
             return
         empty = self._empty.get(id(tensor))
-        if (empty is not None and empty() is tensor) or self._is_finite(tensor, look=True):
+        if (empty is not None and empty() is tensor) or self._bound(tensor, look=True) is not None:
             return
         nan, inf = int(tensor.isnan().sum()), int((tensor == math.inf).sum())
         if nan or inf:
@@ -132,40 +133,49 @@ class Watcher:
                 (step.file or "", step.line or 0),
             )
 
-    def _stays_finite(self, name: str, args: tuple, out: Any) -> bool:
-        """Whether an operator makes finite numbers of finite numbers: nobody has to look at them again.
+    # Bounds: what is computed from small numbers need not be looked at, to know that it is finite.
 
-        In half precision a product may well be too large; else that is not to be feared.
-        """
-        if not isinstance(out, torch.Tensor) or out.dtype in (torch.float16, torch.bool):
-            return False
+    def _bound_result(self, name: str, args: tuple, out: Any) -> None:
+        """How large the values can be that an operator made, if those that it took are bounded."""
+        if not isinstance(out, torch.Tensor) or not out.is_floating_point():
+            return
+        bound: float | None = None
         if name in PRODUCTS:
-            return all(self._is_finite(each) for each in args if isinstance(each, torch.Tensor))
-        if name in SOFTMAXES:
-            note = self._note(args[0])
-            return note.width is not None and not note.masked and self._is_finite(args[0])
-        by_number = name in ("mul", "div") and isinstance(args[1], int | float) and bool(args[1])
-        return (by_number or name in UNCHANGED) and self._is_finite(args[0])
+            one, other = PRODUCTS[name]
+            factors = [self._bound(args[i]) for i in (one, other)]
+            added = self._bound(args[0]) if one else 0.0
+            if None not in (*factors, added):
+                bound = args[one].shape[-1] * math.prod(factors) + added  # type: ignore[arg-type]
+        elif name in SOFTMAXES:
+            bound = self._bound(args[0]) and 1.0
+        elif name in UNCHANGED:
+            bound = self._bound(args[0])
+        elif name in ("mul", "div") and isinstance(args[1], int | float) and args[1]:
+            before = self._bound(args[0])
+            number = abs(args[1])
+            bound = before and (before * number if name == "mul" else before / number)
+        if bound is not None and bound < torch.finfo(out.dtype).max / 2:
+            self._bounds[id(out)] = weakref.ref(out), bound
 
-    def _is_finite(self, tensor: Any, *, look: bool = False) -> bool:
-        """Whether a tensor is known to hold finite numbers, and -inf for what a mask hides.
+    def _bound(self, tensor: Any, *, look: bool = False) -> float | None:
+        """What no value of a tensor is larger than; None if that is not known, or not finite.
 
         Args:
             tensor: what is asked about.
             look: whether to look at its values; at a parameter's, which is used once, in any case.
         """
         if not isinstance(tensor, torch.Tensor) or tensor.device.type == "meta":
-            return False
-        known = self._finite.get(id(tensor))
-        if known is not None and known() is tensor:
-            return True
-        if not look and not isinstance(tensor, torch.nn.Parameter):
-            return False
-        wide = torch.float64 if tensor.dtype == torch.float64 else torch.float32
-        total = float(tensor.detach().sum(dtype=wide))
-        if math.isfinite(total):
-            self._finite[id(tensor)] = weakref.ref(tensor)
-        return math.isfinite(total) or total == -math.inf
+            return None
+        known = self._bounds.get(id(tensor))
+        if known is not None and known[0]() is tensor:
+            return known[1]
+        if (not look and not isinstance(tensor, torch.nn.Parameter)) or not tensor.numel():
+            return None
+        bound = _largest(tensor)
+        if bound is None:
+            return None
+        self._bounds[id(tensor)] = weakref.ref(tensor), bound
+        return bound
 
     # Notes.
 
@@ -209,17 +219,18 @@ class Watcher:
 
     def _used(self, weights: torch.Tensor, note: Note, axis: int) -> None:
         """Attention is multiplied with values, over one of its axes."""
-        if note.sums_to_one is None:
+        if note.sums_to_one is None or note.log:
             return
         if note.sums_to_one != axis:
             shape = "×".join(map(str, weights.shape))
             self._find(
-                f"the softmax is over axis {note.sums_to_one - weights.dim()} of {shape}, but line"
+                f"the softmax is over {'a part of ' * note.merged}axis"
+                f" {note.sums_to_one - weights.dim()} of {shape}, but line"
                 f" {self._where()[1]} sums over axis {axis - weights.dim()}: the weights of one query do"
                 " not sum to one. Was another dim of the softmax meant?",
                 note.line or self._where(),
             )
-        elif note.changed and not note.dropped and weights.device.type != "meta":
+        elif note.changed and not note.dropped and not note.merged and weights.device.type != "meta":
             sums = weights.detach().sum(dim=axis, dtype=torch.float32)
             far = int(((sums - 1).abs() > 1e-2).sum())
             if far:
@@ -230,8 +241,8 @@ class Watcher:
                     note.changed,
                 )
 
-    def softmax(self, x: torch.Tensor, dim: int, out: torch.Tensor) -> None:
-        """Scores become attention, perhaps."""
+    def softmax(self, x: torch.Tensor, dim: int, out: torch.Tensor, *, log: bool = False) -> None:
+        """Scores become attention, perhaps; or its logarithm."""
         note, line = self._note(x), self._where()
         axis = dim % max(x.dim(), 1)
         if note.width is not None:
@@ -245,7 +256,7 @@ class Watcher:
                     " and their attention means nothing",
                     line,
                 )
-        self._set(out, Note(sums_to_one=axis, line=line))
+        self._set(out, Note(sums_to_one=axis, line=line, log=log))
 
     def fused(self, args: tuple, kwargs: dict) -> None:
         """Scores and attention in one operator."""
@@ -273,14 +284,12 @@ class Watcher:
         if size < LARGE or name == "copy_" or (name == "_to_copy" and source.dtype != out.dtype):
             return
         line = self._where()
+        if ".clone(" in linecache.getline(*line):  # that is what clone says
+            return
         expanded = any(
             stride == 0 and n > 1 for stride, n in zip(source.stride(), source.shape, strict=True)
         )
-        what = (
-            "its expanded input, which took no memory of its own"
-            if expanded
-            else "what lies otherwise in memory"
-        )
+        what = "an expanded input, which took no memory" if expanded else "an input in another order"
         self._find(f"this copies {bytes_text(size)}: {what}. It may be wanted", line)
 
     # What a note goes through.
@@ -307,13 +316,7 @@ class Watcher:
         note = self._note(x)
         axis = note.sums_to_one
         if axis is not None:
-            behind = math.prod(x.shape[axis + 1 :])
-            same = [
-                i
-                for i, size in enumerate(out.shape)
-                if size == x.shape[axis] and math.prod(out.shape[i + 1 :]) == behind
-            ]
-            note = replace(note, sums_to_one=same[0]) if same else PLAIN
+            note = _moved(note, axis, tuple(x.shape), tuple(out.shape))
         self._set(out, note)
 
     def cut(self, x: torch.Tensor, out: torch.Tensor, axis: int) -> None:
@@ -367,6 +370,11 @@ class Watcher:
             factors = {note.factor for note in notes}
             self._set(out, Note(factor=factors.pop()) if len(factors) == 1 else Note(factor=None))
 
+    def exponential(self, x: Any, out: Any) -> None:
+        """A logarithm of attention becomes attention."""
+        note = self._note(x)
+        self._set(out, replace(note, log=False) if note.log else PLAIN)
+
     def dropped(self, x: Any, out: Any) -> None:
         """Dropout went over it."""
         note = self._note(x)
@@ -379,10 +387,49 @@ def _regroups(before: tuple[int, ...], after: tuple[int, ...]) -> bool:
     return any(len(old) > 1 and len(new) > 1 for old, new in regroupings(before, after))
 
 
+def _largest(tensor: torch.Tensor) -> float | None:
+    """A number that no value of a tensor is larger than: its norm, which is quick; else its largest.
+
+    None if there is none, because values are not finite.
+    """
+    plain = type(tensor) in (torch.Tensor, torch.nn.Parameter)
+    if plain and tensor.is_contiguous() and tensor.dtype in (torch.float32, torch.float64):
+        with torch._C._DisableTorchDispatch(), torch._C._AutoDispatchBelowAutograd():
+            values = tensor.view(-1)
+            square = torch.dot(values, values).item()
+        if math.isfinite(square):
+            return math.sqrt(square)
+    tensor = tensor.detach()
+    low, high = map(float, torch.aminmax(tensor))
+    return max(-low, high) if math.isfinite(low) and math.isfinite(high) else None
+
+
+def _moved(note: Note, axis: int, before: tuple[int, ...], after: tuple[int, ...]) -> Note:
+    """A note after a view: where its axis is now, alone or merged with others; else it ends."""
+    behind = math.prod(before[axis + 1 :])
+    alone = [
+        i for i, size in enumerate(after) if size == before[axis] and math.prod(after[i + 1 :]) == behind
+    ]
+    if alone:  # of several axes of one element, the one as far from the end
+        from_end = len(before) - axis
+        return replace(note, sums_to_one=min(alone, key=lambda i: abs(len(after) - i - from_end)))
+    for old, new in regroupings(before, after):
+        if axis in old and len(new) == 1:
+            return replace(note, sums_to_one=new[0], merged=True)
+    return PLAIN
+
+
 Rule = Callable[[Watcher, tuple, dict, Any], None]
 
 
 @cache
+def _known(func: Any) -> tuple[str, Rule | None, bool]:
+    """An operator's name, what becomes of notes in it, and whether it overwrites something."""
+    name: str = func._overloadpacket.__name__
+    in_place = name.endswith("_") and name[0] != "_"
+    return name, _rule(name.rstrip("_") if in_place else name), func._schema.is_mutable
+
+
 def _rule(name: str) -> Rule | None:
     """What becomes of notes in an operator of this name; None: they end there."""
     if name in PRODUCTS:
@@ -445,6 +492,8 @@ _RULES: dict[str, Rule] = {
     "slice": _sliced,
     "mul": lambda w, args, kwargs, out: w.times(args[0], args[1], out),
     "div": lambda w, args, kwargs, out: w.times(args[0], args[1], out, divided=True),
+    "_log_softmax": lambda w, args, kwargs, out: w.softmax(args[0], args[1], out, log=True),
+    "exp": lambda w, args, kwargs, out: w.exponential(args[0], out),
     "tanh": lambda w, args, kwargs, out: w.keeps(args[0], out),
     "native_dropout": lambda w, args, kwargs, out: w.dropped(args[0], out),
     "bernoulli": lambda w, args, kwargs, out: w._set(out, Note(noise=True)),

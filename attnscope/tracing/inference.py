@@ -208,7 +208,7 @@ def coincidences(
         if failure is None or not failure.kind:
             continue
         names = {requirement.name, *getattr(requirement, "of", ())}
-        mixing = failure.kind == "view" and _mixes(failure, inferred.runs[0])
+        mixing = failure.kind == "view" and _mixes(failure, inferred.runs)
         equal = isinstance(requirement, Product) and not requirement.multiple and len(names) == 2
         natural = not equal or bool(names & set(widths)) or names == KEYS_AND_VALUES
         if failure.kind == "contraction" and natural:
@@ -292,16 +292,17 @@ def _with_dims(inferred: Inferred, part: Part) -> str:
     return f"{part.text} [{', '.join(axes)}]"
 
 
-def _mixes(failure: Failure, base: Run) -> bool:
-    """Whether a view takes several axes apart and puts them together in another way.
+def _mixes(failure: Failure, runs: Sequence[Run]) -> bool:
+    """Whether a view takes several axes apart and puts them together in another way, in any run.
 
     Heads that are split off one axis, or merged into one, do not.
     """
-    before = _base_shape(failure.parts[0], base) if failure.parts else None
-    after = base.parts.get(failure.place) if failure.place else None
-    return (
-        not before or not after or any(len(a) > 1 and len(b) > 1 for a, b in regroupings(before, after))
-    )
+    before = _base_shape(failure.parts[0], runs[0]) if failure.parts else None
+    after = runs[0].parts.get(failure.place) if failure.place else None
+    if not before or not after:
+        return True
+    elsewhere = any(line == (failure.file, failure.line) for run in runs for line, _ in run.views)
+    return elsewhere or any(len(a) > 1 and len(b) > 1 for a, b in regroupings(before, after))
 
 
 def regroupings(before: Shape, after: Shape) -> list[tuple[list[int], list[int]]]:

@@ -6,6 +6,7 @@ import linecache
 import weakref
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from functools import cache
 from itertools import islice
 from threading import get_ident
 from typing import Any, Protocol
@@ -202,7 +203,7 @@ class Recorder(TorchDispatchMode):
         kwargs = kwargs or {}
         if self._quiet or not isinstance(func, OpOverload):  # or it is an operator of functions
             return func(*args, **kwargs)
-        if func._schema.is_mutable:
+        if self.keep and func._schema.is_mutable:
             self._copy_what_is_overwritten(func, args, kwargs)
         out = func(*args, **kwargs)
         spent = cost_of(func, args, kwargs, out)
@@ -238,7 +239,7 @@ class Recorder(TorchDispatchMode):
             name=name,
             dims=None,
             shape=_shape(tensor),
-            dtype=str(tensor.dtype).removeprefix("torch."),
+            dtype=_name_of(tensor.dtype),
             how=how,
             bytes=tensor.numel() * tensor.element_size(),
             flops=spent.flops,
@@ -251,12 +252,14 @@ class Recorder(TorchDispatchMode):
             file=None if site.file == self.target[0] else site.file,
             depth=depth,
         )
-        self._quiet = True
-        try:
-            with _without_modes_of_others():
-                self._look_at(tensor, step)
-        finally:
-            self._quiet = False
+        own = same_as is None and view_of is None
+        if self.stats or self.keep or (self.watch is not None and own):
+            self._quiet = True
+            try:
+                with _alone(tensor):
+                    self._look_at(tensor, step)
+            finally:
+                self._quiet = False
         self.steps.append(step)
 
     def _look_at(self, tensor: torch.Tensor, step: Step) -> None:
@@ -314,10 +317,17 @@ def _has_numbers(tensor: torch.Tensor) -> bool:
     return real and stored and tensor.device.type != "meta" and not hasattr(tensor, "fake_mode")
 
 
-def _without_modes_of_others() -> AbstractContextManager[Any]:
-    """Keeps operators of ours from a user's own dispatch modes, if there are any."""
+def _alone(tensor: torch.Tensor) -> AbstractContextManager[Any]:
+    """Keeps operators of ours from all modes: the recorder's, and a user's own, if there are any."""
+    if type(tensor) in (torch.Tensor, torch.nn.Parameter):
+        return torch._C._DisableTorchDispatch()
     alone = torch._C._len_torch_dispatch_stack() <= 1
     return nullcontext() if alone else _disable_current_modes()
+
+
+@cache
+def _name_of(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
 
 
 def _shape(tensor: torch.Tensor) -> tuple[int, ...]:

@@ -285,7 +285,14 @@ def test_traces_may_be_nested(module_of):
         module.target, x, lambda: inner.append(trace_call(module.target, x, lambda: None))
     )
     assert [step.name for step in inner[0].steps] == ["x", "y", "z"]
-    assert [step.name for step in outer.steps] == ["x", "y", "x", "y", "z", "z"]  # the inner call is its own
+    assert [step.name for step in outer.steps] == [
+        "x",
+        "y",
+        "x",
+        "y",
+        "z",
+        "z",
+    ]  # the inner call is its own
     assert module.target(x, lambda: None).tolist() == [3, 3]
 
 

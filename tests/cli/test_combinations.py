@@ -87,7 +87,7 @@ def check(attnscope, command, arguments):
     assert all(c["ok"] is not False for c in document["checks"])
     for step in document["steps"]:
         assert step["why"]
-        step["fresh_bytes"] = step["line"] = None
+        step["fresh_bytes"] = step["line"] = step["strides"] = None
     assert document["steps"] == planned["steps"]
     for key in ("title", "sizes", "options", "dtype"):
         assert document[key] == planned[key]

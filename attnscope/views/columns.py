@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from attnscope.results import Check, HeadWeights, Stats, Step, Trace, WeightSlice
@@ -114,7 +115,7 @@ def _trace_columns(trace: Trace) -> list[Column]:
         memory,
         column("how", "how", lambda step: step.how, style="dim", flexible=True),
         *([fresh] if own else []),
-        column("view", "view_of", _view_text),
+        column("view", "view_of", partial(_view_text, strides=own)),
         column("FLOPs", "flops", lambda step: count_text(step.flops), right=True),
         column("dtype", "dtype", lambda step: step.dtype, wide=one_dtype),
         column("size", "bytes", lambda step: bytes_text(step.bytes), right=True, wide=True),
@@ -262,12 +263,14 @@ def _line_text(step: Step) -> str:
     return str(step.line or "")
 
 
-def _view_text(step: Step) -> str:
+def _view_text(step: Step, *, strides: bool) -> str:
+    """Whose memory a step looks at; and how its elements lie there, if not in the order of its axes."""
     if step.same_as:
         return f"same tensor as {step.same_as}"
-    strides = f", strides {' '.join(map(str, step.strides))}" if step.strides else ", not contiguous"
-    strided = "" if step.contiguous else strides
-    return f"view of {step.view_of}{strided}" if step.view_of else strided.removeprefix(", ")
+    known = strides and step.strides
+    order = f"strides {' '.join(map(str, step.strides or ()))}" if known else "not contiguous"
+    parts = [f"view of {step.view_of}"] if step.view_of else []
+    return ", ".join(parts if step.contiguous else [*parts, order])
 
 
 def _fresh_text(step: Step) -> str:

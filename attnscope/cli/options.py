@@ -48,6 +48,7 @@ class MaskedRows(StrEnum):
 
 
 SIZES, TENSORS, VARIANT, RUN, OUTPUT = "Sizes", "Your own tensors", "Variants", "Run", "Output"
+CODE = "Your code"
 
 
 def size(flag: str, help: str, default: int | str | None = None) -> Any:
@@ -257,4 +258,32 @@ Save = Annotated[
 Force = Annotated[
     bool,
     typer.Option("--force", help="Let --save replace a file that is there.", rich_help_panel=OUTPUT),
+]
+Follow = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--follow",
+        metavar="MODULE",
+        help="Show the lines of this module too; of a package, those of all its modules.",
+        rich_help_panel=CODE,
+    ),
+]
+Depth = Annotated[
+    int | None,
+    typer.Option(
+        "--depth",
+        metavar="N",
+        help="Fold calls deeper than this: 0 shows the target's own lines.",
+        show_default="all",
+        min=0,
+        rich_help_panel=CODE,
+    ),
+]
+Subexpressions = Annotated[
+    bool,
+    typer.Option(
+        "--subexpressions",
+        help="A row also for what has no name, in the middle of an expression.",
+        rich_help_panel=CODE,
+    ),
 ]

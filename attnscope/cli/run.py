@@ -8,9 +8,9 @@ from typing import Annotated
 import typer
 
 from attnscope.cli import options
-from attnscope.cli.options import OUTPUT, Format
+from attnscope.cli.options import CODE, OUTPUT, Format
 
-PROGRAM, CODE = "Your program", "Your code"
+PROGRAM = "Your program"
 
 
 def run(
@@ -62,34 +62,9 @@ def run(
             rich_help_panel=CODE,
         ),
     ] = None,
-    follow: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--follow",
-            metavar="MODULE",
-            help="Show the lines of this module too; of a package, those of all its modules.",
-            rich_help_panel=CODE,
-        ),
-    ] = None,
-    depth: Annotated[
-        int | None,
-        typer.Option(
-            "--depth",
-            metavar="N",
-            help="Fold calls deeper than this: 0 shows the target's own lines.",
-            show_default="all",
-            min=0,
-            rich_help_panel=CODE,
-        ),
-    ] = None,
-    subexpressions: Annotated[
-        bool,
-        typer.Option(
-            "--subexpressions",
-            help="A row also for what has no name, in the middle of an expression.",
-            rich_help_panel=CODE,
-        ),
-    ] = False,
+    follow: options.Follow = None,
+    depth: options.Depth = None,
+    subexpressions: options.Subexpressions = False,
     strict: Annotated[
         bool,
         typer.Option(

@@ -557,6 +557,9 @@ def _origin(inferred: Inferred, pairs: list[Any], contracted: str, text: str) ->
     """What a scale is made of, if it is something that it should not be."""
     scale, width = pairs[0]
     seen = [pair for pair in pairs if pair is not None]
+    once = round(scale**-2)  # 1/√ of what it is; by one run alone, a size that is there is most likely
+    if len(seen) == 1 and once in _sizes(inferred) and abs(scale**-2 / once - 1) < 1e-3:
+        return f"1/√{once}"
     if all(abs(scale * width - 1) < 1e-3 for scale, width in seen):
         return f"1/{width:g}, without a root"
     if all(abs(scale**2 / width - 1) < 1e-3 for scale, width in seen):
@@ -569,8 +572,6 @@ def _origin(inferred: Inferred, pairs: list[Any], contracted: str, text: str) ->
         if not name[0].isdigit() and name != contracted and is_axis:
             name = name if name.isidentifier() else f"({name})"
             return f"1/√{name} = 1/√{under[0]}"
-        if name.isdigit() and len(seen) == 1 and under[0] in _sizes(inferred):
-            return f"1/√{under[0]}"
     numbers = [float(n) for n in re.findall(r"(?<![\w.])\d+(?:\.\d*)?(?:e-?\d+)?", text)]
     wanted = (scale, 1 / scale, scale**2, scale**-2)
     if any(n > 0 and n != 1 and abs(n / each - 1) < 1e-3 for n in numbers for each in wanted):

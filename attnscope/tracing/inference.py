@@ -86,10 +86,8 @@ class Inferred:
         for step in self.runs[0].steps:
             key = _key(step)
             turn, seen[key] = seen[key], seen[key] + 1
-            yield (
-                step,
-                [each[key][min(turn, len(each[key]) - 1)] if key in each else None for each in shapes],
-            )
+            turns = len(shapes[0][key])
+            yield step, [_same_turn(each.get(key, []), turn, turns) for each in shapes]
 
     def dims_of(self, part: Part) -> tuple[str, ...]:
         """The axes of an expression of the first run."""
@@ -337,6 +335,14 @@ def _base_shape(part: Part, base: Run) -> Shape | None:
     line = part.place[1]
     before = [s for s in base.steps if s.name == part.text and (s.line or 0) < line]
     return before[-1].shape if before else None
+
+
+def _same_turn(shapes: list[Shape], turn: int, turns: int) -> Shape | None:
+    """A loop's turn in another run: the last one is the last, since it may be a smaller one."""
+    if not shapes:
+        return None
+    last = len(shapes) - 1
+    return shapes[last if turn == turns - 1 else min(turn, max(last - 1, 0))]
 
 
 def _key(step: Step) -> Key:

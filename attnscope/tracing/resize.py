@@ -174,7 +174,7 @@ class Search:
         for start in (self._furthest(starts), starts[-1]):
             plan = self._climbed(start)
             if plan is not None:
-                return self._relaxed(plan, kept=len(known))
+                return self._named(self._relaxed(plan, kept=len(known)))
         return None
 
     def _furthest(self, plans: list[Plan]) -> Plan:
@@ -236,6 +236,15 @@ class Search:
             plan = self._without(plan, *evens)
         for each in sorted(plan.requirements[kept:], key=_decides, reverse=True):  # the strictest first
             plan = self._without(plan, each)
+        return plan
+
+    def _named(self, plan: Plan) -> Plan:
+        """A plan that keeps even what is even, if more sizes have names then: what is halved, say."""
+        now = self._try(plan)
+        for even in self._evens(plan) if now is not None and now.unnamed else ():
+            then = self._try(replace(plan, requirements=(*plan.requirements, even)))
+            if then is not None and then.whole and then.unnamed < now.unnamed:  # type: ignore[union-attr]
+                plan, now = replace(plan, requirements=(*plan.requirements, even)), then
         return plan
 
     def _without(self, plan: Plan, *left_out: Requirement) -> Plan:

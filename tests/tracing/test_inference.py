@@ -302,9 +302,6 @@ def test_what_code_asks_of_sizes_is_found_out_and_axes_get_their_names(traced, c
         assert sizes == step["shape"], step["name"]
 
 
-@pytest.mark.xfail(
-    strict=True, reason="an odd size may be cut too: it is not found that an even one was"
-)
 def test_halves_of_what_may_be_odd_have_names(traced):
     source = """
         def f(x):
@@ -374,7 +371,6 @@ def test_a_loop_over_blocks_that_divide_the_length(traced):
     ]
 
 
-@pytest.mark.xfail(strict=True, reason="a turn is compared with the last turn of runs that have fewer")
 def test_a_loop_whose_last_block_is_smaller(traced):
     trace = traced("blocks", BLOCKS, *pairs("--input", "x=n:13,d:10 block=4"))
     rows = [(step["name"], " ".join(step["dims"]), step["times"]) for step in trace["steps"]]

@@ -236,6 +236,26 @@ class Search:
             plan = self._without(plan, *evens)
         for each in sorted(plan.requirements[kept:], key=_decides, reverse=True):  # the strictest first
             plan = self._without(plan, each)
+        for each in plan.requirements[kept:]:
+            plan = self._loosened(plan, each)
+        return plan
+
+    def _loosened(self, plan: Plan, requirement: Requirement) -> Plan:
+        """A plan with a multiple in place of a product, if the code does as well: 4 is 2·2 by chance."""
+        if not isinstance(requirement, Product) or not _decides(requirement) or len(requirement.of) < 2:
+            return plan
+        name, rest = requirement.name, [each for each in plan.requirements if each != requirement]
+        others = sorted(requirement.of, key=lambda other: other in self.axes)
+        looser: list[Requirement] = [Product(name, (other,), multiple=True) for other in others]
+        looser += [Multiple(name, number) for number in (2, 4, 8) if self.given[name] % number == 0]
+        now = self._try(plan)
+        for each in looser:
+            other_plan = replace(plan, requirements=(*rest, each))
+            then = self._try(other_plan)
+            if now is not None and then is not None and then.whole and then.unnamed <= now.unnamed:
+                refused = [(each if r == requirement else r, run) for r, run in self.refusals]
+                self.refusals = list({str(r): (r, run) for r, run in refused}.values())
+                return other_plan
         return plan
 
     def _named(self, plan: Plan) -> Plan:

@@ -13,8 +13,10 @@ from torch.utils.flop_counter import flop_registry, sdpa_flop_count
 
 aten = torch.ops.aten
 
-# Products that torch's own counter passes over: (shapes of the arguments) -> FLOPs.
+# Products that torch's own counter passes over, or is slow to count: (shapes of the arguments) -> FLOPs.
 _MORE_PRODUCTS: dict[Any, Callable[..., int]] = {
+    aten.addmm: lambda y, A, B: 2 * prod(A) * B[-1],
+    aten.baddbmm: lambda y, A, B: 2 * prod(A) * B[-1],
     aten.mv: lambda A, x: 2 * prod(A),
     aten.addmv: lambda y, A, x: 2 * prod(A),
     aten.dot: lambda x, y: 2 * prod(x),
@@ -72,6 +74,11 @@ def _flops(operator: Any, args: tuple, kwargs: dict, out: Any) -> int:
 def _formula(operator: Any) -> Callable[[tuple, dict, Any], int] | None:
     """The FLOPs of an operator by its arguments and what it returned; None where there are none."""
     packet = operator._overloadpacket
+    if packet in _MORE_PRODUCTS:
+        more = _MORE_PRODUCTS[packet]
+        return lambda args, kwargs, out: more(
+            *[tuple(arg.shape) for arg in args if isinstance(arg, torch.Tensor)][:3]
+        )
     if packet in flop_registry:
         of_tensors = flop_registry[packet]
         of_shapes = getattr(of_tensors, "__wrapped__", None)  # without torch's search for shapes
@@ -79,11 +86,6 @@ def _formula(operator: Any) -> Callable[[tuple, dict, Any], int] | None:
             return lambda args, kwargs, out: of_tensors(*args, **kwargs, out_val=out)
         return lambda args, kwargs, out: of_shapes(
             *_shapes(args), **_shapes(kwargs), out_shape=_shapes(out)
-        )
-    if packet in _MORE_PRODUCTS:
-        more = _MORE_PRODUCTS[packet]
-        return lambda args, kwargs, out: more(
-            *[tuple(arg.shape) for arg in args if isinstance(arg, torch.Tensor)][:3]
         )
     return None
 

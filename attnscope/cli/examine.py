@@ -10,12 +10,11 @@ from collections.abc import Mapping
 from contextlib import nullcontext, redirect_stdout
 from dataclasses import dataclass, replace
 from math import prod
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from attnscope.cli.comments import check_comments, show_comments
 from attnscope.cli.options import Format
-from attnscope.cli.output import Output, progress, tell
+from attnscope.cli.output import Output, progress, refuse_in_csv, shown_path, stored, tell
 from attnscope.errors import AttnscopeError, OptionError
 from attnscope.results import Source, Step, Trace
 
@@ -82,12 +81,7 @@ class Wanted:
                     f"--annotate prints a diff and nothing else, and {option} has no place in it.",
                     hint=f"one of them: --annotate, or {option}",
                 )
-        if self.output.format is Format.CSV:
-            for option, given in {"--source": self.source, "--check": self.check}.items():
-                if given:
-                    raise OptionError(
-                        f"csv holds one table, and {option} prints more.", hint="--format json"
-                    )
+        refuse_in_csv(self.output.format, {"--source": self.source, "--check": self.check})
         self.output.check([dtype])
 
 
@@ -138,19 +132,12 @@ def _show(trace: Trace, wanted: Wanted) -> None:
         shapes = {step.name: (step.shape, step.dims) for step in trace.steps}
         output.check_selection(shapes, f"the steps of {trace.title}")
         step = trace[output.selection[0]]
-        stored, dtype = _stored(step)
-        shown = output.shown(stored, dtype, step.dims)
+        shown = output.shown(*stored(step), step.dims)
     if output.save is not None:
-        output.write({step.name: _stored(step) for step in trace.steps})
+        output.write({step.name: stored(step) for step in trace.steps})
     if not wanted.stats:  # these are of one turn of a loop
         trace = replace(trace, steps=folded(trace.steps))
     output.print_run(trace, shown, source=wanted.source)
-
-
-def _stored(step: Step) -> Any:
-    from attnscope.values import from_tensor
-
-    return from_tensor(step.tensor)
 
 
 # Running.
@@ -184,8 +171,8 @@ def traced(what: Subject, wanted: Wanted) -> tuple[Trace, str]:
         seed=wanted.seed,
         steps=base.steps,
         notices=notices,
-        source=base.sources if wanted.source else [],
-        file=_shown_path(session.file),
+        source=base.sources,
+        file=shown_path(session.file),
     )
     widths = {each[-1] for each in what.axes.values() if each and isinstance(each[-1], str)}
     views = regrouped(inferred)
@@ -195,12 +182,12 @@ def traced(what: Subject, wanted: Wanted) -> tuple[Trace, str]:
     findings += views + scale_findings(inferred) + base.findings
     trace.findings = sorted(findings, key=lambda finding: finding.line or 0)
     if base.failure is not None:
-        trace.crash = crash_of(base.failure, inferred.dims_of, _shown_path(base.failure.file))
+        trace.crash = crash_of(base.failure, inferred.dims_of, shown_path(base.failure.file))
     elif base.error is not None:
         raise base.error
     placed: list[Step | Source] = [*trace.steps, *trace.source]
     for each in placed:
-        each.file = each.file and _shown_path(each.file)
+        each.file = each.file and shown_path(each.file)
     return trace, session.file
 
 
@@ -280,7 +267,7 @@ def _run(
         failure=failure_of(error, files, recorder.parts) if error is not None else None,
         error=error,
         findings=watcher.findings,
-        sources=recorder.sources(),
+        sources=recorder.sources() if wanted.source and not sizes else [],
     )
 
 
@@ -307,10 +294,3 @@ def _options(inferred: Inferred, what: Subject) -> dict[str, Any]:
     said = [each.text for each in what.where]
     found = [str(requirement) for requirement, *_ in inferred.refusals] if inferred.complete else []
     return {"where": said + found} if said + found else {}
-
-
-def _shown_path(file: str) -> str:
-    """A file as a reader knows it: from here, if it is below."""
-    path = Path(file)
-    here = Path.cwd()
-    return str(path.relative_to(here)) if path.is_relative_to(here) else file

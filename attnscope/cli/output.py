@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from attnscope.cli.options import Format
 from attnscope.errors import OptionError
-from attnscope.results import HeadWeights, Trace
+from attnscope.results import HeadWeights, Step, Trace
 
 if TYPE_CHECKING:
     import numpy as np
@@ -189,6 +189,26 @@ def _record(result: Trace | HeadWeights, shown: Shown | None) -> dict[str, Any]:
     from attnscope.views.values import shown_record
 
     return record(result) | ({} if shown is None else {"shown": shown_record(shown)})
+
+
+def refuse_in_csv(format: Format, asked: Mapping[str, bool]) -> None:
+    """Raise an OptionError if one of these options is asked for, and csv has no place for it."""
+    for option, given in asked.items():
+        if given and format is Format.CSV:
+            raise OptionError(f"csv holds one table, and {option} prints more.", hint="--format json")
+
+
+def stored(step: Step) -> tuple[np.ndarray, str]:
+    """A step's tensor as an array, and its dtype."""
+    from attnscope.values import from_tensor
+
+    return from_tensor(step.tensor)
+
+
+def shown_path(file: str, here: Path | None = None) -> str:
+    """A file as a reader knows it: from here, if it is below."""
+    path, here = Path(file), here or Path.cwd()
+    return str(path.relative_to(here)) if path.is_relative_to(here) else file
 
 
 def tell(message: str) -> None:

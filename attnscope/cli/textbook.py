@@ -9,8 +9,7 @@ from math import prod
 from typing import TYPE_CHECKING, Any
 
 from attnscope import contracts
-from attnscope.cli.options import Format
-from attnscope.cli.output import Output, progress
+from attnscope.cli.output import Output, progress, refuse_in_csv, stored
 from attnscope.cli.variants import findings
 from attnscope.errors import OptionError
 from attnscope.inputs.masks import Masks
@@ -82,16 +81,8 @@ class Request:
                 hint=f"leave out {wanted[0]}, or "
                 + ("--dry-run" if without == "a dry run" else "choose --device cpu"),
             )
-        if self.output.format is Format.CSV:
-            for option, given in {
-                "--verify": self.verify,
-                "--source": self.source,
-                "--numbers": self.numbers,
-            }.items():
-                if given:
-                    raise OptionError(
-                        f"csv holds one table, and {option} prints more.", hint="--format json"
-                    )
+        more = {"--verify": self.verify, "--source": self.source, "--numbers": self.numbers}
+        refuse_in_csv(self.output.format, more)
         self.output.check([dtype])
 
 
@@ -160,7 +151,7 @@ def present(
 
         with progress("comparing with references …"):
             result.checks = verify(result, weights() if weights else None)
-    output.write({step.name: _stored(step) for step in result.steps} if output.save else {})
+    output.write({step.name: stored(step) for step in result.steps} if output.save else {})
     numbers = values_of(result) if request.numbers else None
     output.print_run(result, _shown(result, output), source=request.source, numbers=numbers)
     return 1 if any(check.ok is False for check in result.checks) else 0
@@ -260,8 +251,7 @@ def _shown(trace: Trace, output: Output) -> Shown | None:
     if output.show is None:
         return None
     step = trace[output.selection[0]]
-    stored, dtype = _stored(step)
-    return output.shown(stored, dtype, step.dims)
+    return output.shown(*stored(step), step.dims)
 
 
 def values_of(trace: Trace) -> dict[str, Shown]:
@@ -271,12 +261,6 @@ def values_of(trace: Trace) -> dict[str, Shown]:
 
     shown = {}
     for step in trace.steps:
-        stored, dtype = _stored(step)
-        shown[step.name] = select(step.name, (), numbers(stored, dtype), dtype, step.dims)
+        array, dtype = stored(step)
+        shown[step.name] = select(step.name, (), numbers(array, dtype), dtype, step.dims)
     return shown
-
-
-def _stored(step: Step) -> Any:
-    from attnscope.values import from_tensor
-
-    return from_tensor(step.tensor)

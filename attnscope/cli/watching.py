@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from attnscope.cli.options import Format
+from attnscope.cli.output import refuse_in_csv, shown_path
 from attnscope.errors import FileError, OptionError, SourceError
 from attnscope.results import Crash, Step, Trace
 
@@ -48,12 +49,7 @@ class Wanted:
 
     def check(self) -> None:
         """Raise an AttnscopeError for what cannot be done, before anything is."""
-        if self.format is Format.CSV:
-            for option, given in {"--source": self.source, "--calls": self.calls > 1}.items():
-                if given:
-                    raise OptionError(
-                        f"csv holds one table, and {option} prints more.", hint="--format json"
-                    )
+        refuse_in_csv(self.format, {"--source": self.source, "--calls": self.calls > 1})
         folder = self.to.absolute().parent if self.to is not None else None
         if self.to is not None and (folder is None or not folder.is_dir() or self.to.is_dir()):
             raise FileError(f"cannot write {self.to}.", hint="--to FILE, in a folder that is there")
@@ -232,7 +228,7 @@ class Report:
             dtype=_dtype(recorder.steps),
             steps=recorder.steps,
             source=recorder.sources() if self.wanted.source else [],
-            file=self._shown(recorder.target[0]),
+            file=shown_path(recorder.target[0], self.here),
         )
         trace.sizes, trace.notices = _name_axes(trace.steps, self.named)
         inferred = Inferred(
@@ -245,7 +241,7 @@ class Report:
         )
         trace.crash = self._crash(recording, trace.sizes)
         for step in trace.steps:
-            step.file = step.file and self._shown(step.file)
+            step.file = step.file and shown_path(step.file, self.here)
         if not self.wanted.stats:  # these are of one turn of a loop
             trace.steps = folded(trace.steps)
         return trace
@@ -264,12 +260,9 @@ class Report:
         def dims_of(part: Part) -> tuple[str, ...]:
             return _dims(part.shape, sizes)
 
-        return crash_of(failure, dims_of if sizes else lambda part: None, self._shown(failure.file))
-
-    def _shown(self, file: str) -> str:
-        """A file as a reader knows it: from where the program was started, if it is below."""
-        path = Path(file)
-        return str(path.relative_to(self.here)) if path.is_relative_to(self.here) else file
+        return crash_of(
+            failure, dims_of if sizes else lambda part: None, shown_path(failure.file, self.here)
+        )
 
     # Showing them.
 

@@ -121,22 +121,47 @@ def hide_from_compiler(
     return lambda: setattr(base, "_load_const", load)
 
 
+def hide(compiles: Callable[[CodeType], None] = lambda code: None) -> Callable[[], None]:
+    """The same from now on, also if the compiler is not imported yet.
+
+    Args:
+        compiles: as for `hide_from_compiler`.
+
+    Returns:
+        What takes it back.
+    """
+    if TRANSLATOR in sys.modules:
+        return hide_from_compiler(sys.modules[TRANSLATOR], compiles)
+    taken_back: list[Callable[[], None]] = []
+    finder = _Finder(lambda translator: taken_back.append(hide_from_compiler(translator, compiles)))
+    sys.meta_path.insert(0, finder)
+
+    def take_back() -> None:
+        if finder in sys.meta_path:
+            sys.meta_path.remove(finder)
+        for each in taken_back:
+            each()
+
+    return take_back
+
+
 @contextmanager
 def hidden_from_compiler() -> Iterator[None]:
-    """The same while the context lasts, also if the compiler is imported meanwhile."""
-    take_back: list[Callable[[], None]] = []
-    finder = _Finder(lambda translator: take_back.append(hide_from_compiler(translator)))
-    if TRANSLATOR in sys.modules:
-        take_back.append(hide_from_compiler(sys.modules[TRANSLATOR]))
-    else:
-        sys.meta_path.insert(0, finder)
+    """The same while the context lasts."""
+    take_back = hide()
     try:
         yield
     finally:
-        if finder in sys.meta_path:
-            sys.meta_path.remove(finder)
-        for each in take_back:
-            each()
+        take_back()
+
+
+def found_by_others(
+    finder: Any, name: str, path: Sequence[str] | None, target: ModuleType | None
+) -> ModuleSpec | None:
+    """What the finders after this one find."""
+    after = sys.meta_path[sys.meta_path.index(finder) + 1 :]
+    specs = (each.find_spec(name, path, target) for each in after if hasattr(each, "find_spec"))
+    return next((spec for spec in specs if spec is not None), None)
 
 
 class _Finder:
@@ -151,9 +176,7 @@ class _Finder:
         """As `importlib.abc.MetaPathFinder.find_spec`."""
         if name != TRANSLATOR:
             return None
-        after = sys.meta_path[sys.meta_path.index(self) + 1 :]
-        specs = (each.find_spec(name, path, target) for each in after if hasattr(each, "find_spec"))
-        spec = next((spec for spec in specs if spec is not None), None)
+        spec = found_by_others(self, name, path, target)
         if spec is not None and type(spec.loader) is SourceFileLoader:
             execute = spec.loader.exec_module
 

@@ -8,6 +8,7 @@ import re
 import traceback
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from math import prod
 from types import FrameType, TracebackType
 from typing import Any
@@ -126,7 +127,7 @@ def _node_at(file: str, tb: TracebackType) -> ast.expr | ast.AugAssign | None:
     line, end_line, column, end_column = positions[tb.tb_lasti // 2]
     if None in (line, end_line, column, end_column):
         return None
-    tree = ast.parse("".join(linecache.getlines(file)))
+    tree = _parsed("".join(linecache.getlines(file)))
     ends_here = [
         node
         for node in ast.walk(tree)
@@ -143,11 +144,17 @@ _COMPUTES = (ast.Call, ast.BinOp, ast.UnaryOp, ast.Compare, ast.Subscript, ast.A
 def _statement_at(file: str, line: int) -> str:
     """What stands in a line, on one line: a statement, or as much of one as begins there."""
     text = linecache.getline(file, line).strip()
-    tree = ast.parse("".join(linecache.getlines(file)))
+    tree = _parsed("".join(linecache.getlines(file)))
     for node in ast.walk(tree):
         if isinstance(node, ast.Raise | ast.Assert) and node.lineno <= line <= (node.end_lineno or 0):
             return _text(node, file)
     return text
+
+
+@lru_cache(maxsize=8)
+def _parsed(source: str) -> ast.Module:
+    """A file is the same in all runs that fail in it."""
+    return ast.parse(source)
 
 
 def _operands(node: ast.expr | ast.AugAssign) -> Iterator[ast.expr]:

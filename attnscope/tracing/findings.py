@@ -478,8 +478,7 @@ def _sliced(w: Watcher, args: tuple, kwargs: dict, out: Any) -> None:
 
 
 _RULES: dict[str, Rule] = {
-    "_softmax": lambda w, args, kwargs, out: w.softmax(args[0], args[1], out),
-    "_safe_softmax": lambda w, args, kwargs, out: w.softmax(args[0], args[1], out),
+    **dict.fromkeys(SOFTMAXES, lambda w, args, kwargs, out: w.softmax(args[0], args[1], out)),
     **dict.fromkeys(SAME, lambda w, args, kwargs, out: w.keeps(args[0], out)),
     **dict.fromkeys(VIEWS, lambda w, args, kwargs, out: w.viewed(args[0], out)),
     **dict.fromkeys(MASKS, lambda w, args, kwargs, out: w.masked(args, out)),

@@ -31,7 +31,7 @@ from types import CodeType, ModuleType, TracebackType
 from typing import TYPE_CHECKING, Any
 
 from attnscope.errors import SourceError
-from attnscope.tracing.compiled import TRANSLATOR, hide_from_compiler
+from attnscope.tracing.compiled import found_by_others, hide
 from attnscope.tracing.lend import Relay, with_relay
 from attnscope.tracing.rewrite import Site, rewrite
 
@@ -343,23 +343,13 @@ class Finder:
         self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
         """As `importlib.abc.MetaPathFinder.find_spec`."""
-        if name != TRANSLATOR and not self.watching.may_watch(name):
+        if not self.watching.may_watch(name):
             return None
-        after = sys.meta_path[sys.meta_path.index(self) + 1 :]
-        specs = (each.find_spec(name, path, target) for each in after if hasattr(each, "find_spec"))
-        spec = next((spec for spec in specs if spec is not None), None)
+        spec = found_by_others(self, name, path, target)
         loader = spec.loader if spec is not None else None
         if type(loader) is not SourceFileLoader or spec is None or spec.origin is None:
             return spec
-        if name == TRANSLATOR:
-            execute = loader.exec_module
-
-            def exec_module(module: ModuleType) -> None:
-                execute(module)
-                hide_from_compiler(module, self.watching.is_compiled)
-
-            loader.exec_module = exec_module  # type: ignore[method-assign]
-        elif (code := self.watching.code(name, spec.origin)) is not None:
+        if (code := self.watching.code(name, spec.origin)) is not None:
             loader.get_code = lambda fullname: code  # type: ignore[method-assign]
         return spec
 
@@ -411,8 +401,7 @@ def _new_main() -> ModuleType:
 
 def _run(program: Callable[[], object], watching: Watching) -> int:
     sys.meta_path.insert(0, Finder(watching))
-    if TRANSLATOR in sys.modules:
-        hide_from_compiler(sys.modules[TRANSLATOR], watching.is_compiled)
+    hide(watching.is_compiled)
     try:
         program()
     except SystemExit as error:

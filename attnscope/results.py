@@ -275,3 +275,103 @@ class Scaling:
     seed: int
     rows: list[ScalingRow]
     findings: list[Finding] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Token:
+    """One position of a sequence that attends or is attended to.
+
+    Attributes:
+        text: as the tokenizer decodes it, a leading space included; `##` where a word goes on in BERT's way;
+            of a patch of a picture its row and column.
+        segment: 0; in a pair of texts, 1 for those of the second.
+        special: whether the tokenizer, or the model, added it: `[CLS]`, `</s>`.
+        generated: whether the model wrote it.
+    """
+
+    text: str
+    segment: int = 0
+    special: bool = False
+    generated: bool = False
+
+
+@dataclass(frozen=True)
+class Picture:
+    """What a vision model looked at.
+
+    Attributes:
+        rows, columns: how many patches; they are tokens in the order in which one reads.
+        first: how many tokens come before them, such as `[CLS]`.
+        png: the picture as the model got it, cut and scaled, as the bytes of a PNG file.
+    """
+
+    rows: int
+    columns: int
+    first: int
+    png: bytes = field(repr=False)
+
+
+@dataclass
+class AttentionMap:
+    """What one head looks at: the weights that each query gives to each key.
+
+    Attributes:
+        layer, head: counted from 0; `head` is a query head.
+        kv_head: the head of K and V that it reads: another number where they are shared.
+        attention: the weights after the softmax, `n_Q n_K`, numpy float32. Rows sum to 1,
+            or to less where a sink takes a part.
+    """
+
+    layer: int
+    head: int
+    kv_head: int
+    attention: Any = field(repr=False, compare=False)
+
+
+@dataclass
+class AttentionMaps:
+    """What several heads of one stack of a model look at, in one text or picture.
+
+    Attributes:
+        model: what the user called it.
+        stack: whose layers they are: `self` where a model has one stack; else `encoder`,
+            `decoder` or `cross` (the decoder's queries, the encoder's keys), `text` or `vision`.
+        n_layer, n_head, n_kv_head: how many the stack has.
+        query_tokens, key_tokens: the axes of every map.
+        maps: those that were asked for, by layer and then by head.
+        picture: what a vision model looked at.
+        checks: comparisons with the model's own maps.
+        notices: what else a reader should know: sentences.
+    """
+
+    model: str
+    stack: str
+    n_layer: int
+    n_head: int
+    n_kv_head: int
+    query_tokens: list[Token]
+    key_tokens: list[Token]
+    maps: list[AttentionMap]
+    picture: Picture | None = None
+    checks: list[Check] = field(default_factory=list)
+    notices: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Circuit:
+    """One product of a head's weights, as its singular values tell it.
+
+    Attributes:
+        name: `QK`: W_Qᵀ·W_K, which decides what a head looks at; `OV`: W_O·W_V, which decides
+            what it carries.
+        singular_values: those that can differ from 0, the largest first: at most d_head.
+        effective_rank: exp of the entropy of the singular values' shares (Roy and Vetterli 2007).
+        norm: Frobenius, √Σσ².
+        spectral_norm: the largest singular value.
+    """
+
+    name: str
+    singular_values: list[float]
+    effective_rank: float
+    norm: float
+    spectral_norm: float

@@ -1,0 +1,26 @@
+"""Tokens as people read them."""
+
+from __future__ import annotations
+
+import unicodedata
+
+NAMED = {"\n": "⏎", "\t": "⇥", " ": "␣", "": "∅"}
+"""What a token is shown as that would not be seen."""
+
+
+def label(text: str) -> str:
+    """A token's text on one line: no space before it, nothing invisible in it.
+
+    >>> label(" cat"), label("\\n"), label(" "), label("a\\x1b[1m")
+    ('cat', '⏎', '␣', 'a\\\\x1b[1m')
+    """
+    if len(text) > 1 and text[0] == " ":
+        text = text[1:]
+    if text in NAMED:
+        return NAMED[text]
+    return "".join(NAMED["\n"] if each == "\n" else _visible(each) for each in text)
+
+
+def _visible(character: str) -> str:
+    hidden = unicodedata.category(character) in ("Cc", "Cf", "Cs", "Zl", "Zp")
+    return character.encode("unicode_escape").decode() if hidden else character

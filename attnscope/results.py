@@ -201,6 +201,8 @@ class WeightSlice:
         head_shape: the shape of the head's part.
         dtype: as stored.
         stats: the head's part in six numbers.
+        transposed: whether the file stores a weight as `in out`, as GPT-2's Conv1D does: `shape`,
+            `axis`, `start` and `stop` are the file's, `head_shape` and `array` are turned to `out in`.
         array: the head's part (numpy; bfloat16 as its 16 raw bits).
     """
 
@@ -213,6 +215,7 @@ class WeightSlice:
     head_shape: tuple[int, ...]
     dtype: str
     stats: Stats
+    transposed: bool = False
     array: Any = field(default=None, repr=False, compare=False)
 
 
@@ -220,7 +223,9 @@ class WeightSlice:
 class HeadWeights:
     """The weights of one attention head of a checkpoint.
 
-    `n_layer`, `n_head`, `n_kv_head`, `d_feat` and `d_head` are the model's.
+    `n_layer`, `n_head`, `n_kv_head`, `d_feat` and `d_head` are those of the `stack`: `self` where the
+    model has one; else `encoder`, `decoder` or `cross`, `text` or `vision`. `head` is a query head; its
+    W_K and W_V are those of the key head that it reads. `circuits` are its products, where asked for.
     """
 
     model: str
@@ -232,7 +237,9 @@ class HeadWeights:
     d_feat: int
     d_head: int
     weights: list[WeightSlice]
+    stack: str = "self"
     checks: list[Check] = field(default_factory=list)
+    circuits: list[Circuit] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -282,8 +289,8 @@ class Token:
     """One position of a sequence that attends or is attended to.
 
     Attributes:
-        text: as the tokenizer decodes it, a leading space included; `##` where a word goes on in BERT's way;
-            of a patch of a picture its row and column.
+        text: as the tokenizer decodes it, a leading space included; `##` where a word goes on in
+            BERT's way; of a patch of a picture its row and column.
         segment: 0; in a pair of texts, 1 for those of the second.
         special: whether the tokenizer, or the model, added it: `[CLS]`, `</s>`.
         generated: whether the model wrote it.

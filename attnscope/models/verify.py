@@ -1,14 +1,16 @@
-"""Compares attnscope's own attention, given a checkpoint's weights, with the model itself."""
+"""Compares a checkpoint's weights, as attnscope reads them, with what the model itself computes."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections import defaultdict
+from contextlib import suppress
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from attnscope.errors import ModelError, first_line
+from attnscope.errors import ModelError
 from attnscope.models.checkpoint import Checkpoint
-from attnscope.models.layouts import PARTS, Located, locate
+from attnscope.models.layouts import PARTS, Layout, Stack, choose_stack, find_stacks
+from attnscope.models.loading import load_config, load_model, told_as_the_models_fault
 from attnscope.models.weights import Weights, open_weights
 from attnscope.results import Check, HeadWeights
 from attnscope.values import numbers
@@ -22,92 +24,153 @@ TEXTS = ("The cat sat on the mat because it was tired.", "Attention is all you n
 TOLERANCE = 1e-9
 """Both sides compute in float64, where rounding stays far below, and mistakes far above."""
 
+PLAIN = frozenset("albert bert camembert distilbert electra ernie rembert roberta xlm-roberta".split())
+"""The families whose attention is softmax(Q·Kᵀ/√d_head)·V and a mask of padding, as in `mha`: nothing is
+added to scores, capped, turned or normalised."""
+
+
+@dataclass
+class Seen:
+    """What one layer of the model computed.
+
+    Attributes:
+        stack: where the layer's modules are in the model, which may name them otherwise than its files.
+        modules: of each part, its module.
+        inputs, outputs: of each part, what its module was given and what it made of it.
+        attention: the layer's maps, where attnscope's own attention is to be compared with them.
+        mask: which keys are no padding; None: all.
+    """
+
+    stack: Stack
+    modules: dict[str, Any]
+    inputs: dict[str, torch.Tensor]
+    outputs: dict[str, torch.Tensor]
+    attention: torch.Tensor | None
+    mask: torch.Tensor | None
+
 
 def verify_head(checkpoint: Checkpoint, weights_of_head: HeadWeights) -> list[Check]:
-    """Run one layer twice on the model's real hidden states: as transformers, and as attnscope.
+    """Run the model in float64, and compare a head's weights with what its layer computes.
 
-    attnscope's `MultiHeadAttention` gets the weights and biases that were read from the
-    checkpoint's bytes, and the hidden states that reach the layer in the model. Its Q, K and
-    V projections, attention and output are compared with the model's own (transformers,
-    eager), and the head's eight slices with what the model's modules make of the same head.
+    The head's slices, as they were read from the checkpoint's bytes, get the hidden states that
+    reach the layer's projections, and are compared with the same head in what the model's own
+    modules (transformers, eager) make of them. Where attnscope's `MultiHeadAttention` can express
+    the family (`PLAIN`), the whole layer is compared too: its Q, K and V projections, attention
+    and output.
 
     Args:
         checkpoint: the model.
-        weights_of_head: the layer and the head, as `read_head` returned them.
+        weights_of_head: the stack, the layer and the head, as `read_head` returned them.
 
     Raises:
-        ModelError: the checkpoint cannot be read, transformers cannot run it, or it is a decoder.
+        ModelError: the checkpoint cannot be read, or transformers cannot run it.
     """
+    config = load_config(checkpoint)
+    plain = (
+        weights_of_head.stack == "self"
+        and config.model_type in PLAIN
+        and not getattr(config, "is_decoder", False)
+    )
+    seen = _run_model(checkpoint, config, weights_of_head, maps=plain)
+    whole = _check_layer(checkpoint, weights_of_head, seen) if plain else []
+    return whole + _check_slices(weights_of_head, seen)
+
+
+def _run_model(checkpoint: Checkpoint, config: Any, head: HeadWeights, *, maps: bool) -> Seen:
+    """What the model computes in one layer's attention; its maps too, if asked for."""
     import torch
 
-    from attnscope.attention.mha import MultiHeadAttention
-    from attnscope.tracing import trace_call
-
-    weights = open_weights(checkpoint)
-    located = locate(weights.names, checkpoint.name)
-    layer = weights_of_head.layer
-    theirs = _run_model(checkpoint, located, layer)
-
-    n_head, d_feat = weights_of_head.n_head, weights_of_head.d_feat
-    bias = any(slice_.name == "b_Q" for slice_ in weights_of_head.weights)
-    mha = MultiHeadAttention(d_feat=d_feat, n_head=n_head, bias=bias, dtype=torch.float64).eval()
-    mha.load_state_dict(_state(weights, located, layer))
-    x, mask = theirs["input"], theirs["mask"]
-    with torch.no_grad():
-        ours = trace_call(mha, x, x, x, mask, keep=True)
-
-    names = ("Q_feat", "K_feat", "V_feat", "attention", "x_rsh2", "x")
-    checks = [_check(name, ours[name].tensor, theirs[name]) for name in names]
-    return checks + _check_slices(weights_of_head, theirs)
-
-
-def _run_model(checkpoint: Checkpoint, located: Located, layer: int) -> dict[str, Any]:
-    """What the model computes in one layer's attention, under attnscope's names."""
-    import torch
-    from transformers import AutoModel
-    from transformers.utils import logging
-
-    logging.set_verbosity_error()
-    logging.disable_progress_bar()
-    if checkpoint.config().get("is_decoder"):
-        raise ModelError(
-            f"{checkpoint.name} is a decoder, which masks what comes later: --verify is for encoders.",
-            hint="leave out --verify",
+    model = load_model(checkpoint, config, dtype="float64", attention="eager")
+    with suppress(AttributeError, ValueError):  # it has no experts, or is of before they could be chosen
+        model.set_experts_implementation("eager")  # the fast ones do not know float64
+    stack = _stack_of(model, checkpoint, head)
+    number = stack.numbers[head.layer]
+    # Layers that share their weights are one module, which is called several times.
+    turn = sum(stack.numbers[layer] == number for layer in range(head.layer) if layer in stack.numbers)
+    modules = {part: model.get_submodule(stack.module(part, head.layer)) for part in PARTS}
+    calls: dict[str, list[tuple[torch.Tensor, torch.Tensor]]] = defaultdict(list)
+    hooks = [
+        module.register_forward_hook(
+            lambda _, inputs, output, part=part: calls[part].append((inputs[0], output))
         )
-    with _told_as_the_models_fault(checkpoint):
-        model = AutoModel.from_pretrained(
-            checkpoint.source, attn_implementation="eager", dtype=torch.float64
-        ).eval()
-    seen: dict[str, Any] = {}
-    for part, name in zip(PARTS, ("Q_feat", "K_feat", "V_feat", "x"), strict=True):
-
-        def remember(_: Any, inputs: Any, output: Any, name: str = name) -> None:
-            seen[name] = output
-            seen["input" if name == "Q_feat" else f"input of {name}"] = inputs[0]
-
-        with _told_as_the_models_fault(checkpoint):
-            model.get_submodule(located.module(part, layer)).register_forward_hook(remember)
-
-    batch = _tokens(checkpoint, model.config.vocab_size)
-    with torch.no_grad(), _told_as_the_models_fault(checkpoint):
-        outputs = model(**batch, output_attentions=True)
-        seen["attention"] = outputs.attentions[layer]
-        seen["x_rsh2"] = seen["input of x"]
-        seen["mask"] = batch["attention_mask"].bool()[:, None, None, :]
-        seen["W_O"] = model.get_submodule(located.module("O", layer))
-    return seen
-
-
-@contextmanager
-def _told_as_the_models_fault(checkpoint: Checkpoint) -> Iterator[None]:
-    """What transformers cannot load or run is the checkpoint's fault, whatever it raises."""
-    try:
-        yield
-    except Exception as error:
-        reason = first_line(error).rstrip(".")
+        for part, module in modules.items()
+    ]
+    with torch.no_grad(), told_as_the_models_fault(checkpoint):
+        batch, outputs = _call(model, checkpoint, stack, maps)
+    for hook in hooks:
+        hook.remove()
+    if any(len(calls[part]) <= turn for part in PARTS):
         raise ModelError(
-            f"transformers cannot run {checkpoint.name}, so there is nothing to compare with: {reason}."
-        ) from error
+            f"cannot verify {checkpoint.name}: {type(model).__name__} did not use"
+            f" {stack.module('Q', head.layer)} on the inputs that attnscope gave it."
+        )
+    mask = batch.get("attention_mask")
+    return Seen(
+        stack=stack,
+        modules=modules,
+        inputs={part: calls[part][turn][0] for part in PARTS},
+        outputs={part: calls[part][turn][1] for part in PARTS},
+        attention=outputs.attentions[head.layer] if maps else None,
+        mask=None if mask is None else mask.bool()[:, None, None, :],
+    )
+
+
+def _stack_of(model: Any, checkpoint: Checkpoint, head: HeadWeights) -> Stack:
+    """The stack in the loaded model: transformers may give modules other names than the files have."""
+    names = model.state_dict().keys()
+    stacks = find_stacks(names, checkpoint.config(), f"the loaded {type(model).__name__}")
+    stack = choose_stack(stacks, head.stack, f"the loaded {type(model).__name__}")
+    if head.layer not in stack.numbers:
+        raise ModelError(
+            f"transformers cannot run {checkpoint.name}: its {type(model).__name__} has {stack.n_layer}"
+            f" layers, the checkpoint {head.n_layer}."
+        )
+    return stack
+
+
+TOWERS = {"vision": ("get_image_features", "pixel_values"), "text": ("get_text_features", "input_ids")}
+"""What runs one tower of a model that has several, if it has such a method, and what it is given."""
+
+
+def _call(model: Any, checkpoint: Checkpoint, stack: Stack, maps: bool) -> tuple[dict[str, Any], Any]:
+    """Run the model, or the tower that the stack is in; its inputs and its outputs."""
+    method, main = TOWERS.get(stack.name, ("forward", model.main_input_name))
+    batch = _inputs(main, model.config, checkpoint)
+    options = {"output_attentions": True} if maps else {}
+    return batch, getattr(model, method, model)(**batch, **options)
+
+
+def _inputs(main: str, config: Any, checkpoint: Checkpoint) -> dict[str, Any]:
+    """Something to read, to look at or to hear, of the sizes that the model's configuration says.
+
+    Args:
+        main: what the model calls its input.
+        config: the model's.
+        checkpoint: where its tokenizer is.
+    """
+    batch: dict[str, Any] = {}
+    if main == "input_ids":
+        batch = _tokens(checkpoint, config.get_text_config().vocab_size)
+    elif main == "pixel_values":
+        vision = getattr(config, "vision_config", None) or getattr(config, "encoder", None) or config
+        size = vision.image_size
+        height, width = (size, size) if isinstance(size, int) else size
+        batch[main] = _drawn(2, getattr(vision, "num_channels", 3), height, width)
+    elif main == "input_features":
+        batch[main] = _drawn(2, config.num_mel_bins, 2 * config.max_source_positions)
+    else:
+        batch[main] = _drawn(2, 4000)  # samples of sound
+    if config.is_encoder_decoder:
+        batch["decoder_input_ids"] = _tokens(checkpoint, config.get_text_config().vocab_size)[
+            "input_ids"
+        ]
+    return batch
+
+
+def _drawn(*shape: int) -> torch.Tensor:
+    import torch
+
+    return torch.randn(shape, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
 
 
 def _tokens(checkpoint: Checkpoint, n_vocab: int) -> dict[str, torch.Tensor]:
@@ -121,15 +184,44 @@ def _tokens(checkpoint: Checkpoint, n_vocab: int) -> dict[str, torch.Tensor]:
         ids = batch["input_ids"]
         if len(ids.unique()) > len(TEXTS[1].split()) and int(ids.max()) < n_vocab:
             return batch
-    except (OSError, ValueError, KeyError):
-        pass  # no tokenizer, or none that knows the words, as above: then any tokens will do
+    except Exception:
+        pass  # none, or none that loads or knows the words, as above: then any tokens will do
     drawn = torch.randint(n_vocab, (2, 12), generator=torch.Generator().manual_seed(0))
     mask = torch.ones_like(drawn)
     mask[1, 7:] = 0
     return {"input_ids": drawn, "attention_mask": mask}
 
 
-def _state(weights: Weights, located: Located, layer: int) -> dict[str, torch.Tensor]:
+def _check_layer(checkpoint: Checkpoint, head: HeadWeights, seen: Seen) -> list[Check]:
+    """Our own attention with the checkpoint's weights, against the model's whole layer."""
+    import torch
+
+    from attnscope.attention.mha import MultiHeadAttention
+    from attnscope.tracing import trace_call
+
+    assert seen.attention is not None
+    weights = open_weights(checkpoint)
+    stack = choose_stack(
+        find_stacks(weights.names, checkpoint.config(), checkpoint.name), head.stack, checkpoint.name
+    )
+    bias = any(slice_.name == "b_Q" for slice_ in head.weights)
+    mha = MultiHeadAttention(
+        d_feat=head.d_feat, n_head=head.n_head, bias=bias, dtype=torch.float64
+    ).eval()
+    mha.load_state_dict(_state(weights, stack, head.layer))
+    x = seen.inputs["Q"]
+    with torch.no_grad():
+        ours = trace_call(mha, x, x, x, seen.mask, keep=True)
+    theirs = {
+        **{f"{part}_feat": seen.outputs[part] for part in ("Q", "K", "V")},
+        "attention": seen.attention,
+        "x_rsh2": seen.inputs["O"],
+        "x": seen.outputs["O"],
+    }
+    return [_check(name, ours[name].tensor, theirs[name]) for name in theirs]
+
+
+def _state(weights: Weights, stack: Stack, layer: int) -> dict[str, torch.Tensor]:
     """The layer's weights, read from the checkpoint's bytes, as our module names them."""
     import torch
 
@@ -137,34 +229,44 @@ def _state(weights: Weights, located: Located, layer: int) -> dict[str, torch.Te
     names = set(weights.names)
     for part in PARTS:
         for kind in ("weight", "bias"):
-            tensor = located.tensor(part, layer, kind)
+            tensor = stack.tensor(part, layer, kind)
             if tensor in names:
                 values = numbers(*weights.read(tensor))
                 state[f"W_{part}.{kind}"] = torch.tensor(values, dtype=torch.float64)
     return state
 
 
-def _check_slices(weights_of_head: HeadWeights, theirs: dict[str, Any]) -> list[Check]:
+def _check_slices(head: HeadWeights, seen: Seen) -> list[Check]:
     """Each slice, applied by itself, against the same head in the model's own tensors."""
     import torch
 
     slices = {
-        s.name: torch.tensor(numbers(s.array, s.dtype), dtype=torch.float64)
-        for s in weights_of_head.weights
+        slice_.name: torch.tensor(numbers(slice_.array, slice_.dtype), dtype=torch.float64)
+        for slice_ in head.weights
     }
-    d_head, head = weights_of_head.d_head, weights_of_head.head
-    columns = slice(head * d_head, (head + 1) * d_head)
     checks = []
     with torch.no_grad():
         for part in ("Q", "K", "V"):
-            made = theirs["input"] @ slices[f"W_{part}"].mT + slices.get(f"b_{part}", 0)
-            checks.append(_check(f"W_{part}, b_{part}", made, theirs[f"{part}_feat"][..., columns]))
+            made = seen.inputs[part] @ slices[f"W_{part}"].mT + slices.get(f"b_{part}", 0)
+            own = _columns(seen.stack.layout, part, head)
+            checks.append(_check(_names(part, slices), made, seen.outputs[part][..., own]))
         # What this head alone adds to the output: the model's own W_O, the other heads silent.
-        alone = torch.zeros_like(theirs["x_rsh2"])
-        alone[..., columns] = theirs["x_rsh2"][..., columns]
-        made = alone[..., columns] @ slices["W_O"].mT + slices.get("b_O", 0)
-        checks.append(_check("W_O, b_O", made, theirs["W_O"](alone)))
+        own, x = _columns(seen.stack.layout, "O", head), seen.inputs["O"]
+        alone = torch.zeros_like(x)
+        alone[..., own] = x[..., own]
+        made = alone[..., own] @ slices["W_O"].mT + slices.get("b_O", 0)
+        checks.append(_check(_names("O", slices), made, seen.modules["O"](alone)))
     return checks
+
+
+def _columns(layout: Layout, part: str, head: HeadWeights) -> slice:
+    """Which columns of what a module makes (of what W_O takes in) are the head's."""
+    start = layout.packing.slot(part, head.head, head.n_head, head.n_kv_head) * head.d_head
+    return slice(start, start + head.d_head)
+
+
+def _names(part: str, slices: dict[str, torch.Tensor]) -> str:
+    return ", ".join(name for name in (f"W_{part}", f"b_{part}") if name in slices)
 
 
 def _check(name: str, ours: torch.Tensor, theirs: torch.Tensor) -> Check:

@@ -11,19 +11,29 @@ from attnscope.views.text import number_text
 def heading(result: Trace | HeadWeights) -> list[str]:
     """A title, and below it the sizes, and what else decides the numbers."""
     if isinstance(result, HeadWeights):
-        dtypes = "/".join(sorted({slice_.dtype for slice_ in result.weights}))
-        return [
-            f"{result.model} · layer {result.layer} of {result.n_layer}"
-            f" · head {result.head} of {result.n_head}",
-            f"n_head {result.n_head} · d_feat {result.d_feat} · d_head {result.d_head} · {dtypes}",
-            f"tensors under {common_prefix(result)}",
-        ]
+        return _of_head(result)
     sizes = " · ".join(f"{axis} {size}" for axis, size in result.sizes.items())
     parts = [*_options(result), result.dtype or "", result.device or ""]
     parts += [f"seed {result.seed}"] if result.seed is not None else []
     title = result.title if result.device else f"{result.title}  (dry run: nothing was computed)"
     lines = [title, sizes, " · ".join(part for part in parts if part)]
     return [line for line in lines if line]
+
+
+def _of_head(head: HeadWeights) -> list[str]:
+    """Which head it is, the model's sizes, and where its tensors are."""
+    dtypes = "/".join(sorted({slice_.dtype for slice_ in head.weights}))
+    name = head.model if head.stack == "self" else f"{head.model} · {head.stack} attention"
+    title = f"{name} · layer {head.layer} of {head.n_layer} · head {head.head} of {head.n_head}"
+    sizes = f"n_head {head.n_head} · d_feat {head.d_feat} · d_head {head.d_head} · {dtypes}"
+    if head.n_kv_head != head.n_head:
+        kv_head = head.head // (head.n_head // head.n_kv_head)
+        title += f" · K,V head {kv_head} of {head.n_kv_head}"
+        sizes = sizes.replace(" · ", f" · n_kv_head {head.n_kv_head} · ", 1)
+    lines = [title, sizes, f"tensors under {common_prefix(head)}"]
+    if any(slice_.transposed for slice_ in head.weights):
+        lines.append("weights are stored as in × out, and shown as out × in")
+    return lines
 
 
 PHRASES = {

@@ -1,7 +1,11 @@
 """A head's slices against the parameters of the model that transformers loads."""
 
+import json
+
+import numpy as np
 import pytest
 import torch
+from models.families import save
 from transformers import BertModel
 
 from attnscope.errors import ModelError
@@ -100,3 +104,117 @@ def test_a_config_that_does_not_fit_is_refused(small_bert, config, message):
     with pytest.raises(ModelError) as caught:
         read_head(str(folder))
     assert message in caught.value.message
+
+
+def saved(family, tmp_path, **config):
+    """The folder of a small model, whose config.json says what is told here; None: nothing of it."""
+    save(family, tmp_path)
+    path = tmp_path / "config.json"
+    said = json.loads(path.read_text()) | config
+    path.write_text(json.dumps({key: value for key, value in said.items() if value is not None}))
+    return str(tmp_path)
+
+
+def test_where_slices_lie_is_told_of_the_file_and_their_shapes_of_the_head(tmp_path):
+    facts = {
+        s.name: (s.shape, s.axis, s.start, s.stop, s.head_shape, s.transposed)
+        for s in read_head(saved("gpt2", tmp_path), head=2).weights
+    }
+    assert facts["W_Q"] == ((24, 72), 1, 16, 24, (8, 24), True)
+    assert facts["W_V"] == ((24, 72), 1, 64, 72, (8, 24), True)
+    assert facts["W_O"] == ((24, 24), 0, 16, 24, (24, 8), True)
+    assert facts["b_K"] == ((72,), 0, 40, 48, (8,), False)
+    assert facts["b_O"] == ((24,), None, 0, 24, (24,), False)
+
+
+def test_query_heads_are_given_the_key_head_that_they_share(tmp_path):
+    folder = saved("qwen2", tmp_path)
+    starts = [{s.name: s.start for s in read_head(folder, head=head).weights} for head in (2, 3)]
+    assert [start["W_Q"] for start in starts] == [16, 24]
+    assert [start["W_K"] for start in starts] == [
+        0,
+        8,
+    ]  # 6 heads share 2: 0 to 2 the first, 3 to 5 the second
+    assert [start["b_V"] for start in starts] == [0, 8]
+
+
+def test_a_bias_that_is_missing_is_left_out(tmp_path):
+    head = read_head(saved("whisper", tmp_path), stack="cross", layer=2)
+    assert [s.name for s in head.weights] == ["W_Q", "W_K", "W_V", "W_O", "b_Q", "b_V", "b_O"]
+    assert head.stack == "cross"
+
+
+def test_only_the_heads_bytes_are_mapped(tmp_path):
+    for piece in read_head(saved("gpt_neox", tmp_path), head=1).weights:
+        assert isinstance(piece.array, np.memmap)
+        assert piece.array.base is not None
+        assert piece.array.nbytes == 8 * np.prod(piece.head_shape)
+
+
+def test_a_stack_that_is_not_there_is_refused(tmp_path):
+    folder = saved("t5", tmp_path)
+    with pytest.raises(ModelError) as caught:
+        read_head(folder, stack="vision")
+    assert (
+        caught.value.message
+        == f"there is no stack 'vision' in {folder}: it has encoder, decoder and cross."
+    )
+    assert caught.value.hint == "--stack encoder"
+
+
+def test_each_stack_has_its_own_layers_and_heads(tmp_path):
+    folder = saved("bart", tmp_path)
+    with pytest.raises(ModelError, match=r"there is no layer 2 in .*: it has layers 0 to 1\."):
+        read_head(folder, layer=2)
+    assert read_head(folder, layer=2, head=3, stack="decoder").n_head == 4
+    with pytest.raises(ModelError, match=r"there is no head 3 in .*: it has heads 0 to 2\."):
+        read_head(folder, head=3)
+
+
+@pytest.mark.parametrize(
+    ("family", "layer", "message", "hint"),
+    [
+        (
+            "jamba",
+            0,
+            "layer 0 of {} has no attention: layers 1 and 3 of its 4 have it.",
+            "--layer 1",
+        ),
+        (
+            "lfm2",
+            2,
+            "layer 2 of {} has no attention: layers 1 and 3 of its 4 have it.",
+            "--layer 1",
+        ),
+        (
+            "qwen3_next",
+            1,
+            "layer 1 of {} has no attention: layer 3 of its 4 has it.",
+            "--layer 3",
+        ),
+    ],
+)
+def test_a_layer_without_attention_is_told_with_those_that_have_it(
+    tmp_path, family, layer, message, hint
+):
+    folder = saved(family, tmp_path)
+    with pytest.raises(ModelError) as caught:
+        read_head(folder, layer=layer)
+    assert caught.value.message == message.format(folder)
+    assert caught.value.hint == hint
+
+
+def test_a_number_of_heads_that_the_config_leaves_out_is_the_familys_own(tmp_path):
+    folder = saved("bert", tmp_path, num_attention_heads=None)
+    assert read_head(folder).n_head == 12
+
+
+def test_it_is_left_out_of_a_part_of_the_config_too(tmp_path):
+    folder = saved("clip", tmp_path, text_config={"model_type": "clip_text_model"})
+    assert (read_head(folder).n_head, read_head(folder, stack="vision").n_head) == (8, 5)
+
+
+def test_a_matrix_packed_in_another_way_is_refused(tmp_path):
+    folder = saved("gpt2", tmp_path, model_type="gpt_bigcode")
+    with pytest.raises(ModelError, match=r"h.0.attn.c_attn.weight of .* has the shape \(24, 72\)"):
+        read_head(folder)

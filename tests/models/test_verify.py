@@ -5,11 +5,14 @@ import json
 
 import pytest
 import torch
+from models.families import FAMILIES, save
 
 from attnscope.errors import ModelError
 from attnscope.models.checkpoint import Checkpoint, find_checkpoint
 from attnscope.models.head import read_head
-from attnscope.models.verify import verify_head
+from attnscope.models.layouts import find_stacks
+from attnscope.models.verify import PLAIN, verify_head
+from attnscope.models.weights import open_weights
 
 
 @pytest.mark.parametrize("layer", range(6))
@@ -53,19 +56,55 @@ def test_a_model_that_transformers_cannot_run_is_told(small_bert, key, value):
     config = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps({**config, key: value}))
     checkpoint = Checkpoint("small", folder)
-    with pytest.raises(
-        ModelError, match="transformers cannot run small, so there is nothing to compare with"
-    ):
+    with pytest.raises(ModelError, match="transformers cannot run small: "):
         verify_head(checkpoint, read_head(checkpoint, layer=1))
 
 
-def test_a_decoder_is_refused_because_it_masks_what_comes_later(small_bert):
+def test_of_a_decoder_only_the_slices_are_compared_because_it_masks_what_comes_later(small_bert):
     folder, _ = small_bert()
     config = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps({**config, "is_decoder": True}))
     checkpoint = Checkpoint("small", folder)
-    with pytest.raises(ModelError, match="is a decoder"):
-        verify_head(checkpoint, read_head(checkpoint))
+    checks = verify_head(checkpoint, read_head(checkpoint))
+    assert [check.name for check in checks] == ["W_Q, b_Q", "W_K, b_K", "W_V, b_V", "W_O, b_O"]
+    assert all(check.ok for check in checks)
+
+
+@pytest.mark.parametrize("family", [family for family in FAMILIES if family != "bert decoder"])
+def test_every_family_holds_in_every_stack(tmp_path, family):
+    save(family, tmp_path)
+    checkpoint = Checkpoint(family, tmp_path)
+    weights = open_weights(checkpoint)
+    for stack in find_stacks(weights.names, checkpoint.config(), family):
+        head = read_head(checkpoint, layer=max(stack.numbers), head=2, stack=stack.name)
+        checks = verify_head(checkpoint, head)
+        assert all(check.ok for check in checks), stack.name
+        plain = 6 if family in PLAIN else 0
+        assert len(checks) == plain + 4
+        slices = [check.name for check in checks[plain:]]
+        assert [name for each in slices for name in each.split(", ")] == sorted(
+            (piece.name for piece in head.weights), key=lambda name: ("QKVO".index(name[-1]), name)
+        )
+
+
+@pytest.mark.parametrize("family", ["gpt2", "llama", "gpt_neox", "phi3", "t5", "qwen3_next"])
+def test_another_heads_slices_fail(tmp_path, family):
+    save(family, tmp_path)
+    checkpoint = Checkpoint(family, tmp_path)
+    layer = 3 if family == "qwen3_next" else 1
+    head = read_head(checkpoint, layer=layer, head=0)
+    other = read_head(checkpoint, layer=layer, head=head.n_head - 1)
+    mistaken = dataclasses.replace(head, weights=other.weights)
+    assert [check.ok for check in verify_head(checkpoint, mistaken)] == [False] * 4
+
+
+def test_attention_that_attnscope_cannot_make_run_is_told(tmp_path):
+    save("bert decoder", tmp_path)
+    checkpoint = Checkpoint("decoder", tmp_path)
+    with pytest.raises(
+        ModelError, match=r"cannot verify decoder: BertModel did not use encoder\.layer\.0\.cross"
+    ):
+        verify_head(checkpoint, read_head(checkpoint, stack="cross"))
 
 
 def test_weights_that_are_nan_fail_and_are_told_in_json(small_bert, attnscope):

@@ -1,0 +1,746 @@
+// What one looks at, and how one gets there. Text is only ever set as text: no token can become markup.
+
+const by = (id) => document.getElementById(id);
+const data = JSON.parse(by("data").textContent);
+const page = {
+  stack: 0, // what stands in the address: stack, layer, head, view, query, texts, special
+  layer: 0,
+  head: 0,
+  view: "map",
+  query: null,
+  texts: "all",
+  special: true,
+  scale: "root", // how it is looked at: scale, top, zoom, theme
+  top: "strongest",
+  zoom: 1,
+  theme: null,
+};
+const looks = { map: new MapLook(), lines: new LinesLook(), picture: new PictureLook() };
+const VIEWS = Object.keys(looks);
+const STRONGEST = 10;
+const ROOM_FOR_WEIGHTS = 2 ** 24; // so many unpacked weights are kept: 64 MiB
+
+let unpacked = new Recent(1);
+let scene = null;
+let asked = 0; // counts heads asked for, so that a slow answer does not replace a later one
+
+// ---- what there is
+
+const stackNow = () => data.stacks[page.stack];
+const keyTokensOf = (stack) => stack.keys ?? stack.queries;
+const headIn = (stack, layer, head) => stack.heads.find((each) => each.layer === layer && each.head === head);
+const segmentOf = (token) => token.segment ?? 0;
+const named = (segment) => "AB"[segment] ?? String(segment + 1);
+const sorted = (numbers) => [...new Set(numbers)].sort((a, b) => a - b);
+
+/** The blocks of a pair of texts: from which text the queries are, and from which the keys. */
+function blocksOf(stack) {
+  const [from, to] = [stack.queries, keyTokensOf(stack)].map((tokens) => sorted(tokens.map(segmentOf)));
+  if (from.length * to.length < 2) return [];
+  return from.flatMap((query) => to.map((key) => ({ name: `${named(query)}→${named(key)}`, query, key })));
+}
+
+/** Which queries or keys are shown. */
+function shown(tokens, segment) {
+  return [...tokens.keys()].filter(
+    (i) => (page.special || !tokens[i].special) && (segment === undefined || segmentOf(tokens[i]) === segment),
+  );
+}
+
+// ---- the address
+
+function addressOf() {
+  const parts = new URLSearchParams();
+  if (data.stacks.length > 1) parts.set("stack", stackNow().name);
+  parts.set("layer", page.layer);
+  parts.set("head", page.head);
+  if (page.view !== "map") parts.set("view", page.view);
+  if (page.query !== null) parts.set("query", page.query);
+  if (page.texts !== "all") parts.set("texts", page.texts);
+  if (!page.special) parts.set("special", "off");
+  return `#${parts}`;
+}
+
+function readAddress() {
+  const parts = new URLSearchParams(location.hash.slice(1));
+  const number = (name) => (/^\d{1,9}$/.test(parts.get(name) ?? "") ? Number(parts.get(name)) : null);
+  const named = data.stacks.findIndex((stack) => stack.name === parts.get("stack"));
+  const first = data.stacks.findIndex((stack) => headIn(stack, data.first.layer, data.first.head));
+  page.stack = named >= 0 ? named : Math.max(0, first);
+  page.layer = number("layer") ?? data.first.layer;
+  page.head = number("head") ?? data.first.head;
+  page.view = parts.get("view") ?? "map";
+  page.query = number("query");
+  page.texts = parts.get("texts") ?? "all";
+  page.special = parts.get("special") !== "off";
+  setRight();
+}
+
+/** Replaces what there is not by what there is. */
+function setRight() {
+  const stack = stackNow();
+  if (!headIn(stack, page.layer, page.head)) ({ layer: page.layer, head: page.head } = stack.heads[0]);
+  if (!VIEWS.includes(page.view) || (page.view === "picture" && !stack.picture)) page.view = "map";
+  if (!blocksOf(stack).some((block) => block.name === page.texts)) page.texts = "all";
+  if (page.query !== null && !shown(stack.queries, blockNow().query).includes(page.query)) page.query = null;
+}
+
+const blockNow = () => blocksOf(stackNow()).find((block) => block.name === page.texts) ?? {};
+
+/** Goes to another stack, head, view or query. What arrows do replaces the last step of the history. */
+function go(changes, { replace = false } = {}) {
+  Object.assign(page, changes);
+  setRight();
+  const address = addressOf();
+  if (address !== location.hash) {
+    if (replace) location.replace(address);
+    else location.hash = address;
+  }
+  return show();
+}
+
+// ---- showing
+
+async function show() {
+  const turn = ++asked;
+  showStack();
+  showHead();
+  const stack = stackNow();
+  const index = stack.heads.indexOf(headIn(stack, page.layer, page.head));
+  try {
+    const name = `${page.stack}-${index}`;
+    const [weights, image] = await Promise.all([unpacked.get(name, () => weightsOf(name)), imageOf(stack)]);
+    if (turn !== asked) return;
+    const cursor = scene?.view === page.view ? scene.cursor : null;
+    scene = sceneOf(stack, weights, image);
+    showScene();
+    keepCursor(cursor);
+    by("plot").dataset.shown = [stack.name, page.layer, page.head, page.view].join(" ");
+  } catch (error) {
+    by("failure").textContent = `This browser cannot unpack the weights: ${error.message}`;
+    by("failure").hidden = false;
+    throw error;
+  }
+}
+
+function weightsOf(name) {
+  const stack = stackNow();
+  const text = by(`weights-${name}`).textContent;
+  return unpack(text, stack.queries.length, keyTokensOf(stack).length, data.coding);
+}
+
+async function imageOf(stack) {
+  if (!stack.picture) return null;
+  if (!stack.picture.image) {
+    const image = new Image();
+    image.src = stack.picture.url;
+    await image.decode();
+    stack.picture.image = image;
+  }
+  return stack.picture.image;
+}
+
+/** All that a look needs to know. */
+function sceneOf(stack, weights, image) {
+  const block = blockNow();
+  return {
+    view: page.view,
+    weights,
+    image,
+    picture: stack.picture,
+    sameAxis: stack.keys === null,
+    queryTokens: stack.queries,
+    keyTokens: keyTokensOf(stack),
+    queries: shown(stack.queries, block.query),
+    keys: shown(keyTokensOf(stack), block.key),
+    chosen: { query: page.query, key: null },
+    cursor: { query: null, key: null },
+    found: foundIn(stack),
+    root: page.scale === "root",
+    top: 1,
+  };
+}
+
+let stackShown = null;
+
+function showStack() {
+  const stack = stackNow();
+  if (stackShown !== page.stack) {
+    stackShown = page.stack;
+    const size = stack.queries.length * keyTokensOf(stack).length;
+    unpacked = new Recent(Math.max(2, Math.min(64, Math.floor(ROOM_FOR_WEIGHTS / Math.max(1, size)))));
+    for (const part of document.querySelectorAll("[data-stack]")) part.hidden = Number(part.dataset.stack) !== page.stack;
+    by("picture-choice").hidden = !stack.picture;
+    const tokens = [...stack.queries, ...keyTokensOf(stack)];
+    by("special-choice").hidden = by("mark-special").hidden = !tokens.some((token) => token.special);
+    by("mark-generated").hidden = !tokens.some((token) => token.generated);
+    by("marks").hidden = by("mark-special").hidden && by("mark-generated").hidden;
+    makeHeads(stack);
+    makeBlocks(stack);
+  }
+  choose("stack", page.stack);
+  choose("view", page.view);
+  choose("texts", page.texts);
+  choose("scale", page.scale);
+  choose("top", page.top);
+  by("special").checked = page.special;
+  by("zoom").hidden = page.view !== "map";
+}
+
+function choose(name, value) {
+  for (const input of document.querySelectorAll(`input[name="${name}"]`)) input.checked = input.value === String(value);
+}
+
+function makeBlocks(stack) {
+  const blocks = blocksOf(stack);
+  const choices = ["all", ...blocks.map((block) => block.name)].map((name) => {
+    const input = element("input", { type: "radio", name: "texts", value: name });
+    return element("label", {}, input, element("span", {}, name === "all" ? "All" : name));
+  });
+  by("blocks").replaceChildren(element("legend", {}, "Texts"), ...choices);
+  by("blocks").hidden = blocks.length === 0;
+}
+
+/** An element with attributes, and children that are elements or text. */
+function element(tag, attributes, ...children) {
+  const made = document.createElement(tag);
+  for (const [name, value] of Object.entries(attributes)) made.setAttribute(name, value);
+  made.append(...children);
+  return made;
+}
+
+// ---- all heads
+
+const cells = new Map(); // "layer head" → its cell in the overview
+
+function makeHeads(stack) {
+  const layers = sorted(stack.heads.map((each) => each.layer));
+  const heads = sorted(stack.heads.map((each) => each.head));
+  cells.clear();
+  const titles = heads.map((head) => element("div", { role: "columnheader", "aria-label": `head ${head}` }, String(head)));
+  const rows = layers.map((layer) => {
+    const title = element("div", { role: "rowheader", "aria-label": `layer ${layer}` }, String(layer));
+    return element("div", { role: "row" }, title, ...heads.map((head) => makeCell(stack, layer, head)));
+  });
+  const corner = element("div", { role: "columnheader", "aria-label": "layer" });
+  by("heads").replaceChildren(element("div", { role: "row" }, corner, ...titles), ...rows);
+  by("heads").style.setProperty("--columns", heads.length);
+  paintHeads();
+}
+
+function makeCell(stack, layer, head) {
+  const each = headIn(stack, layer, head);
+  if (!each) return element("div", { role: "gridcell", "aria-disabled": "true", "aria-label": "not in this page" });
+  const { rows, columns } = each.small;
+  const canvas = element("canvas", { width: columns, height: rows, "aria-hidden": "true" });
+  const name = nameOf(stack, each);
+  const cell = element("div", { role: "gridcell", "aria-label": name, title: name, tabindex: "-1" }, canvas);
+  cell.addEventListener("click", () => go({ layer, head }));
+  cells.set(`${layer} ${head}`, cell);
+  return cell;
+}
+
+function nameOf(stack, each) {
+  const name = `Layer ${each.layer}, head ${each.head}`;
+  return stack.shared ? `${name} · K,V head ${each.kvHead}` : name;
+}
+
+function paintHeads() {
+  const colours = palette(isDark());
+  const stack = stackNow();
+  for (const each of stack.heads) {
+    each.small.bytes ??= bytesOf(each.small.roots);
+    const { rows, columns, bytes } = each.small;
+    const image = new ImageData(columns, rows);
+    bytes.forEach((root, i) => image.data.set([...colours[root], 255], 4 * i));
+    const canvas = cells.get(`${each.layer} ${each.head}`).firstChild;
+    canvas.getContext("2d").putImageData(image, 0, 0);
+  }
+}
+
+function showHead() {
+  const stack = stackNow();
+  by("heading").textContent = nameOf(stack, headIn(stack, page.layer, page.head));
+  for (const [name, cell] of cells) {
+    const here = name === `${page.layer} ${page.head}`;
+    cell.setAttribute("aria-selected", String(here));
+    cell.tabIndex = here ? 0 : -1;
+  }
+}
+
+/** The arrows' way through the overview: to the next head that there is, in that direction. */
+function neighbour(across, down) {
+  const { heads } = stackNow();
+  const ahead = heads.filter((each) =>
+    across
+      ? each.layer === page.layer && Math.sign(each.head - page.head) === across
+      : each.head === page.head && Math.sign(each.layer - page.layer) === down,
+  );
+  return across + down > 0 ? ahead[0] : ahead.at(-1);
+}
+
+function goTo(each, options) {
+  if (!each) return;
+  go({ layer: each.layer, head: each.head }, options);
+  say(nameOf(stackNow(), each));
+}
+
+function onHeadsKey(event) {
+  const { heads } = stackNow();
+  const row = heads.filter((each) => each.layer === page.layer);
+  const ways = {
+    ArrowLeft: () => neighbour(-1, 0),
+    ArrowRight: () => neighbour(1, 0),
+    ArrowUp: () => neighbour(0, -1),
+    ArrowDown: () => neighbour(0, 1),
+    Home: () => row[0],
+    End: () => row.at(-1),
+    Enter: () => headIn(stackNow(), page.layer, page.head),
+  };
+  if (!ways[event.key]) return;
+  event.preventDefault();
+  goTo(ways[event.key](), { replace: true });
+  cells.get(`${page.layer} ${page.head}`).focus();
+}
+
+// ---- the large plot
+
+const canvas = by("canvas");
+const context = canvas.getContext("2d");
+const look = () => looks[page.view];
+
+function showScene() {
+  paintScene();
+  showStrongest();
+  showFound();
+}
+
+/** Lays out and paints what is looked at: after it has changed, or the room for it. */
+function paintScene() {
+  if (!scene) return;
+  const plot = by("plot");
+  Object.assign(scene, coloursNow());
+  const empty = scene.queries.length === 0 || scene.keys.length === 0;
+  by("top").textContent = "";
+  if (!empty) {
+    const tallest = parseFloat(getComputedStyle(plot).maxHeight);
+    const room = { width: plot.clientWidth, height: tallest, density: devicePixelRatio };
+    scene.top = page.top === "one" ? 1 : look().strongest(scene);
+    look().layout(context, scene, room, page.zoom);
+    by("space").style.width = `${look().width}px`;
+    by("space").style.height = plot.style.height = `${Math.ceil(look().height)}px`;
+    by("top").textContent = page.top === "one" ? "1" : scene.weights.text(scene.top);
+    paintRamp();
+  }
+  scene.empty = empty;
+  paint();
+}
+
+function isDark() {
+  return (page.theme ?? (matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light")) === "dark";
+}
+
+/** The colours of the style, for the canvas. */
+function coloursNow() {
+  const probe = by("said");
+  const colour = (name) => {
+    probe.style.color = `var(--${name})`;
+    return getComputedStyle(probe).color;
+  };
+  const names = ["ground", "line", "ink", "soft", "faint", "accent", "found", "written", "cursor"];
+  const colours = Object.fromEntries(names.map((name) => [name, colour(name)]));
+  colours.foundInk = colour("found-ink");
+  colours.foundBand = colour("found-band");
+  colours.missing = colour("missing").match(/\d+/g).slice(0, 3).map(Number);
+  probe.style.color = "";
+  return { colours, palette: palette(isDark()), lineShade: 190, veil: [20, 115, 255] };
+}
+
+let drawn = { width: 0, height: 0 };
+
+function paint() {
+  const plot = by("plot");
+  const [width, height, density] = [plot.clientWidth, plot.clientHeight, devicePixelRatio];
+  if (drawn.width !== width * density || drawn.height !== height * density) {
+    drawn = { width: width * density, height: height * density };
+    canvas.width = Math.round(drawn.width);
+    canvas.height = Math.round(drawn.height);
+    canvas.style.width = `${width}px`;
+    canvas.style.height = `${height}px`;
+  }
+  context.setTransform(density, 0, 0, density, 0, 0);
+  context.fillStyle = scene.colours.ground;
+  context.fillRect(0, 0, width, height);
+  if (!scene.empty) return look().paint(context, scene, windowNow());
+  context.fillStyle = scene.colours.soft;
+  context.font = `14px ${FONT}`;
+  context.textAlign = "center";
+  context.fillText("No tokens are left to show.", width / 2, height / 2);
+}
+
+/** What part of the plot one sees. */
+function windowNow() {
+  const plot = by("plot");
+  return {
+    x: plot.scrollLeft,
+    y: plot.scrollTop,
+    width: plot.clientWidth,
+    height: plot.clientHeight,
+    density: devicePixelRatio,
+  };
+}
+
+let frame = 0;
+
+/** Paints once before the next frame, however often it is asked for. */
+function paintSoon() {
+  frame ||= requestAnimationFrame(() => {
+    frame = 0;
+    if (scene) paint();
+  });
+}
+
+/** The legend: from 0 at the left to full colour at the right, in equal steps of weight. */
+function paintRamp() {
+  const ramp = by("ramp").getContext("2d");
+  for (let x = 0; x < 256; x++) {
+    const shade = shadeOf({ top: 1, root: scene.root }, x / 255);
+    ramp.fillStyle = cssOf(scene.palette[0]);
+    ramp.fillRect(x, 0, 1, 1);
+    ramp.fillStyle = page.view === "picture" ? cssOf(scene.veil, (VEIL * shade) / 255) : cssOf(scene.palette[shade]);
+    ramp.fillRect(x, 0, 1, 1);
+  }
+}
+
+// ---- the cursor: what the pointer is over, or what the arrows have moved to
+
+let pointer = null; // where it is, while it is over the plot
+
+/** After another head or query: the cursor stays where it is, and what it says is said anew. */
+function keepCursor(before) {
+  if (pointer && !scene.empty) return setCursor(look().under(scene, pointer.x, pointer.y, windowNow()), { where: pointer });
+  const kept = (index, indices) => (indices.includes(index) ? index : null);
+  const key = kept(before?.key, scene.keys);
+  return setCursor({ query: page.view === "picture" ? page.query : kept(before?.query, scene.queries), key });
+}
+
+function setCursor(at, { follow = false, where = null } = {}) {
+  if (!scene) return;
+  const next = at ?? { query: null, key: null };
+  scene.cursor = { query: next.query, key: next.key };
+  if (follow) bringIntoView(scene.cursor);
+  showTip(where);
+  for (const row of by("strongest").tBodies[0].rows) {
+    const its = [Number(row.dataset.query), Number(row.dataset.key)];
+    row.classList.toggle("at", its[0] === (next.query ?? page.query) && its[1] === next.key);
+  }
+  paintSoon();
+}
+
+function showTip(where) {
+  const tip = by("tip");
+  const { query, key } = tipPair();
+  tip.hidden = key === null;
+  if (tip.hidden) return;
+  const weight = query === null ? scene.means?.[key] : scene.weights.at(query, key);
+  const text = query === null ? `${weight.toPrecision(2)} on average` : scene.weights.text(weight);
+  const from = query === null ? "all queries" : scene.queryTokens[query].text;
+  by("tip-query").textContent = from;
+  by("tip-key").textContent = scene.keyTokens[key].text;
+  by("tip-weight").textContent = text;
+  tip.dataset.query = query;
+  tip.dataset.key = key;
+  placeTip(where);
+  say(`${from} to ${scene.keyTokens[key].text}: ${text}`);
+}
+
+/** The weight that the cursor is on; only the picture can tell one of all queries. */
+function tipPair() {
+  const { query, key } = scene.cursor;
+  const from = query ?? page.query;
+  return from === null && page.view !== "picture" ? { query: null, key: null } : { query: from, key };
+}
+
+/** Beside the pointer, or beside the weight where there is no pointer; always within the plot. */
+function placeTip(where) {
+  const tip = by("tip");
+  const window = windowNow();
+  const place = look().where(scene, scene.cursor);
+  const at = where ?? { x: (place.x ?? 0) - window.x + place.size, y: (place.y ?? 0) - window.y + place.size };
+  const [width, height] = [tip.offsetWidth, tip.offsetHeight];
+  const x = at.x + 16 + width > window.width ? at.x - width - 12 : at.x + 16;
+  const y = at.y + 16 + height > window.height ? at.y - height - 12 : at.y + 16;
+  tip.style.transform = `translate(${Math.max(0, x)}px, ${Math.max(0, y)}px)`;
+}
+
+function bringIntoView(at) {
+  const plot = by("plot");
+  const { x, y, size, covered } = look().where(scene, at);
+  const along = (place, scrolled, room, cover) => {
+    if (place === null || size === 0) return scrolled;
+    if (place - scrolled < cover) return place - cover - size;
+    return place + size - scrolled > room ? place + 2 * size - room : scrolled;
+  };
+  plot.scrollLeft = along(page.view === "lines" ? null : x, plot.scrollLeft, plot.clientWidth, covered.left);
+  plot.scrollTop = along(y, plot.scrollTop, plot.clientHeight, covered.above);
+}
+
+let saying = 0;
+
+/** Tells a screen reader, when the cursor has come to rest. */
+function say(text) {
+  clearTimeout(saying);
+  saying = setTimeout(() => {
+    by("said").textContent = text;
+  }, 150);
+}
+
+function pointOf(event) {
+  const box = canvas.getBoundingClientRect();
+  return { x: event.clientX - box.left, y: event.clientY - box.top };
+}
+
+function onPointer(event) {
+  if (!scene || scene.empty) return;
+  pointer = pointOf(event);
+  setCursor(look().under(scene, pointer.x, pointer.y, windowNow()), { where: pointer });
+}
+
+function onClick(event) {
+  if (!scene || scene.empty) return;
+  const point = pointOf(event);
+  const under = look().under(scene, point.x, point.y, windowNow());
+  if (under) chooseUnder(under);
+}
+
+/** Chooses the query of a weight; in the picture, the patch itself is the query. */
+function chooseUnder({ query, key }) {
+  if (page.view === "picture") {
+    if (scene.sameAxis) go({ query: key === page.query ? null : key });
+  } else if (query !== null && !(page.view === "lines" && key !== null)) {
+    go({ query: query === page.query && key === null ? null : query });
+  }
+}
+
+function onPlotKey(event) {
+  if (!scene || scene.empty) return;
+  const steps = { ArrowLeft: [-1, 0], ArrowRight: [1, 0], ArrowUp: [0, -1], ArrowDown: [0, 1] };
+  if (steps[event.key]) {
+    event.preventDefault();
+    setCursor(look().step(scene, scene.cursor, ...steps[event.key]), { follow: true });
+  } else if (event.key === "Enter" || event.key === " ") {
+    event.preventDefault();
+    chooseUnder(scene.cursor);
+  }
+}
+
+function zoomBy(factor) {
+  const plot = by("plot");
+  const next = factor === 0 ? 1 : Math.min(64, Math.max(1, page.zoom * factor));
+  const middle = [(plot.scrollLeft + plot.clientWidth / 2) / page.zoom, (plot.scrollTop + plot.clientHeight / 2) / page.zoom];
+  page.zoom = next;
+  paintScene();
+  plot.scrollTo(middle[0] * next - plot.clientWidth / 2, middle[1] * next - plot.clientHeight / 2);
+}
+
+// ---- the strongest keys
+
+function showStrongest() {
+  const one = page.query !== null;
+  const pairs = one ? strongestKeys(page.query) : strongestPairs();
+  const token = one ? scene.queryTokens[page.query] : null;
+  by("detail-heading").replaceChildren(...(one ? ["Query ", tokenElement(token, page.query)] : ["Strongest weights"]));
+  by("detail-note").textContent = one ? strongestNote(pairs) : "of this head. Choose a query to see its own.";
+  by("let-go").hidden = !one;
+  by("strongest-query").hidden = one;
+  by("strongest").tBodies[0].replaceChildren(...pairs.map((pair) => strongestRow(pair, one)));
+  showLeftOut();
+}
+
+function strongestNote(pairs) {
+  if (pairs.length === 0) return "Its weights are not numbers.";
+  return pairs.length < scene.keys.length ? `The strongest ${pairs.length} of ${scene.keys.length} keys` : "All keys, the strongest first";
+}
+
+function strongestKeys(query) {
+  const pairs = scene.keys.map((key) => ({ query, key, weight: scene.weights.at(query, key) }));
+  return pairs.filter((pair) => !Number.isNaN(pair.weight)).sort((a, b) => b.weight - a.weight).slice(0, STRONGEST);
+}
+
+function strongestPairs() {
+  const best = [];
+  for (const query of scene.queries)
+    for (const key of scene.keys) {
+      const weight = scene.weights.at(query, key);
+      if (best.length === STRONGEST && !(weight > best.at(-1).weight)) continue;
+      if (Number.isNaN(weight)) continue;
+      const place = best.findIndex((pair) => pair.weight < weight);
+      best.splice(place < 0 ? best.length : place, 0, { query, key, weight });
+      best.length = Math.min(best.length, STRONGEST);
+    }
+  return best;
+}
+
+function tokenElement(token, index) {
+  const kind = token.generated ? "generated" : token.special ? "special" : "";
+  const text = element("bdi", kind ? { class: kind } : {}, written(token));
+  return element("span", {}, text, " ", element("span", { class: "index" }, String(index)));
+}
+
+function strongestRow({ query, key, weight }, one) {
+  const row = element("tr", { "data-query": query, "data-key": key });
+  const button = (token, index, onclick) => {
+    const made = element("button", { type: "button" }, tokenElement(token, index));
+    made.addEventListener("click", onclick);
+    return element("td", {}, made);
+  };
+  const see = () => setCursor({ query, key }, { follow: true });
+  if (!one) row.append(button(scene.queryTokens[query], query, () => go({ query })));
+  row.append(button(scene.keyTokens[key], key, one ? see : () => go({ query }).then(see)));
+  const share = element("span", { class: "share", "aria-hidden": "true" });
+  share.style.width = `${100 * Math.min(1, weight)}%`;
+  row.append(element("td", { class: "weight" }, scene.weights.text(weight), share));
+  return row;
+}
+
+function showLeftOut() {
+  const note = by("left-out");
+  note.textContent = "";
+  if (page.query === null || scene.keys.length === scene.keyTokens.length) return;
+  const seen = new Set(scene.keys);
+  let rest = 0;
+  for (let key = 0; key < scene.keyTokens.length; key++) if (!seen.has(key)) rest += scene.weights.at(page.query, key);
+  note.textContent = `Tokens that are left out get ${rest.toFixed(2)} of this query's attention.`;
+}
+
+// ---- finding a token
+
+let match = 0;
+
+/** The tokens that hold what is looked for. */
+function foundIn(stack) {
+  const wanted = by("search").value.trim().toLowerCase();
+  const block = blockNow();
+  const matching = (tokens, segment) =>
+    new Set(wanted ? shown(tokens, segment).filter((i) => tokens[i].text.toLowerCase().includes(wanted)) : []);
+  return { query: matching(stack.queries, block.query), key: matching(keyTokensOf(stack), block.key) };
+}
+
+/** Where the search may go: the queries that match, else the keys. */
+const matches = () => (scene.found.query.size ? ["query", [...scene.found.query]] : ["key", [...scene.found.key]]);
+
+function showFound() {
+  const [, all] = matches();
+  const wanted = by("search").value.trim();
+  match = Math.min(match, Math.max(0, all.length - 1));
+  by("found").textContent = !wanted ? "" : all.length ? `${match + 1} of ${all.length}` : "none";
+}
+
+function find(step = 0) {
+  if (!scene) return;
+  scene.found = foundIn(stackNow());
+  const [axis, all] = matches();
+  match = step && all.length ? (match + step + all.length) % all.length : 0;
+  showFound();
+  if (!all.length) return paintSoon();
+  if (axis === "query") {
+    go({ query: all[match] }, { replace: true }).then(() => bringIntoView({ query: all[match], key: page.view === "picture" ? all[match] : null }));
+  } else setCursor({ query: null, key: all[match] }, { follow: true });
+}
+
+function onSearchKey(event) {
+  if (event.key === "Enter") {
+    event.preventDefault();
+    find(event.shiftKey ? -1 : 1);
+  } else if (event.key === "Escape") {
+    event.stopPropagation();
+    by("search").value = "";
+    find();
+    by("plot").focus();
+  }
+}
+
+// ---- the rest of the keys, and what listens
+
+function setTheme() {
+  page.theme = isDark() ? "light" : "dark";
+  document.documentElement.dataset.theme = page.theme;
+  repaint();
+}
+
+function repaint() {
+  paintHeads();
+  paintScene();
+}
+
+function onKey(event) {
+  if (event.ctrlKey || event.metaKey || event.altKey || by("help").open) return;
+  if (event.target === by("search")) return;
+  const { heads } = stackNow();
+  const at = heads.indexOf(headIn(stackNow(), page.layer, page.head));
+  const does = {
+    "?": () => by("help").showModal(),
+    "/": () => by("search").focus(),
+    t: setTheme,
+    m: () => go({ view: "map" }),
+    l: () => go({ view: "lines" }),
+    p: () => go({ view: "picture" }),
+    "[": () => goTo(heads[at - 1]),
+    "]": () => goTo(heads[at + 1]),
+    "+": () => zoomBy(1.5),
+    "=": () => zoomBy(1.5),
+    "-": () => zoomBy(1 / 1.5),
+    0: () => zoomBy(0),
+    Escape: () => (setCursor(null), page.query !== null && go({ query: null })),
+  };
+  if (!does[event.key]) return;
+  event.preventDefault();
+  does[event.key]();
+}
+
+function onChoice({ target }) {
+  if (target.name === "stack") go({ stack: Number(target.value), query: null });
+  else if (target.name === "view" || target.name === "texts") go({ [target.name]: target.value });
+  else if (target.id === "special") go({ special: target.checked });
+  else if (target.name === "scale" || target.name === "top") {
+    page[target.name] = target.value;
+    show();
+  }
+}
+
+function listen() {
+  addEventListener("hashchange", () => {
+    if (location.hash === addressOf()) return;
+    readAddress();
+    show();
+  });
+  addEventListener("keydown", onKey);
+  addEventListener("change", onChoice);
+  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", repaint);
+  new ResizeObserver(() => paintScene()).observe(by("plot"));
+  addEventListener("resize", paintScene); // a page that is enlarged has other pixels
+  by("heads").addEventListener("keydown", onHeadsKey);
+  by("plot").addEventListener("scroll", paintSoon, { passive: true });
+  by("plot").addEventListener("keydown", onPlotKey);
+  by("plot").addEventListener("blur", () => setCursor(null));
+  canvas.addEventListener("pointermove", onPointer);
+  canvas.addEventListener("pointerleave", () => {
+    pointer = null;
+    setCursor(null);
+  });
+  canvas.addEventListener("click", onClick);
+  by("search").addEventListener("input", () => find());
+  by("search").addEventListener("keydown", onSearchKey);
+  by("theme").addEventListener("click", setTheme);
+  by("help-button").addEventListener("click", () => by("help").showModal());
+  by("let-go").addEventListener("click", () => go({ query: null }));
+  by("larger").addEventListener("click", () => zoomBy(1.5));
+  by("smaller").addEventListener("click", () => zoomBy(1 / 1.5));
+  by("fit").addEventListener("click", () => zoomBy(0));
+}
+
+if (data.stacks.length) {
+  readAddress();
+  listen();
+  show();
+}

@@ -1,0 +1,194 @@
+"""A real browser: Chromium without a network, in which no page may complain or ask for anything."""
+
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from playwright.sync_api import Browser, ConsoleMessage, Page, sync_playwright
+
+from attnscope.results import AttentionMap, AttentionMaps, Token
+from attnscope.views.page.page import page_html
+
+SWITCHES = [
+    "--headless",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+]
+
+
+@pytest.fixture(scope="session")
+def chromium() -> Iterator[Browser]:
+    """The browser. Without one these tests fail: skipped, they would say that the page works."""
+    path = os.environ.get("CHROMIUM") or shutil.which("chromium")
+    if path is None:
+        pytest.fail(
+            "no chromium on the PATH: install Debian's chromium, or say where one is: CHROMIUM=/path/to/it"
+        )
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=path, args=SWITCHES)
+        yield browser
+        browser.close()
+
+
+@dataclass
+class Opened:
+    """A page in the browser, with the hands and eyes that several tests need."""
+
+    page: Page
+    troubles: list[str]
+
+    def text(self, selector: str) -> str:
+        return self.page.locator(selector).inner_text()
+
+    def see(self, expression: str) -> Any:
+        return self.page.evaluate(expression)
+
+    def until(self, condition: str) -> None:
+        """Wait until something is so. (Playwright's own way evaluates text in the page, which the policy forbids.)"""
+        for _ in range(200):
+            if self.see(condition):
+                return
+            self.page.wait_for_timeout(25)
+        pytest.fail(f"it never came true: {condition}")
+
+    def wait_for(self, layer: int, head: int, view: str = "map", stack: str = "self") -> None:
+        """Wait until a head is painted."""
+        self.page.wait_for_selector(f'#plot[data-shown="{stack} {layer} {head} {view}"]')
+
+    def head(self, layer: int, head: int) -> Any:
+        return self.page.locator(f'#heads [aria-label^="Layer {layer}, head {head}"]')
+
+    def cell(self, row: int, column: int) -> tuple[float, float]:
+        """Where the map's cell of that row and that column is, of those that are shown."""
+        box = self.page.locator("#canvas").bounding_box()
+        left, above, size = self.see("[looks.map.left, looks.map.above, looks.map.cell]")
+        scrolled = self.see("[by('plot').scrollLeft, by('plot').scrollTop]")
+        return (
+            box["x"] + left + (column + 0.5) * size - scrolled[0],
+            box["y"] + above + (row + 0.5) * size - scrolled[1],
+        )
+
+    def hover(self, row: int, column: int) -> tuple[str, str, str]:
+        """The query, the key and the weight that are shown beside the pointer."""
+        self.page.mouse.move(*self.cell(row, column))
+        assert self.page.locator("#tip").is_visible()
+        return self.text("#tip-query"), self.text("#tip-key"), self.text("#tip-weight")
+
+    def click(self, row: int, column: int) -> None:
+        self.page.mouse.click(*self.cell(row, column))
+
+    def colour(self, x: float, y: float) -> tuple[int, ...]:
+        """The colour of the canvas at a point of the page."""
+        return tuple(
+            self.see(
+                """([x, y]) => { const box = canvas.getBoundingClientRect();
+                return [...context.getImageData((x - box.x) * devicePixelRatio, (y - box.y) * devicePixelRatio, 1, 1).data]; }""".join(
+                    ["(", f")([{x}, {y}])"]
+                )
+            )
+        )
+
+    def strongest(self) -> list[tuple[str, ...]]:
+        """The rows of the list at the right."""
+        rows = self.page.locator("#strongest tbody tr").all()
+        return [
+            tuple(cell.inner_text().replace("\n", " ").strip() for cell in row.locator("td").all())
+            for row in rows
+        ]
+
+
+@pytest.fixture
+def open_page(chromium: Browser, tmp_path: Path) -> Iterator[Callable[..., Opened]]:
+    """Writes a page, and opens it: `open_page(stack, fragment="layer=1&head=2", dark=True)`."""
+    troubles: list[str] = []
+    contexts = []
+
+    def heard(message: ConsoleMessage) -> None:
+        if "willReadFrequently" not in message.text:  # it is these tests that read the canvas so often
+            troubles.append(f"console: {message.text}")
+
+    def opened(
+        *stacks: AttentionMaps,
+        fragment: str = "",
+        dark: bool = False,
+        width: int = 1300,
+        height: int = 900,
+        density: float = 1,
+        title: str = "a title",
+        ready: bool = True,
+    ) -> Opened:
+        path = tmp_path / "page.html"
+        path.write_text(page_html(list(stacks), layer=0, head=0, title=title), encoding="utf-8")
+        context = chromium.new_context(
+            viewport={"width": width, "height": height},
+            color_scheme="dark" if dark else "light",
+            device_scale_factor=density,
+            offline=True,
+        )
+        contexts.append(context)
+        page = context.new_page()
+        page.set_default_timeout(10_000)
+        page.on("console", heard)
+        page.on("pageerror", lambda error: troubles.append(f"error: {error}"))
+        page.on(
+            "dialog", lambda dialog: (troubles.append(f"dialog: {dialog.message}"), dialog.dismiss())
+        )
+        context.on(
+            "request",
+            lambda request: (
+                request.url.startswith(("file:", "data:", "blob:")) or troubles.append(request.url)
+            ),
+        )
+        page.goto(path.as_uri() + (f"#{fragment}" if fragment else ""))
+        if ready:
+            page.wait_for_selector("#plot[data-shown]")
+        return Opened(page, troubles)
+
+    yield opened
+    for context in contexts:
+        context.close()
+    assert troubles == []
+
+
+@pytest.fixture
+def make_stack() -> Callable[..., AttentionMaps]:
+    """Makes maps of any tokens: drawn at random, or those given by layer and head."""
+
+    def made(
+        queries: list[Token | str],
+        keys: list[Token | str] | None = None,
+        *,
+        layers: int = 2,
+        heads: int = 3,
+        given: dict[tuple[int, int], np.ndarray] | None = None,
+        stack: str = "self",
+        **more: Any,
+    ) -> AttentionMaps:
+        query_tokens, key_tokens = (
+            [Token(each) if isinstance(each, str) else each for each in axis]
+            for axis in (queries, queries if keys is None else keys)
+        )
+        rng = np.random.default_rng(7)
+        n_kv_head = more.pop("n_kv_head", heads)
+        maps = []
+        for layer in range(layers):
+            for head in range(heads):
+                drawn = rng.random((len(query_tokens), len(key_tokens))) ** 3
+                attention = (given or {}).get((layer, head), drawn / drawn.sum(-1, keepdims=True))
+                kv_head = head * n_kv_head // heads
+                maps.append(AttentionMap(layer, head, kv_head, attention.astype(np.float32)))
+        return AttentionMaps(
+            "a model", stack, layers, heads, n_kv_head, query_tokens, key_tokens, maps, **more
+        )
+
+    return made

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from attnscope.errors import FileError
+from attnscope.views.whole_file import check_file, whole_file
 
 if TYPE_CHECKING:
     import numpy as np
@@ -27,24 +27,18 @@ def check_target(path: Path, *, force: bool, dtypes: Collection[str]) -> None:
     Raises:
         FileError: it cannot: unknown suffix, no such folder, no right to write, there already.
     """
-    if path.suffix not in WRITERS:
-        raise FileError(
-            f"{path} ends in {path.suffix or 'no suffix'}, which names no format for tensors.",
-            hint=f"a name that ends in {', '.join(WRITERS)}",
-        )
     if path.suffix == ".npz" and "bfloat16" in dtypes:
         raise FileError(
             f"{path} cannot hold bfloat16: numpy has no such dtype.",
             hint=f"--save {path.with_suffix('.safetensors')} (or .pt)",
         )
-    if path.is_dir():
-        raise FileError(f"{path} is a folder.", hint=f"--save {path / 'tensors.safetensors'}")
-    if not path.parent.is_dir():
-        raise FileError(f"there is no folder {path.parent} to write {path.name} into.")
-    if not os.access(path.parent, os.W_OK):
-        raise FileError(f"you may not write into the folder {path.parent}.")
-    if path.exists() and not force:
-        raise FileError(f"{path} exists already.", hint="another name, or --force to replace it")
+    check_file(
+        path,
+        force=force,
+        suffixes=WRITERS,
+        kind="tensors",
+        inside=f"--save {path / 'tensors.safetensors'}",
+    )
 
 
 def save(path: Path, tensors: Tensors, *, force: bool = False) -> None:
@@ -63,19 +57,8 @@ def save(path: Path, tensors: Tensors, *, force: bool = False) -> None:
 
     check_target(path, force=force, dtypes=[dtype for _, dtype in tensors.values()])
     whole = {name: (np.asarray(array, order="C"), dtype) for name, (array, dtype) in tensors.items()}
-    path = path.resolve()  # the file that a link points to is replaced, not the link
-    unfinished = path.with_name(f".{path.name}.{os.getpid()}.part{path.suffix}")
-    try:
-        unfinished.touch()
-        rights = (path if path.exists() else unfinished).stat().st_mode
+    with whole_file(path, SafetensorError) as unfinished:
         WRITERS[path.suffix](unfinished, whole)
-        unfinished.chmod(rights)  # safetensors writes files that nobody else may read
-        os.replace(unfinished, path)
-    except (OSError, SafetensorError) as error:
-        reason = getattr(error, "strerror", None) or error
-        raise FileError(f"cannot write {path}: {reason}.") from error
-    finally:
-        unfinished.unlink(missing_ok=True)
 
 
 def _write_safetensors(path: Path, tensors: Tensors) -> None:

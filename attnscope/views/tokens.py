@@ -9,10 +9,10 @@ NAMED = {"\n": "⏎", "\t": "⇥", " ": "␣", "": "∅"}
 
 
 def label(text: str) -> str:
-    """A token's text on one line: no space before it, nothing invisible in it.
+    r"""A token's text on one line: no space before it, nothing invisible in it.
 
-    >>> label(" cat"), label("\\n"), label(" "), label("a\\x1b[1m")
-    ('cat', '⏎', '␣', 'a\\\\x1b[1m')
+    >>> label(" cat"), label("\n"), label(" "), label("a\x1b[1m")
+    ('cat', '⏎', '␣', 'a\\x1b[1m')
     """
     if len(text) > 1 and text[0] == " ":
         text = text[1:]

@@ -93,7 +93,7 @@ def test_a_folder_is_no_file(tmp_path):
 
 
 def test_a_folder_that_may_not_be_written_is_refused(tmp_path, monkeypatch):
-    monkeypatch.setattr(tensor_file.os, "access", lambda path, mode: False)
+    monkeypatch.setattr("os.access", lambda path, mode: False)
     with pytest.raises(FileError, match="you may not write into the folder"):
         check_target(tmp_path / "x.npz", force=False, dtypes=["float32"])
 

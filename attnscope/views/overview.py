@@ -1,0 +1,113 @@
+"""All heads of a model at a glance: a small map for each, a row for each layer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import zip_longest
+from math import ceil
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+from rich.text import Text
+
+from attnscope.results import AttentionMaps
+from attnscope.views.colours import Scale, pixel_lines
+from attnscope.views.columns import AXIS_STYLES
+from attnscope.views.pooling import chunks, pooled
+from attnscope.views.table import print_line
+
+if TYPE_CHECKING:
+    import numpy as np
+
+LEAST, MOST = 5, 24  # characters that a map is wide
+GAP = 1  # between two maps
+HEAD = "head"
+HEAD_STYLE = AXIS_STYLES["n_head"]
+LAYER = "bold"
+
+
+def print_overview(maps: AttentionMaps, console: Console) -> None:
+    """Print every map that was asked for, heads side by side and layers below each other.
+
+    All have one scale, from 0 to the largest weight of all. Maps are as large as the width allows, and
+    long texts are pooled: each spot shows the largest weight of several.
+
+    Args:
+        maps: what is shown; heads that it does not have are left out.
+        console: where.
+    """
+    import numpy as np
+
+    scale = Scale.of(console, np.array([each.attention.max(initial=0) for each in maps.maps]))
+    heads = sorted({each.head for each in maps.maps})
+    layers = sorted({each.layer for each in maps.maps})
+    attention = {(each.layer, each.head): each.attention for each in maps.maps}
+    indent = max(len(HEAD), *(len(str(layer)) for layer in layers)) + GAP
+    room = max(LEAST, console.width - indent) + GAP
+    most = room // (LEAST + GAP)  # maps side by side
+    bands = chunks(len(heads), ceil(len(heads) / most))
+    width = min(MOST, room // len(bands[0]) - GAP)
+    for band in bands:
+        shown = [heads[i] for i in band]
+        print_line(console, _head(shown, indent, width))
+        for layer in layers:
+            pictures = [_picture(attention.get((layer, head)), width, scale) for head in shown]
+            for i, line in enumerate(_side_by_side(pictures, width)):
+                label = Text(str(layer) if i == 0 else "", LAYER)
+                label.append(" " * (indent - label.cell_len)).append_text(line)
+                if not scale.ramp:
+                    label.rstrip()
+                console.print(label, soft_wrap=True)
+    print_line(console, scale.legend(console.width))
+    print_line(console, Text(_sentence(maps, width, scale), "dim"))
+
+
+def _sentence(maps: AttentionMaps, width: int, scale: Scale) -> str:
+    """What a reader must know of the small maps."""
+    n_Q, n_K = len(maps.query_tokens), len(maps.key_tokens)
+    high = len(chunks(n_Q, _height(width, scale))[0])
+    wide = len(chunks(n_K, width)[0])
+    pooling = (
+        f"; each spot is the largest of {high} {scale.marks.times} {wide} weights"
+        if high * wide > 1
+        else ""
+    )
+    return f"a map for each head: {n_Q} queries downwards, {n_K} keys across{pooling}"
+
+
+def _height(width: int, scale: Scale) -> int:
+    """How many rows of spots are as high as `width` spots are wide, or a little less for a gap below."""
+    return (width - 1) // 2 * 2 + 1 if scale.rows_per_line == 2 else ceil(width / 2)
+
+
+def _head(heads: list[int], indent: int, width: int) -> Text:
+    """The numbers of the heads, each above its column of maps."""
+    line = Text(HEAD.ljust(indent), "dim")
+    for head in heads:
+        line.append(str(head).ljust(width + GAP), HEAD_STYLE)
+    line.rstrip()
+    return line
+
+
+def _picture(attention: np.ndarray | None, width: int, scale: Scale) -> list[Text]:
+    """A map in `width` characters, about as high as wide, with a gap below; nothing for no map."""
+    import numpy as np
+
+    if attention is None:
+        return []
+    n_Q, n_K = attention.shape
+    height = _height(width, scale)
+    small = pooled(attention, chunks(n_Q, height), chunks(n_K, width))
+    larger = height // small.shape[0], width // small.shape[1]
+    lines = pixel_lines(np.kron(small, np.ones(larger, small.dtype)), scale)
+    return lines if scale.rows_per_line == 2 else [*lines, Text()]
+
+
+def _side_by_side(pictures: list[list[Text]], width: int) -> Iterator[Text]:
+    """The lines of pictures that stand beside each other."""
+    for parts in zip_longest(*pictures, fillvalue=Text()):
+        line = Text()
+        for part in parts:
+            line.append_text(part).append(" " * (width + GAP - part.cell_len))
+        line.right_crop(GAP)
+        yield line

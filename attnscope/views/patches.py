@@ -1,0 +1,100 @@
+"""What a vision model looks at: one query's weights, as the grid of patches of the picture."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+from rich.text import Text
+
+from attnscope.results import AttentionMaps, Picture, Token
+from attnscope.views import axes
+from attnscope.views.colours import Scale, pixel_lines
+from attnscope.views.pooling import chunks, pooled
+from attnscope.views.table import print_line
+from attnscope.views.text import number_text
+from attnscope.views.tokens import label
+
+if TYPE_CHECKING:
+    import numpy as np
+
+MOST_LINES = 28  # of a terminal: the picture is enlarged as long as it has no more
+
+
+def print_patches(
+    maps: AttentionMaps,
+    picture: Picture,
+    attention: np.ndarray,
+    console: Console,
+    query: int | None = None,
+) -> None:
+    """Print how much a query looks at each patch, in the places that the patches have in the picture.
+
+    Args:
+        maps: whose tokens they are.
+        picture: how the patches lie.
+        attention: `n_Q n_K`.
+        console: where.
+        query: its position; None is `first_query`.
+    """
+    asked = first_query(picture) if query is None else query
+    weights = weights_of(attention, asked)
+    patches = on_patches(weights, picture)
+    scale = Scale.of(console, patches)
+    print_line(console, Text(axes.spelled(asked_text(maps.query_tokens, asked), scale)))
+    for line in pixel_lines(_sized(patches, scale, console.width), scale):
+        if not scale.ramp:
+            line.rstrip()
+        console.print(line, soft_wrap=True)
+    print_line(console, scale.legend(console.width))
+    print_line(console, Text(_elsewhere(maps, picture, weights, scale)))
+
+
+def first_query(picture: Picture) -> int | None:
+    """The query that stands for the whole picture: the first token before the patches, or None."""
+    return 0 if picture.first else None
+
+
+def weights_of(attention: np.ndarray, query: int | None) -> np.ndarray:
+    """The weights that a query gives, `n_K`; where that is None, all queries on average."""
+    return attention.mean(axis=0) if query is None else attention[query]
+
+
+def on_patches(weights: np.ndarray, picture: Picture) -> np.ndarray:
+    """The weights that go to patches, as they lie in the picture: `rows columns`."""
+    end = picture.first + picture.rows * picture.columns
+    return weights[picture.first : end].reshape(picture.rows, picture.columns)
+
+
+def asked_text(tokens: Sequence[Token], query: int | None) -> str:
+    """Which query looks, or that all of them do."""
+    if query is None:
+        return f"all {len(tokens)} queries on average"
+    return f"query {query} {label(tokens[query].text)}"
+
+
+def _sized(patches: np.ndarray, scale: Scale, width: int) -> np.ndarray:
+    """Patches as large as there is room for, or pooled to it; as high as they are wide."""
+    import numpy as np
+
+    wide = 2 // scale.rows_per_line  # pixels that are together as wide as one is high
+    rows, columns = patches.shape
+    if columns * wide > width:
+        size = -(-columns * wide // width)
+        patches = pooled(patches, chunks(rows, -(-rows // size)), chunks(columns, -(-columns // size)))
+        rows, columns = patches.shape
+    larger = max(1, min(width // (columns * wide), MOST_LINES * scale.rows_per_line // rows))
+    return np.repeat(np.repeat(patches, larger, axis=0), larger * wide, axis=1)
+
+
+def _elsewhere(maps: AttentionMaps, picture: Picture, weights: np.ndarray, scale: Scale) -> str:
+    """How the weight is shared by patches and other tokens."""
+    end = picture.first + picture.rows * picture.columns
+    others = [i for i in range(len(weights)) if not picture.first <= i < end]
+    grid = f"{picture.rows} {scale.marks.times} {picture.columns} patches"
+    parts = [f"{grid} {number_text(float(weights[picture.first : end].sum()))}"]
+    parts += [
+        f"{axes.token_text(maps.key_tokens[i], scale)} {number_text(float(weights[i]))}" for i in others
+    ]
+    return "weight on " + ", ".join(parts)

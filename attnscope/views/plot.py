@@ -1,0 +1,126 @@
+"""Attention maps as a figure for a paper or a slide: `.png`, `.svg` or `.pdf`."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from attnscope.errors import OptionError
+from attnscope.results import AttentionMaps
+from attnscope.views.figures import draw_grid, draw_map, draw_pictures
+from attnscope.views.whole_file import check_file, whole_file
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+METADATA: dict[str, dict[str, Any]] = {
+    ".png": {},
+    ".svg": {"Date": None},
+    ".pdf": {"CreationDate": None},
+}
+"""The formats, and what keeps the time of writing out of each: what is the same has the same bytes."""
+
+SETTINGS = {
+    "font.size": 8,
+    "svg.fonttype": "none",  # letters stay letters: they can be searched and edited
+    "pdf.fonttype": 42,
+    "svg.hashsalt": "attnscope",
+    "axes.linewidth": 0.6,
+    "figure.facecolor": "white",
+}
+
+MORE_FONTS = (
+    *("Noto Sans CJK SC", "Noto Sans CJK JP", "Noto Sans", "Noto Sans Arabic", "Noto Sans Hebrew"),
+    *("Noto Sans Devanagari", "Noto Sans Thai", "Noto Emoji", "Arial Unicode MS", "Segoe UI Symbol"),
+)
+"""For the letters that matplotlib's own font does not have, where they are installed."""
+
+
+def check_plot(path: Path, *, force: bool = False) -> None:
+    """Find out whether a figure can be written, before any work is done for it.
+
+    Raises:
+        FileError: the file cannot be written, or is there already.
+        OptionError: matplotlib is not installed.
+    """
+    check_file(path, force=force, suffixes=METADATA, kind="figures", inside=str(path / "attention.png"))
+    try:
+        import matplotlib  # noqa: F401
+    except ImportError as error:
+        raise OptionError(
+            "figures are drawn by matplotlib, which is not installed.",
+            hint="pip install 'attnscope[plot]'",
+        ) from error
+
+
+def save_plot(
+    path: Path, maps: AttentionMaps, *, query: int | None = None, dpi: int = 200, force: bool = False
+) -> None:
+    """Write a figure of attention maps: of one, with its tokens; of several, a grid of layers × heads.
+
+    Of a vision model it is the picture, and the weights of one query over it.
+
+    Args:
+        path: the file; its suffix names the format.
+        maps: at least one.
+        query: the position of the only query to show. None is all; of a vision model, `first_query`.
+        dpi: of a PNG, and of pictures in other files.
+        force: whether it may replace a file that is there.
+
+    Raises:
+        FileError: the file cannot be written; then nothing is.
+        OptionError: matplotlib is not installed.
+    """
+    check_plot(path, force=force)
+    with _settings():
+        figure = _figure(maps, query)
+        with whole_file(path) as unfinished:
+            figure.savefig(
+                unfinished,
+                format=path.suffix[1:],
+                dpi=dpi,
+                bbox_inches="tight",
+                pad_inches=0.1,
+                metadata=METADATA[path.suffix],
+            )
+
+
+@contextmanager
+def _settings() -> Iterator[None]:
+    """Matplotlib as it comes, whatever the user's matplotlibrc says; and afterwards as it was."""
+    from matplotlib import font_manager, style
+
+    installed = {font.name for font in font_manager.fontManager.ttflist}
+    fonts = ["DejaVu Sans", *(font for font in MORE_FONTS if font in installed)]
+    with warnings.catch_warnings(), style.context(["default", {**SETTINGS, "font.family": fonts}]):
+        warnings.filterwarnings("ignore", message="Glyph .* missing from")
+        warnings.filterwarnings("ignore", message="Matplotlib currently does not support")
+        yield
+
+
+def _figure(maps: AttentionMaps, query: int | None) -> Figure:
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure()
+    FigureCanvasAgg(figure)
+    if maps.picture is not None:
+        draw_pictures(figure, maps, maps.picture, query)
+        return figure
+    if query is not None:
+        maps = _only(maps, query)
+    if len(maps.maps) == 1:
+        draw_map(figure, maps, maps.maps[0])
+    else:
+        draw_grid(figure, maps)
+    return figure
+
+
+def _only(maps: AttentionMaps, query: int) -> AttentionMaps:
+    """The same maps with one query."""
+    rows = [replace(each, attention=each.attention[query : query + 1]) for each in maps.maps]
+    return replace(maps, query_tokens=[maps.query_tokens[query]], maps=rows)

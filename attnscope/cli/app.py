@@ -14,6 +14,7 @@ import attnscope
 from attnscope.cli.bert import bert
 from attnscope.cli.example import example
 from attnscope.cli.mha import mha
+from attnscope.cli.model import model
 from attnscope.cli.run import run
 from attnscope.cli.scaling import scaling
 from attnscope.cli.scripts import ScriptCommand
@@ -39,7 +40,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
     pretty_exceptions_enable=False,
 )
-for command in (sdpa, mha, example, scaling, trace, run, bert):
+for command in (sdpa, mha, example, scaling, trace, run, bert, model):
     app.command(cls=ScriptCommand if command is run else None)(command)
 
 

@@ -47,6 +47,18 @@ class MaskedRows(StrEnum):
     ZERO = "zero"
 
 
+class Stack(StrEnum):
+    """Whose layers, in a model with several stacks of them."""
+
+    SELF = "self"
+    ENCODER = "encoder"
+    DECODER = "decoder"
+    CROSS = "cross"
+    TEXT = "text"
+    VISION = "vision"
+    AUDIO = "audio"
+
+
 SIZES, TENSORS, VARIANT, RUN, OUTPUT = "Sizes", "Your own tensors", "Variants", "Run", "Output"
 CODE = "Your code"
 

@@ -12,12 +12,13 @@ from typing import TYPE_CHECKING, Any
 
 from attnscope.cli.options import Format
 from attnscope.errors import OptionError
-from attnscope.results import HeadWeights, Step, Trace
+from attnscope.results import AttentionMap, AttentionMaps, HeadWeights, Step, Trace
 
 if TYPE_CHECKING:
     import numpy as np
     from rich.console import Console
 
+    from attnscope.views.columns import Column
     from attnscope.views.tensor_file import Tensors
     from attnscope.views.values import Index, Shown
 
@@ -144,12 +145,25 @@ class Output:
     def _print_table(self, result: Trace | HeadWeights) -> None:
         from attnscope.views import records, table
 
-        if self.format is Format.CSV:
+        if isinstance(result, HeadWeights) and result.circuits:
+            self._print_circuits(result)
+        elif self.format is Format.CSV:
             print(records.csv_text(result))
         elif self.format is Format.MARKDOWN:
             print(records.markdown_text(result, wide=self.wide))
         else:
             table.print_table(result, stdout(), wide=self.wide)
+
+    def _print_circuits(self, head: HeadWeights) -> None:
+        """Print what a head's products tell, in place of its weights."""
+        from attnscope.views import circuits, records
+
+        if self.format is Format.CSV:
+            print(records.csv_table(circuits.circuit_columns(head.circuits, head.d_head)))
+        elif self.format is Format.MARKDOWN:
+            print(circuits.circuits_text(head))
+        else:
+            circuits.print_head_circuits(head, stdout(), wide=self.wide)
 
     def _print_shown(self, shown: Shown | None) -> None:
         if shown is None:
@@ -171,6 +185,80 @@ class Output:
             print(view.example_text(forms))
         else:
             view.print_example(forms, stdout())
+
+    def print_maps(
+        self,
+        maps: AttentionMaps,
+        map: AttentionMap | None,
+        shown: Shown | None = None,
+        *,
+        query: int | None = None,
+        top: int | None = None,
+    ) -> None:
+        """Print what heads look at.
+
+        Args:
+            maps: what was seen.
+            map: the one head that is shown; None: an overview of all that are there.
+            shown: the values that were asked for.
+            query: only this query's row.
+            top: list so many of each query's strongest keys instead of a map.
+        """
+        from attnscope.views import maps as view
+        from attnscope.views.strongest import strongest_columns
+
+        columns = strongest_columns(maps, map, top) if top and map else None
+        if self.format is Format.JSON:
+            record = view.maps_record(maps)
+            if shown is not None:
+                from attnscope.views.values import shown_record
+
+                record["shown"] = shown_record(shown)
+            print(view.maps_json(record))
+        elif self.format is Format.CSV:
+            from attnscope.views.records import csv_table
+
+            print(csv_table(columns or view.weights_columns(maps)))
+        elif self.format is Format.MARKDOWN:
+            print(view.maps_text(maps, map, columns))
+            self._print_shown(shown)
+        else:
+            self._print_map(maps, map, columns, query)
+            self._print_shown(shown)
+
+    def _print_map(
+        self,
+        maps: AttentionMaps,
+        map: AttentionMap | None,
+        columns: list[Column] | None,
+        query: int | None,
+    ) -> None:
+        """Print a picture of what heads look at, or columns instead, with what there is to say."""
+        from rich.text import Text
+
+        from attnscope.views.columns import check_columns
+        from attnscope.views.heatmap import print_heatmap
+        from attnscope.views.maps import maps_heading
+        from attnscope.views.overview import print_overview
+        from attnscope.views.table import print_columns, print_line
+
+        console = stdout()
+        title, *about = maps_heading(maps, map)
+        print_line(console, Text(title, style="bold"))
+        for line in about:
+            print_line(console, Text(line))
+        if columns:
+            print_columns(columns, console, self.wide)
+        elif map is not None:
+            console.print()
+            print_heatmap(maps, map, console, query=query)
+        else:
+            console.print()
+            print_overview(maps, console)
+        for notice in maps.notices:
+            print_line(console, Text(notice, style="dim"))
+        if maps.checks:
+            print_columns(check_columns(maps.checks), console, self.wide)
 
     def write(self, tensors: Tensors) -> None:
         """Write the tensors into the file of `--save`, and say so."""

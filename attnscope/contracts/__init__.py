@@ -8,7 +8,7 @@ declare the steps, with the `stages` that they share, for each form (`forms`) an
 
 from attnscope.contracts.mha import mha
 from attnscope.contracts.plan import DTYPES, bytes_needed, check_sizes
-from attnscope.contracts.runs import check, label
+from attnscope.contracts.runs import check, label, without_idle_stages
 from attnscope.contracts.sdpa import sdpa, sdpa_columns, sdpa_query
 from attnscope.contracts.variants import Variant
 
@@ -23,4 +23,5 @@ __all__ = [
     "sdpa",
     "sdpa_columns",
     "sdpa_query",
+    "without_idle_stages",
 ]

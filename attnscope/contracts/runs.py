@@ -13,7 +13,14 @@ from attnscope.results import Step, Trace
 
 IDLE = {
     *("Q_split", "K_split", "V_split", "Q_rot", "K_rot", "K_all", "V_all", "K_shared", "V_shared"),
-    *("scores_capped", "scores_masked", "attention_filled", "attention_drop", "out_merged"),
+    *(
+        "scores_capped",
+        "scores_biased",
+        "scores_masked",
+        "attention_filled",
+        "attention_drop",
+        "out_merged",
+    ),
 }
 """Stages that return what they are given when there is nothing for them to do. Then they have no row."""
 
@@ -30,7 +37,7 @@ def label(trace: Trace, function: str) -> None:
     """
     if function not in _PLANS or not trace.steps:
         return
-    trace.steps = _without_idle_stages(step for step in trace.steps if step.depth == 0)
+    trace.steps = without_idle_stages(step for step in trace.steps if step.depth == 0)
     steps = {step.name: step for step in trace.steps}
     if not {"Q", "K", "V"} <= set(steps) or not all(prod(step.shape) for step in trace.steps):
         return  # tensors without elements, or none at all
@@ -68,7 +75,7 @@ def _declared(trace: Trace) -> list[tuple]:
     ]
 
 
-def _without_idle_stages(steps: Iterable[Step]) -> list[Step]:
+def without_idle_stages(steps: Iterable[Step]) -> list[Step]:
     """Drop the stages that returned their input, and name that input in what follows."""
     kept: list[Step] = []
     known: dict[str, str] = {}  # a step's name -> the name under which its tensor was first seen

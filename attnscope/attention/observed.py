@@ -1,0 +1,59 @@
+"""Attention as checkpoints compute it, from queries, keys and values that a model has made.
+
+A model projects, splits, turns and caches in ways of its own; then comes this, the same in all
+of them. Every line but the formula's own is a variant: what is not asked for returns what it was given.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from attnscope.attention.heads import shared
+from attnscope.attention.softmax import added, capped, softmax_beside
+
+
+def observed(
+    Q: torch.Tensor,
+    K: torch.Tensor,
+    V: torch.Tensor,
+    mask: torch.Tensor | None = None,
+    position_bias: torch.Tensor | None = None,
+    sinks: torch.Tensor | None = None,
+    *,
+    scale: float,
+    softcap: float | None = None,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Attend in every head, and put the heads side by side.
+
+    Args:
+        Q: queries, `n_batch n_head n_Q d_K`.
+        K: keys, `n_batch n_kv_head n_K d_K`.
+        V: values, `n_batch n_kv_head n_K d_V`.
+        mask: added to the scores; broadcasts to `n_batch n_head n_Q n_K`.
+        position_bias: a score for each distance, added before the mask (Raffel et al. 2020, "T5",
+            section 2.1).
+        sinks: a score for each head, `n_head`, that takes part in the softmax and gets no value (Xiao
+            et al. 2023, "Efficient Streaming Language Models with Attention Sinks"; learned, as in
+            gpt-oss).
+        scale: what the dot products are multiplied with.
+        softcap: the scores are soft-capped at this.
+
+    Returns:
+        What every query collected, `n_batch n_Q n_head·d_V`; and with which weights, `n_batch n_head
+        n_Q n_K`.
+
+    Source: Vaswani et al. 2017, "Attention Is All You Need", equation 1 and section 3.2.2.
+    """
+    K_shared = shared(K, Q)  # [n_batch, n_head, n_K, d_K]
+    V_shared = shared(V, Q)  # [n_batch, n_head, n_K, d_V]
+
+    scores = Q @ K_shared.mT * scale  # [n_batch, n_head, n_Q, n_K]
+    scores_capped = capped(scores, softcap)  # [n_batch, n_head, n_Q, n_K]
+    scores_biased = added(scores_capped, position_bias)  # [n_batch, n_head, n_Q, n_K]
+    scores_masked = added(scores_biased, mask)  # [n_batch, n_head, n_Q, n_K]
+    attention = softmax_beside(scores_masked, sinks)  # [n_batch, n_head, n_Q, n_K]
+
+    x_raw = attention @ V_shared  # [n_batch, n_head, n_Q, d_V]
+    x_rsh1 = x_raw.transpose(1, 2).contiguous()  # [n_batch, n_Q, n_head, d_V]
+    x_rsh2 = x_rsh1.flatten(2)  # [n_batch, n_Q, n_head·d_V]
+    return x_rsh2, attention

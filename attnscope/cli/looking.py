@@ -1,0 +1,227 @@
+"""What `model` and `bert` do with a text or a picture: show what heads look at in it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from attnscope.cli.output import progress, stored, tell
+from attnscope.cli.request import Request
+from attnscope.errors import ModelError, OptionError
+from attnscope.results import AttentionMap, AttentionMaps
+
+if TYPE_CHECKING:
+    from attnscope.models.checkpoint import Checkpoint
+    from attnscope.models.maps import Seen, Wanted
+    from attnscope.models.reading import Reading
+
+
+def show_attention(request: Request) -> int:
+    """Let a model read, and show what its heads look at; the exit status: 1 if a check fails."""
+    _check_files(request)
+    from attnscope.models.checkpoint import find_checkpoint
+    from attnscope.models.loading import load_config, load_model
+
+    checkpoint = find_checkpoint(request.model)
+    with progress(f"loading {checkpoint.name} …"):
+        config = load_config(checkpoint)
+        reading = _read(request, checkpoint, config)
+        stack = _stack(request, checkpoint, config)
+        _check_room(request, checkpoint, config, reading)
+        options: dict[str, Any] = {"dtype": request.dtype, "device": request.device}
+        model = load_model(checkpoint, config, writes=request.generate is not None, **options)
+        reading.to(request.device)
+    with progress(f"running {checkpoint.name} on {request.device} …"):
+        notices = _give_target(request, checkpoint, model, reading)
+        seen, wanted = _look(request, checkpoint, model, reading, stack)
+        maps = _chosen(request, seen, stack, checkpoint)
+        maps.notices += notices
+        if request.verify:
+            from attnscope.models.compare import compare
+
+            maps.checks = compare(checkpoint, model, reading, wanted, seen)
+    if request.query is not None and request.query not in range(len(maps.query_tokens)):
+        raise OptionError(
+            f"there is no query {request.query}: they are 0 to {len(maps.query_tokens) - 1}.",
+            hint="--top 1 lists them",
+        )
+    if request.steps:
+        _print_steps(request, seen, maps)
+    else:
+        _print_maps(request, maps)
+    _draw(request, seen, maps)
+    return 1 if any(check.ok is False for check in maps.checks) else 0
+
+
+def _check_files(request: Request) -> None:
+    """Raise an AttnscopeError if a file cannot be written, or is there already."""
+    from attnscope.inputs.drawn import check_device_name
+    from attnscope.views.whole_file import check_file
+
+    check_device_name(request.device)
+    request.output.check([])
+    if request.plot is not None:
+        from attnscope.views.plot import check_plot
+
+        check_plot(request.plot, force=request.force)
+    if request.page is not None:
+        check_file(
+            request.page,
+            force=request.force,
+            suffixes=(".html", ".htm"),
+            kind="a page",
+            inside=f"--page {request.page / 'attention.html'}",
+        )
+
+
+def _read(request: Request, checkpoint: Checkpoint, config: Any) -> Reading:
+    """What the model is given to read."""
+    from attnscope.models.reading import check_reads, read_image, read_text
+
+    check_reads(checkpoint, config, "image" if request.image else "text")
+    if request.image is not None:
+        return read_image(checkpoint, config, request.image)
+    if request.target is not None and not config.is_encoder_decoder:
+        raise OptionError(
+            f"--target is what a decoder beside an encoder reads, and {checkpoint.name}"
+            f" ({config.model_type}) is not made of two.",
+            hint='--text "…" --pair "…"',
+        )
+    extra = {"pair": request.pair, "target": request.target, "truncate": request.truncate}
+    return read_text(checkpoint, config, request.text or "", **extra)  # type: ignore[arg-type]
+
+
+def _stack(request: Request, checkpoint: Checkpoint, config: Any) -> str:
+    """Whose layers are shown."""
+    from attnscope.models.maps import stacks_that_run
+
+    runs = stacks_that_run(config, picture=request.image is not None, decodes=request.decodes)
+    if request.stack is None:
+        return "cross" if "cross" in runs else runs[0]
+    if request.stack in runs:
+        return request.stack
+    if config.is_encoder_decoder and request.stack in ("decoder", "cross"):
+        raise OptionError(
+            f"--stack {request.stack} is where the decoder of {checkpoint.name} attends, and it has"
+            " nothing to read.",
+            hint='--target "…", or --generate N',
+        )
+    raise OptionError(
+        f"{checkpoint.name} has no stack {request.stack} that reads this: there is {', '.join(runs)}.",
+        hint=f"--stack {runs[0]}",
+    )
+
+
+def _check_room(request: Request, checkpoint: Checkpoint, config: Any, reading: Reading) -> None:
+    """Raise an AttnscopeError for what can be told before weights are loaded."""
+    from attnscope.inputs.drawn import check_device, check_memory
+    from attnscope.models.maps import bytes_of_maps, check_numbers
+
+    check_device(request.device)
+    check_numbers(checkpoint.name, config, reading, request.layers or [], request.heads or [])
+    layers, heads = (None, None) if request.page else (request.layers, request.heads)
+    hint = "fewer of them: --layer 0-3 --head 0; or a shorter text"
+    check_memory(bytes_of_maps(config, reading, layers, heads), "cpu", hint)
+
+
+def _give_target(request: Request, checkpoint: Checkpoint, model: Any, reading: Reading) -> list[str]:
+    """Let the decoder read its target, or write one; what there is to say of that."""
+    from attnscope.models.writing import give_target, write_on
+
+    if request.target is not None:
+        give_target(checkpoint, model, reading)
+    if request.generate is None:
+        return []
+    written = write_on(checkpoint, model, reading, request.generate)
+    return [f"written: {written!r}. A token's row is what it looks at once it is there."]
+
+
+def _look(
+    request: Request, checkpoint: Checkpoint, model: Any, reading: Reading, stack: str
+) -> tuple[Seen, Wanted]:
+    """Run the model and keep what is wanted: for a page all heads, unless several are named."""
+    from attnscope.models.maps import Wanted, look
+
+    wanted = Wanted(stack, request.layers, request.heads)
+    if request.page is not None:
+        wanted = Wanted(request.stack) if request.one_head else replace(wanted, stack=request.stack)
+    return look(checkpoint, model, reading, wanted, keep_calls=request.steps), wanted
+
+
+def _chosen(request: Request, seen: Seen, stack: str, checkpoint: Checkpoint) -> AttentionMaps:
+    """The maps that are shown on the terminal, among those that a page may need beside them."""
+    from attnscope.models.maps import Wanted
+
+    seen.check(checkpoint.name, stack, request.layers or [], request.heads or [])
+    wanted = Wanted(stack, request.layers, request.heads)
+    maps = next(each for each in seen.stacks if each.stack == stack)
+    own = [each for each in maps.maps if each.head in wanted.heads_of(stack, each.layer, maps.n_head)]
+    return replace(maps, maps=own, notices=list(maps.notices))
+
+
+def _print_maps(request: Request, maps: AttentionMaps) -> None:
+    """Print one head's map, or an overview of several."""
+    output = request.output
+    one = maps.maps[0] if len(maps.maps) == 1 else None
+    shown = None
+    if request.show is not None and one is not None:
+        output.check_selection({"attention": (one.attention.shape, ("n_Q", "n_K"))}, "this map")
+        shown = output.shown(one.attention, "float32", ("n_Q", "n_K"))
+    output.write({_name(maps, each): (each.attention, "float32") for each in maps.maps})
+    output.print_maps(maps, one, shown, query=request.query, top=request.top)
+
+
+def _name(maps: AttentionMaps, map: AttentionMap) -> str:
+    """What a map is called in a file."""
+    return "attention" if len(maps.maps) == 1 else f"layer{map.layer}.head{map.head}"
+
+
+def _print_steps(request: Request, seen: Seen, maps: AttentionMaps) -> None:
+    """Print one layer's attention step by step."""
+    from attnscope.models.steps import trace_steps
+
+    if seen.eager:
+        raise ModelError(f"{seen.eager}: only its maps are known, not their --steps.")
+    output = request.output
+    [layer] = request.layers or []
+    title = maps.model if maps.stack == "self" else f"{maps.model} · {maps.stack} attention"
+    title += f" · layer {layer} of {maps.n_layer}"
+    keep: bool | set[str] = {output.selection[0]} if request.show is not None else False
+    keep = True if request.save is not None else keep
+    trace = trace_steps(seen.calls[maps.stack, layer], title, keep=keep, stats=request.stats)
+    trace.notices, trace.checks = list(maps.notices), trace.checks + maps.checks
+    output.check_selection({step.name: (step.shape, step.dims) for step in trace.steps}, "these steps")
+    output.write({step.name: stored(step) for step in trace.steps} if request.save else {})
+    shown = None
+    if request.show is not None:
+        step = trace[output.selection[0]]
+        shown = output.shown(*stored(step), step.dims)
+    output.print(trace, shown)
+    for notice in trace.notices:
+        tell(notice)
+
+
+def _draw(request: Request, seen: Seen, maps: AttentionMaps) -> None:
+    """Write the plot and the page, and say so."""
+    from attnscope.units import bytes_text
+
+    if request.plot is not None:
+        from attnscope.views.plot import save_plot
+
+        with progress(f"drawing {request.plot} …"):
+            save_plot(request.plot, maps, query=request.query, force=request.force)
+        tell(f"drew {request.plot}, {bytes_text(request.plot.stat().st_size)}")
+    if request.page is not None:
+        from attnscope.views.page.page import page_html
+        from attnscope.views.whole_file import whole_file
+
+        shown = maps.maps[0]
+        of_others = [each for each in seen.stacks if each.stack != maps.stack]
+        [own] = [each for each in seen.stacks if each.stack == maps.stack]
+        stacks = [replace(own, checks=maps.checks, notices=maps.notices), *of_others]
+        with progress(f"writing {request.page} …"), whole_file(request.page) as unfinished:
+            title = f"{maps.model} · attention"
+            html = page_html(stacks, layer=shown.layer, head=shown.head, title=title)
+            unfinished.write_text(html, encoding="utf-8")
+        n = sum(len(each.maps) for each in stacks)
+        tell(f"wrote {n} heads, {bytes_text(request.page.stat().st_size)}, to {request.page}")

@@ -1,0 +1,208 @@
+"""`attnscope model`: one attention head of a checkpoint: its weights, or what it looks at."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from attnscope.cli import options
+from attnscope.cli.options import OUTPUT, RUN, Format, Stack
+
+READS, SHOWN = "What it reads", "What is shown"
+
+
+def model(
+    model: Annotated[
+        str,
+        typer.Argument(
+            metavar="MODEL",
+            help="minilm (bundled), a folder, or a hub name such as bert-base-uncased.",
+        ),
+    ],
+    layer: Annotated[
+        str,
+        typer.Option(
+            "--layer", metavar="N", help="Which layer, counted from 0; with a text also 0-3, 0,2 or all."
+        ),
+    ] = "0",
+    head: Annotated[
+        str,
+        typer.Option(
+            "--head", metavar="N", help="Which head, counted from 0; with a text also 0-3, 0,2 or all."
+        ),
+    ] = "0",
+    stack: Annotated[
+        Stack | None,
+        typer.Option(
+            "--stack",
+            help="Whose layers, in models that have several.",
+            show_default="encoder; cross, where a decoder reads",
+        ),
+    ] = None,
+    text: Annotated[
+        str | None,
+        typer.Option(
+            "--text", help="A text to read: the attention in it is shown.", rich_help_panel=READS
+        ),
+    ] = None,
+    pair: Annotated[
+        str | None,
+        typer.Option("--pair", metavar="TEXT", help="The second text of a pair.", rich_help_panel=READS),
+    ] = None,
+    target: Annotated[
+        str | None,
+        typer.Option(
+            "--target",
+            metavar="TEXT",
+            help="What the decoder beside an encoder reads.",
+            rich_help_panel=READS,
+        ),
+    ] = None,
+    image: Annotated[
+        Path | None,
+        typer.Option(
+            "--image", metavar="FILE", help="A picture, for models that see.", rich_help_panel=READS
+        ),
+    ] = None,
+    generate: Annotated[
+        int | None,
+        typer.Option(
+            "--generate",
+            metavar="N",
+            min=1,
+            help="Let the model write N tokens more, and show what these look at.",
+            rich_help_panel=READS,
+        ),
+    ] = None,
+    truncate: Annotated[
+        bool,
+        typer.Option(
+            "--truncate", help="Cut a text that is longer than the model takes.", rich_help_panel=READS
+        ),
+    ] = False,
+    query: Annotated[
+        int | None,
+        typer.Option(
+            "--query", metavar="I", help="Only what token I looks at, key by key.", rich_help_panel=SHOWN
+        ),
+    ] = None,
+    top: Annotated[
+        int | None,
+        typer.Option(
+            "--top",
+            metavar="K",
+            min=1,
+            help="List the K strongest keys of each query.",
+            rich_help_panel=SHOWN,
+        ),
+    ] = None,
+    steps: Annotated[
+        bool,
+        typer.Option(
+            "--steps",
+            help="The layer's attention step by step: Q, K, V, scores, mask, attention, x_raw.",
+            rich_help_panel=SHOWN,
+        ),
+    ] = False,
+    circuits: Annotated[
+        bool,
+        typer.Option(
+            "--circuits",
+            help="Singular values of the head's QK and OV products, from its weights.",
+            rich_help_panel=SHOWN,
+        ),
+    ] = False,
+    verify: Annotated[
+        bool,
+        typer.Option(
+            "--verify",
+            help="Compare with transformers: the weights at work, or the maps with its own; exit 1"
+            " if one differs.",
+            rich_help_panel=SHOWN,
+        ),
+    ] = False,
+    plot: Annotated[
+        Path | None,
+        typer.Option(
+            "--plot", metavar="FILE", help="Draw it: .png, .svg or .pdf.", rich_help_panel=OUTPUT
+        ),
+    ] = None,
+    page: Annotated[
+        Path | None,
+        typer.Option(
+            "--page",
+            metavar="FILE.html",
+            help="A page to click through, all layers and heads in one file.",
+            rich_help_panel=OUTPUT,
+        ),
+    ] = None,
+    dtype: Annotated[
+        str | None,
+        typer.Option(
+            "--dtype",
+            help="What to load the model in: float32, bfloat16, float16, float64.",
+            show_default="as it is stored",
+            rich_help_panel=RUN,
+        ),
+    ] = None,
+    device: Annotated[
+        str,
+        typer.Option(
+            "--device", help="Where it runs: cpu, cuda, cuda:1, mps, xpu.", rich_help_panel=RUN
+        ),
+    ] = "cpu",
+    show: Annotated[
+        str | None,
+        typer.Option(
+            "--show",
+            metavar="NAME[INDEX]",
+            help='Print values too: "W_Q[0,:5]", "attention[3]"; with --steps "scores[0,1]".',
+            rich_help_panel=OUTPUT,
+        ),
+    ] = None,
+    stats: options.Stats = False,
+    save: options.Save = None,
+    force: options.Force = False,
+    format: options.OutputFormat = Format.TABLE,
+    wide: options.Wide = False,
+) -> int:
+    """One attention head of a model: its weights; with --text or --image, what it looks at."""
+    from attnscope.cli.request import Request
+
+    request = Request(
+        model=model,
+        layer=layer,
+        head=head,
+        stack=stack and stack.value,
+        text=text,
+        pair=pair,
+        target=target,
+        image=image,
+        generate=generate,
+        truncate=truncate,
+        query=query,
+        top=top,
+        steps=steps,
+        circuits=circuits,
+        verify=verify,
+        plot=plot,
+        page=page,
+        dtype=dtype,
+        device=device,
+        show=show,
+        stats=stats,
+        save=save,
+        force=force,
+        format=format,
+        wide=wide,
+    )
+    request.check()
+    if request.reads:
+        from attnscope.cli.looking import show_attention
+
+        return show_attention(request)
+    from attnscope.cli.weights import show_weights
+
+    return show_weights(request)

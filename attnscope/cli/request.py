@@ -1,0 +1,179 @@
+"""What a user wants to see of a model, and whether it can be seen together."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from attnscope.cli.options import Format
+from attnscope.cli.output import Output
+from attnscope.errors import OptionError
+
+
+@dataclass(frozen=True)
+class Request:
+    """The options of `attnscope model`."""
+
+    model: str | None
+    layer: str
+    head: str
+    stack: str | None
+    text: str | None
+    pair: str | None
+    target: str | None
+    image: Path | None
+    generate: int | None
+    truncate: bool
+    query: int | None
+    top: int | None
+    steps: bool
+    circuits: bool
+    verify: bool
+    plot: Path | None
+    page: Path | None
+    dtype: str | None
+    device: str
+    show: str | None
+    stats: bool
+    save: Path | None
+    force: bool
+    format: Format
+    wide: bool
+
+    @property
+    def reads(self) -> bool:
+        """Whether the model is given something to look at."""
+        return self.text is not None or self.image is not None
+
+    @property
+    def decodes(self) -> bool:
+        """Whether a decoder is given something, or writes it."""
+        return self.target is not None or self.generate is not None
+
+    @property
+    def layers(self) -> list[int] | None:
+        """The layers that are asked for; None: all."""
+        return _numbers("--layer", self.layer)
+
+    @property
+    def heads(self) -> list[int] | None:
+        """The heads that are asked for; None: all."""
+        return _numbers("--head", self.head)
+
+    @property
+    def one_layer(self) -> bool:
+        """Whether a single layer is asked for."""
+        return len(self.layers or ()) == 1
+
+    @property
+    def one_head(self) -> bool:
+        """Whether a single head is asked for."""
+        return self.one_layer and len(self.heads or ()) == 1
+
+    @property
+    def output(self) -> Output:
+        """How results are printed."""
+        return Output(self.format, self.wide, self.show, self.save, self.force and self.save is not None)
+
+    def check(self) -> None:
+        """Raise an OptionError for options that say nothing together."""
+        conflicts = _of_reading(self) if self.reads else _of_weights(self)
+        for given, message, hint in conflicts:
+            if given:
+                raise OptionError(message, hint=hint)
+
+
+def _of_weights(request: Request) -> Iterator[tuple[object, str, str | None]]:
+    """What says nothing of weights: whether it is given, why it cannot be, and what can."""
+    about_attention = {
+        "--pair": request.pair,
+        "--target": request.target,
+        "--generate": request.generate,
+        "--truncate": request.truncate,
+        "--query": request.query is not None,
+        "--top": request.top,
+        "--steps": request.steps,
+        "--plot": request.plot,
+        "--page": request.page,
+        "--dtype": request.dtype,
+    }
+    for option, given in about_attention.items():
+        message = f"{option} is about attention in a text, and there is none."
+        yield given is not None and given is not False, message, f'--text "…" {option} …'
+    several = (
+        f"weights are shown of one head: --layer {request.layer} --head {request.head} are several."
+    )
+    yield not request.one_head, several, "--layer 0 --head 0; or a --text to look at"
+    message = "--device is where a model runs, and weights are only read."
+    yield request.device != "cpu", message, '--text "…" --device …'
+    message = "--stats is for the steps of a layer; weights are shown with theirs."
+    yield request.stats, message, '--text "…" --steps --stats'
+    message = "--force replaces the file of --save, and there is no --save."
+    yield request.force and not request.save, message, "--save FILE --force"
+    message = "csv holds one table, and --verify prints more."
+    yield request.verify and request.format is Format.CSV, message, "--format json"
+
+
+def _of_reading(request: Request) -> Iterator[tuple[object, str, str | None]]:
+    """The same for attention in a text or a picture."""
+    message = "--circuits is about a head's weights, and --text about its attention."
+    yield request.circuits, message, "one of the two"
+    message = "--text and --image are each something to look at: one at a time."
+    yield request.text is not None and request.image is not None, message, "--text or --image"
+    about_text = {
+        "--pair": request.pair is not None,
+        "--target": request.target is not None,
+        "--generate": request.generate,
+        "--truncate": request.truncate,
+    }
+    for option, given in about_text.items():
+        yield (
+            request.image is not None and given,
+            f"{option} is about a text, and --image is a picture.",
+            f'--text "…" {option} …',
+        )
+    message = "--target is what the decoder reads, and --generate lets it write that itself."
+    yield request.generate and request.target is not None, message, "one of the two"
+    message = "--stats is for the steps of a layer."
+    yield request.stats and not request.steps, message, "--steps --stats"
+    message = f"--steps are those of one layer, and --layer is {request.layer}."
+    yield request.steps and not request.one_layer, message, "--steps --layer 0"
+    about_a_head = {
+        "--top": request.top,
+        "--query": request.query is not None,
+        "--show": request.show is not None and not request.steps,
+    }
+    heads = f"--layer {request.layer} --head {request.head} are several"
+    for option, given in about_a_head.items():
+        message = f"{option} is for one head, and {heads}."
+        yield given and not request.one_head, message, f"--layer 0 --head 0 {option} …"
+    message = "--top lists every query's strongest keys: it goes with neither --query nor --steps."
+    yield request.top and (request.query is not None or request.steps), message, None
+    message = "--steps shows whole tensors, and --query one row of a map."
+    yield request.steps and request.query is not None, message, '--steps --show "scores[0,0,3]"'
+    message = "csv holds one table, and --verify prints more."
+    yield request.verify and request.format is Format.CSV, message, "--format json"
+    message = "--device meta computes no values, and attention maps are values."
+    yield request.device.startswith("meta"), message, "--device cpu"
+    message = "--force replaces a file, and none is written."
+    written = request.save or request.plot or request.page
+    yield request.force and not written, message, "--page FILE.html --force"
+
+
+def _numbers(option: str, text: str) -> list[int] | None:
+    """Numbers as `3`, `0,2` or `0-3`; None for `all`."""
+    if text == "all":
+        return None
+    if not re.fullmatch(r"\d{1,5}(-\d{1,5})?(,\d{1,5}(-\d{1,5})?)*", text):
+        raise OptionError(
+            f"{option} is {text!r}, which is no number.", hint=f"{option} 3, 0-3, 0,2 or all"
+        )
+    numbers: set[int] = set()
+    for part in text.split(","):
+        first, _, last = part.partition("-")
+        if int(last or first) < int(first):
+            raise OptionError(f"{option} {part} ends before it begins.", hint=f"{option} {last}-{first}")
+        numbers.update(range(int(first), int(last or first) + 1))
+    return sorted(numbers)

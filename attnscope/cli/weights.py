@@ -1,0 +1,49 @@
+"""What `model` and `bert` do without a text: show one head's weights, or its circuits."""
+
+from __future__ import annotations
+
+from attnscope.cli.output import progress
+from attnscope.cli.request import Request
+from attnscope.results import WeightSlice
+
+
+def show_weights(request: Request) -> int:
+    """Read one head's weights and show them; the exit status: 1 if a check does not hold."""
+    from attnscope.models.checkpoint import find_checkpoint
+    from attnscope.models.head import read_head
+
+    output = request.output
+    output.check([])
+    checkpoint = find_checkpoint(request.model)
+    [layer], [head] = request.layers or [], request.heads or []
+    result = read_head(checkpoint, layer=layer, head=head, stack=request.stack)
+    slices = {slice_.name: slice_ for slice_ in result.weights}
+    dims = {name: _dims(each, result.d_feat) for name, each in slices.items()}
+    shapes = {name: (each.head_shape, dims[name]) for name, each in slices.items()}
+    output.check_selection(shapes, "this head")
+    shown = None
+    if request.show is not None:
+        chosen = slices[output.selection[0]]
+        shown = output.shown(chosen.array, chosen.dtype, dims[chosen.name])
+    if request.verify:
+        from attnscope.models.verify import verify_head
+
+        with progress(f"running {checkpoint.name} with transformers …"):
+            result.checks = verify_head(checkpoint, result)
+    if request.circuits:
+        from attnscope.models.circuits import circuits
+
+        result.circuits = circuits(result)
+    output.write({name: (each.array, each.dtype) for name, each in slices.items()})
+    output.print(result, shown)
+    return 0 if all(check.ok for check in result.checks) else 1
+
+
+def _dims(slice_: WeightSlice, d_feat: int) -> tuple[str, ...]:
+    """The axes of a head's part of a weight or a bias; keys may come from a stack of another width."""
+    if slice_.name in ("W_O", "b_O"):
+        dims: tuple[str, ...] = ("d_feat", "d_head")
+    else:
+        taken_in = slice_.head_shape[-1] if len(slice_.head_shape) == 2 else d_feat
+        dims = ("d_head", "d_feat" if taken_in == d_feat else "d_context")
+    return dims[: len(slice_.head_shape)]

@@ -1,0 +1,168 @@
+"""Loads a model, its tokenizer and its image processor with transformers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from attnscope.errors import ModelError, OptionError, first_line
+from attnscope.models.checkpoint import Checkpoint
+
+DTYPES = ("float64", "float32", "float16", "bfloat16")
+"""What a model can be loaded in, besides what it is stored in."""
+
+
+def load_config(checkpoint: Checkpoint) -> Any:
+    """The model's configuration, as transformers reads it.
+
+    Raises:
+        ModelError: it has none, or transformers does not know this kind of model.
+    """
+    checkpoint.config()  # tells in its own words what is no checkpoint at all
+    _hush()
+    from transformers import AutoConfig
+
+    with told_as_the_models_fault(checkpoint):
+        return _from_here_or_the_hub(AutoConfig.from_pretrained, checkpoint)
+
+
+def load_model(
+    checkpoint: Checkpoint,
+    config: Any,
+    *,
+    dtype: str | None = None,
+    device: str = "cpu",
+    attention: str | None = None,
+    writes: bool = False,
+) -> Any:
+    """The whole model, ready to run: as the class that its checkpoint names, weights and all.
+
+    Args:
+        checkpoint: the model.
+        config: as `load_config` returned it.
+        dtype: `float32` and the like; None: what the weights are stored in.
+        device: where it is to run.
+        attention: `eager` or `sdpa`; None: what the model takes by itself.
+        writes: whether it has to generate text.
+
+    Raises:
+        OptionError: there is no such dtype.
+        ModelError: transformers cannot load it, weights are missing, or it cannot generate.
+    """
+    if dtype is not None and dtype not in DTYPES:
+        raise OptionError(f"there is no dtype {dtype}: a model runs in {', '.join(DTYPES)}.")
+    with told_as_the_models_fault(checkpoint):
+        model_class = class_of(config)
+        if writes and not model_class.can_generate():
+            raise ModelError(
+                f"{checkpoint.name} is a {model_class.__name__}, which writes no text.",
+                hint="--generate takes a model for causal or sequence-to-sequence language modelling",
+            )
+        model, info = _from_here_or_the_hub(
+            model_class.from_pretrained,
+            checkpoint,
+            dtype=dtype or "auto",
+            attn_implementation=attention,
+            output_loading_info=True,
+        )
+        _check_complete(model, info["missing_keys"], checkpoint)
+        return model.to(device).eval()
+
+
+def load_tokenizer(checkpoint: Checkpoint) -> Any:
+    """The model's tokenizer.
+
+    Raises:
+        ModelError: it has none.
+    """
+    from transformers import AutoTokenizer
+
+    files = ("tokenizer.json", "tokenizer_config.json", "vocab.txt", "vocab.json", "tokenizer.model")
+    if checkpoint.folder and not any(checkpoint.file(name) for name in (*files, "spiece.model")):
+        raise ModelError(
+            f"{checkpoint.name} has no tokenizer ({', '.join(files[:3])}, …), so a text has no tokens.",
+            hint="AutoTokenizer.from_pretrained(…).save_pretrained(FOLDER) puts one beside the weights",
+        )
+    try:
+        return _from_here_or_the_hub(AutoTokenizer.from_pretrained, checkpoint)
+    except Exception as error:
+        raise ModelError(
+            f"cannot load the tokenizer of {checkpoint.name}: {first_line(error).rstrip('.')}."
+        ) from error
+
+
+def load_image_processor(checkpoint: Checkpoint) -> Any:
+    """What cuts and scales pictures for the model.
+
+    Raises:
+        ModelError: it has none, or pillow is not installed.
+    """
+    try:
+        from transformers import AutoImageProcessor
+
+        return _from_here_or_the_hub(AutoImageProcessor.from_pretrained, checkpoint)
+    except Exception as error:
+        raise ModelError(
+            f"{checkpoint.name} has no image processor (preprocessor_config.json):"
+            f" {first_line(error).rstrip('.')}.",
+            hint="a model that reads pictures, such as google/vit-base-patch16-224",
+        ) from error
+
+
+@contextmanager
+def told_as_the_models_fault(checkpoint: Checkpoint) -> Iterator[None]:
+    """What transformers cannot load or run is the checkpoint's fault, whatever it raises."""
+    try:
+        yield
+    except (ModelError, OptionError):
+        raise
+    except Exception as error:
+        raise ModelError(
+            f"transformers cannot run {checkpoint.name}: {first_line(error).rstrip('.')}."
+        ) from error
+
+
+def _hush() -> None:
+    """Keep transformers' warnings and progress bars off the terminal: what matters is told by us."""
+    from transformers.utils import logging
+
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+
+
+def _from_here_or_the_hub(load: Callable[..., Any], checkpoint: Checkpoint, **options: Any) -> Any:
+    """Call a `from_pretrained`: for a model on the hub from the cache first, so that nobody waits."""
+    if checkpoint.folder is None:
+        try:
+            return load(checkpoint.source, local_files_only=True, **options)
+        except OSError:
+            pass  # some of it is not in the cache
+    return load(checkpoint.source, **options)
+
+
+def class_of(config: Any) -> Any:
+    """The class that a checkpoint was saved from; the bare model where transformers does not have it."""
+    import transformers
+
+    named = [getattr(transformers, name, None) for name in getattr(config, "architectures", None) or []]
+    return (
+        next((each for each in named if each is not None), None)
+        or transformers.AutoModel._model_mapping[type(config)]
+    )
+
+
+def _check_complete(model: Any, missing: list[str], checkpoint: Checkpoint) -> None:
+    """Raise a ModelError if weights that attention depends on would be random."""
+    inner = [
+        name
+        for name in missing
+        if "pooler" not in name
+        and (name.startswith(model.base_model_prefix + ".") or model.base_model is model)
+    ]
+    if inner:
+        raise ModelError(
+            f"{checkpoint.name} lacks {len(inner)} of the weights of a {type(model).__name__},"
+            f" such as {min(inner)}: they would be random.",
+            hint="a complete checkpoint, as save_pretrained writes it",
+        )

@@ -1,0 +1,455 @@
+"""What the heads of a model look at, in one text or picture.
+
+A model runs once, observed; of each layer that is wanted, the weights of the wanted heads are
+computed from the queries, keys, mask and scale that its attention got, and everything else is let
+go. With the same weights the values are collected again: if that is not what the model's own
+attention returned, or if the model never calls attention through transformers' registry, its maps
+are taken from its own eager attention instead.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+from attnscope.errors import ModelError
+from attnscope.models.checkpoint import Checkpoint
+from attnscope.models.loading import load_model, told_as_the_models_fault
+from attnscope.models.observe import Call, observing
+from attnscope.models.reading import Reading, patches
+from attnscope.results import AttentionMap, AttentionMaps, Token
+
+if TYPE_CHECKING:
+    import torch
+
+ORDER = ("self", "text", "encoder", "decoder", "cross", "vision")
+"""All stacks; those of one model run in this order."""
+
+AT_ONCE = 2**26
+"""How many weights are computed at once: 256 MiB of float32."""
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """Which heads somebody asked for.
+
+    Attributes:
+        stack: `encoder`, `cross` and the like; None: every one that runs.
+        layers, heads: None: all.
+    """
+
+    stack: str | None = None
+    layers: Collection[int] | None = None
+    heads: Collection[int] | None = None
+
+    def heads_of(self, stack: str, layer: int, n_head: int) -> list[int]:
+        """Those of one layer's heads that are wanted."""
+        if self.stack not in (None, stack) or (self.layers is not None and layer not in self.layers):
+            return []
+        return [head for head in range(n_head) if self.heads is None or head in self.heads]
+
+
+@dataclass
+class Seen:
+    """What came of a run.
+
+    Attributes:
+        stacks: the maps that were wanted, a stack each.
+        output: the model's logits, or else its last hidden states.
+        layers: every layer that has attention, by stack and number, with the number of its heads.
+        n_layer: how many layers each stack has, with attention or without.
+        calls: what the wanted layers handed to their attention, where it was to be kept.
+        eager: why the maps are from the model's eager attention, if they are.
+    """
+
+    stacks: list[AttentionMaps]
+    output: torch.Tensor
+    layers: dict[tuple[str, int], int]
+    n_layer: dict[str, int]
+    calls: dict[tuple[str, int], Call] = field(default_factory=dict)
+    eager: str | None = None
+
+    def check(self, model: str, stack: str, layers: Collection[int], heads: Collection[int]) -> None:
+        """Raise a ModelError if there is no such layer or head, or the layer has no attention."""
+        having = sorted(layer for each, layer in self.layers if each == stack)
+        if not having:
+            raise ModelError(f"{model} ran no {stack} attention: only {', '.join(self.n_layer)}.")
+        n_layer = self.n_layer[stack]
+        for layer in layers:
+            _check_range("layer", layer, n_layer, model)
+            if layer not in having:
+                raise ModelError(
+                    f"layer {layer} of {model} has no attention: of its {n_layer} layers"
+                    f" {_numbers(having)} {'have' if len(having) > 1 else 'has'} it.",
+                    hint=f"--layer {min(having, key=lambda each: abs(each - layer))}",
+                )
+        for head in heads:
+            _check_range("head", head, max(self.layers[stack, layer] for layer in having), model)
+
+
+def look(
+    checkpoint: Checkpoint,
+    model: Any,
+    reading: Reading,
+    wanted: Wanted,
+    *,
+    keep_calls: bool = False,
+) -> Seen:
+    """Run a model and see what its heads look at.
+
+    Args:
+        checkpoint: where the model is from; it is loaded anew if it has to run eager.
+        model: as `load_model` returned it.
+        reading: what it reads.
+        wanted: the heads to keep.
+        keep_calls: whether to keep what the wanted layers handed over, too.
+
+    Raises:
+        ModelError: the model has no attention, or none that can be shown as maps.
+    """
+    gallery = _Gallery(checkpoint.name, model, reading, wanted, keep_calls)
+    with observing(model, gallery.see), told_as_the_models_fault(checkpoint):
+        output = run(model, reading)
+    if gallery.layers and not gallery.unexplained:
+        return gallery.seen(main_output(output))
+    if gallery.layers:
+        why = f"{checkpoint.name} does something more to its weights ({gallery.unexplained})"
+    else:
+        why = f"{checkpoint.name} does not call attention through transformers' registry"
+    seen = eager_maps(checkpoint, model, reading, wanted)
+    seen.output, seen.eager = main_output(output), why
+    for stack in seen.stacks:
+        stack.notices.append(f"{why}: these are the maps of its own eager attention.")
+    return seen
+
+
+def eager_maps(checkpoint: Checkpoint, model: Any, reading: Reading, wanted: Wanted) -> Seen:
+    """The maps that a model's own eager attention returns.
+
+    They are taken where each layer returns them, so that layers without attention do not shift the
+    others' numbers; or else, as `output_attentions` has them.
+
+    Args:
+        checkpoint: where it is loaded from once more, with eager attention.
+        model: the one that is there: its dtype and device are taken.
+        reading, wanted: as in `look`.
+
+    Raises:
+        ModelError: it returns none, or they are not a weight for each query and key.
+    """
+    eager = load_model(
+        checkpoint,
+        model.config,
+        dtype=str(model.dtype).removeprefix("torch."),
+        device=str(model.device),
+        attention="eager",
+    )
+    gallery = _Gallery(checkpoint.name, eager, reading, wanted)
+    with observing(eager, gallery.take_call), told_as_the_models_fault(checkpoint):
+        output = run(eager, reading, output_attentions=True)
+    if not gallery.layers:
+        for stack, maps in _returned(output, gallery):
+            for layer, attention in enumerate(maps):
+                gallery.take(stack, layer, len(maps), attention)
+    if not gallery.layers:
+        raise ModelError(
+            f"{checkpoint.name} is a {type(model).__name__}, which returns no attention weights.",
+            hint="a model with attention",
+        )
+    return gallery.seen(main_output(output))
+
+
+def run(model: Any, reading: Reading, **options: Any) -> Any:
+    """Run a model, or the part of it that the reading is for, and return its output."""
+    import torch
+
+    inputs = reading.inputs | options
+    call = model
+    if "pixel_values" in inputs and hasattr(model, "get_image_features"):
+        call = model.get_image_features
+    elif has_towers(model.config) and hasattr(model, "get_text_features"):
+        call = model.get_text_features
+    elif model.config.is_encoder_decoder and not reading.target:
+        call = model.get_encoder()
+    with torch.no_grad():
+        return call(**inputs, return_dict=True)
+
+
+def main_output(output: Any) -> torch.Tensor:
+    """What a model computes in the end: its logits, or else its last hidden states."""
+    names = ("logits", "last_hidden_state", "pooler_output")
+    return next(output[name] for name in names if name in output)
+
+
+def has_towers(config: Any) -> bool:
+    """Whether a model has one stack of layers for text and another for pictures."""
+    return hasattr(config, "text_config") and hasattr(config, "vision_config")
+
+
+def stacks_that_run(config: Any, *, picture: bool, decodes: bool) -> list[str]:
+    """The stacks of a model that a reading runs through, the first to run first."""
+    if config.is_encoder_decoder:
+        return ["encoder", "decoder", "cross"] if decodes else ["encoder"]
+    if has_towers(config):
+        return ["vision" if picture else "text"]
+    return ["self"]
+
+
+def stack_of(path: str, config: Any, *, cross: bool) -> str:
+    """Which stack a module belongs to, by its name in the model."""
+    if cross:
+        return "cross"
+    if config.is_encoder_decoder:
+        return "decoder" if re.search(r"(^|\.)decoder\.", path) else "encoder"
+    if has_towers(config):
+        return "vision" if re.search(r"vision|visual|image", path) else "text"
+    return "self"
+
+
+def bytes_of_maps(
+    config: Any, reading: Reading, layers: Collection[int] | None, heads: Collection[int] | None
+) -> int:
+    """What maps take as float32, as far as a configuration tells; None: all layers, all heads."""
+    n = len(reading.source)
+    if reading.picture:
+        n = reading.picture.rows * reading.picture.columns
+    n_layer, n_head = _counts(config, reading)
+    return 4 * n * n * (len(layers) if layers else n_layer or 1) * (len(heads) if heads else n_head or 1)
+
+
+def check_numbers(
+    model: str, config: Any, reading: Reading, layers: Collection[int], heads: Collection[int]
+) -> None:
+    """Raise a ModelError if a configuration tells that there is no such layer or head."""
+    n_layer, n_head = _counts(config, reading)
+    if config.is_encoder_decoder:
+        return  # its two stacks may differ
+    for layer in layers:
+        _check_range("layer", layer, n_layer or layer + 1, model)
+    for head in heads:
+        _check_range("head", head, n_head or head + 1, model)
+
+
+def _counts(config: Any, reading: Reading) -> tuple[int | None, int | None]:
+    """How many layers and heads a configuration tells of, in the stack that reads."""
+    seen = getattr(config, "vision_config", config)
+    own = seen if reading.picture else config.get_text_config()
+    counts = [getattr(own, name, None) for name in ("num_hidden_layers", "num_attention_heads")]
+    n_layer, n_head = (each if isinstance(each, int) else None for each in counts)
+    return n_layer, n_head
+
+
+def weights(call: Call, heads: list[int]) -> tuple[torch.Tensor, float, float]:
+    """The weights of some heads of the first sequence, and whether they explain what the model computed.
+
+    Args:
+        call: what the layer handed to its attention.
+        heads: query heads.
+
+    Returns:
+        The weights, `n_head n_Q n_K` in float32 (of these heads); how far the values that they
+        collect are at most from what the model's own attention returned; and how far rounding may
+        part the two.
+    """
+    from attnscope.attention.observed import observed
+
+    collected, attention = observed(**call.arguments(heads))
+    theirs = call.output[0, :, heads].flatten(1).to(collected)
+    difference = float((collected[0] - theirs).abs().max())
+    return attention[0].float(), difference, output_tolerance(call)
+
+
+def output_tolerance(call: Call) -> float:
+    """How far rounding may part two ways of collecting a call's values."""
+    import torch
+
+    return 256 * torch.finfo(call.query.dtype).eps * max(float(call.value.abs().max()), 1e-6)
+
+
+class _Gallery:
+    """Gathers the maps of the wanted heads while a model runs."""
+
+    def __init__(
+        self, name: str, model: Any, reading: Reading, wanted: Wanted, keep_calls: bool = False
+    ) -> None:
+        self.name, self.model, self.reading, self.wanted = name, model, reading, wanted
+        self.keep_calls = keep_calls
+        self.found: dict[str, AttentionMaps] = {}
+        self.rows: dict[str, list[int]] = {}  # the queries that are shown: all, or the generated ones
+        self.layers: dict[tuple[str, int], int] = {}  # how many heads each layer has
+        self.n_layer: dict[str, int] = {}
+        self.calls: dict[tuple[str, int], Call] = {}
+        self.unexplained = ""
+
+    def see(self, call: Call) -> None:
+        """Take what is wanted of one call of attention."""
+        stack = stack_of(call.path, self.model.config, cross=call.cross)
+        layer, n_layer = self._place(stack, call.path)
+        heads = self._announce(
+            stack, layer, n_layer, call.n_head, call.n_kv_head, call.query.shape, call.key.shape
+        )
+        for part in _parts(heads, call.query.shape[-2] * call.key.shape[-2]):
+            attention, difference, tolerance = weights(call, part)
+            if not difference <= tolerance:
+                self.unexplained = f"its output differs by {difference:.2g} in layer {layer}"
+            self._add(stack, layer, part, call.n_head // call.n_kv_head, attention)
+        if heads and self.keep_calls:
+            self.calls[stack, layer] = call
+
+    def take_call(self, call: Call) -> None:
+        """Take what is wanted of the weights that a layer's own eager attention returned."""
+        stack = stack_of(call.path, self.model.config, cross=call.cross)
+        layer, n_layer = self._place(stack, call.path)
+        assert call.weights is not None
+        self.take(stack, layer, n_layer, call.weights, call.n_kv_head)
+
+    def take(
+        self,
+        stack: str,
+        layer: int,
+        n_layer: int,
+        attention: torch.Tensor | None,
+        n_kv_head: int | None = None,
+    ) -> None:
+        """Take what is wanted of the weights that a model returned for one layer."""
+        if attention is None:
+            return
+        if attention.dim() != 4:
+            raise ModelError(
+                f"{self.name} returns weights of the shape {tuple(attention.shape)}: they are no map"
+                " of its tokens for each head."
+            )
+        n_batch, n_head, n_Q, n_K = attention.shape
+        shapes = (n_batch, n_head, n_Q), (n_batch, n_head, n_K)
+        n_kv_head = n_kv_head or n_head
+        heads = self._announce(
+            stack, layer, n_layer, n_head, n_kv_head, *((*each, 1) for each in shapes)
+        )
+        self._add(stack, layer, heads, n_head // n_kv_head, attention[0, heads].float())
+
+    def seen(self, output: torch.Tensor) -> Seen:
+        """All that was gathered."""
+        stacks = [self.found[stack] for stack in ORDER if stack in self.found]
+        return Seen(stacks, output, self.layers, self.n_layer, self.calls)
+
+    def _place(self, stack: str, path: str) -> tuple[int, int]:
+        """The number of a module's layer, and how many there are."""
+        config = self.model.config
+        if getattr(config, "num_hidden_groups", None):  # ALBERT runs the same modules again and again
+            return sum(known == stack for known, _ in self.layers), config.num_hidden_layers
+        match = re.match(r"(.*?)\.?(\d+)(\.|$)", path)
+        if match is None:
+            return 0, 1
+        layer = int(match[2])
+        if (stack, layer) in self.layers:
+            raise ModelError(
+                f"{self.name} attends more than once in layer {layer} ({path}), and attnscope cannot"
+                " tell these apart."
+            )
+        return layer, len(self.model.get_submodule(match[1]))
+
+    def _announce(
+        self,
+        stack: str,
+        layer: int,
+        n_layer: int,
+        n_head: int,
+        n_kv_head: int,
+        of_query: tuple[int, ...],
+        of_key: tuple[int, ...],
+    ) -> list[int]:
+        """Note that a layer has attention; the heads of it that are wanted.
+
+        Args:
+            stack, layer: which.
+            n_layer, n_head, n_kv_head: how many.
+            of_query, of_key: the shapes `n_batch … n_Q d` and `n_batch … n_K d`.
+        """
+        self.layers[stack, layer] = n_head
+        self.n_layer[stack] = n_layer
+        heads = self.wanted.heads_of(stack, layer, n_head)
+        if not heads:
+            return []
+        queries = self._tokens(stack, "Q", of_query[-2])
+        keys = self._tokens(stack, "K", of_key[-2])
+        if (of_query[0], of_query[-2], of_key[-2]) != (1, len(queries), len(keys)):
+            raise ModelError(
+                f"{self.name} attends from {of_query[0]} × {of_query[-2]} queries to {of_key[-2]} keys"
+                f" in layer {layer}, and there are {len(queries)} and {len(keys)} tokens: attnscope"
+                " shows attention among all tokens."
+            )
+        if stack not in self.found:
+            picture = self.reading.picture
+            if picture:
+                picture = replace(picture, first=len(keys) - picture.rows * picture.columns)
+            generated = [i for i, token in enumerate(queries) if token.generated]
+            self.rows[stack] = generated or list(range(len(queries)))
+            shown = [queries[i] for i in self.rows[stack]]
+            self.found[stack] = AttentionMaps(
+                self.name, stack, n_layer, n_head, n_kv_head, shown, keys, [], picture
+            )
+        return heads
+
+    def _tokens(self, stack: str, which: str, n: int) -> list[Token]:
+        """The tokens that are a stack's queries, or keys; `n` of them, if a picture's."""
+        if stack == "decoder" or (stack == "cross" and which == "Q"):
+            return self.reading.target
+        if self.reading.picture:
+            return patches(self.reading.picture, n)
+        return self.reading.source
+
+    def _add(
+        self, stack: str, layer: int, heads: list[int], group: int, attention: torch.Tensor
+    ) -> None:
+        """Keep the maps of some heads, `n_head n_Q n_K`: the rows that are shown."""
+        if not heads:
+            return
+        rows = self.rows[stack]
+        attention = attention if len(rows) == attention.shape[1] else attention[:, rows]
+        for head, of_head in zip(heads, attention.cpu().numpy(), strict=True):
+            self.found[stack].maps.append(AttentionMap(layer, head, head // group, of_head))
+
+
+def _returned(output: Any, gallery: _Gallery) -> Iterator[tuple[str, Any]]:
+    """The maps that a model returned, by stack."""
+    config = gallery.model.config
+    names = {
+        "encoder": "encoder_attentions",
+        "decoder": "decoder_attentions",
+        "cross": "cross_attentions",
+    }
+    if "encoder_attentions" not in output:
+        picture, decodes = gallery.reading.picture is not None, False
+        names = {stacks_that_run(config, picture=picture, decodes=decodes)[0]: "attentions"}
+    for stack, name in names.items():
+        if maps := output.get(name):
+            n_layer = getattr(config, "num_hidden_layers", len(maps))
+            if stack == "self" and len(maps) != n_layer:
+                raise ModelError(
+                    f"{gallery.name} returns the maps of {len(maps)} of its {n_layer} layers, and"
+                    " does not say which."
+                )
+            yield stack, maps
+
+
+def _parts(heads: list[int], size: int) -> Iterator[list[int]]:
+    """Heads in parts whose maps, of `size` weights each, are computed at once."""
+    n = max(1, AT_ONCE // max(size, 1))
+    for start in range(0, len(heads), n):
+        yield heads[start : start + n]
+
+
+def _check_range(what: str, index: int, count: int, model: str) -> None:
+    """Raise a ModelError if there is no layer, or no head, of this number."""
+    if not 0 <= index < count:
+        raise ModelError(
+            f"there is no {what} {index} in {model}: it has {what}s 0 to {count - 1}.",
+            hint=f"--{what} {min(max(index, 0), count - 1)}",
+        )
+
+
+def _numbers(numbers: list[int]) -> str:
+    shown = [str(number) for number in numbers]
+    return ", ".join(shown if len(shown) <= 8 else [*shown[:6], "…", shown[-1]])

@@ -1,0 +1,257 @@
+"""What a model is given to read: texts as tokens, pictures as patches."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+
+from attnscope.errors import FileError, ModelError, OptionError, first_line
+from attnscope.models.checkpoint import Checkpoint
+from attnscope.models.loading import load_image_processor, load_tokenizer
+from attnscope.results import Picture, Token
+
+PAD_FIRST = {
+    *("roberta", "xlm-roberta", "xlm-roberta-xl", "camembert", "roberta-prelayernorm", "data2vec-text"),
+    *("longformer", "mpnet", "xmod", "ibert", "esm", "luke", "markuplm", "layoutlmv3", "led_text"),
+}
+"""Families whose positions begin after the padding's, and so leave rows of their tables idle."""
+
+HEARS = {"input_features", "input_values"}
+"""The main inputs of models that listen."""
+
+
+@dataclass
+class Reading:
+    """A model's inputs, and what its positions are.
+
+    Attributes:
+        inputs: what the model is called with, tensors by name.
+        source: the tokens of its only sequence, or of its encoder's. Of a picture, they are known
+            when the model runs: it adds some of its own.
+        target: the tokens of its decoder, if it has an encoder too.
+        labels: the ids of the text that its decoder is to read.
+        tokenizer: what made the tokens, of a text.
+        picture: what it looks at; `first` is not known yet.
+    """
+
+    inputs: dict[str, Any]
+    source: list[Token] = field(default_factory=list)
+    target: list[Token] = field(default_factory=list)
+    labels: list[int] = field(default_factory=list)
+    tokenizer: Any = None
+    picture: Picture | None = None
+
+    def to(self, device: str) -> None:
+        """Move the inputs to the device that the model is on."""
+        self.inputs = {name: tensor.to(device) for name, tensor in self.inputs.items()}
+
+
+def read_text(
+    checkpoint: Checkpoint,
+    config: Any,
+    text: str,
+    *,
+    pair: str | None = None,
+    target: str | None = None,
+    truncate: bool = False,
+) -> Reading:
+    """Tokens of a text, of a pair of them, and of what a decoder is to read.
+
+    Args:
+        checkpoint: the model whose tokenizer is used.
+        config: the model's.
+        text: what the model, or its encoder, reads.
+        pair: the second text of a pair.
+        target: what a decoder beside an encoder reads.
+        truncate: whether a text that is too long is cut rather than refused.
+
+    Raises:
+        OptionError: a text is empty or too long.
+        ModelError: the model has no tokenizer.
+    """
+    for option, given in (("--text", text), ("--pair", pair), ("--target", target)):
+        if given is not None and not given.strip():
+            raise OptionError(f"{option} is empty: there is nothing to look at.", hint=f'{option} "…"')
+    tokenizer = load_tokenizer(checkpoint)
+    texts = (text,) if pair is None else (text, pair)
+    encoding = _encode(tokenizer, texts, room(config), truncate)
+    names = [name for name in tokenizer.model_input_names if name in encoding]
+    reading = Reading({name: _batch(encoding[name]) for name in names}, tokenizer=tokenizer)
+    reading.source = _tokens_of_encoding(tokenizer, encoding)
+    if all(token.special for token in reading.source):
+        raise OptionError(f"--text {text!r} has no tokens in {checkpoint.name}.", hint="another text")
+    if target is not None:
+        reading.labels = _encode(tokenizer, (target,), room(config), truncate, target=True)["input_ids"]
+    return reading
+
+
+def check_reads(checkpoint: Checkpoint, config: Any, what: str) -> None:
+    """Raise a ModelError unless a model reads `text`, or looks at an `image`."""
+    from attnscope.models.loading import class_of
+
+    takes = class_of(config).main_input_name
+    if takes in HEARS:
+        raise ModelError(
+            f"{checkpoint.name} ({config.model_type}) listens to sound, and attnscope gives models texts"
+            " and pictures.",
+            hint=f"attnscope model {checkpoint.name}, which shows its weights",
+        )
+    towers = hasattr(config, "vision_config")
+    if (takes == "pixel_values") != (what == "image") and not towers:
+        given, other = ("text", "--image FILE") if what == "text" else ("pictures", '--text "…"')
+        raise ModelError(
+            f"{checkpoint.name} ({config.model_type}) does not read {given}.",
+            hint=other,
+        )
+
+
+def room(config: Any) -> int | None:
+    """How many tokens a model takes; None where nothing but memory limits it."""
+    of_text = config.get_text_config()
+    positions = getattr(of_text, "max_position_embeddings", None)
+    if not isinstance(positions, int) or positions <= 0:
+        return None
+    if of_text.model_type in PAD_FIRST:
+        return positions - (of_text.pad_token_id or 0) - 1
+    return positions
+
+
+def tokens_of(tokenizer: Any, ids: list[int], **said: Any) -> list[Token]:
+    """Tokens as text, a leading space included.
+
+    Args:
+        tokenizer: what knows the ids.
+        ids: the tokens' numbers.
+        said: what is true of all of them, such as `generated=True`.
+    """
+    special = set(tokenizer.all_special_ids)
+    raw = tokenizer.convert_ids_to_tokens(ids)
+    return [
+        Token(_text(tokenizer, number, piece, number in special), special=number in special, **said)
+        for number, piece in zip(ids, raw, strict=True)
+    ]
+
+
+def read_image(checkpoint: Checkpoint, config: Any, path: Path) -> Reading:
+    """A picture, cut and scaled as the model wants it.
+
+    Raises:
+        FileError: there is no such file, or it is no picture.
+        ModelError: the model has no image processor, or does not cut pictures into patches.
+    """
+    import numpy as np
+
+    try:
+        from PIL import Image, UnidentifiedImageError
+    except ImportError as error:
+        raise ModelError(
+            "pictures are read with pillow, which is not installed.",
+            hint="pip install 'attnscope[image]'",
+        ) from error
+    try:
+        with Image.open(path) as opened:
+            image = opened.convert("RGB")
+    except UnidentifiedImageError as error:
+        raise FileError(
+            f"{path} is no picture that pillow can read.", hint="a .png or .jpg file"
+        ) from error
+    except OSError as error:
+        raise FileError(f"cannot read {path}: {error.strerror or first_line(error)}.") from error
+    processor = load_image_processor(checkpoint)
+    pixels = processor(images=image, return_tensors="pt").get("pixel_values")
+    patch = _patch_size(config)
+    if pixels is None or pixels.dim() != 4 or patch is None:
+        raise ModelError(
+            f"{checkpoint.name} does not cut a picture into one grid of patches, which --image shows."
+        )
+    array = pixels[0].float().permute(1, 2, 0).numpy()
+    if getattr(processor, "do_normalize", False):
+        array = array * np.array(processor.image_std) + np.array(processor.image_mean)
+    seen = Image.fromarray((array.clip(0, 1) * 255).round().astype("uint8"))
+    png = BytesIO()
+    seen.save(png, format="PNG")
+    rows, columns = pixels.shape[2] // patch[0], pixels.shape[3] // patch[1]
+    return Reading({"pixel_values": pixels}, picture=Picture(rows, columns, 0, png.getvalue()))
+
+
+def patches(picture: Picture, n: int) -> list[Token]:
+    """The tokens of a picture: those that the model adds, and the patches as one reads them.
+
+    Args:
+        picture: how many rows and columns it has.
+        n: how many tokens the model made of it.
+
+    Raises:
+        ModelError: there are fewer tokens than patches: the model merges them.
+    """
+    first = n - picture.rows * picture.columns
+    if first < 0:
+        raise ModelError(
+            f"the model makes {n} tokens of {picture.rows} × {picture.columns} patches:"
+            " --image shows models in which each patch is a token."
+        )
+    added = [Token("[CLS]" if i == 0 else f"[{i}]", special=True) for i in range(first)]
+    return added + [
+        Token(f"{row},{column}") for row in range(picture.rows) for column in range(picture.columns)
+    ]
+
+
+def _encode(
+    tokenizer: Any, texts: tuple[str, ...], limit: int | None, truncate: bool, target: bool = False
+) -> Any:
+    """The tokens of a text or a pair, no more than the model takes."""
+    given = (
+        {"text_target": texts[0]} if target else dict(zip(("text", "text_pair"), texts, strict=False))
+    )
+    encoding = tokenizer(**given, return_special_tokens_mask=True)
+    n = len(encoding["input_ids"])
+    if limit is None or n <= limit:
+        return encoding
+    if not truncate:
+        option = "--target" if target else "--text" if len(texts) == 1 else "--text with --pair"
+        raise OptionError(
+            f"{option} is {n} tokens long, and the model takes {limit}.", hint="--truncate"
+        )
+    return tokenizer(**given, return_special_tokens_mask=True, truncation=True, max_length=limit)
+
+
+def _tokens_of_encoding(tokenizer: Any, encoding: Any) -> list[Token]:
+    """Tokens with their segments; what the tokenizer added belongs to the text before it."""
+    ids = encoding["input_ids"]
+    segments = encoding.sequence_ids(0) if encoding.is_fast else [0] * len(ids)
+    tokens, segment = [], 0
+    for token, of_text, special in zip(
+        tokens_of(tokenizer, ids), segments, encoding["special_tokens_mask"], strict=True
+    ):
+        segment = segment if of_text is None else of_text
+        tokens.append(Token(token.text, segment=segment, special=bool(special) or token.special))
+    return tokens
+
+
+def _text(tokenizer: Any, number: int, piece: str | None, special: bool) -> str:
+    """One token's text: as it decodes, where that says what it is."""
+    if piece is None:  # the model has more ids than its tokenizer
+        return f"<{number}>"
+    if special or piece.startswith("##"):
+        return piece
+    if "▁" in piece:  # sentencepiece's space, which decoding a lone token drops
+        return piece.replace("▁", " ")
+    text = tokenizer.decode([number])
+    return text if text and "\ufffd" not in text else piece
+
+
+def _batch(numbers: list[int]) -> Any:
+    import torch
+
+    return torch.tensor([numbers])
+
+
+def _patch_size(config: Any) -> tuple[int, int] | None:
+    """Height and width of a patch in pixels."""
+    of_vision = getattr(config, "vision_config", None) or getattr(config, "encoder", None) or config
+    size = getattr(of_vision, "patch_size", None)
+    if isinstance(size, int):
+        return size, size
+    return (size[0], size[1]) if isinstance(size, list | tuple) and len(size) == 2 else None

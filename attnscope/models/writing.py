@@ -1,0 +1,65 @@
+"""What a decoder reads: a text that it is given, or one that it writes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from attnscope.models.checkpoint import Checkpoint
+from attnscope.models.loading import told_as_the_models_fault
+from attnscope.models.reading import Reading, tokens_of
+from attnscope.results import Token
+
+
+def give_target(checkpoint: Checkpoint, model: Any, reading: Reading) -> None:
+    """Let the decoder read the target's labels, moved to the right as the model was trained.
+
+    Args:
+        checkpoint: what to name in an error.
+        model: an encoder with a decoder.
+        reading: its labels become the decoder's inputs, and its target.
+    """
+    import torch
+
+    labels = torch.tensor([reading.labels], device=model.device)
+    with told_as_the_models_fault(checkpoint):
+        if hasattr(model, "prepare_decoder_input_ids_from_labels"):
+            shifted = model.prepare_decoder_input_ids_from_labels(labels=labels)
+        else:
+            start = torch.full_like(labels[:, :1], model.config.decoder_start_token_id)
+            shifted = torch.cat([start, labels[:, :-1]], dim=1)
+    reading.inputs["decoder_input_ids"] = shifted
+    reading.target = tokens_of(reading.tokenizer, shifted[0].tolist())
+
+
+def write_on(checkpoint: Checkpoint, model: Any, reading: Reading, n: int) -> str:
+    """Let the model write up to `n` tokens, always the likeliest, and add them to what it read.
+
+    Args:
+        checkpoint: what to name in an error.
+        model: a causal one, or an encoder with a decoder.
+        reading: the tokens are added to its source, or become its target.
+        n: how many; fewer, if the text ends before.
+
+    Returns:
+        The text that was written.
+    """
+    import torch
+
+    ids = reading.inputs["input_ids"]
+    with torch.no_grad(), told_as_the_models_fault(checkpoint):
+        written = model.generate(**reading.inputs, max_new_tokens=n, do_sample=False, num_beams=1)
+    tokenizer = reading.tokenizer
+    if model.config.is_encoder_decoder:
+        reading.inputs["decoder_input_ids"] = written
+        start, *rest = written[0].tolist()
+        reading.target = tokens_of(tokenizer, [start]) + tokens_of(tokenizer, rest, generated=True)
+        return tokenizer.decode(rest, skip_special_tokens=True)
+    new = written[0, ids.shape[1] :].tolist()
+    reading.inputs = {"input_ids": written, "attention_mask": torch.ones_like(written)}
+    reading.source = reading.source + tokens_of(tokenizer, new, generated=True)
+    return tokenizer.decode(new)
+
+
+def of_generated(tokens: list[Token]) -> list[int]:
+    """Which tokens the model wrote."""
+    return [i for i, token in enumerate(tokens) if token.generated]

@@ -1,0 +1,486 @@
+"""`attnscope model` and `attnscope bert` with a text or a picture, through the entry point."""
+
+import csv
+import io
+import json
+
+import numpy as np
+import pytest
+import torch
+from models.readers import save_picture, save_reader, save_seer, save_tokenizer
+from transformers import AutoTokenizer, BertModel
+
+TEXT = "The cat sat on the [MASK] because it was tired."
+SHORT = "the cat sat on the mat"
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory):
+    """A family's checkpoint, made when it is first asked for."""
+    made = {}
+
+    def folder(family, **more):
+        key = (family, *sorted(more.items()))
+        if key not in made:
+            made[key] = tmp_path_factory.mktemp(family)
+            see = family in ("vit", "clip", "deit")
+            (save_seer if see else save_reader)(family, made[key], **more)
+        return made[key]
+
+    return folder
+
+
+def eager(folder, text, **options):
+    """What the bundled model returns itself."""
+    model = BertModel.from_pretrained(folder, attn_implementation="eager").eval()
+    with torch.no_grad():
+        given = AutoTokenizer.from_pretrained(folder)(text, return_tensors="pt", **options)
+        return model(**given, output_attentions=True).attentions
+
+
+def test_a_text_shows_a_map_with_its_tokens(attnscope):
+    r = attnscope("bert", "--layer", 0, "--head", 0, "--text", TEXT)
+    assert (r.exit_status, r.err) == (0, "")
+    lines = r.out.splitlines()
+    assert lines[0] == "minilm · layer 0 of 6 · head 0 of 12"
+    assert lines[1] == "13 queries · 13 keys"
+    assert "because" in lines[4]
+    assert [line.split()[1] for line in lines[5:18]][:7] == "[CLS] the cat sat on the [MASK]".split()
+
+
+def test_bert_is_model_with_a_default(attnscope):
+    assert attnscope("bert", "--text", TEXT).out == attnscope("model", "minilm", "--text", TEXT).out
+    assert attnscope("bert", "--model", "minilm").out == attnscope("model", "minilm").out
+
+
+@pytest.mark.parametrize(("layer", "head"), [(0, 0), (3, 7), (5, 11)])
+def test_json_holds_the_models_own_weights(attnscope, minilm, layer, head):
+    r = attnscope("bert", "--layer", layer, "--head", head, "--text", TEXT, "--format", "json")
+    record = r.json
+    assert record["schema"] == "attnscope.map/1"
+    assert (record["layer"], record["head"], record["kv_head"]) == (layer, head, head)
+    assert record["query_tokens"] == record["key_tokens"]
+    assert record["key_tokens"][6] == "[MASK]"
+    theirs = eager(minilm, TEXT)[layer][0, head].numpy()
+    assert abs(np.array(record["attention"]) - theirs).max() < 1e-5
+
+
+def test_all_heads_in_one_record(attnscope, minilm):
+    r = attnscope("bert", "--layer", "all", "--head", "0,3-4", "--text", TEXT, "--format", "json")
+    assert r.json["schema"] == "attnscope.maps/1"
+    maps = r.json["maps"]
+    assert [(each["layer"], each["head"]) for each in maps] == [
+        (i, h) for i in range(6) for h in (0, 3, 4)
+    ]
+    theirs = eager(minilm, TEXT)
+    for each in maps:
+        own = theirs[each["layer"]][0, each["head"]].numpy()
+        assert abs(np.array(each["attention"]) - own).max() < 1e-5
+
+
+def test_csv_has_a_line_for_each_weight(attnscope):
+    r = attnscope("bert", "--text", "tired", "--format", "csv")
+    rows = list(csv.DictReader(io.StringIO(r.out)))
+    assert len(rows) == 9
+    assert rows[3] == {
+        "layer": "0",
+        "head": "0",
+        "query": "1",
+        "query_token": "tired",
+        "key": "0",
+        "key_token": "[CLS]",
+        "attention": rows[3]["attention"],
+    }
+    assert sum(float(row["attention"]) for row in rows[3:6]) == pytest.approx(1)
+
+
+def test_markdown_has_a_table(attnscope):
+    lines = attnscope("bert", "--text", "tired", "--format", "markdown").out.splitlines()
+    assert lines[0] == "**minilm · layer 0 of 6 · head 0 of 12**"
+    assert lines[4] == "|  | [CLS] | tired | [SEP] |"
+    assert len([line for line in lines if line.startswith("| [SEP]")]) == 1
+
+
+def test_several_heads_are_an_overview(attnscope):
+    r = attnscope("bert", "--layer", "all", "--head", "all", "--text", TEXT)
+    assert r.out.startswith("minilm · 6 layers of 6 · 12 heads of 12\n")
+    assert "a map for each head" in r.out
+
+
+def test_a_pair_has_segments(attnscope, minilm):
+    r = attnscope("bert", "--text", "The cat sat.", "--pair", "It was tired.", "--format", "json")
+    assert r.json["key_segments"] == [0] * 6 + [1] * 5
+    model = BertModel.from_pretrained(minilm, attn_implementation="eager").eval()
+    given = AutoTokenizer.from_pretrained(minilm)("The cat sat.", "It was tired.", return_tensors="pt")
+    with torch.no_grad():
+        theirs = model(**given, output_attentions=True).attentions[0][0, 0]
+    assert abs(np.array(r.json["attention"]) - theirs.numpy()).max() < 1e-5
+
+
+def test_top_lists_the_strongest_keys(attnscope):
+    r = attnscope("bert", "--text", TEXT, "--layer", 2, "--head", 5, "--top", 2)
+    assert r.exit_status == 0
+    row = next(line for line in r.out.splitlines() if "because" in line.split()[:2])
+    assert "[CLS]" in row
+    record = attnscope("bert", "--text", TEXT, "--layer", 2, "--head", 5, "--format", "json").json
+    weights = np.array(record["attention"])[7]
+    assert f"{sorted(weights)[-1]:.2f}" in row
+    assert f"{sorted(weights)[-2]:.2f}" in row
+
+
+def test_query_shows_one_row(attnscope):
+    r = attnscope("bert", "--text", TEXT, "--query", 2)
+    assert "query 2 cat" in r.out
+    r = attnscope("bert", "--text", TEXT, "--query", 13)
+    assert r.err.startswith("attnscope: error: there is no query 13: they are 0 to 12.")
+
+
+def test_verify_compares_with_the_model_itself(attnscope):
+    r = attnscope(
+        "bert", "--text", TEXT, "--layer", "all", "--head", "all", "--verify", "--format", "json"
+    )
+    assert r.exit_status == 0
+    maps, output = r.json["checks"]
+    assert maps["name"] == "72 maps = eager's"
+    assert maps["ok"]
+    assert 0 < maps["max_abs_diff"] < 1e-5
+    assert (output["max_abs_diff"], output["tolerance"], output["ok"]) == (0, 0, True)
+
+
+def test_verify_exits_1_when_maps_differ(attnscope, monkeypatch):
+    from attnscope.models import compare
+
+    monkeypatch.setattr(compare, "TOLERANCE", -1.0)
+    assert attnscope("bert", "--text", TEXT, "--verify").exit_status == 1
+
+
+@pytest.mark.parametrize(
+    ("family", "stack"),
+    [
+        *(("llama", None), ("gpt2", None), ("mistral", None), ("gemma2", None), ("gpt_oss", None)),
+        *(("albert", None), ("lfm2", None), ("bart", "encoder"), ("clip", "text"), ("qwen3", None)),
+        *(("roberta", None), ("distilbert", None), ("modernbert", None), ("opt", None)),
+    ],
+)  # fmt: skip
+def test_verify_holds_for_other_families(attnscope, saved, family, stack):
+    more = ["--stack", stack] if stack else []
+    r = attnscope(
+        "model",
+        saved(family),
+        "--text",
+        SHORT,
+        "--layer",
+        1,
+        "--head",
+        2,
+        "--verify",
+        "--format",
+        "json",
+        *more,
+    )
+    assert r.exit_status == 0, r.err
+    assert all(check["ok"] for check in r.json["checks"])
+    assert r.json["stack"] == (stack or "self")
+    assert r.json["key_tokens"] == ["[CLS]", *SHORT.split(), "[SEP]"]
+
+
+def test_a_shared_key_head_is_shown(attnscope, saved):
+    r = attnscope("model", saved("llama"), "--text", SHORT, "--head", 4)
+    assert r.out.splitlines()[0].endswith("layer 0 of 2 · head 4 of 6 · K,V head 1 of 2")
+    assert (
+        attnscope("model", saved("llama"), "--text", SHORT, "--head", 4, "-f", "json").json["kv_head"]
+        == 1
+    )
+
+
+def test_a_sink_takes_its_part(attnscope, saved):
+    r = attnscope("model", saved("gpt_oss"), "--text", SHORT, "-f", "json")
+    assert max(sum(row) for row in r.json["attention"]) < 1
+
+
+@pytest.mark.parametrize("family", ["deberta-v2", "xlnet"])
+def test_families_beside_the_registry_show_their_own_maps(attnscope, saved, family):
+    r = attnscope("model", saved(family), "--text", SHORT, "--layer", 1, "-f", "json")
+    [notice] = r.json["notices"]
+    assert "does not call attention through transformers' registry" in notice
+    assert np.array(r.json["attention"]).sum(-1) == pytest.approx(1)
+    r = attnscope("model", saved(family), "--text", SHORT, "--steps")
+    assert r.exit_status == 2
+    assert "only its maps are known, not their --steps" in r.err
+
+
+def test_a_sink_after_the_softmax_is_told_apart(attnscope, saved):
+    r = attnscope("model", saved("granite_swa"), "--text", SHORT, "--verify", "-f", "json")
+    assert r.exit_status == 0
+    assert "without the sink's part" in r.json["checks"][0]["note"]
+
+
+@pytest.mark.parametrize(
+    ("family", "message"),
+    [
+        ("mamba", "is a MambaModel, which returns no attention weights"),
+        ("longformer", "queries to 5 keys in layer 0, and there are 8 and 8 tokens"),
+        ("whisper", "(whisper) listens to sound, and attnscope gives models texts and pictures"),
+        ("vit", "(vit) does not read text"),
+    ],
+)
+def test_models_whose_attention_is_no_map_of_a_text_are_refused(attnscope, saved, family, message):
+    r = attnscope("model", saved(family), "--text", SHORT)
+    assert (r.exit_status, r.out) == (2, "")
+    assert message in r.err
+
+
+def test_a_layer_without_attention_is_told(attnscope, saved):
+    r = attnscope("model", saved("lfm2"), "--text", SHORT, "--layer", 2)
+    assert "layer 2 of" in r.err
+    assert "has no attention: of its 4 layers 1, 3 have it." in r.err
+    assert attnscope("model", saved("lfm2"), "--text", SHORT, "--layer", 3).exit_status == 0
+
+
+def test_cross_attention_is_from_the_target_to_the_text(attnscope, saved):
+    r = attnscope("model", saved("t5"), "--text", "the cat sat", "--target", "a dog ran", "-f", "json")
+    assert r.json["stack"] == "cross"
+    assert r.json["query_tokens"] == ["[PAD]", "[CLS]", "a", "dog", "ran"]
+    assert r.json["key_tokens"] == ["[CLS]", "the", "cat", "sat", "[SEP]"]
+    assert np.array(r.json["attention"]).shape == (5, 5)
+
+
+@pytest.mark.parametrize("family", ["t5", "bart"])
+@pytest.mark.parametrize("stack", ["encoder", "decoder", "cross"])
+def test_every_stack_of_two_is_the_models_own(attnscope, saved, family, stack):
+    command = ["model", saved(family), "--text", SHORT, "--target", "a dog ran", "--stack", stack]
+    r = attnscope(*command, "--layer", 1, "--head", 2, "--verify", "-f", "json")
+    assert r.exit_status == 0, r.err
+    assert all(check["ok"] for check in r.json["checks"])
+    assert len(r.json["query_tokens"]) == (8 if stack == "encoder" else 5)
+
+
+def test_generated_tokens_are_the_rows(attnscope, saved):
+    r = attnscope("model", saved("gpt2"), "--text", "the cat", "--generate", 3, "--verify", "-f", "json")
+    assert r.exit_status == 0
+    assert (len(r.json["query_tokens"]), len(r.json["key_tokens"])) == (3, 7)
+    assert r.json["generated"] == [4, 5, 6]
+    first, *_, last = np.array(r.json["attention"])
+    assert first[5:].tolist() == [0, 0]  # a token does not see those after it
+    assert (last > 0).all()
+    assert "written:" in r.json["notices"][0]
+    r = attnscope("model", saved("bart"), "--text", SHORT, "--generate", 3, "-f", "json")
+    assert r.json["stack"] == "cross"
+    assert 1 <= len(r.json["query_tokens"]) <= 3
+
+
+def test_a_model_that_does_not_write_is_told(attnscope):
+    r = attnscope("bert", "--text", TEXT, "--generate", 3)
+    assert r.err.startswith("attnscope: error: minilm is a BertModel, which writes no text.")
+
+
+@pytest.mark.parametrize(("family", "stack"), [("vit", "self"), ("clip", "vision"), ("deit", "self")])
+def test_a_picture_is_a_grid_of_patches(attnscope, saved, tmp_path, family, stack):
+    picture = save_picture(tmp_path / "picture.png")
+    r = attnscope("model", saved(family), "--image", picture, "--layer", 1, "--verify", "-f", "json")
+    assert r.exit_status == 0, r.err
+    assert all(check["ok"] for check in r.json["checks"])
+    assert (r.json["stack"], r.json["patches"]) == (stack, [2, 2])
+    assert r.json["key_tokens"][-4:] == ["0,0", "0,1", "1,0", "1,1"]
+    assert len(r.json["key_tokens"]) == (6 if family == "deit" else 5)
+    assert "patches 2 × 2" in attnscope("model", saved(family), "--image", picture).out
+
+
+def test_what_is_no_picture_is_told(attnscope, saved, tmp_path):
+    (tmp_path / "no.png").write_text("hello")
+    r = attnscope("model", saved("vit"), "--image", tmp_path / "no.png")
+    assert "no.png is no picture that pillow can read" in r.err
+    r = attnscope("model", saved("vit"), "--image", tmp_path / "gone.png")
+    assert "gone.png: No such file or directory" in r.err
+    r = attnscope("model", saved("gpt2"), "--image", save_picture(tmp_path / "p.png"))
+    assert "(gpt2) does not read pictures" in r.err
+
+
+def test_steps_are_named_as_mha_names_them(attnscope, saved):
+    r = attnscope("model", saved("llama"), "--text", SHORT, "--layer", 1, "--steps", "-f", "json")
+    assert r.exit_status == 0
+    assert r.json["schema"] == "attnscope.trace/1"
+    steps = {step["name"]: step for step in r.json["steps"]}
+    assert (
+        list(steps)
+        == "Q K V mask K_shared V_shared scores scores_masked attention x_raw x_rsh1 x_rsh2".split()
+    )
+    assert steps["K"]["dims"] == ["n_batch", "n_kv_head", "n_K", "d_K"]
+    assert steps["scores"]["shape"] == [1, 6, 8, 8]
+    assert steps["x_rsh2"]["dims"] == ["n_batch", "n_Q", "n_head·d_V"]
+    assert [check["ok"] for check in r.json["checks"]] == [True]
+
+
+def test_steps_show_values_that_the_map_has(attnscope, saved):
+    command = ["model", saved("t5"), "--text", SHORT, "--layer", 1]
+    r = attnscope(*command, "--steps", "--show", "attention[0,2]", "--stats", "-f", "json")
+    assert {step["name"] for step in r.json["steps"]} >= {"position_bias", "scores_biased"}
+    assert r.json["steps"][0]["stats"]["nan"] == 0
+    own = attnscope(*command, "--head", 2, "-f", "json").json["attention"]
+    assert np.allclose(r.json["shown"]["values"], own, atol=1e-6)
+
+
+def test_save_writes_maps_by_name(attnscope, tmp_path, read_tensors):
+    path = tmp_path / "maps.safetensors"
+    r = attnscope("bert", "--text", TEXT, "--layer", "0-1", "--head", "2,5", "--save", path)
+    assert "wrote 4 tensors" in r.err
+    saved = read_tensors(path)
+    assert sorted(saved) == ["layer0.head2", "layer0.head5", "layer1.head2", "layer1.head5"]
+    assert saved["layer1.head5"].shape == (13, 13)
+    attnscope("bert", "--text", TEXT, "--layer", 1, "--head", 5, "--save", tmp_path / "one.npz")
+    assert torch.equal(read_tensors(tmp_path / "one.npz")["attention"], saved["layer1.head5"])
+
+
+def test_show_prints_a_part_of_the_map(attnscope):
+    r = attnscope("bert", "--text", TEXT, "--show", "attention[2,:3]", "-f", "json")
+    assert r.json["shown"]["values"] == pytest.approx(r.json["attention"][2][:3])
+
+
+def test_plot_and_page_are_written_beside_the_map(attnscope, tmp_path):
+    plot, page = tmp_path / "map.svg", tmp_path / "map.html"
+    command = ["bert", "--layer", 4, "--head", 7, "--text", TEXT, "--plot", plot, "--page", page]
+    r = attnscope(*command)
+    assert r.exit_status == 0
+    assert "minilm · layer 4 of 6 · head 7 of 12" in r.out
+    assert "<svg" in plot.read_text()
+    assert "because" in plot.read_text()
+    assert "wrote 72 heads" in r.err
+    assert page.stat().st_size < 150 * 1024
+    r = attnscope(*command)
+    assert (r.exit_status, r.out) == (2, "")
+    assert "exists already" in r.err
+    assert attnscope(*command, "--force").exit_status == 0
+
+
+def test_a_page_has_the_heads_that_were_listed(attnscope, saved, tmp_path):
+    page = tmp_path / "some.html"
+    r = attnscope("bert", "--layer", "0,2", "--head", "1-3", "--text", TEXT, "--page", page)
+    assert "wrote 6 heads" in r.err
+    r = attnscope(
+        "model", saved("bart"), "--text", SHORT, "--target", "a dog", "--page", page, "--force"
+    )
+    assert "wrote 30 heads" in r.err  # 2 × 3 in the encoder, 3 × 4 in the decoder, 3 × 4 across
+
+
+@pytest.mark.parametrize("suffix", ["png", "svg", "pdf"])
+def test_a_grid_of_heads_is_drawn(attnscope, tmp_path, suffix):
+    path = tmp_path / f"grid.{suffix}"
+    r = attnscope("bert", "--layer", "0-1", "--head", "0-2", "--text", TEXT, "--plot", path)
+    assert r.exit_status == 0
+    assert path.stat().st_size > 1000
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "bfloat16", "float16"])
+def test_a_model_runs_in_other_dtypes(attnscope, dtype):
+    r = attnscope("bert", "--text", TEXT, "--layer", 2, "--dtype", dtype, "--verify", "-f", "json")
+    assert r.exit_status == 0
+    assert np.array(r.json["attention"]).sum(-1) == pytest.approx(1, abs=1e-5)
+
+
+def test_a_long_text_is_refused_with_both_numbers_or_cut(attnscope):
+    text = "tired " * 600
+    r = attnscope("bert", "--text", text)
+    assert r.err.splitlines() == [
+        "attnscope: error: --text is 602 tokens long, and the model takes 512.",
+        "  try  --truncate",
+    ]
+    r = attnscope("bert", "--text", text, "--truncate", "--top", 1, "-f", "csv")
+    rows = r.out.splitlines()
+    assert len(rows) == 513
+    assert rows[-1].startswith("511,[SEP]")
+
+
+def test_positions_that_begin_after_the_paddings_leave_less_room(attnscope, saved):
+    folder = saved("roberta")
+    taken = json.loads((folder / "config.json").read_text())["max_position_embeddings"]
+    pad = json.loads((folder / "config.json").read_text())["pad_token_id"]
+    r = attnscope("model", folder, "--text", "cat " * 40)
+    assert f"--text is 42 tokens long, and the model takes {taken - pad - 1}." in r.err
+    assert attnscope("model", folder, "--text", "cat " * 40, "--truncate").exit_status == 0
+
+
+def test_a_model_without_a_tokenizer_is_told(attnscope, tmp_path, saved):
+    from shutil import copytree
+
+    folder = copytree(saved("gpt2"), tmp_path / "bare")
+    for path in folder.glob("token*"):
+        path.unlink()
+    r = attnscope("model", folder, "--text", SHORT)
+    assert "bare has no tokenizer" in r.err
+    save_tokenizer(folder)
+    assert attnscope("model", folder, "--text", SHORT).exit_status == 0
+
+
+def test_missing_weights_are_told(attnscope, tmp_path, saved):
+    from shutil import copytree
+
+    from safetensors.torch import load_file, save_file
+
+    folder = copytree(saved("llama"), tmp_path / "torn")
+    weights = load_file(folder / "model.safetensors")
+    save_file(
+        {k: v for k, v in weights.items() if "layers.1.self_attn.q_proj" not in k},
+        folder / "model.safetensors",
+    )
+    r = attnscope("model", folder, "--text", SHORT)
+    assert "lacks 1 of the weights of a LlamaForCausalLM" in r.err
+    assert "layers.1.self_attn.q_proj.weight" in r.err
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--text", ""], "--text is empty"),
+        (["--text", TEXT, "--pair", " "], "--pair is empty"),
+        (["--text", TEXT, "--layer", 6], "there is no layer 6 in minilm: it has layers 0 to 5."),
+        (["--text", TEXT, "--head", 12], "there is no head 12 in minilm: it has heads 0 to 11."),
+        (["--text", TEXT, "--layer", "x"], "--layer is 'x', which is no number."),
+        (["--text", TEXT, "--layer", "3-1"], "--layer 3-1 ends before it begins."),
+        (["--layer", "all"], "weights are shown of one head: --layer all --head 0 are several."),
+        (["--pair", "a"], "--pair is about attention in a text, and there is none."),
+        (["--page", "x.html"], "--page is about attention in a text, and there is none."),
+        (["--device", "cuda"], "--device is where a model runs, and weights are only read."),
+        (["--text", TEXT, "--target", "a"], "--target is what a decoder beside an encoder reads, and minilm (bert)"),
+        (["--text", TEXT, "--stack", "cross"], "minilm has no stack cross that reads this: there is self."),
+        (["--text", TEXT, "--circuits"], "--circuits is about a head's weights"),
+        (["--text", TEXT, "--image", "x.png"], "--text and --image are each something to look at"),
+        (["--image", "x.png", "--pair", "a"], "--pair is about a text, and --image is a picture."),
+        (["--text", TEXT, "--top", 2, "--head", "all"], "--top is for one head"),
+        (["--text", TEXT, "--top", 2, "--query", 1], "--top lists every query's strongest keys"),
+        (["--text", TEXT, "--steps", "--layer", "all"], "--steps are those of one layer, and --layer is all."),
+        (["--text", TEXT, "--stats"], "--stats is for the steps of a layer."),
+        (["--text", TEXT, "--force"], "--force replaces a file, and none is written."),
+        (["--text", TEXT, "--plot", "x.gif"], "x.gif ends in .gif"),
+        (["--text", TEXT, "--page", "x.txt"], "x.txt ends in .txt"),
+        (["--text", TEXT, "--page", "nowhere/x.html"], "there is no folder nowhere"),
+        (["--text", TEXT, "--dtype", "int8"], "there is no dtype int8"),
+        (["--text", TEXT, "--device", "tpu"], "'tpu' is not a device."),
+        (["--text", TEXT, "--device", "cuda:9"], "there is no device cuda:9 here"),
+        (["--text", TEXT, "--verify", "-f", "csv"], "csv holds one table, and --verify prints more."),
+        (["--text", TEXT, "--show", "scores"], "there is no 'scores' in this map"),
+    ],
+)  # fmt: skip
+def test_mistakes_are_told_in_a_line(attnscope, options, message):
+    r = attnscope("bert", *options)
+    assert (r.exit_status, r.out) == (2, "")
+    assert message in r.err.splitlines()[0]
+    assert len(r.err.splitlines()) <= 3
+
+
+def test_a_hub_that_cannot_be_reached_is_told(attnscope, monkeypatch):
+    from huggingface_hub import constants
+
+    monkeypatch.setattr(constants, "ENDPOINT", "http://127.0.0.1:9")
+    r = attnscope("model", "someone/some-model-that-is-not-here", "--text", TEXT)
+    assert r.exit_status == 2
+    assert "cannot be had from the hub" in r.err
+
+
+def test_maps_that_do_not_fit_in_memory_are_refused(attnscope, monkeypatch):
+    import psutil
+
+    monkeypatch.setattr(psutil, "virtual_memory", lambda: type("Memory", (), {"available": 10_000})())
+    r = attnscope("bert", "--text", TEXT, "--layer", "all", "--head", "all")
+    assert r.err.startswith(
+        "attnscope: error: this run needs at least 47.5 KiB, and cpu has 9.8 KiB free."
+    )

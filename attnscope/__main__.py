@@ -2,7 +2,7 @@
 
 import sys
 
-from attnscope.cli.app import main
+from attnscope.cli.app import entry
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(entry())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import sys
 from collections.abc import Sequence
 from enum import IntEnum
@@ -86,6 +87,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except SystemExit:  # Typer's way when nobody reads on, as in `attnscope … | head`
         return ExitStatus.PIPE_CLOSED
     return ExitStatus.BAD_INPUT
+
+
+def entry() -> int:
+    """`main` for a process of its own: its end need not search everything for garbage once more."""
+    status = main()
+    if sys.argv[1:2] != ["run"]:  # a watched program ends as it ends without us
+        gc.freeze()
+    return status
 
 
 def _complain(message: str, hint: str | None) -> None:

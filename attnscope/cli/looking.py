@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from attnscope.cli.output import progress, stored, tell
+from attnscope.cli.output import progress, stored, tell, uncollected
 from attnscope.cli.request import Request
 from attnscope.errors import ModelError, OptionError
 from attnscope.results import AttentionMap, AttentionMaps
@@ -23,7 +23,7 @@ def show_attention(request: Request) -> int:
     from attnscope.models.loading import load_config, load_model
 
     checkpoint = find_checkpoint(request.model)
-    with progress(f"loading {checkpoint.name} …"):
+    with progress(f"loading {checkpoint.name} …"), uncollected():
         config = load_config(checkpoint)
         reading = _read(request, checkpoint, config)
         stack = _stack(request, checkpoint, config)

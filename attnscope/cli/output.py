@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import sys
-from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -316,6 +317,18 @@ def stdout() -> Console:
     from rich.console import Console
 
     return Console(highlight=False)
+
+
+@contextmanager
+def uncollected() -> Iterator[None]:
+    """Import and load without the search for garbage: it finds none, and takes a fifth of the time."""
+    collects = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if collects:
+            gc.enable()
 
 
 def progress(doing: str) -> AbstractContextManager[Any]:

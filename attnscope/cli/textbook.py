@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import gc
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field, replace
 from math import prod
 from typing import TYPE_CHECKING, Any
 
 from attnscope import contracts
-from attnscope.cli.output import Output, progress, refuse_in_csv, stored
+from attnscope.cli.output import Output, progress, refuse_in_csv, stored, uncollected
 from attnscope.cli.variants import findings
 from attnscope.errors import OptionError
 from attnscope.inputs.masks import Masks
@@ -158,11 +157,9 @@ def present(
 
 
 def _import_torch() -> None:
-    """Import torch, most of the waiting, without the search for garbage that slows it by a tenth."""
-    gc.disable()
-    import torch  # noqa: F401
-
-    gc.enable()
+    """Import torch, most of the waiting."""
+    with uncollected():
+        import torch  # noqa: F401
 
 
 def run(

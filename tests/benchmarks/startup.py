@@ -10,6 +10,7 @@ import os
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 
@@ -50,6 +51,21 @@ trace {CODE / "grouped.py"}:GroupedQueryAttention --device meta
 --init hidden_size=8192 --init num_heads=64 --init num_key_value_heads=8
 --input hidden_states=n_batch:1,n:8192,hidden_size
 """.split()
+TEXT = (Path(__file__).parents[2] / "docs" / "architecture.md").read_text(encoding="utf-8")
+PASS = [
+    sys.executable,
+    "-c",
+    f"""
+import torch
+from transformers import AutoModel, AutoTokenizer
+folder = {str(find_checkpoint("minilm").folder)!r}
+tokenizer, model = AutoTokenizer.from_pretrained(folder), AutoModel.from_pretrained(folder).eval()
+with torch.no_grad():
+    model(**tokenizer({TEXT!r}, return_tensors="pt", truncation=True, max_length=512))
+""",
+]
+READ = ["bert", "--text", TEXT, "--truncate"]
+PAGE = ["--page", str(Path(tempfile.mkdtemp()) / "page.html"), "--force"]
 DRY_RUN = ["mha", "--dry-run", "--nq", "1000000", "--d-feat", "8192", "--heads", "64"]
 
 CASES = [
@@ -65,6 +81,8 @@ CASES = [
         "BertModel.from_pretrained, then slicing",
         TUTORIAL,
     ),
+    ("attnscope bert --text, 512 tokens", [*ATTNSCOPE, *READ], "load, one plain pass", PASS),
+    ("attnscope bert --page, 512 tokens", [*ATTNSCOPE, *READ, *PAGE], "load, one plain pass", PASS),
 ]
 
 

@@ -82,6 +82,7 @@ def test_every_key_of_a_record_is_documented():
 
     from attnscope.results import (
         Check,
+        Circuit,
         Crash,
         Finding,
         HeadWeights,
@@ -107,6 +108,7 @@ def test_every_key_of_a_record_is_documented():
         Operand,
         HeadWeights,
         WeightSlice,
+        Circuit,
         Scaling,
         ScalingRow,
     )

@@ -28,6 +28,7 @@ def command(*arguments: str) -> str:
         ["sdpa", "--help"],
         ["mha", "--help"],
         ["bert", "--help"],
+        ["model", "--help"],
         ["scaling", "--help"],
         ["sdpa", "--dry-run"],
         ["mha", "--dry-run", "--nq", "1000000", "--d-feat", "8192", "--heads", "64"],

@@ -1,0 +1,127 @@
+"""What a model is given to read: tokens as they decode, segments, patches."""
+
+import pytest
+import torch
+from models.readers import save_picture, save_reader, save_seer
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+from transformers import AutoTokenizer, PreTrainedTokenizerFast
+
+from attnscope.errors import ModelError, OptionError
+from attnscope.models.checkpoint import Checkpoint, find_checkpoint
+from attnscope.models.loading import load_config
+from attnscope.models.reading import patches, read_image, read_text, room, tokens_of
+from attnscope.results import Picture
+
+LINES = ["the cat sat on the mat", "the dog sat", "überall é\n\tcat"] * 20
+
+
+def byte_level():
+    """As GPT-2 and Llama 3 cut texts: a space is the letter Ġ."""
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    tokenizer.train_from_iterator(LINES, trainers.BpeTrainer(vocab_size=290, initial_alphabet=alphabet))
+    return PreTrainedTokenizerFast(tokenizer_object=tokenizer)
+
+
+def sentencepiece():
+    """As T5 and Llama 2 cut texts: a space is the letter ▁."""
+    tokenizer = Tokenizer(models.Unigram())
+    tokenizer.pre_tokenizer = pre_tokenizers.Metaspace()
+    tokenizer.decoder = decoders.Metaspace()
+    tokenizer.train_from_iterator(
+        LINES, trainers.UnigramTrainer(vocab_size=60, unk_token="<unk>", special_tokens=["<unk>"])
+    )
+    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, unk_token="<unk>")
+
+
+@pytest.mark.parametrize("make", [byte_level, sentencepiece])
+def test_tokens_put_together_are_the_text(make):
+    tokenizer = make()
+    text = "the cat sat on the mat"
+    tokens = tokens_of(tokenizer, tokenizer(text)["input_ids"])
+    assert "".join(token.text for token in tokens).strip() == text
+    assert any(token.text.startswith(" ") for token in tokens)
+    assert not any("Ġ" in token.text or "▁" in token.text for token in tokens)
+
+
+def test_a_part_of_a_character_keeps_its_piece():
+    tokenizer = byte_level()
+    tokens = tokens_of(tokenizer, tokenizer("€")["input_ids"])
+    assert len(tokens) > 1
+    assert not any("\ufffd" in token.text for token in tokens)
+
+
+def test_words_that_go_on_are_marked_in_berts_way():
+    checkpoint = find_checkpoint("minilm")
+    reading = read_text(checkpoint, load_config(checkpoint), "Unbelievably tokenised.")
+    texts = [token.text for token in reading.source]
+    assert texts[0] == "[CLS]"
+    assert any(text.startswith("##") for text in texts)
+    assert [token.special for token in reading.source] == [True, *[False] * (len(texts) - 2), True]
+
+
+def test_an_id_beyond_the_tokenizer_is_its_number():
+    tokenizer = AutoTokenizer.from_pretrained(find_checkpoint("minilm").folder)
+    assert tokens_of(tokenizer, [40000])[0].text == "<40000>"
+
+
+def test_a_pair_has_two_segments_and_what_stands_between_belongs_to_the_first(tmp_path):
+    save_reader("bert", tmp_path)
+    checkpoint = Checkpoint("small", tmp_path)
+    reading = read_text(checkpoint, load_config(checkpoint), "the cat", pair="a dog ran")
+    assert [token.segment for token in reading.source] == [0, 0, 0, 0, 1, 1, 1, 1]
+    assert set(reading.inputs) <= {"input_ids", "token_type_ids", "attention_mask"}
+
+
+@pytest.mark.parametrize(
+    ("family", "more", "expected"),
+    [
+        ("bert", {"max_position_embeddings": 16}, 16),
+        ("roberta", {"max_position_embeddings": 18, "pad_token_id": 1}, 16),
+        ("gpt2", {"n_positions": 16}, 16),
+        ("t5", {}, None),
+    ],
+)
+def test_a_model_takes_as_many_tokens_as_it_has_positions(tmp_path, family, more, expected):
+    model = save_reader(family, tmp_path, **more)
+    assert room(model.config) == expected
+    if expected is None:
+        return
+    ids = torch.full((1, expected), 5)
+    model(input_ids=ids)
+    with pytest.raises((IndexError, RuntimeError)):
+        model(input_ids=torch.full((1, expected + 1), 5))
+    checkpoint = Checkpoint("small", tmp_path)
+    words = "cat " * expected
+    with pytest.raises(
+        OptionError, match=f"--text is {expected + 2} tokens long, and the model takes {expected}"
+    ):
+        read_text(checkpoint, model.config, words)
+    assert len(read_text(checkpoint, model.config, words, truncate=True).source) == expected
+
+
+def test_a_picture_is_shown_as_the_model_gets_it(tmp_path):
+    from io import BytesIO
+
+    from PIL import Image
+
+    save_seer("vit", tmp_path)
+    checkpoint = Checkpoint("small", tmp_path)
+    reading = read_image(checkpoint, load_config(checkpoint), save_picture(tmp_path / "p.png"))
+    seen = Image.open(BytesIO(reading.picture.png))
+    assert seen.size == (8, 8)
+    red = [seen.getpixel((x, 4))[0] for x in range(8)]
+    assert red == sorted(red)
+    assert red[-1] - red[0] > 150
+    assert (reading.picture.rows, reading.picture.columns) == (2, 2)
+
+
+def test_patches_are_read_as_one_reads():
+    picture = Picture(2, 3, 0, b"")
+    assert [token.text for token in patches(picture, 8)] == [
+        "[CLS]", "[1]", "0,0", "0,1", "0,2", "1,0", "1,1", "1,2",
+    ]  # fmt: skip
+    with pytest.raises(ModelError, match="makes 4 tokens of 2 × 3 patches"):
+        patches(picture, 4)

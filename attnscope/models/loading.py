@@ -12,6 +12,17 @@ from attnscope.models.checkpoint import Checkpoint
 DTYPES = ("float64", "float32", "float16", "bfloat16")
 """What a model can be loaded in, besides what it is stored in."""
 
+TOKENIZER = (
+    *("tokenizer.json", "vocab.txt", "vocab.json", "tokenizer.model", "spiece.model", "spm.model"),
+    *("sentencepiece.bpe.model", "source.spm", "tokenizer_config.json"),
+)
+IMAGES = ("preprocessor_config.json", "processor_config.json")
+WEIGHTS = (
+    *("model.safetensors", "model.safetensors.index.json"),
+    *("pytorch_model.bin", "pytorch_model.bin.index.json"),
+)
+"""Where a model keeps its tokenizer, what cuts pictures for it, and its weights: one of these each."""
+
 
 def load_config(checkpoint: Checkpoint) -> Any:
     """The model's configuration, as transformers reads it.
@@ -24,7 +35,7 @@ def load_config(checkpoint: Checkpoint) -> Any:
     from transformers import AutoConfig
 
     with told_as_the_models_fault(checkpoint):
-        return _from_here_or_the_hub(AutoConfig.from_pretrained, checkpoint)
+        return _from_here_or_the_hub(AutoConfig.from_pretrained, checkpoint, ("config.json",))
 
 
 def load_model(
@@ -62,6 +73,7 @@ def load_model(
         model, info = _from_here_or_the_hub(
             model_class.from_pretrained,
             checkpoint,
+            WEIGHTS,
             dtype=dtype or "auto",
             attn_implementation=attention,
             output_loading_info=True,
@@ -78,14 +90,13 @@ def load_tokenizer(checkpoint: Checkpoint) -> Any:
     """
     from transformers import AutoTokenizer
 
-    files = ("tokenizer.json", "tokenizer_config.json", "vocab.txt", "vocab.json", "tokenizer.model")
-    if checkpoint.folder and not any(checkpoint.file(name) for name in (*files, "spiece.model")):
+    if checkpoint.folder and not checkpoint.has(*TOKENIZER):
         raise ModelError(
-            f"{checkpoint.name} has no tokenizer ({', '.join(files[:3])}, …), so a text has no tokens.",
+            f"{checkpoint.name} has no tokenizer ({', '.join(TOKENIZER[:2])}, …): a text has no tokens.",
             hint="AutoTokenizer.from_pretrained(…).save_pretrained(FOLDER) puts one beside the weights",
         )
     try:
-        return _from_here_or_the_hub(AutoTokenizer.from_pretrained, checkpoint)
+        return _from_here_or_the_hub(AutoTokenizer.from_pretrained, checkpoint, TOKENIZER)
     except Exception as error:
         raise ModelError(
             f"cannot load the tokenizer of {checkpoint.name}: {first_line(error).rstrip('.')}."
@@ -101,7 +112,7 @@ def load_image_processor(checkpoint: Checkpoint) -> Any:
     try:
         from transformers import AutoImageProcessor
 
-        return _from_here_or_the_hub(AutoImageProcessor.from_pretrained, checkpoint)
+        return _from_here_or_the_hub(AutoImageProcessor.from_pretrained, checkpoint, IMAGES)
     except Exception as error:
         raise ModelError(
             f"{checkpoint.name} has no image processor (preprocessor_config.json):"
@@ -131,13 +142,15 @@ def _hush() -> None:
     logging.disable_progress_bar()
 
 
-def _from_here_or_the_hub(load: Callable[..., Any], checkpoint: Checkpoint, **options: Any) -> Any:
-    """Call a `from_pretrained`: for a model on the hub from the cache first, so that nobody waits."""
-    if checkpoint.folder is None:
+def _from_here_or_the_hub(
+    load: Callable[..., Any], checkpoint: Checkpoint, files: tuple[str, ...], **options: Any
+) -> Any:
+    """Call a `from_pretrained`; where one of its files is in the hub's cache, so that nobody waits."""
+    if checkpoint.folder is None and checkpoint.has(*files):
         try:
             return load(checkpoint.source, local_files_only=True, **options)
-        except OSError:
-            pass  # some of it is not in the cache
+        except (OSError, ValueError):
+            pass  # another file, that it needs, is not in the cache
     return load(checkpoint.source, **options)
 
 

@@ -3,10 +3,14 @@
 import csv
 import io
 import json
+import os
+import subprocess
+import sys
 
 import numpy as np
 import pytest
 import torch
+from models.hub import Hub, serving
 from models.readers import save_picture, save_reader, save_seer, save_tokenizer
 from transformers import AutoTokenizer, BertModel
 
@@ -474,6 +478,28 @@ def test_a_hub_that_cannot_be_reached_is_told(attnscope, monkeypatch):
     r = attnscope("model", "someone/some-model-that-is-not-here", "--text", TEXT)
     assert r.exit_status == 2
     assert "cannot be had from the hub" in r.err
+
+
+def test_a_model_on_the_hub_is_read_once_and_then_from_the_cache(monkeypatch, saved, tmp_path):
+    """In processes of their own: where the hub is, is read when one begins."""
+    folder = saved("gpt2")
+    command = [sys.executable, "-m", "attnscope", "model", "someone/gpt", "--text", SHORT, "-f", "json"]
+    environment = {**os.environ, "HF_HOME": str(tmp_path / "home")}
+    monkeypatch.setattr(Hub, "folders", {"someone/gpt": folder})
+    monkeypatch.setattr(Hub, "requests", [])
+    with serving() as endpoint:
+        first = subprocess.run(
+            command,
+            env={**environment, "HF_ENDPOINT": endpoint},
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+    assert any(path.endswith("model.safetensors") for _, path in Hub.requests)
+    unreachable = {**environment, "HF_ENDPOINT": "http://127.0.0.1:9"}
+    again = subprocess.run(command, env=unreachable, capture_output=True, text=True, check=True)
+    assert again.stdout == first.stdout
+    assert json.loads(first.stdout)["key_tokens"] == ["[CLS]", *SHORT.split(), "[SEP]"]
 
 
 def test_maps_that_do_not_fit_in_memory_are_refused(attnscope, monkeypatch):

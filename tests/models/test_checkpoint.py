@@ -1,12 +1,9 @@
 """Finding a model: bundled, in a folder, and on a hub (a small one, on this machine)."""
 
-import json
-import threading
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-
 import huggingface_hub
 import pytest
 from huggingface_hub import constants
+from models.hub import Hub, serving
 
 from attnscope.errors import ModelError
 from attnscope.models import checkpoint as checkpoint_module
@@ -62,64 +59,22 @@ def test_a_folder_without_a_config_is_refused(tmp_path):
     assert "has no config.json" in refused(str(tmp_path)).message
 
 
-class Hub(BaseHTTPRequestHandler):
-    """As much of the hub's protocol as a download takes."""
-
-    folders: dict = {}
-    requests: list = []
-
-    def do_HEAD(self):
-        self.do_GET()
-
-    def do_GET(self):
-        self.requests.append((self.command, self.path))
-        parts = self.path.strip("/").split("/")
-        if parts[:2] == ["api", "models"]:
-            name = "/".join(parts[2:])
-            if name == "gated/model":
-                return self.answer(403, b"{}", {"X-Error-Code": "GatedRepo"})
-            if name not in self.folders:
-                return self.answer(404, b"{}", {"X-Error-Code": "RepoNotFound"})
-            files = [{"rfilename": path.name} for path in self.folders[name].iterdir()]
-            return self.answer(200, json.dumps({"id": name, "siblings": files}).encode())
-        name, filename = "/".join(parts[:-3]), parts[-1]
-        path = self.folders[name] / filename
-        if not path.exists():
-            return self.answer(404, b"", {"X-Error-Code": "EntryNotFound"})
-        return self.answer(
-            200, path.read_bytes(), {"X-Repo-Commit": "c" * 40, "ETag": '"e-' + filename + '"'}
-        )
-
-    def answer(self, status, body, headers=None):
-        self.send_response(status)
-        for key, value in {"Content-Length": str(len(body)), **(headers or {})}.items():
-            self.send_header(key, value)
-        self.end_headers()
-        if self.command == "GET":
-            self.wfile.write(body)
-
-    def log_message(self, *_):
-        pass
-
-
 @pytest.fixture
 def hub(monkeypatch, tmp_path):
     """A hub on this machine, and an empty cache: a dict of the models' folders."""
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Hub)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    endpoint = f"http://127.0.0.1:{server.server_port}"
-    monkeypatch.setattr(constants, "ENDPOINT", endpoint)
-    monkeypatch.setattr(
-        constants, "HUGGINGFACE_CO_URL_TEMPLATE", endpoint + "/{repo_id}/resolve/{revision}/{filename}"
-    )
-    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(huggingface_hub.hf_api.api, "endpoint", endpoint)
-    monkeypatch.setattr(Hub, "folders", {})
-    monkeypatch.setattr(Hub, "requests", [])
-    checkpoint_module._files_on_hub.cache_clear()
-    yield Hub
-    server.shutdown()
-    server.server_close()
+    with serving() as endpoint:
+        monkeypatch.setattr(constants, "ENDPOINT", endpoint)
+        monkeypatch.setattr(
+            constants,
+            "HUGGINGFACE_CO_URL_TEMPLATE",
+            endpoint + "/{repo_id}/resolve/{revision}/{filename}",
+        )
+        monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "cache"))
+        monkeypatch.setattr(huggingface_hub.hf_api.api, "endpoint", endpoint)
+        monkeypatch.setattr(Hub, "folders", {})
+        monkeypatch.setattr(Hub, "requests", [])
+        checkpoint_module._files_on_hub.cache_clear()
+        yield Hub
     checkpoint_module._files_on_hub.cache_clear()
 
 

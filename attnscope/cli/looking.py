@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from attnscope.cli.options import Format
 from attnscope.cli.output import progress, stored, tell, uncollected
 from attnscope.cli.request import Request
 from attnscope.errors import ModelError, OptionError
@@ -162,6 +163,8 @@ def _chosen(request: Request, seen: Seen, stack: str, checkpoint: Checkpoint) ->
 def _print_maps(request: Request, maps: AttentionMaps) -> None:
     """Print one head's map, or an overview of several."""
     output = request.output
+    if request.query is not None and request.format is not Format.TABLE:
+        maps = _of_query(maps, request.query)
     one = maps.maps[0] if len(maps.maps) == 1 else None
     shown = None
     if request.show is not None and one is not None:
@@ -169,6 +172,12 @@ def _print_maps(request: Request, maps: AttentionMaps) -> None:
         shown = output.shown(one.attention, "float32", ("n_Q", "n_K"))
     output.write({_name(maps, each): (each.attention, "float32") for each in maps.maps})
     output.print_maps(maps, one, shown, query=request.query, top=request.top)
+
+
+def _of_query(maps: AttentionMaps, query: int) -> AttentionMaps:
+    """The same maps, of one query alone."""
+    own = [replace(each, attention=each.attention[[query]]) for each in maps.maps]
+    return replace(maps, query_tokens=[maps.query_tokens[query]], maps=own)
 
 
 def _name(maps: AttentionMaps, map: AttentionMap) -> str:
@@ -221,7 +230,9 @@ def _draw(request: Request, seen: Seen, maps: AttentionMaps) -> None:
         stacks = [replace(own, checks=maps.checks, notices=maps.notices), *of_others]
         with progress(f"writing {request.page} …"), whole_file(request.page) as unfinished:
             title = f"{maps.model} · attention"
-            html = page_html(stacks, layer=shown.layer, head=shown.head, title=title)
+            html = page_html(
+                stacks, layer=shown.layer, head=shown.head, query=request.query, title=title
+            )
             unfinished.write_text(html, encoding="utf-8")
         n = sum(len(each.maps) for each in stacks)
         tell(f"wrote {n} heads, {bytes_text(request.page.stat().st_size)}, to {request.page}")

@@ -211,6 +211,8 @@ class Output:
         columns = strongest_columns(maps, map, top) if top and map else None
         if self.format is Format.JSON:
             record = view.maps_record(maps)
+            if top and map:
+                record["strongest"] = view.strongest_record(maps, map, top)
             if shown is not None:
                 from attnscope.views.values import shown_record
 

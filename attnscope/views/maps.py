@@ -8,6 +8,7 @@ from typing import Any
 from attnscope.results import AttentionMap, AttentionMaps, Token
 from attnscope.views.columns import Column, check_columns
 from attnscope.views.records import markdown_table
+from attnscope.views.strongest import strongest
 from attnscope.views.tokens import label
 from attnscope.views.values import number
 
@@ -79,6 +80,17 @@ def maps_record(maps: AttentionMaps) -> dict[str, Any]:
     return {"schema": "attnscope.maps/1"} | about | {"maps": of_maps} | end
 
 
+def strongest_record(maps: AttentionMaps, map: AttentionMap, k: int) -> list[list[dict[str, Any]]]:
+    """For each query its k strongest keys, the strongest first."""
+    return [
+        [
+            {"key": key, "token": maps.key_tokens[key].text, "attention": _short(weight)}
+            for key, weight in keys
+        ]
+        for _, keys in strongest(maps, map, k)
+    ]
+
+
 def maps_json(record: dict[str, Any]) -> str:
     """One JSON document with a line for each key, and in a map for each query."""
     lines = [f"  {json.dumps(key)}: {_compact(key, value)}" for key, value in record.items()]
@@ -142,6 +154,13 @@ def _rows(attention: Any) -> list[list[float]]:
     return [
         [float(weight) for weight in row] for row in attention.astype("float32").astype(str).tolist()
     ]
+
+
+def _short(weight: float) -> float:
+    """One weight, as `_rows` has it."""
+    import numpy as np
+
+    return float(str(np.float32(weight)))
 
 
 def _compact(key: str, value: Any) -> str:

@@ -125,10 +125,13 @@ def open_page(chromium: Browser, tmp_path: Path) -> Iterator[Callable[..., Opene
         height: int = 900,
         density: float = 1,
         title: str = "a title",
+        query: int | None = None,
         ready: bool = True,
     ) -> Opened:
         path = tmp_path / "page.html"
-        path.write_text(page_html(list(stacks), layer=0, head=0, title=title), encoding="utf-8")
+        path.write_text(
+            page_html(list(stacks), layer=0, head=0, query=query, title=title), encoding="utf-8"
+        )
         context = chromium.new_context(
             viewport={"width": width, "height": height},
             color_scheme="dark" if dark else "light",

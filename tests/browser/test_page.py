@@ -502,6 +502,19 @@ def test_a_link_to_what_is_not_there_leads_to_what_is(open_page, sentence, fragm
     assert opened.text("#detail-heading") == "Strongest weights"
 
 
+def test_the_query_that_was_asked_for_is_chosen_at_first_and_can_be_let_go(open_page, sentence):
+    opened = open_page(sentence, query=2)
+    opened.wait_for(0, 0)
+    chosen = opened.text("#detail-heading")
+    assert chosen.startswith("Query ")
+    assert sentence.query_tokens[2].text.strip() in chosen
+    opened.page.keyboard.press("Escape")
+    opened.page.locator("#let-go").click() if opened.page.locator("#let-go").is_visible() else None
+    opened.page.wait_for_function(
+        "() => document.querySelector('#detail-heading').textContent === 'Strongest weights'"
+    )
+
+
 # ---- what tokens may be
 
 

@@ -132,6 +132,24 @@ def test_top_lists_the_strongest_keys(attnscope):
     assert f"{sorted(weights)[-2]:.2f}" in row
 
 
+def test_top_and_query_are_in_every_format(attnscope):
+    command = ["bert", "--text", "it was tired", "--layer", 2]
+    whole = attnscope(*command, "-f", "json").json
+    assert "strongest" not in whole
+    strongest = attnscope(*command, "--top", 2, "-f", "json").json["strongest"]
+    for row, ranked in zip(whole["attention"], strongest, strict=True):
+        assert [each["attention"] for each in ranked] == sorted(row, reverse=True)[:2]
+        assert row[ranked[0]["key"]] == ranked[0]["attention"]
+        assert whole["key_tokens"][ranked[0]["key"]] == ranked[0]["token"]
+    one = attnscope(*command, "--query", 2, "-f", "json").json
+    assert (one["query_tokens"], one["attention"]) == (["was"], whole["attention"][2:3])
+    assert len(attnscope(*command, "--query", 2, "-f", "csv").out.splitlines()) == 1 + 5
+    markdown = attnscope(*command, "--query", 2, "-f", "markdown").out
+    assert "| was | " in markdown
+    assert "| tired | 0" not in markdown
+    assert attnscope(*command, "--top", 2, "-f", "csv").out.count("\n") == 1 + 5
+
+
 def test_query_shows_one_row(attnscope):
     r = attnscope("bert", "--text", TEXT, "--query", 2)
     assert "query 2 cat" in r.out

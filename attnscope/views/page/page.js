@@ -70,7 +70,7 @@ function readAddress() {
   page.layer = number("layer") ?? data.first.layer;
   page.head = number("head") ?? data.first.head;
   page.view = parts.get("view") ?? "map";
-  page.query = number("query");
+  page.query = location.hash ? number("query") : data.first.query;
   page.texts = parts.get("texts") ?? "all";
   page.special = parts.get("special") !== "off";
   setRight();

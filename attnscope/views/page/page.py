@@ -21,12 +21,15 @@ SCRIPTS = ("weights.js", "drawing.js", "page.js")
 """They are one script in the page, in this order."""
 
 
-def page_html(stacks: list[AttentionMaps], *, layer: int, head: int, title: str) -> str:
+def page_html(
+    stacks: list[AttentionMaps], *, layer: int, head: int, query: int | None = None, title: str
+) -> str:
     """One HTML document that shows attention in a browser, by itself.
 
     Args:
         stacks: what it shows; those without maps are left out.
         layer, head: what it shows first, in the first stack that has it.
+        query: the query that is chosen at first, if one is.
         title: its heading, and its title.
 
     Raises:
@@ -45,7 +48,7 @@ def page_html(stacks: list[AttentionMaps], *, layer: int, head: int, title: str)
             "notANumber": packing.NOT_A_NUMBER,
             "lowFrom": 1 if fine else packing.COARSE_TO,
         },
-        "first": {"layer": layer, "head": head},
+        "first": {"layer": layer, "head": head, "query": query},
         "stacks": [_stack_data(*each) for each in zip(stacks, packed, strict=True)],
     }
     template = Environment(

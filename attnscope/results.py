@@ -347,6 +347,7 @@ class AttentionMaps:
         query_tokens, key_tokens: the axes of every map.
         maps: those that were asked for, by layer and then by head.
         picture: what a vision model looked at.
+        first_query: the position of the first query in its sequence: the queries may be the last of it.
         checks: comparisons with the model's own maps.
         notices: what else a reader should know: sentences.
     """
@@ -360,6 +361,7 @@ class AttentionMaps:
     key_tokens: list[Token]
     maps: list[AttentionMap]
     picture: Picture | None = None
+    first_query: int = 0
     checks: list[Check] = field(default_factory=list)
     notices: list[str] = field(default_factory=list)
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from attnscope.cli.options import Format
 from attnscope.cli.output import progress, stored, tell, uncollected
 from attnscope.cli.request import Request
 from attnscope.errors import ModelError, OptionError
@@ -22,29 +21,32 @@ def show_attention(request: Request) -> int:
     _check_files(request)
     from attnscope.models.checkpoint import find_checkpoint
     from attnscope.models.loading import load_config, load_model
+    from attnscope.models.maps import look
 
     checkpoint = find_checkpoint(request.model)
     with progress(f"loading {checkpoint.name} …"), uncollected():
         config = load_config(checkpoint)
         reading = _read(request, checkpoint, config)
         stack = _stack(request, checkpoint, config)
-        _check_room(request, checkpoint, config, reading)
+        wanted = _wanted(request, stack)
+        _check_room(request, checkpoint, config, reading, wanted)
         options: dict[str, Any] = {"dtype": request.dtype, "device": request.device}
         model = load_model(checkpoint, config, writes=request.generate is not None, **options)
         reading.to(request.device)
     with progress(f"running {checkpoint.name} on {request.device} …"):
         notices = _give_target(request, checkpoint, model, reading)
-        seen, wanted = _look(request, checkpoint, model, reading, stack)
+        keep = (stack, request.layers[0]) if request.steps and request.layers else None
+        seen = look(checkpoint, model, reading, wanted, keep=keep)
         maps = _chosen(request, seen, stack, checkpoint)
         maps.notices += notices
         if request.verify:
             from attnscope.models.compare import compare
 
             maps.checks = compare(checkpoint, model, reading, wanted, seen)
-    if request.query is not None and request.query not in range(len(maps.query_tokens)):
+    first, last = maps.first_query, maps.first_query + len(maps.query_tokens) - 1
+    if request.query is not None and not first <= request.query <= last:
         raise OptionError(
-            f"there is no query {request.query}: they are 0 to {len(maps.query_tokens) - 1}.",
-            hint="--top 1 lists them",
+            f"there is no query {request.query}: they are {first} to {last}.", hint="--top 1 lists them"
         )
     if request.steps:
         _print_steps(request, seen, maps)
@@ -113,16 +115,28 @@ def _stack(request: Request, checkpoint: Checkpoint, config: Any) -> str:
     )
 
 
-def _check_room(request: Request, checkpoint: Checkpoint, config: Any, reading: Reading) -> None:
+def _wanted(request: Request, stack: str) -> Wanted:
+    """The heads to keep: those that are named; for a page all, unless several are named."""
+    from attnscope.models.maps import Wanted
+
+    if request.page is None:
+        return Wanted(stack, request.layers, request.heads)
+    if request.one_head:
+        return Wanted(request.stack)
+    return Wanted(request.stack, request.layers, request.heads)
+
+
+def _check_room(
+    request: Request, checkpoint: Checkpoint, config: Any, reading: Reading, wanted: Wanted
+) -> None:
     """Raise an AttnscopeError for what can be told before weights are loaded."""
     from attnscope.inputs.drawn import check_device, check_memory
     from attnscope.models.maps import bytes_of_maps, check_numbers
 
     check_device(request.device)
     check_numbers(checkpoint.name, config, reading, request.layers or [], request.heads or [])
-    layers, heads = (None, None) if request.page else (request.layers, request.heads)
     hint = "fewer of them: --layer 0-3 --head 0; or a shorter text"
-    check_memory(bytes_of_maps(config, reading, layers, heads), "cpu", hint)
+    check_memory(bytes_of_maps(config, reading, wanted.layers, wanted.heads), "cpu", hint)
 
 
 def _give_target(request: Request, checkpoint: Checkpoint, model: Any, reading: Reading) -> list[str]:
@@ -135,18 +149,6 @@ def _give_target(request: Request, checkpoint: Checkpoint, model: Any, reading: 
         return []
     written = write_on(checkpoint, model, reading, request.generate)
     return [f"written: {written!r}. A token's row is what it looks at once it is there."]
-
-
-def _look(
-    request: Request, checkpoint: Checkpoint, model: Any, reading: Reading, stack: str
-) -> tuple[Seen, Wanted]:
-    """Run the model and keep what is wanted: for a page all heads, unless several are named."""
-    from attnscope.models.maps import Wanted, look
-
-    wanted = Wanted(stack, request.layers, request.heads)
-    if request.page is not None:
-        wanted = Wanted(request.stack) if request.one_head else replace(wanted, stack=request.stack)
-    return look(checkpoint, model, reading, wanted, keep_calls=request.steps), wanted
 
 
 def _chosen(request: Request, seen: Seen, stack: str, checkpoint: Checkpoint) -> AttentionMaps:
@@ -163,8 +165,6 @@ def _chosen(request: Request, seen: Seen, stack: str, checkpoint: Checkpoint) ->
 def _print_maps(request: Request, maps: AttentionMaps) -> None:
     """Print one head's map, or an overview of several."""
     output = request.output
-    if request.query is not None and request.format is not Format.TABLE:
-        maps = _of_query(maps, request.query)
     one = maps.maps[0] if len(maps.maps) == 1 else None
     shown = None
     if request.show is not None and one is not None:
@@ -172,12 +172,6 @@ def _print_maps(request: Request, maps: AttentionMaps) -> None:
         shown = output.shown(one.attention, "float32", ("n_Q", "n_K"))
     output.write({_name(maps, each): (each.attention, "float32") for each in maps.maps})
     output.print_maps(maps, one, shown, query=request.query, top=request.top)
-
-
-def _of_query(maps: AttentionMaps, query: int) -> AttentionMaps:
-    """The same maps, of one query alone."""
-    own = [replace(each, attention=each.attention[[query]]) for each in maps.maps]
-    return replace(maps, query_tokens=[maps.query_tokens[query]], maps=own)
 
 
 def _name(maps: AttentionMaps, map: AttentionMap) -> str:
@@ -188,17 +182,17 @@ def _name(maps: AttentionMaps, map: AttentionMap) -> str:
 def _print_steps(request: Request, seen: Seen, maps: AttentionMaps) -> None:
     """Print one layer's attention step by step."""
     from attnscope.models.steps import trace_steps
+    from attnscope.views.heading import named
 
-    if seen.eager:
+    if seen.call is None:
         raise ModelError(f"{seen.eager}: only its maps are known, not their --steps.")
     output = request.output
     [layer] = request.layers or []
-    title = maps.model if maps.stack == "self" else f"{maps.model} · {maps.stack} attention"
-    title += f" · layer {layer} of {maps.n_layer}"
+    title = f"{named(maps.model, maps.stack)} · layer {layer} of {maps.n_layer}"
     keep: bool | set[str] = {output.selection[0]} if request.show is not None else False
     keep = True if request.save is not None else keep
-    trace = trace_steps(seen.calls[maps.stack, layer], title, keep=keep, stats=request.stats)
-    trace.notices, trace.checks = list(maps.notices), trace.checks + maps.checks
+    trace = trace_steps(seen.call, title, keep=keep, stats=request.stats)
+    trace.notices, trace.checks = [*trace.notices, *maps.notices], trace.checks + maps.checks
     output.check_selection({step.name: (step.shape, step.dims) for step in trace.steps}, "these steps")
     output.write({step.name: stored(step) for step in trace.steps} if request.save else {})
     shown = None

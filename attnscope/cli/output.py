@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     import numpy as np
     from rich.console import Console
 
-    from attnscope.views.columns import Column
     from attnscope.views.tensor_file import Tensors
     from attnscope.views.values import Index, Shown
 
@@ -208,6 +207,9 @@ class Output:
         from attnscope.views import maps as view
         from attnscope.views.strongest import strongest_columns
 
+        if query is not None and self.format is not Format.TABLE:
+            maps = view.of_query(maps, query)
+            map = maps.maps[0]
         columns = strongest_columns(maps, map, top) if top and map else None
         if self.format is Format.JSON:
             record = view.maps_record(maps)
@@ -226,42 +228,8 @@ class Output:
             print(view.maps_text(maps, map, columns))
             self._print_shown(shown)
         else:
-            self._print_map(maps, map, columns, query)
+            view.print_maps(maps, map, stdout(), columns=columns, query=query, wide=self.wide)
             self._print_shown(shown)
-
-    def _print_map(
-        self,
-        maps: AttentionMaps,
-        map: AttentionMap | None,
-        columns: list[Column] | None,
-        query: int | None,
-    ) -> None:
-        """Print a picture of what heads look at, or columns instead, with what there is to say."""
-        from rich.text import Text
-
-        from attnscope.views.columns import check_columns
-        from attnscope.views.heatmap import print_heatmap
-        from attnscope.views.maps import maps_heading
-        from attnscope.views.overview import print_overview
-        from attnscope.views.table import print_columns, print_line
-
-        console = stdout()
-        title, *about = maps_heading(maps, map)
-        print_line(console, Text(title, style="bold"))
-        for line in about:
-            print_line(console, Text(line))
-        if columns:
-            print_columns(columns, console, self.wide)
-        elif map is not None:
-            console.print()
-            print_heatmap(maps, map, console, query=query)
-        else:
-            console.print()
-            print_overview(maps, console)
-        for notice in maps.notices:
-            print_line(console, Text(notice, style="dim"))
-        if maps.checks:
-            print_columns(check_columns(maps.checks), console, self.wide)
 
     def write(self, tensors: Tensors) -> None:
         """Write the tensors into the file of `--save`, and say so."""

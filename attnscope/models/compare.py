@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from attnscope.models.checkpoint import Checkpoint
 from attnscope.models.loading import told_as_the_models_fault
-from attnscope.models.maps import Seen, Wanted, eager_maps, main_output, run
+from attnscope.models.maps import Seen, Wanted, difference_of, eager_maps, main_output, run
 from attnscope.models.reading import Reading
 from attnscope.results import AttentionMaps, Check
 
@@ -33,44 +33,58 @@ def compare(
 
     Returns:
         A check for the maps of each stack, and one for the output.
+
+    Raises:
+        ModelError: transformers cannot run the model, or not with eager attention.
     """
     with told_as_the_models_fault(checkpoint):
         plain = main_output(run(model, reading))
-    theirs = {each.stack: each for each in eager_maps(checkpoint, model, reading, wanted).stacks}
-    tolerance = _tolerance(model.dtype)
-    checks = [_of_maps(ours, theirs[ours.stack], tolerance) for ours in seen.stacks]
+    difference = difference_of(seen.output, plain)
+    unchanged = Check("output, observed = unobserved", difference, 0.0, ok=difference == 0)
     if seen.eager:
-        checks = [
-            Check(each.name, None, None, None, note="these maps are the model's own") for each in checks
+        own = [
+            Check(_name(each), None, None, None, note="these maps are its own") for each in seen.stacks
         ]
-    difference = float((plain - seen.output).abs().nan_to_num().max())
-    name = "output, observed = unobserved"
-    return [*checks, Check(name, difference, 0.0, ok=difference == 0)]
+        return [*own, unchanged]
+    theirs = {each.stack: each for each in eager_maps(checkpoint, model, reading, wanted).stacks}
+    return [*(_of_maps(ours, theirs[ours.stack], model.dtype) for ours in seen.stacks), unchanged]
 
 
-def _of_maps(ours: AttentionMaps, theirs: AttentionMaps, tolerance: float) -> Check:
-    pairs = [(own.attention, other.attention) for own, other in zip(ours.maps, theirs.maps, strict=True)]
-    largest = max(float(abs(own - other).max()) for own, other in pairs)
-    note = ""
-    if largest > tolerance and all(abs(other.sum(-1) - 1).max() < 1e-3 for _, other in pairs):
-        # A sink may take its part after the softmax, and the weights be returned as they were before.
-        largest = max(float(abs(own / own.sum(-1, keepdims=True) - other).max()) for own, other in pairs)
-        note = (
-            "compared without the sink's part, which the model takes off after it returned its weights"
-        )
-    n = len(pairs)
-    name = (
-        f"{n} {ours.stack} map{'s' * (n > 1)} = eager's"
-        if ours.stack != "self"
-        else f"{n} map{'s' * (n > 1)} = eager's"
-    )
-    return Check(
-        name, largest, tolerance, ok=largest <= tolerance, note=note if largest <= tolerance else ""
-    )
-
-
-def _tolerance(dtype: torch.dtype) -> float:
-    """What rounding may do: in narrow dtypes, where the model rounds its scores and we do not, more."""
+def _of_maps(ours: AttentionMaps, theirs: AttentionMaps, dtype: torch.dtype) -> Check:
+    """The largest difference between two sets of maps."""
     import torch
 
-    return max(TOLERANCE, 16 * torch.finfo(dtype).eps) if dtype != torch.float32 else TOLERANCE
+    pairs = [
+        (torch.from_numpy(own.attention), torch.from_numpy(other.attention))
+        for own, other in zip(ours.maps, theirs.maps, strict=True)
+    ]
+    narrow = torch.finfo(dtype).eps > torch.finfo(torch.float32).eps
+    tolerance = 16 * torch.finfo(dtype).eps if narrow else TOLERANCE
+    note = (
+        f"the model rounds its scores to {_named(dtype)}: --dtype float32 is precise" if narrow else ""
+    )
+    largest = _largest(pairs)
+    if not largest <= tolerance and all(abs(other.sum(-1) - 1).max() < 1e-3 for _, other in pairs):
+        # A sink may take its part after the softmax, and the weights be returned as they were before.
+        without = _largest([(own / own.sum(-1, keepdim=True), other) for own, other in pairs])
+        if without <= tolerance:
+            largest = without
+            note = "compared without the sink's part, which the model takes off weights that it returned"
+    return Check(_name(ours), largest, tolerance, ok=largest <= tolerance, note=note)
+
+
+def _largest(pairs: list[tuple[torch.Tensor, torch.Tensor]]) -> float:
+    """The largest difference in any pair; NaN where only one of two is not a number."""
+    import torch
+
+    return float(torch.tensor([difference_of(*pair) for pair in pairs]).max())
+
+
+def _name(maps: AttentionMaps) -> str:
+    n = len(maps.maps)
+    of_stack = "" if maps.stack == "self" else f"{maps.stack} "
+    return f"{n} {of_stack}map{'s' * (n > 1)} = eager's"
+
+
+def _named(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")

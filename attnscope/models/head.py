@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 from attnscope.errors import ModelError
 from attnscope.models.checkpoint import Checkpoint, find_checkpoint
-from attnscope.models.layouts import PARTS, Layout, Stack, choose_stack, enumerated, find_stacks
+from attnscope.models.layouts import PARTS, Layout, Stack, choose_stack, find_stacks
+from attnscope.models.ranges import check_layer, check_range
 from attnscope.models.weights import Weights, open_weights
 from attnscope.results import HeadWeights, WeightSlice
 from attnscope.values import numbers, stats_of
@@ -48,8 +49,8 @@ def read_head(
     config, weights = checkpoint.config(), open_weights(checkpoint)
     chosen = choose_stack(find_stacks(weights.names, config, checkpoint.name), stack, checkpoint.name)
     n_head = _n_head(config, chosen, checkpoint.name)
-    _check_layer(layer, chosen, checkpoint.name)
-    _check_range("head", head, n_head, checkpoint.name)
+    check_layer(layer, chosen.numbers, chosen.n_layer, checkpoint.name)
+    check_range("head", head, n_head, checkpoint.name)
 
     stored = _stored(weights, chosen, layer, checkpoint.name)
     d_head = _d_head(stored, chosen.layout, n_head, checkpoint.name)
@@ -216,24 +217,3 @@ def _usual_n_head(config: dict[str, Any], parts: tuple[str, ...]) -> Any:
         return None
     nested = [getattr(whole, part) for part in parts if hasattr(whole, part)]
     return getattr([*nested, whole][0], "num_attention_heads", None)
-
-
-def _check_layer(layer: int, stack: Stack, model: str) -> None:
-    _check_range("layer", layer, stack.n_layer, model)
-    if layer not in stack.numbers:
-        having = sorted(stack.numbers)
-        nearest = min(having, key=lambda other: abs(other - layer))
-        layers = "layer" if len(having) == 1 else "layers"
-        raise ModelError(
-            f"layer {layer} of {model} has no attention: {layers} {enumerated(map(str, having))}"
-            f" of its {stack.n_layer} {'has' if len(having) == 1 else 'have'} it.",
-            hint=f"--layer {nearest}",
-        )
-
-
-def _check_range(what: str, index: int, count: int, model: str) -> None:
-    if not 0 <= index < count:
-        raise ModelError(
-            f"there is no {what} {index} in {model}: it has {what}s 0 to {count - 1}.",
-            hint=f"--{what} {min(max(index, 0), count - 1)}",
-        )

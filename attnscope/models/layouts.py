@@ -13,6 +13,7 @@ from enum import Enum
 from typing import Any
 
 from attnscope.errors import ModelError
+from attnscope.models.ranges import enumerated
 
 PARTS = ("Q", "K", "V", "O")
 
@@ -319,9 +320,3 @@ def _named(stacks: list[Stack]) -> list[Stack]:
         named[name] = replace(stack, name=name)
     place = {name: i for i, name in enumerate(STACKS)}
     return sorted(named.values(), key=lambda stack: place.get(stack.name, len(place)))
-
-
-def enumerated(names: Iterable[str]) -> str:
-    """Names as a sentence lists them."""
-    *others, last = names
-    return f"{', '.join(others)} and {last}" if others else last

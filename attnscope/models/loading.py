@@ -155,13 +155,25 @@ def _from_here_or_the_hub(
 
 
 def class_of(config: Any) -> Any:
-    """The class that a checkpoint was saved from; the bare model where transformers does not have it."""
+    """The class that a checkpoint was saved from; the bare model where transformers does not have it.
+
+    Raises:
+        ModelError: there is no such class either.
+    """
     import transformers
 
     named = [getattr(transformers, name, None) for name in getattr(config, "architectures", None) or []]
-    return (
-        next((each for each in named if each is not None), None)
-        or transformers.AutoModel._model_mapping[type(config)]
+    models = [
+        each
+        for each in named
+        if isinstance(each, type) and issubclass(each, transformers.PreTrainedModel)
+    ]
+    if models:
+        return models[0]
+    if type(config) in transformers.AutoModel._model_mapping:
+        return transformers.AutoModel._model_mapping[type(config)]
+    raise ModelError(
+        f"transformers has no model for a {type(config).__name__} that names no architecture."
     )
 
 

@@ -11,13 +11,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from attnscope.errors import ModelError
 from attnscope.models.checkpoint import Checkpoint
 from attnscope.models.loading import load_model, told_as_the_models_fault
 from attnscope.models.observe import Call, observing
+from attnscope.models.ranges import check_layer, check_range
 from attnscope.models.reading import Reading, patches
 from attnscope.results import AttentionMap, AttentionMaps, Token
 
@@ -60,7 +61,7 @@ class Seen:
         output: the model's logits, or else its last hidden states.
         layers: every layer that has attention, by stack and number, with the number of its heads.
         n_layer: how many layers each stack has, with attention or without.
-        calls: what the wanted layers handed to their attention, where it was to be kept.
+        call: what one layer handed to its attention, where it was to be kept.
         eager: why the maps are from the model's eager attention, if they are.
     """
 
@@ -68,7 +69,7 @@ class Seen:
     output: torch.Tensor
     layers: dict[tuple[str, int], int]
     n_layer: dict[str, int]
-    calls: dict[tuple[str, int], Call] = field(default_factory=dict)
+    call: Call | None = None
     eager: str | None = None
 
     def check(self, model: str, stack: str, layers: Collection[int], heads: Collection[int]) -> None:
@@ -78,15 +79,9 @@ class Seen:
             raise ModelError(f"{model} ran no {stack} attention: only {', '.join(self.n_layer)}.")
         n_layer = self.n_layer[stack]
         for layer in layers:
-            _check_range("layer", layer, n_layer, model)
-            if layer not in having:
-                raise ModelError(
-                    f"layer {layer} of {model} has no attention: of its {n_layer} layers"
-                    f" {_numbers(having)} {'have' if len(having) > 1 else 'has'} it.",
-                    hint=f"--layer {min(having, key=lambda each: abs(each - layer))}",
-                )
+            check_layer(layer, having, n_layer, model)
         for head in heads:
-            _check_range("head", head, max(self.layers[stack, layer] for layer in having), model)
+            check_range("head", head, max(self.layers[stack, layer] for layer in having), model)
 
 
 def look(
@@ -95,7 +90,7 @@ def look(
     reading: Reading,
     wanted: Wanted,
     *,
-    keep_calls: bool = False,
+    keep: tuple[str, int] | None = None,
 ) -> Seen:
     """Run a model and see what its heads look at.
 
@@ -104,18 +99,21 @@ def look(
         model: as `load_model` returned it.
         reading: what it reads.
         wanted: the heads to keep.
-        keep_calls: whether to keep what the wanted layers handed over, too.
+        keep: the stack and the layer whose call of attention is kept, too.
 
     Raises:
         ModelError: the model has no attention, or none that can be shown as maps.
     """
-    gallery = _Gallery(checkpoint.name, model, reading, wanted, keep_calls)
+    gallery = _Gallery(checkpoint.name, model, reading, wanted, keep)
     with observing(model, gallery.see), told_as_the_models_fault(checkpoint):
         output = run(model, reading)
     if gallery.layers and not gallery.unexplained:
         return gallery.seen(main_output(output))
     if gallery.layers:
-        why = f"{checkpoint.name} does something more to its weights ({gallery.unexplained})"
+        why = (
+            f"what {checkpoint.name} was seen to hand over does not explain what its attention returns"
+            f" ({gallery.unexplained})"
+        )
     else:
         why = f"{checkpoint.name} does not call attention through transformers' registry"
     seen = eager_maps(checkpoint, model, reading, wanted)
@@ -148,8 +146,12 @@ def eager_maps(checkpoint: Checkpoint, model: Any, reading: Reading, wanted: Wan
     )
     gallery = _Gallery(checkpoint.name, eager, reading, wanted)
     with observing(eager, gallery.take_call), told_as_the_models_fault(checkpoint):
-        output = run(eager, reading, output_attentions=True)
+        output = run(eager, reading)
     if not gallery.layers:
+        with told_as_the_models_fault(
+            checkpoint
+        ):  # all maps of all layers at once: there is no other way
+            output = run(eager, reading, output_attentions=True)
         for stack, maps in _returned(output, gallery):
             for layer, attention in enumerate(maps):
                 gallery.take(stack, layer, len(maps), attention)
@@ -179,8 +181,8 @@ def run(model: Any, reading: Reading, **options: Any) -> Any:
 
 def main_output(output: Any) -> torch.Tensor:
     """What a model computes in the end: its logits, or else its last hidden states."""
-    names = ("logits", "last_hidden_state", "pooler_output")
-    return next(output[name] for name in names if name in output)
+    names = [name for name in ("logits", "last_hidden_state", "pooler_output") if name in output]
+    return output[names[0]] if names else next(iter(output.values()))
 
 
 def has_towers(config: Any) -> bool:
@@ -227,9 +229,9 @@ def check_numbers(
     if config.is_encoder_decoder:
         return  # its two stacks may differ
     for layer in layers:
-        _check_range("layer", layer, n_layer or layer + 1, model)
+        check_range("layer", layer, n_layer or layer + 1, model)
     for head in heads:
-        _check_range("head", head, n_head or head + 1, model)
+        check_range("head", head, n_head or head + 1, model)
 
 
 def _counts(config: Any, reading: Reading) -> tuple[int | None, int | None]:
@@ -257,30 +259,51 @@ def weights(call: Call, heads: list[int]) -> tuple[torch.Tensor, float, float]:
 
     collected, attention = observed(**call.arguments(heads))
     theirs = call.output[0, :, heads].flatten(1).to(collected)
-    difference = float((collected[0] - theirs).abs().max())
-    return attention[0].float(), difference, output_tolerance(call)
+    return attention[0].float(), difference_of(collected[0], theirs), output_tolerance(call)
+
+
+def difference_of(ours: torch.Tensor, theirs: torch.Tensor) -> float:
+    """The largest difference between two results; NaN where one is not a number and the other is."""
+    import torch
+
+    same = (ours == theirs) | (torch.isnan(ours) & torch.isnan(theirs))
+    return float(torch.where(same, 0, (ours - theirs).abs()).max())
 
 
 def output_tolerance(call: Call) -> float:
-    """How far rounding may part two ways of collecting a call's values."""
+    """How far rounding may part two ways of collecting a call's values.
+
+    Both sum up in float32, where a score is known to its own size times float32's precision; the
+    model rounds weights and what it collects to its dtype, and eager attention its scores as well.
+    """
     import torch
 
-    return 256 * torch.finfo(call.query.dtype).eps * max(float(call.value.abs().max()), 1e-6)
+    score = call.scale * float(call.query.norm(dim=-1).max() * call.key.norm(dim=-1).max())
+    single, own = torch.finfo(torch.float32).eps, torch.finfo(call.query.dtype).eps
+    rounding = (16 + 4 * score) * single
+    if own > single:
+        rounding += (2 if call.weights is None else 2 + score) * own
+    return rounding * max(float(call.value.abs().max()), 1e-6)
 
 
 class _Gallery:
     """Gathers the maps of the wanted heads while a model runs."""
 
     def __init__(
-        self, name: str, model: Any, reading: Reading, wanted: Wanted, keep_calls: bool = False
+        self,
+        name: str,
+        model: Any,
+        reading: Reading,
+        wanted: Wanted,
+        keep: tuple[str, int] | None = None,
     ) -> None:
         self.name, self.model, self.reading, self.wanted = name, model, reading, wanted
-        self.keep_calls = keep_calls
+        self.keep = keep
         self.found: dict[str, AttentionMaps] = {}
         self.rows: dict[str, list[int]] = {}  # the queries that are shown: all, or the generated ones
         self.layers: dict[tuple[str, int], int] = {}  # how many heads each layer has
         self.n_layer: dict[str, int] = {}
-        self.calls: dict[tuple[str, int], Call] = {}
+        self.call: Call | None = None
         self.unexplained = ""
 
     def see(self, call: Call) -> None:
@@ -293,16 +316,15 @@ class _Gallery:
         for part in _parts(heads, call.query.shape[-2] * call.key.shape[-2]):
             attention, difference, tolerance = weights(call, part)
             if not difference <= tolerance:
-                self.unexplained = f"its output differs by {difference:.2g} in layer {layer}"
+                self.unexplained = f"in layer {layer} they are {difference:.2g} off"
             self._add(stack, layer, part, call.n_head // call.n_kv_head, attention)
-        if heads and self.keep_calls:
-            self.calls[stack, layer] = call
+        if self.keep == (stack, layer):
+            self.call = call
 
     def take_call(self, call: Call) -> None:
         """Take what is wanted of the weights that a layer's own eager attention returned."""
         stack = stack_of(call.path, self.model.config, cross=call.cross)
         layer, n_layer = self._place(stack, call.path)
-        assert call.weights is not None
         self.take(stack, layer, n_layer, call.weights, call.n_kv_head)
 
     def take(
@@ -332,14 +354,14 @@ class _Gallery:
     def seen(self, output: torch.Tensor) -> Seen:
         """All that was gathered."""
         stacks = [self.found[stack] for stack in ORDER if stack in self.found]
-        return Seen(stacks, output, self.layers, self.n_layer, self.calls)
+        return Seen(stacks, output, self.layers, self.n_layer, self.call)
 
     def _place(self, stack: str, path: str) -> tuple[int, int]:
         """The number of a module's layer, and how many there are."""
         config = self.model.config
         if getattr(config, "num_hidden_groups", None):  # ALBERT runs the same modules again and again
             return sum(known == stack for known, _ in self.layers), config.num_hidden_layers
-        match = re.match(r"(.*?)\.?(\d+)(\.|$)", path)
+        match = re.match(r"(?:(.*?)\.)?(\d+)(?:\.|$)", path)
         if match is None:
             return 0, 1
         layer = int(match[2])
@@ -348,7 +370,7 @@ class _Gallery:
                 f"{self.name} attends more than once in layer {layer} ({path}), and attnscope cannot"
                 " tell these apart."
             )
-        return layer, len(self.model.get_submodule(match[1]))
+        return layer, len(self.model.get_submodule(match[1] or ""))
 
     def _announce(
         self,
@@ -388,7 +410,16 @@ class _Gallery:
             self.rows[stack] = generated or list(range(len(queries)))
             shown = [queries[i] for i in self.rows[stack]]
             self.found[stack] = AttentionMaps(
-                self.name, stack, n_layer, n_head, n_kv_head, shown, keys, [], picture
+                self.name,
+                stack,
+                n_layer,
+                n_head,
+                n_kv_head,
+                shown,
+                keys,
+                [],
+                picture,
+                self.rows[stack][0],
             )
         return heads
 
@@ -397,7 +428,7 @@ class _Gallery:
         if stack == "decoder" or (stack == "cross" and which == "Q"):
             return self.reading.target
         if self.reading.picture:
-            return patches(self.reading.picture, n)
+            return patches(self.reading.picture, n, self.reading.most_added)
         return self.reading.source
 
     def _add(
@@ -439,17 +470,3 @@ def _parts(heads: list[int], size: int) -> Iterator[list[int]]:
     n = max(1, AT_ONCE // max(size, 1))
     for start in range(0, len(heads), n):
         yield heads[start : start + n]
-
-
-def _check_range(what: str, index: int, count: int, model: str) -> None:
-    """Raise a ModelError if there is no layer, or no head, of this number."""
-    if not 0 <= index < count:
-        raise ModelError(
-            f"there is no {what} {index} in {model}: it has {what}s 0 to {count - 1}.",
-            hint=f"--{what} {min(max(index, 0), count - 1)}",
-        )
-
-
-def _numbers(numbers: list[int]) -> str:
-    shown = [str(number) for number in numbers]
-    return ", ".join(shown if len(shown) <= 8 else [*shown[:6], "…", shown[-1]])

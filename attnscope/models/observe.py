@@ -66,36 +66,32 @@ class Call:
     def arguments(self, heads: list[int] | None = None) -> dict[str, Any]:
         """The arguments of `attnscope.attention.observed`.
 
+        They are float32 at least: a model's own kernels round less than its dtype would.
+
         Args:
-            heads: only these query heads, each with its own copy of the key head that it reads, in
-                float32 at least. None: all of them, as they are.
+            heads: only these query heads, each with its own copy of the key head that it reads.
+                None: all of them, with key heads as they are.
         """
-        sinks = None if self.sinks is None else self.sinks.flatten()
-        variants = {"scale": self.scale, "softcap": self.softcap}
-        if heads is None:
-            tensors = {"Q": self.query, "K": self.key, "V": self.value}
-            return (
-                tensors
-                | variants
-                | {"mask": self.mask, "position_bias": self.position_bias, "sinks": sinks}
-            )
         import torch
 
         dtype = torch.promote_types(self.query.dtype, torch.float32)
-        own = torch.tensor(heads, device=self.query.device)
-        kv = own // (self.n_head // self.n_kv_head)
+        sinks = None if self.sinks is None else self.sinks.flatten()
+        own = slice(None) if heads is None else heads
+        kv = own if heads is None else [head // (self.n_head // self.n_kv_head) for head in heads]
 
         def part(x: torch.Tensor | None) -> torch.Tensor | None:
             """The same heads of a mask or a bias, which may be one for all."""
-            return x if x is None or x.dim() < 3 or x.shape[-3] == 1 else x.index_select(-3, own)
+            return x if x is None or x.dim() < 3 or x.shape[-3] == 1 else x[..., own, :, :]
 
-        return variants | {
-            "Q": self.query.index_select(1, own).to(dtype),
-            "K": self.key.index_select(1, kv).to(dtype),
-            "V": self.value.index_select(1, kv).to(dtype),
+        return {
+            "Q": self.query[:, own].to(dtype),
+            "K": self.key[:, kv].to(dtype),
+            "V": self.value[:, kv].to(dtype),
             "mask": part(self.mask),
             "position_bias": part(self.position_bias),
-            "sinks": None if sinks is None else sinks.index_select(0, own),
+            "sinks": None if sinks is None else sinks[own],
+            "scale": self.scale,
+            "softcap": self.softcap,
         }
 
 
@@ -103,22 +99,32 @@ class Call:
 def observing(model: torch.nn.Module, see: Callable[[Call], None]) -> Iterator[None]:
     """Let somebody see every call of attention that a model makes through the registry.
 
+    The registry is the process's: one model is observed at a time.
+
     Args:
         model: as transformers loads it.
-        see: called with each, in the order in which the model makes them.
+        see: called with each, in the order in which the model makes them. What it raises is raised.
     """
     from transformers.integrations.sdpa_attention import sdpa_attention_forward
     from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
     paths = {id(module): path for path, module in model.named_modules()}
+    failures: list[Exception] = []
 
     def watch(name: str) -> Attend:
-        def attend(module: Any, query: Any, key: Any, value: Any, mask: Any, **given: Any) -> Any:
+        def attend(
+            module: Any, query: Any, key: Any, value: Any, attention_mask: Any, **given: Any
+        ) -> Any:
             own = sdpa_attention_forward if name == "sdpa" else _eager_of(module)
-            returned = own(module, query, key, value, mask, **given)
+            returned = own(module, query, key, value, attention_mask, **given)
             if id(module) in paths:
                 path, fused = paths[id(module)], name == "sdpa"
-                see(_call(path, module, query, key, value, mask, given, returned, fused=fused))
+                try:
+                    handed = (query, key, value, attention_mask)
+                    see(_call(path, module, *handed, given, returned, fused=fused))
+                except Exception as error:
+                    failures.append(error)
+                    raise
             return returned
 
         return attend
@@ -127,6 +133,10 @@ def observing(model: torch.nn.Module, see: Callable[[Call], None]) -> Iterator[N
         for name in ("sdpa", "eager"):
             ALL_ATTENTION_FUNCTIONS[name] = watch(name)
         yield
+    except Exception:
+        if failures:  # a failure of who looks is not the model's, whatever it was told as
+            raise failures[0] from None
+        raise
     finally:
         for name in ("sdpa", "eager"):
             del ALL_ATTENTION_FUNCTIONS[name]
@@ -155,8 +165,6 @@ def _call(
     scale = given.get("scaling")
     if scale is None:
         scale = query.shape[-1] ** -0.5
-    if mask is not None and mask.shape[-1] > key.shape[-2]:
-        mask = mask[..., : key.shape[-2]]
     causal = given.get("is_causal")
     causal = getattr(module, "is_causal", True) if causal is None else causal
     n_Q, n_K = query.shape[-2], key.shape[-2]

@@ -9,7 +9,12 @@ from typing import Any
 
 from attnscope.errors import FileError, ModelError, OptionError, first_line
 from attnscope.models.checkpoint import Checkpoint
-from attnscope.models.loading import load_image_processor, load_tokenizer
+from attnscope.models.loading import (
+    class_of,
+    load_image_processor,
+    load_tokenizer,
+    told_as_the_models_fault,
+)
 from attnscope.results import Picture, Token
 
 PAD_FIRST = {
@@ -27,13 +32,15 @@ class Reading:
     """A model's inputs, and what its positions are.
 
     Attributes:
-        inputs: what the model is called with, tensors by name.
+        inputs: what the model is called with, by name: `input_ids` and its like, `n_batch n_Q`;
+            `pixel_values`, `n_batch n_channel height width`. One sequence, or one picture.
         source: the tokens of its only sequence, or of its encoder's. Of a picture, they are known
             when the model runs: it adds some of its own.
         target: the tokens of its decoder, if it has an encoder too.
         labels: the ids of the text that its decoder is to read.
         tokenizer: what made the tokens, of a text.
         picture: what it looks at; `first` is not known yet.
+        most_added: how many tokens the model may put before a picture's.
     """
 
     inputs: dict[str, Any]
@@ -42,6 +49,7 @@ class Reading:
     labels: list[int] = field(default_factory=list)
     tokenizer: Any = None
     picture: Picture | None = None
+    most_added: int = 0
 
     def to(self, device: str) -> None:
         """Move the inputs to the device that the model is on."""
@@ -89,9 +97,8 @@ def read_text(
 
 def check_reads(checkpoint: Checkpoint, config: Any, what: str) -> None:
     """Raise a ModelError unless a model reads `text`, or looks at an `image`."""
-    from attnscope.models.loading import class_of
-
-    takes = class_of(config).main_input_name
+    with told_as_the_models_fault(checkpoint):
+        takes = class_of(config).main_input_name
     if takes in HEARS:
         raise ModelError(
             f"{checkpoint.name} ({config.model_type}) listens to sound, and attnscope gives models texts"
@@ -135,7 +142,7 @@ def tokens_of(tokenizer: Any, ids: list[int], **said: Any) -> list[Token]:
 
 
 def read_image(checkpoint: Checkpoint, config: Any, path: Path) -> Reading:
-    """A picture, cut and scaled as the model wants it.
+    """A picture, cut and scaled as the model wants it: `pixel_values`, `1 3 height width`.
 
     Raises:
         FileError: there is no such file, or it is no picture.
@@ -153,6 +160,8 @@ def read_image(checkpoint: Checkpoint, config: Any, path: Path) -> Reading:
     try:
         with Image.open(path) as opened:
             image = opened.convert("RGB")
+    except Image.DecompressionBombError as error:
+        raise FileError(f"{path} is too large: {first_line(error).rstrip('.')}.") from error
     except UnidentifiedImageError as error:
         raise FileError(
             f"{path} is no picture that pillow can read.", hint="a .png or .jpg file"
@@ -160,7 +169,8 @@ def read_image(checkpoint: Checkpoint, config: Any, path: Path) -> Reading:
     except OSError as error:
         raise FileError(f"cannot read {path}: {error.strerror or first_line(error)}.") from error
     processor = load_image_processor(checkpoint)
-    pixels = processor(images=image, return_tensors="pt").get("pixel_values")
+    with told_as_the_models_fault(checkpoint):
+        pixels = processor(images=image, return_tensors="pt").get("pixel_values")
     patch = _patch_size(config)
     if pixels is None or pixels.dim() != 4 or patch is None:
         raise ModelError(
@@ -173,24 +183,28 @@ def read_image(checkpoint: Checkpoint, config: Any, path: Path) -> Reading:
     png = BytesIO()
     seen.save(png, format="PNG")
     rows, columns = pixels.shape[2] // patch[0], pixels.shape[3] // patch[1]
-    return Reading({"pixel_values": pixels}, picture=Picture(rows, columns, 0, png.getvalue()))
+    picture = Picture(rows, columns, 0, png.getvalue())
+    registers = getattr(_of_vision(config), "num_register_tokens", 0)
+    return Reading({"pixel_values": pixels}, picture=picture, most_added=2 + registers)
 
 
-def patches(picture: Picture, n: int) -> list[Token]:
+def patches(picture: Picture, n: int, most_added: int) -> list[Token]:
     """The tokens of a picture: those that the model adds, and the patches as one reads them.
 
     Args:
         picture: how many rows and columns it has.
         n: how many tokens the model made of it.
+        most_added: how many may stand before the patches: `[CLS]`, one for distillation, registers.
 
     Raises:
-        ModelError: there are fewer tokens than patches: the model merges them.
+        ModelError: there are fewer tokens than patches, which the model merges; or more, which may
+            stand behind them.
     """
     first = n - picture.rows * picture.columns
-    if first < 0:
+    if not 0 <= first <= most_added:
         raise ModelError(
             f"the model makes {n} tokens of {picture.rows} × {picture.columns} patches:"
-            " --image shows models in which each patch is a token."
+            " --image shows models in which each patch is a token, with few others before them."
         )
     added = [Token("[CLS]" if i == 0 else f"[{i}]", special=True) for i in range(first)]
     return added + [
@@ -220,7 +234,10 @@ def _encode(
 def _tokens_of_encoding(tokenizer: Any, encoding: Any) -> list[Token]:
     """Tokens with their segments; what the tokenizer added belongs to the text before it."""
     ids = encoding["input_ids"]
-    segments = encoding.sequence_ids(0) if encoding.is_fast else [0] * len(ids)
+    if encoding.is_fast:
+        segments = encoding.sequence_ids(0)
+    else:
+        segments = encoding.get("token_type_ids", [0] * len(ids))
     tokens, segment = [], 0
     for token, of_text, special in zip(
         tokens_of(tokenizer, ids), segments, encoding["special_tokens_mask"], strict=True
@@ -248,10 +265,14 @@ def _batch(numbers: list[int]) -> Any:
     return torch.tensor([numbers])
 
 
+def _of_vision(config: Any) -> Any:
+    """The configuration of what sees."""
+    return getattr(config, "vision_config", None) or getattr(config, "encoder", None) or config
+
+
 def _patch_size(config: Any) -> tuple[int, int] | None:
     """Height and width of a patch in pixels."""
-    of_vision = getattr(config, "vision_config", None) or getattr(config, "encoder", None) or config
-    size = getattr(of_vision, "patch_size", None)
+    size = getattr(_of_vision(config), "patch_size", None)
     if isinstance(size, int):
         return size, size
     return (size[0], size[1]) if isinstance(size, list | tuple) and len(size) == 2 else None

@@ -35,13 +35,13 @@ def trace_steps(
         keep, stats: as in `attnscope.trace`.
 
     Returns:
-        `Q`, `K`, `V` (positions turned, heads of keys not yet shared) to `x_rsh2`, with a check that
-        `x_rsh2` is what the model's own attention returned.
+        `Q`, `K`, `V` (positions turned, heads of keys not yet shared) to `x_rsh2`, in float32 at least,
+        with a check that `x_rsh2` is what the model's own attention returned.
     """
     import torch
 
     from attnscope.attention.observed import observed
-    from attnscope.models.maps import output_tolerance
+    from attnscope.models.maps import difference_of, output_tolerance
     from attnscope.tracing import trace
 
     arguments = call.arguments()
@@ -63,10 +63,13 @@ def trace_steps(
         if n_kv_head == n_head and axes:
             axes = axes.replace("n_kv_head", "n_head")
         step.dims = tuple(axes.split()) if axes else _aligned(step.shape, result.sizes)
-    difference = float((made - call.output.flatten(2).to(made)).abs().max())
-    tolerance = output_tolerance(call)
+    theirs = call.output.flatten(2).to(made)
+    difference, tolerance = difference_of(made, theirs), output_tolerance(call)
     name = "x_rsh2 = the model's own"
     result.checks = [Check(name, difference, tolerance, ok=difference <= tolerance)]
+    if call.query.dtype != made.dtype:
+        own, ours = (str(x.dtype).removeprefix("torch.") for x in (call.query, made))
+        result.notices.append(f"the model runs in {own}; its attention is computed again in {ours}.")
     return result
 
 

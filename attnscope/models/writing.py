@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from attnscope.errors import OptionError
 from attnscope.models.checkpoint import Checkpoint
 from attnscope.models.loading import told_as_the_models_fault
-from attnscope.models.reading import Reading, tokens_of
-from attnscope.results import Token
+from attnscope.models.reading import Reading, room, tokens_of
 
 
 def give_target(checkpoint: Checkpoint, model: Any, reading: Reading) -> None:
@@ -17,6 +17,9 @@ def give_target(checkpoint: Checkpoint, model: Any, reading: Reading) -> None:
         checkpoint: what to name in an error.
         model: an encoder with a decoder.
         reading: its labels become the decoder's inputs, and its target.
+
+    Raises:
+        ModelError: transformers cannot run it.
     """
     import torch
 
@@ -42,10 +45,22 @@ def write_on(checkpoint: Checkpoint, model: Any, reading: Reading, n: int) -> st
 
     Returns:
         The text that was written.
+
+    Raises:
+        OptionError: the model does not take so many tokens.
+        ModelError: transformers cannot run it.
     """
     import torch
 
     ids = reading.inputs["input_ids"]
+    most = room(model.config)
+    before = 1 if model.config.is_encoder_decoder else ids.shape[1]
+    if most is not None and before + n > most:
+        raise OptionError(
+            f"--generate {n} after {before} token{'s' * (before > 1)} makes {before + n}, and the"
+            f" model takes {most}.",
+            hint=f"--generate {most - before}" if most > before else "a shorter text",
+        )
     with torch.no_grad(), told_as_the_models_fault(checkpoint):
         written = model.generate(**reading.inputs, max_new_tokens=n, do_sample=False, num_beams=1)
     tokenizer = reading.tokenizer
@@ -58,8 +73,3 @@ def write_on(checkpoint: Checkpoint, model: Any, reading: Reading, n: int) -> st
     reading.inputs = {"input_ids": written, "attention_mask": torch.ones_like(written)}
     reading.source = reading.source + tokens_of(tokenizer, new, generated=True)
     return tokenizer.decode(new)
-
-
-def of_generated(tokens: list[Token]) -> list[int]:
-    """Which tokens the model wrote."""
-    return [i for i, token in enumerate(tokens) if token.generated]

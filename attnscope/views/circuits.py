@@ -7,14 +7,13 @@ from itertools import pairwise
 from math import isfinite
 
 from rich.console import Console
-from rich.text import Text
 
 from attnscope.results import Circuit, HeadWeights
 from attnscope.views.columns import Column, check_columns
 from attnscope.views.heading import heading
-from attnscope.views.records import markdown_table
-from attnscope.views.table import GAP, print_columns, print_line
-from attnscope.views.text import number_text
+from attnscope.views.records import markdown, markdown_table
+from attnscope.views.table import GAP, print_columns, print_heading
+from attnscope.views.text import can_show, number_text
 
 BARS = "▁▂▃▄▅▆▇█"
 ASCII_BARS = "_.-:=+*#"
@@ -35,7 +34,7 @@ def print_circuits(
         console: where; bars are ASCII where its encoding has no others.
         wide: all columns, however narrow the terminal is.
     """
-    bars = BARS if _can_show(BARS, console) else ASCII_BARS
+    bars = BARS if can_show(BARS, console.encoding) else ASCII_BARS
     columns = circuit_columns(circuits, d_head, bars)
     if console.is_terminal:
         taken = sum(max(map(len, [column.title, *column.texts()])) + GAP for column in columns[:-1])
@@ -46,10 +45,7 @@ def print_circuits(
 
 def print_head_circuits(head: HeadWeights, console: Console, *, wide: bool = False) -> None:
     """Print whose circuits they are, the circuits, and comparisons with references."""
-    title, *about = heading(head)
-    print_line(console, Text(title, style="bold"))
-    for line in about:
-        print_line(console, Text(line))
+    print_heading(heading(head), console)
     print_circuits(head.circuits, head.d_head, console, wide=wide)
     if head.checks:
         print_columns(check_columns(head.checks), console, wide)
@@ -57,10 +53,9 @@ def print_head_circuits(head: HeadWeights, console: Console, *, wide: bool = Fal
 
 def circuits_text(head: HeadWeights) -> str:
     """The same as Markdown."""
-    title, *about = heading(head)
     tables = [markdown_table(circuit_columns(head.circuits, head.d_head))]
     tables += [markdown_table(check_columns(head.checks))] if head.checks else []
-    return "\n\n".join([f"**{title}**", *about, *tables])
+    return markdown(heading(head), *tables)
 
 
 def circuit_columns(
@@ -118,11 +113,3 @@ def _pooled(values: Sequence[float], room: int) -> list[float]:
     edges = [i * len(values) // n for i in range(n + 1)] if n else []
     parts = [values[start:stop] for start, stop in pairwise(edges)]
     return [sum(part) / len(part) for part in parts]
-
-
-def _can_show(text: str, console: Console) -> bool:
-    try:
-        text.encode(console.encoding)
-    except UnicodeEncodeError:
-        return False
-    return True

@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.style import Style
 from rich.text import Text
 
-from attnscope.views.text import READABLE
+from attnscope.views.text import READABLE, can_show
 
 if TYPE_CHECKING:
     import numpy as np
@@ -92,13 +92,13 @@ class Scale:
             ramp=ramp,
             filled=ramp[-1] if ramp else FILLED,
             encoding=console.encoding,
-            marks=MARKS if _can_show(console.encoding, MARKS) else ASCII_MARKS,
+            marks=MARKS if can_show("".join(vars(MARKS).values()), console.encoding) else ASCII_MARKS,
         )
 
     def level(self, weight: float, levels: int) -> int:
         """The nearest of levels 0 … `levels`, of which the last is that of the largest weight."""
         share = weight / self.top if self.top > 0 else 0.0
-        return 0 if isnan(share) else round(share * levels)
+        return 0 if isnan(share) else min(round(share * levels), levels)
 
     def background(self, weight: float) -> str | None:
         """The colour of a weight's cell; None for the smallest ones, and without colours."""
@@ -164,12 +164,3 @@ def _two(scale: Scale, above: float, below: float) -> Text:
 
 def _joined(cells: Iterable[Text]) -> Text:
     return Text().join(cells)
-
-
-def _can_show(encoding: str, marks: Marks) -> bool:
-    """Whether an encoding has all of these characters."""
-    try:
-        "".join(vars(marks).values()).encode(encoding)
-    except UnicodeEncodeError:
-        return False
-    return True

@@ -8,6 +8,7 @@ from math import ceil
 from typing import TYPE_CHECKING, Any, Literal
 
 from attnscope.results import AttentionMap, AttentionMaps, Picture, Token
+from attnscope.views.heading import named
 from attnscope.views.patches import asked_text, first_query, on_patches, weights_of
 from attnscope.views.pooling import borders, chunks, pooled
 from attnscope.views.tokens import label
@@ -46,7 +47,11 @@ def draw_map(figure: Figure, maps: AttentionMaps, map: AttentionMap) -> None:
     _label_axis(axes, maps.query_tokens, height / n_Q, "y")
     axes.set_xlabel("keys")
     axes.set_ylabel("queries")
-    axes.set_title(f"{_named(maps)} · layer {map.layer} · head {map.head}", parse_math=False, pad=10)
+    axes.set_title(
+        f"{named(maps.model, maps.stack)} · layer {map.layer} · head {map.head}",
+        parse_math=False,
+        pad=10,
+    )
     for position in borders(maps.key_tokens):
         axes.axvline(position - 0.5, color=GREY, linewidth=THIN)
     for position in borders(maps.query_tokens):
@@ -61,7 +66,9 @@ def draw_grid(figure: Figure, maps: AttentionMaps) -> None:
     panels = {(map.layer, map.head): pooled(map.attention, rows, columns) for map in maps.maps}
     axes, height = _panels(figure, panels, min(2.0, max(0.25, n_Q / n_K)), PANEL)
     axes.set_title(
-        f"{_named(maps)} · {n_Q} queries downwards, {n_K} keys across", parse_math=False, pad=10
+        f"{named(maps.model, maps.stack)} · {n_Q} queries downwards, {n_K} keys across",
+        parse_math=False,
+        pad=10,
     )
     _add_scale(figure, axes, COLOURS, _top(panels.values()), height)
 
@@ -85,7 +92,7 @@ def draw_pictures(figure: Figure, maps: AttentionMaps, picture: Picture, query: 
     grey = _grey(picture, 1024 if one else 2 * SPOTS)
     panels = {place: _veiled(grey, each / top) for place, each in weights.items()}
     axes, height = _panels(figure, panels, grey.shape[0] / grey.shape[1], size)
-    title = f"{_named(maps)} · {asked_text(maps.query_tokens, query)}"
+    title = f"{named(maps.model, maps.stack)} · {asked_text(maps.query_tokens, query)}"
     if one:
         title += f" · layer {maps.maps[0].layer} · head {maps.maps[0].head}"
         axes.set(xticks=[], yticks=[], xlabel="", ylabel="")
@@ -216,10 +223,6 @@ NO_XML = {0xFFFE: "\\ufffe", 0xFFFF: "\\uffff"}
 def _text(token: Token) -> str:
     text = label(token.text).translate(NO_XML)
     return text if len(text) <= LONGEST_TOKEN else text[: LONGEST_TOKEN - 1] + "…"
-
-
-def _named(maps: AttentionMaps) -> str:
-    return maps.model if maps.stack == "self" else f"{maps.model} · {maps.stack}"
 
 
 def _top(weights: Iterable[np.ndarray]) -> float:

@@ -20,10 +20,15 @@ def heading(result: Trace | HeadWeights) -> list[str]:
     return [line for line in lines if line]
 
 
+def named(model: str, stack: str) -> str:
+    """A model's name; and whose attention it is, where it has several stacks."""
+    return model if stack == "self" else f"{model} · {stack} attention"
+
+
 def _of_head(head: HeadWeights) -> list[str]:
     """Which head it is, the model's sizes, and where its tensors are."""
     dtypes = "/".join(sorted({slice_.dtype for slice_ in head.weights}))
-    name = head.model if head.stack == "self" else f"{head.model} · {head.stack} attention"
+    name = named(head.model, head.stack)
     title = f"{name} · layer {head.layer} of {head.n_layer} · head {head.head} of {head.n_head}"
     sizes = f"n_head {head.n_head} · d_feat {head.d_feat} · d_head {head.d_head} · {dtypes}"
     if head.n_kv_head != head.n_head:

@@ -177,7 +177,7 @@ def _print_map(maps: AttentionMaps, attention: np.ndarray, console: Console) -> 
     terminal = console.is_terminal
     room = console.width if terminal else max(console.width, PIPED)
     rows = groups(maps.query_tokens, MOST_ROWS if terminal else len(maps.query_tokens))
-    labels = _labels(maps.query_tokens, rows, min(LONGEST, room // 4), scale)
+    labels = _labels(maps, rows, min(LONGEST, room // 4), scale)
     indent = 1 + max(label.cell_len for label in labels)
     layout = _layout(maps.key_tokens, room, indent, scale)
     cells = pooled(attention, rows, [column.keys for column in layout.columns])
@@ -198,9 +198,10 @@ def _print_map(maps: AttentionMaps, attention: np.ndarray, console: Console) -> 
         print_line(console, sentence)
 
 
-def _labels(tokens: Sequence[Token], rows: list[range], width: int, scale: Scale) -> list[Text]:
+def _labels(maps: AttentionMaps, rows: list[range], width: int, scale: Scale) -> list[Text]:
     """What stands before each row: its queries' positions, and as many tokens as fit into `width`."""
-    numbers = [axes.range_text(row, scale) for row in rows]
+    tokens, first = maps.query_tokens, maps.first_query
+    numbers = [axes.range_text(range(row.start + first, row.stop + first), scale) for row in rows]
     texts = [axes.group_text([tokens[i] for i in row], scale) for row in rows]
     number_width = max(map(cell_len, numbers))
     text_width = min(width, max(map(cell_len, texts)))

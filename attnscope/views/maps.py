@@ -3,12 +3,20 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
-from attnscope.results import AttentionMap, AttentionMaps, Token
+from rich.console import Console
+from rich.text import Text
+
+from attnscope.results import AttentionMap, AttentionMaps
 from attnscope.views.columns import Column, check_columns
-from attnscope.views.records import markdown_table
+from attnscope.views.heading import named
+from attnscope.views.heatmap import print_heatmap
+from attnscope.views.overview import print_overview
+from attnscope.views.records import markdown, markdown_table, plain
 from attnscope.views.strongest import strongest
+from attnscope.views.table import print_columns, print_heading, print_line
 from attnscope.views.tokens import label
 from attnscope.views.values import number
 
@@ -20,7 +28,7 @@ def maps_heading(maps: AttentionMaps, map: AttentionMap | None = None) -> list[s
         maps: what was seen.
         map: the one head that is shown; None: all that are there.
     """
-    parts = [maps.model] if maps.stack == "self" else [maps.model, f"{maps.stack} attention"]
+    parts = [named(maps.model, maps.stack)]
     if map is not None:
         parts += [f"layer {map.layer} of {maps.n_layer}", f"head {map.head} of {maps.n_head}"]
         if maps.n_kv_head != maps.n_head:
@@ -52,7 +60,10 @@ def maps_record(maps: AttentionMaps) -> dict[str, Any]:
         "key_tokens": [token.text for token in maps.key_tokens],
         "query_segments": [token.segment for token in maps.query_tokens],
         "key_segments": [token.segment for token in maps.key_tokens],
-        "generated": [i for i, token in enumerate(maps.key_tokens) if token.generated],
+        "first_query": maps.first_query,
+        "generated": [
+            maps.first_query + i for i, token in enumerate(maps.query_tokens) if token.generated
+        ],
         "patches": maps.picture and [maps.picture.rows, maps.picture.columns],
     }
     of_maps = [
@@ -64,30 +75,59 @@ def maps_record(maps: AttentionMaps) -> dict[str, Any]:
         }
         for each in maps.maps
     ]
-    checks = [
-        {
-            "name": check.name,
-            "max_abs_diff": number(check.max_abs_diff) if check.max_abs_diff is not None else None,
-            "tolerance": check.tolerance,
-            "ok": check.ok,
-            "note": check.note,
-        }
-        for check in maps.checks
-    ]
-    end = {"checks": checks, "notices": maps.notices}
+    end = {"checks": plain(maps.checks), "notices": maps.notices}
     if len(of_maps) == 1:
         return {"schema": "attnscope.map/1"} | of_maps[0] | about | end
     return {"schema": "attnscope.maps/1"} | about | {"maps": of_maps} | end
 
 
+def of_query(maps: AttentionMaps, query: int) -> AttentionMaps:
+    """The same maps, of one query alone, by its position."""
+    row = query - maps.first_query
+    own = [replace(each, attention=each.attention[[row]]) for each in maps.maps]
+    return replace(maps, query_tokens=[maps.query_tokens[row]], first_query=query, maps=own)
+
+
+def print_maps(
+    maps: AttentionMaps,
+    map: AttentionMap | None,
+    console: Console,
+    *,
+    columns: list[Column] | None = None,
+    query: int | None = None,
+    wide: bool = False,
+) -> None:
+    """Print a picture of what heads look at, or columns instead, with what there is to say.
+
+    Args:
+        maps: what was seen.
+        map: the one head that is shown; None: an overview of all that are there.
+        console: where.
+        columns: what is shown instead of weights.
+        query: only this query's row.
+        wide: all columns.
+    """
+    print_heading(maps_heading(maps, map), console)
+    if columns:
+        print_columns(columns, console, wide)
+    else:
+        console.print()
+        if map is not None:
+            print_heatmap(maps, map, console, query=query)
+        else:
+            print_overview(maps, console)
+    for notice in maps.notices:
+        print_line(console, Text(notice, style="dim"))
+    if maps.checks:
+        print_columns(check_columns(maps.checks), console, wide)
+
+
 def strongest_record(maps: AttentionMaps, map: AttentionMap, k: int) -> list[list[dict[str, Any]]]:
     """For each query its k strongest keys, the strongest first."""
+    rows = _rows(map.attention)
     return [
-        [
-            {"key": key, "token": maps.key_tokens[key].text, "attention": _short(weight)}
-            for key, weight in keys
-        ]
-        for _, keys in strongest(maps, map, k)
+        [{"key": key, "token": maps.key_tokens[key].text, "attention": row[key]} for key, _ in keys]
+        for row, (_, keys) in zip(rows, strongest(maps, map, k), strict=True)
     ]
 
 
@@ -105,22 +145,26 @@ def maps_text(maps: AttentionMaps, map: AttentionMap | None, columns: list[Colum
         map: the one head that is shown, if it is one.
         columns: what is shown instead of weights.
     """
-    title, *about = maps_heading(maps, map)
-    parts = [f"**{title}**", *about]
-    if columns:
-        parts.append(markdown_table(columns))
-    else:
-        for each in maps.maps:
-            parts += [] if map else [f"layer {each.layer}, head {each.head}"]
-            parts.append(markdown_table(matrix_columns(maps, each)))
+    parts = [markdown_table(columns)] if columns else []
+    for each in maps.maps if not columns else []:
+        parts += [] if map else [f"layer {each.layer}, head {each.head}"]
+        parts.append(markdown_table(matrix_columns(maps, each)))
     parts += [*maps.notices, *([markdown_table(check_columns(maps.checks))] if maps.checks else [])]
-    return "\n\n".join(parts)
+    return markdown(maps_heading(maps, map), *parts)
 
 
 def weights_columns(maps: AttentionMaps) -> list[Column]:
     """A row for each head, query and key: what CSV holds."""
     rows = [
-        (each.layer, each.head, q, _token(maps.query_tokens[q]), k, _token(maps.key_tokens[k]), weight)
+        (
+            each.layer,
+            each.head,
+            maps.first_query + q,
+            maps.query_tokens[q].text,
+            k,
+            maps.key_tokens[k].text,
+            weight,
+        )
         for each in maps.maps
         for q, row in enumerate(_rows(each.attention))
         for k, weight in enumerate(row)
@@ -141,34 +185,22 @@ def matrix_columns(maps: AttentionMaps, map: AttentionMap) -> list[Column]:
     return columns
 
 
-def _token(token: Token) -> str:
-    return token.text
-
-
 def _counted(numbers: list[int], what: str) -> str:
     return f"{what} {numbers[0]}" if len(numbers) == 1 else f"{len(numbers)} {what}s"
 
 
-def _rows(attention: Any) -> list[list[float]]:
-    """Weights in as few digits as tell a float32 from its neighbours."""
+def _rows(attention: Any) -> list[list[Any]]:
+    """Weights in as few digits as tell a float32 from its neighbours; NaN by its name."""
     return [
-        [float(weight) for weight in row] for row in attention.astype("float32").astype(str).tolist()
+        [number(float(weight)) for weight in row]
+        for row in attention.astype("float32").astype(str).tolist()
     ]
 
 
-def _short(weight: float) -> float:
-    """One weight, as `_rows` has it."""
-    import numpy as np
-
-    return float(str(np.float32(weight)))
-
-
 def _compact(key: str, value: Any) -> str:
-    def plain(each: Any) -> str:
+    def text(each: Any) -> str:
         return json.dumps(each, allow_nan=False, ensure_ascii=False)
 
-    if key == "attention":
-        return "[\n    " + ",\n    ".join(plain(row) for row in value) + "\n  ]"
-    if key == "maps":
-        return "[\n    " + ",\n    ".join(plain(each) for each in value) + "\n  ]"
-    return plain(value)
+    if key in ("attention", "maps"):
+        return "[\n    " + ",\n    ".join(text(each) for each in value) + "\n  ]"
+    return text(value)

@@ -38,7 +38,9 @@ def print_overview(maps: AttentionMaps, console: Console) -> None:
     """
     import numpy as np
 
-    scale = Scale.of(console, np.array([each.attention.max(initial=0) for each in maps.maps]))
+    scale = Scale.of(
+        console, np.array([np.nan_to_num(each.attention).max(initial=0) for each in maps.maps])
+    )
     heads = sorted({each.head for each in maps.maps})
     layers = sorted({each.layer for each in maps.maps})
     attention = {(each.layer, each.head): each.attention for each in maps.maps}

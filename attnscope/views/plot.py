@@ -5,13 +5,13 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from attnscope.errors import OptionError
 from attnscope.results import AttentionMaps
 from attnscope.views.figures import draw_grid, draw_map, draw_pictures
+from attnscope.views.maps import of_query
 from attnscope.views.whole_file import check_file, whole_file
 
 if TYPE_CHECKING:
@@ -112,15 +112,9 @@ def _figure(maps: AttentionMaps, query: int | None) -> Figure:
         draw_pictures(figure, maps, maps.picture, query)
         return figure
     if query is not None:
-        maps = _only(maps, query)
+        maps = of_query(maps, query)
     if len(maps.maps) == 1:
         draw_map(figure, maps, maps.maps[0])
     else:
         draw_grid(figure, maps)
     return figure
-
-
-def _only(maps: AttentionMaps, query: int) -> AttentionMaps:
-    """The same maps with one query."""
-    rows = [replace(each, attention=each.attention[query : query + 1]) for each in maps.maps]
-    return replace(maps, query_tokens=[maps.query_tokens[query]], maps=rows)

@@ -20,7 +20,7 @@ KINDS = {Trace: "trace", HeadWeights: "head", Scaling: "scaling"}
 
 def record(result: Trace | HeadWeights | Scaling) -> dict[str, Any]:
     """A result with its schema: a trace is `attnscope.trace/1`, a head's weights `attnscope.head/1`."""
-    return {"schema": f"attnscope.{KINDS[type(result)]}/1", **_plain(result)}
+    return {"schema": f"attnscope.{KINDS[type(result)]}/1", **plain(result)}
 
 
 def json_text(record: dict[str, Any]) -> str:
@@ -46,8 +46,7 @@ def csv_table(columns: list[Column]) -> str:
 
 def markdown_text(result: Trace | HeadWeights, *, wide: bool = False) -> str:
     """A Markdown table, with what it is about above and what there is to add below."""
-    title, *about = heading(result)
-    parts = [f"**{title}**", *about, markdown_table(columns_of(result), wide)]
+    parts = [markdown_table(columns_of(result), wide)]
     if isinstance(result, Trace):
         parts += [summary(result)]
         for finding in result.findings:
@@ -57,17 +56,23 @@ def markdown_text(result: Trace | HeadWeights, *, wide: bool = False) -> str:
             parts.append("```\n" + "\n".join(line.plain for line in crash_lines(result.crash)) + "\n```")
     if result.checks:
         parts += [markdown_table(check_columns(result.checks), wide)]
-    return "\n\n".join(parts)
+    return markdown(heading(result), *parts)
 
 
-def _plain(value: Any) -> Any:
+def markdown(lines: list[str], *parts: str) -> str:
+    """A Markdown document: a title, what there is to say at first, and its parts."""
+    title, *about = lines
+    return "\n\n".join([f"**{title}**", *about, *parts])
+
+
+def plain(value: Any) -> Any:
     """A result as dicts and lists; what only rides along (and is kept out of `repr`) stays out."""
     if is_dataclass(value):
-        return {f.name: _plain(getattr(value, f.name)) for f in fields(value) if f.repr}
+        return {f.name: plain(getattr(value, f.name)) for f in fields(value) if f.repr}
     if isinstance(value, dict):
-        return {key: _plain(each) for key, each in value.items()}
+        return {key: plain(each) for key, each in value.items()}
     if isinstance(value, list | tuple):
-        return [_plain(each) for each in value]
+        return [plain(each) for each in value]
     return number(value) if isinstance(value, float) else value
 
 

@@ -33,9 +33,10 @@ def print_row(maps: AttentionMaps, attention: np.ndarray, query: int, console: C
         query: its position.
         console: where.
     """
-    weights = attention[query]
+    row = query - maps.first_query
+    weights = attention[row]
     scale = Scale.of(console, weights)
-    token = maps.query_tokens[query]
+    token = maps.query_tokens[row]
     text = axes.isolated(axes.token_text(token, scale))
     print_line(
         console, Text.assemble("query ", (str(query), axes.QUERY), " ", (text, axes.token_style(token)))

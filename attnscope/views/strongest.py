@@ -31,7 +31,7 @@ def strongest(
     order = np.argsort(-map.attention, axis=1, kind="stable")[:, :k]
     weights = np.take_along_axis(map.attention, order, axis=1)
     keys = [list(zip(*each, strict=True)) for each in zip(order.tolist(), weights.tolist(), strict=True)]
-    return list(enumerate(keys))[: len(maps.query_tokens)]
+    return list(enumerate(keys, start=maps.first_query))
 
 
 def strongest_columns(maps: AttentionMaps, map: AttentionMap, k: int) -> list[Column]:
@@ -41,8 +41,7 @@ def strongest_columns(maps: AttentionMaps, map: AttentionMap, k: int) -> list[Co
     positions, tokens and weights in columns of their own; people, nothing of keys without weight.
     """
     rows = strongest(maps, map, k)
-    queries = [position for position, _ in rows]
-    tokens = [maps.query_tokens[position] for position in queries]
+    queries, tokens = [position for position, _ in rows], maps.query_tokens
     columns = [
         Column("query", "query", _cells(queries, tokens, QUERY), queries, lead=True),
         Column("", "query_token", [], [token.text for token in tokens]),

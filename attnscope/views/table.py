@@ -28,10 +28,7 @@ def print_table(result: Trace | HeadWeights, console: Console, *, wide: bool = F
         console: where; piped output is as wide as it needs to be, and never cut.
         wide: all columns, in as many tables as the terminal's width demands.
     """
-    title, *about = heading(result)
-    print_line(console, Text(title, style="bold"))
-    for line in about:
-        print_line(console, Text(line))
+    print_heading(heading(result), console)
     print_columns(columns_of(result), console, wide)
     if isinstance(result, Trace):
         print_line(console, Text("\n" + summary(result), style="dim"))
@@ -43,6 +40,14 @@ def print_table(result: Trace | HeadWeights, console: Console, *, wide: bool = F
                 print_line(console, text)
     if result.checks:
         print_columns(check_columns(result.checks), console, wide)
+
+
+def print_heading(lines: list[str], console: Console) -> None:
+    """Print a title, and below it what there is to say at first."""
+    title, *about = lines
+    print_line(console, Text(title, style="bold"))
+    for line in about:
+        print_line(console, Text(line))
 
 
 def print_line(console: Console, text: Text) -> None:

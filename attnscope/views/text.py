@@ -81,3 +81,12 @@ def _outer_parts(expression: str) -> list[str]:
         depth += (letter in "([{") - (letter in ")]}")
         parts[-1] += letter
     return parts
+
+
+def can_show(text: str, encoding: str) -> bool:
+    """Whether an encoding has all of a text's characters."""
+    try:
+        text.encode(encoding)
+    except UnicodeEncodeError:
+        return False
+    return True

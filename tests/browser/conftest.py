@@ -121,6 +121,7 @@ def open_page(chromium: Browser, tmp_path: Path) -> Iterator[Callable[..., Opene
         *stacks: AttentionMaps,
         fragment: str = "",
         dark: bool = False,
+        forced: bool = False,
         width: int = 1300,
         height: int = 900,
         density: float = 1,
@@ -135,6 +136,7 @@ def open_page(chromium: Browser, tmp_path: Path) -> Iterator[Callable[..., Opene
         context = chromium.new_context(
             viewport={"width": width, "height": height},
             color_scheme="dark" if dark else "light",
+            forced_colors="active" if forced else "none",
             device_scale_factor=density,
             offline=True,
         )

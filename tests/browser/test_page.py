@@ -213,6 +213,14 @@ def test_what_is_not_a_number_is_said_to_be_none(open_page, make_stack):
     assert opened.strongest() == []
 
 
+def test_what_tokens_that_are_left_out_get_may_be_no_number(open_page, make_stack):
+    attention = np.full((3, 3), 1 / 3)
+    attention[1] = np.nan
+    stack = make_stack([Token("[CLS]", special=True), "b", "c"], given={(0, 0): attention})
+    opened = open_page(stack, fragment="layer=0&head=0&query=1&special=off")
+    assert opened.text("#left-out") == "What tokens that are left out get is not a number."
+
+
 def test_zero_is_said_as_zero(open_page, make_stack):
     opened = open_page(make_stack(["a", "b"], given={(0, 0): np.array([[1.0, 0.0], [1e-9, 1.0]])}))
     assert opened.hover(0, 1)[2] == "0"
@@ -281,6 +289,55 @@ def test_special_tokens_can_be_left_out(open_page, sentence):
         == f"Tokens that are left out get {row[0]:.2f} of this query's attention."
     )
     assert "[CLS] 0" not in [token for token, _ in opened.strongest()]
+
+
+# ---- queries that are the last of their sequence
+
+
+@pytest.fixture
+def generated(make_stack):
+    """What a model wrote looks at itself and at what stood before: positions 4, 5 and 6."""
+    tokens = [*SENTENCE[:4], *(Token(word, generated=True) for word in WORDS[4:])]
+    own = np.full((3, 7), 0.02)
+    own[[0, 1, 2], [4, 5, 6]] = 0.88
+    return make_stack(tokens[4:], tokens, given={(0, 0): own}, first_query=4)
+
+
+def test_a_query_is_numbered_by_its_position(open_page, generated):
+    opened = open_page(generated)
+    best = {row[:2] for row in opened.strongest()[:3]}
+    assert best == {("• on 4", "• on 4"), ("• the 5", "• the 5"), ("• mat 6", "• mat 6")}
+    opened.click(1, 2)
+    opened.until("scene.chosen.query !== null")
+    assert opened.text("#detail-heading").split() == ["Query", "•", "the", "5"]
+    assert opened.strongest()[0][0] == "• the 5"
+    assert "query=5" in opened.page.url
+
+
+def test_a_link_names_a_query_by_its_position(open_page, generated):
+    opened = open_page(generated, fragment="layer=0&head=0&query=6")
+    assert opened.text("#detail-heading").split() == ["Query", "•", "mat", "6"]
+    opened = open_page(generated, query=5)
+    assert opened.text("#detail-heading").split() == ["Query", "•", "the", "5"]
+    opened = open_page(generated, fragment="layer=0&head=0&query=2")
+    assert opened.text("#detail-heading") == "Strongest weights", "position 2 is no query"
+
+
+def test_lines_of_the_last_queries_lead_to_their_keys(open_page, generated):
+    opened = open_page(generated, fragment="view=lines&query=6")
+    lines = "looks.lines.linesAt(scene, looks.lines.focus(scene)).at(-1)"
+    strongest = opened.see(lines)
+    assert (strongest["query"], strongest["key"]) == (2, 6)
+
+
+def test_a_search_finds_queries_and_what_stood_before_them(open_page, generated):
+    opened = open_page(generated)
+    opened.page.fill("#search", "the")
+    opened.until("page.query === 1")
+    assert opened.text("#found") == "1 of 2", "a query and its own key are one token"
+    opened.page.press("#search", "Enter")
+    assert opened.text("#found") == "2 of 2"
+    assert opened.see("scene.cursor") == {"query": None, "key": 1}
 
 
 # ---- lines
@@ -515,6 +572,25 @@ def test_the_query_that_was_asked_for_is_chosen_at_first_and_can_be_let_go(open_
     )
 
 
+def test_weights_that_could_not_be_unpacked_are_tried_again(open_page, sentence):
+    opened = open_page(sentence)
+    opened.see(
+        "(() => { const all = by('weights-0-1'); window.whole = all.textContent; all.textContent = 'AAAA'; })()"
+    )
+    opened.head(0, 1).click()
+    opened.until("!by('failure').hidden")
+    assert "cannot unpack the weights" in opened.text("#failure")
+    opened.head(0, 0).click()
+    opened.wait_for(0, 0)
+    assert not opened.page.locator("#failure").is_visible()
+    opened.see("by('weights-0-1').textContent = whole")
+    opened.head(0, 1).click()
+    opened.wait_for(0, 1)
+    assert not opened.page.locator("#failure").is_visible()
+    assert len(opened.troubles) == 1
+    opened.troubles.clear()
+
+
 # ---- what tokens may be
 
 
@@ -654,6 +730,144 @@ def test_everything_can_be_done_with_the_keyboard(open_page, sentence):
     assert not opened.page.locator("#help").is_visible()
 
 
+def test_a_query_that_is_chosen_in_the_list_keeps_the_focus_there(open_page, sentence):
+    opened = open_page(sentence)
+    focused = "(document.activeElement.closest('#strongest tr') ?? document.body).dataset"
+    button = opened.page.locator("#strongest tbody tr").nth(3).locator("button").first
+    button.focus()
+    weight = opened.see(f"({{...{focused}}})")
+    opened.page.keyboard.press("Enter")
+    opened.until("scene.chosen.query !== null")
+    assert opened.see(f"({{...{focused}}})") == weight, "the same weight, in the list of its query"
+    opened.page.focus("#let-go")
+    opened.page.keyboard.press("Enter")
+    opened.until("scene.chosen.query === null")
+    assert opened.see("document.activeElement.closest('tr').sectionRowIndex") == 0
+
+
+def test_the_plot_takes_the_focus_of_a_list_that_is_empty(open_page, make_stack):
+    nothing = np.full((3, 3), np.nan)
+    opened = open_page(make_stack(["a", "b", "c"], given={(0, 0): nothing}), query=1)
+    opened.page.focus("#let-go")
+    opened.page.keyboard.press("Enter")
+    opened.until("scene.chosen.query === null")
+    assert opened.see("document.activeElement.id") == "plot"
+
+
+def test_the_focus_goes_along_with_the_head(open_page, sentence):
+    opened = open_page(sentence)
+    focused = "[document.activeElement.getAttribute('aria-label'), document.activeElement.tabIndex]"
+    opened.head(0, 0).focus()
+    for key, layer, head in (("]", 0, 1), ("]", 0, 2), ("[", 0, 1)):
+        opened.page.keyboard.press(key)
+        opened.wait_for(layer, head)
+        assert opened.see(focused) == [f"Layer {layer}, head {head}", 0]
+    opened.page.focus("#plot")
+    opened.page.keyboard.press("]")
+    opened.wait_for(0, 2)
+    assert opened.see("document.activeElement.id") == "plot"
+
+
+@pytest.mark.parametrize("control", ["#theme", "#special", 'input[value="root"]', "#strongest button"])
+def test_characters_do_nothing_on_other_controls(open_page, sentence, control):
+    opened = open_page(sentence)
+    opened.page.locator(control).first.focus()
+    before = opened.see("JSON.stringify([page, location.hash])")
+    for key in "mlpt[]0+-/?":
+        opened.page.keyboard.press(key)
+    assert opened.see("JSON.stringify([page, location.hash])") == before
+    assert not opened.page.locator("#help").is_visible()
+
+
+def test_what_a_pointer_is_moved_over_is_not_said_and_what_it_chooses_is(open_page, sentence):
+    opened = open_page(sentence)
+    opened.hover(2, 3)
+    opened.page.wait_for_timeout(300)
+    assert opened.text("#said") == ""
+    opened.click(2, 3)
+    opened.until("by('said').textContent === 'Query cat 2'")
+
+
+@pytest.mark.parametrize("view", ["map", "lines", "picture"])
+def test_another_head_is_said_by_its_name(open_page, pictured, view):
+    opened = open_page(pictured, fragment=f"view={view}&query=2")
+    opened.head(0, 0).focus()
+    opened.page.keyboard.press("]")
+    opened.wait_for(0, 1, view)
+    opened.page.wait_for_timeout(300)
+    assert opened.text("#said") == "Layer 0, head 1"
+
+
+def test_large_steps_lead_to_the_ends_of_the_map(open_page, make_stack):
+    opened = open_page(make_stack([str(i) for i in range(35)]))
+    opened.page.focus("#plot")
+    for key, query, at in (
+        ("ArrowDown", 0, 0),
+        ("PageDown", 10, 0),
+        ("End", 10, 34),
+        ("Control+End", 34, 34),
+        ("PageUp", 24, 34),
+        ("Home", 24, 0),
+        ("Control+Home", 0, 0),
+        ("PageUp", 0, 0),
+    ):
+        opened.page.keyboard.press(key)
+        assert opened.see("scene.cursor") == {"query": query, "key": at}, key
+
+
+def test_large_steps_in_the_lines_and_in_the_picture(open_page, make_stack, pictured):
+    opened = open_page(make_stack([str(i) for i in range(35)]), fragment="view=lines")
+    opened.page.focus("#plot")
+    for key, query, at in (
+        ("End", 34, None),
+        ("PageUp", 24, None),
+        ("Home", 0, None),
+        ("ArrowRight", None, 0),
+        ("PageDown", None, 10),
+        ("End", None, 34),
+    ):
+        opened.page.keyboard.press(key)
+        assert opened.see("scene.cursor") == {"query": query, "key": at}, key
+    opened = open_page(pictured, fragment="view=picture&query=2")
+    opened.page.focus("#plot")
+    for key, at in (
+        ("End", 3),
+        ("PageDown", 6),
+        ("Home", 4),
+        ("ArrowDown", 4),
+        ("PageUp", 1),
+        ("ArrowLeft", 0),
+        ("End", 6),
+    ):
+        opened.page.keyboard.press(key)
+        assert opened.see("scene.cursor.key") == at, key
+
+
+@pytest.mark.parametrize("dark", [False, True])
+def test_the_page_can_be_seen_in_the_readers_own_colours(open_page, make_stack, dark):
+    def luminance(colour):
+        sRGB = np.array(colour[:3]) / 255
+        linear = np.where(sRGB <= 0.04045, sRGB / 12.92, ((sRGB + 0.055) / 1.055) ** 2.4)
+        return linear @ [0.2126, 0.7152, 0.0722]
+
+    def contrast(one, other):
+        low, high = sorted((luminance(one), luminance(other)))
+        return (high + 0.05) / (low + 0.05)
+
+    weights = np.array([[0.1, 0.9], [0.5, 0.5]])
+    opened = open_page(make_stack(["aaaaaa", "bbbbbb"], given={(0, 0): weights}), dark=dark, forced=True)
+    assert opened.see("matchMedia('(forced-colors: active)').matches")
+    assert contrast(opened.colour(*opened.cell(0, 0)), opened.colour(*opened.cell(0, 1))) > 3
+    box = opened.page.locator("#canvas").bounding_box()
+    left, (_, y) = opened.see("looks.map.left"), opened.cell(1, 0)
+    ground = opened.colour(box["x"] + 2, box["y"] + 2)
+    label = [opened.colour(box["x"] + left - 12 - i, y + j) for i in range(25) for j in range(-5, 6)]
+    assert max(contrast(ground, colour) for colour in label) > 4.5, "labels are legible"
+    ground = "getComputedStyle(document.querySelector('[name=scale]:{} + span')).backgroundColor"
+    chosen, other = (opened.see(ground.format(state)) for state in ("checked", "not(:checked)"))
+    assert chosen != other, "what is chosen looks like what is not"
+
+
 def test_tab_reaches_every_control(open_page, pair):
     opened = open_page(pair)
     reached = set()
@@ -702,8 +916,6 @@ def test_names_and_roles_are_there_for_who_cannot_see(open_page, sentence):
     assert page.get_by_role("application", name="Layer 0, head 0").count() == 1
     assert page.get_by_role("table", name="Strongest weights").count() == 1
     assert page.get_by_role("group", name="View").get_by_role("radio").count() == 3 - 1
-    opened.hover(2, 3)
-    opened.until("by('said').textContent.startsWith('cat to sat: 0.')")
     assert opened.page.locator("#said").get_attribute("aria-live") == "polite"
 
 

@@ -12,7 +12,16 @@ import pytest
 import torch
 from models.hub import Hub, serving
 from models.readers import save_picture, save_reader, save_seer, save_tokenizer
-from transformers import AutoTokenizer, BertModel
+from transformers import (
+    AutoModelForImageClassification,
+    AutoModelForMaskedLM,
+    AutoModelForPreTraining,
+    AutoModelForQuestionAnswering,
+    AutoModelForSequenceClassification,
+    AutoModelForTokenClassification,
+    AutoTokenizer,
+    BertModel,
+)
 
 TEXT = "The cat sat on the [MASK] because it was tired."
 SHORT = "the cat sat on the mat"
@@ -27,7 +36,7 @@ def saved(tmp_path_factory):
         key = (family, *sorted(more.items()))
         if key not in made:
             made[key] = tmp_path_factory.mktemp(family)
-            see = family in ("vit", "clip", "deit")
+            see = family in ("vit", "clip", "deit", "dinov2", "yolos")
             (save_seer if see else save_reader)(family, made[key], **more)
         return made[key]
 
@@ -169,11 +178,111 @@ def test_verify_compares_with_the_model_itself(attnscope):
     assert (output["max_abs_diff"], output["tolerance"], output["ok"]) == (0, 0, True)
 
 
-def test_verify_exits_1_when_maps_differ(attnscope, monkeypatch):
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
+def test_verify_exits_1_when_maps_differ(attnscope, monkeypatch, dtype):
+    from attnscope.models import maps
+
+    right = maps.weights
+
+    def wrong(call, heads):
+        attention, difference, tolerance = right(call, heads)
+        return attention.roll(1, dims=-1), difference, tolerance
+
+    monkeypatch.setattr(maps, "weights", wrong)
+    r = attnscope("bert", "--text", TEXT, "--layer", 1, "--head", 8, "--dtype", dtype, "--verify")
+    assert r.exit_status == 1
+    assert r.out.count("FAILS") == 1
+
+
+def test_verify_exits_1_when_observing_changes_the_output(attnscope, monkeypatch):
     from attnscope.models import compare
 
-    monkeypatch.setattr(compare, "TOLERANCE", -1.0)
-    assert attnscope("bert", "--text", TEXT, "--verify").exit_status == 1
+    plainly = compare.main_output
+    monkeypatch.setattr(compare, "main_output", lambda output: plainly(output) + 1e-6)
+    r = attnscope("bert", "--text", TEXT, "--verify", "-f", "json")
+    assert r.exit_status == 1
+    assert [check["ok"] for check in r.json["checks"]] == [True, False]
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
+@pytest.mark.parametrize("family", ["llama", "bert", "gpt2"])
+def test_what_does_not_explain_the_output_is_not_shown(attnscope, monkeypatch, saved, family, dtype):
+    """If a model did more to its scores than was seen, its own eager maps are shown instead."""
+    from dataclasses import replace
+
+    from attnscope.models import observe
+
+    right = observe._call
+    command = ["model", saved(family), "--text", SHORT, "--layer", 1, "--dtype", dtype, "-f", "json"]
+    own = attnscope(*command).json
+    assert own["notices"] == []
+
+    def wrong(*handed, **options):
+        call = right(*handed, **options)
+        return replace(call, scale=30 * call.scale)
+
+    monkeypatch.setattr(observe, "_call", wrong)
+    r = attnscope(*command)
+    [notice] = r.json["notices"]
+    assert "does not explain what its attention returns" in notice
+    assert np.allclose(r.json["attention"], own["attention"], atol=1e-5 if dtype == "float32" else 0.02)
+
+
+@pytest.mark.parametrize(
+    ("family", "kind"),
+    [
+        ("bert", AutoModelForQuestionAnswering),
+        ("bert", AutoModelForPreTraining),
+        ("bert", AutoModelForMaskedLM),
+        ("roberta", AutoModelForSequenceClassification),
+        ("gpt2", AutoModelForTokenClassification),
+        ("bart", AutoModelForQuestionAnswering),
+    ],
+)
+def test_models_for_a_task_are_read(attnscope, tmp_path, family, kind):
+    save_reader(family, tmp_path / family, kind)
+    target = ["--target", "a dog"] if family == "bart" else []
+    r = attnscope("model", tmp_path / family, "--text", SHORT, "--verify", "-f", "json", *target)
+    assert r.exit_status == 0, r.err
+    assert all(check["ok"] for check in r.json["checks"])
+
+
+def test_a_model_that_classifies_pictures_is_seen(attnscope, tmp_path):
+    save_seer("dinov2", tmp_path / "dino", AutoModelForImageClassification)
+    picture = save_picture(tmp_path / "picture.png")
+    r = attnscope("model", tmp_path / "dino", "--image", picture, "--layer", 2, "--verify", "-f", "json")
+    assert r.exit_status == 0, r.err
+    assert all(check["ok"] for check in r.json["checks"])
+
+
+def test_tokens_behind_the_patches_are_refused(attnscope, saved, tmp_path):
+    r = attnscope("model", saved("yolos"), "--image", save_picture(tmp_path / "picture.png"))
+    assert "makes 8 tokens of 2 × 2 patches" in r.err
+
+
+def test_a_picture_that_is_too_large_is_told(attnscope, saved, tmp_path, monkeypatch):
+    from PIL import Image
+
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 100)
+    r = attnscope("model", saved("vit"), "--image", save_picture(tmp_path / "large.png"))
+    assert "large.png is too large" in r.err
+
+
+def test_weights_that_are_not_numbers_are_shown_as_such(attnscope, tmp_path, saved):
+    from shutil import copytree
+
+    from safetensors.torch import load_file, save_file
+
+    folder = copytree(saved("bert"), tmp_path / "nan")
+    weights = load_file(folder / "model.safetensors")
+    weights["encoder.layer.1.attention.self.query.weight"][0, 0] = float("nan")
+    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+    command = ["model", folder, "--text", SHORT]
+    assert attnscope(*command, "--layer", 1, "-f", "json").json["attention"][0][0] == "NaN"
+    for more in (["--layer", "all", "--head", "all"], ["--layer", 1], ["--layer", 1, "--top", 2]):
+        assert attnscope(*command, *more).exit_status == 0
+    r = attnscope(*command, "--layer", 1, "--verify", "-f", "json")
+    assert r.exit_status == 0  # the model's own are no numbers either
 
 
 @pytest.mark.parametrize(
@@ -255,7 +364,7 @@ def test_models_whose_attention_is_no_map_of_a_text_are_refused(attnscope, saved
 def test_a_layer_without_attention_is_told(attnscope, saved):
     r = attnscope("model", saved("lfm2"), "--text", SHORT, "--layer", 2)
     assert "layer 2 of" in r.err
-    assert "has no attention: of its 4 layers 1, 3 have it." in r.err
+    assert "has no attention: layers 1 and 3 of its 4 have it." in r.err
     assert attnscope("model", saved("lfm2"), "--text", SHORT, "--layer", 3).exit_status == 0
 
 
@@ -281,7 +390,16 @@ def test_generated_tokens_are_the_rows(attnscope, saved):
     r = attnscope("model", saved("gpt2"), "--text", "the cat", "--generate", 3, "--verify", "-f", "json")
     assert r.exit_status == 0
     assert (len(r.json["query_tokens"]), len(r.json["key_tokens"])) == (3, 7)
-    assert r.json["generated"] == [4, 5, 6]
+    assert (r.json["generated"], r.json["first_query"]) == ([4, 5, 6], 4)
+    command = ["model", saved("gpt2"), "--text", "the cat", "--generate", 3]
+    rows = attnscope(*command).out.splitlines()
+    assert [line.split()[0] for line in rows[5:8]] == ["4", "5", "6"]
+    one = attnscope(*command, "--query", 5, "-f", "json").json
+    assert (one["first_query"], one["attention"]) == (5, r.json["attention"][1:2])
+    assert attnscope(*command, "--query", 5, "-f", "csv").out.splitlines()[1].startswith("0,0,5,")
+    assert attnscope(*command, "--top", 1, "-f", "csv").out.splitlines()[1].startswith("4,")
+    assert attnscope(*command, "--query", 5).out.count("query 5") == 1
+    assert "there is no query 3: they are 4 to 6." in attnscope(*command, "--query", 3).err
     first, *_, last = np.array(r.json["attention"])
     assert first[5:].tolist() == [0, 0]  # a token does not see those after it
     assert (last > 0).all()
@@ -289,6 +407,19 @@ def test_generated_tokens_are_the_rows(attnscope, saved):
     r = attnscope("model", saved("bart"), "--text", SHORT, "--generate", 3, "-f", "json")
     assert r.json["stack"] == "cross"
     assert 1 <= len(r.json["query_tokens"]) <= 3
+    assert r.json["generated"][0] == r.json["first_query"] == 1
+
+
+def test_more_tokens_than_the_model_takes_are_not_generated(attnscope, saved):
+    taken = json.loads((saved("gpt2") / "config.json").read_text())["n_positions"]
+    r = attnscope("model", saved("gpt2"), "--text", "the cat", "--generate", 30)
+    assert r.err.splitlines() == [
+        f"attnscope: error: --generate 30 after 4 tokens makes 34, and the model takes {taken}.",
+        f"  try  --generate {taken - 4}",
+    ]
+    assert (
+        attnscope("model", saved("gpt2"), "--text", "the cat", "--generate", taken - 4).exit_status == 0
+    )
 
 
 def test_a_model_that_does_not_write_is_told(attnscope):
@@ -518,6 +649,15 @@ def test_a_model_on_the_hub_is_read_once_and_then_from_the_cache(monkeypatch, sa
     again = subprocess.run(command, env=unreachable, capture_output=True, text=True, check=True)
     assert again.stdout == first.stdout
     assert json.loads(first.stdout)["key_tokens"] == ["[CLS]", *SHORT.split(), "[SEP]"]
+
+
+def test_a_page_of_some_heads_needs_memory_for_these_alone(attnscope, monkeypatch, tmp_path):
+    import psutil
+
+    monkeypatch.setattr(psutil, "virtual_memory", lambda: type("Memory", (), {"available": 10_000})())
+    page = ["--text", TEXT, "--page", tmp_path / "x.html"]
+    assert attnscope("bert", *page, "--layer", "0,2", "--head", "0-1").exit_status == 0
+    assert "needs at least 47.5 KiB" in attnscope("bert", *page, "--force").err
 
 
 def test_maps_that_do_not_fit_in_memory_are_refused(attnscope, monkeypatch):

@@ -41,21 +41,36 @@ OTHERS: dict[str, dict[str, Any]] = {
     "xlnet": {"vocab_size": 50, "d_model": 24, "n_layer": 3, "n_head": 6, "d_inner": 37},
     "longformer": {**FAMILIES["bert"], "attention_window": 4, "pad_token_id": 0},
     "granite_swa": FAMILIES["llama"],
+    "yolos": {**FAMILIES["vit"], "image_size": [8, 8], "num_detection_tokens": 3},
+    "bigbird_pegasus": {**FAMILIES["bart"], "attention_type": "original_full"},
+    "afmoe": {
+        **FAMILIES["llama"],
+        "num_experts": 2,
+        "num_experts_per_tok": 1,
+        "moe_intermediate_size": 8,
+        "num_dense_layers": 1,
+    },
 }
 """Families whose weights attnscope does not read: no attention, or attention of their own kind."""
 
-WRITERS = {"gpt2", "llama", "mistral", "gemma2", "gpt_oss", "lfm2", "granite_swa"}
-TRANSLATORS = {"t5", "bart"}
+WRITERS = {"afmoe", "gpt2", "llama", "mistral", "gemma2", "gpt_oss", "lfm2", "granite_swa"}
+TRANSLATORS = {"t5", "bart", "bigbird_pegasus"}
 
 
-def save_reader(family: str, folder: Path, **more: Any) -> PreTrainedModel:
-    """Save a model of a family, with a tokenizer of eighteen words."""
+def save_reader(family: str, folder: Path, kind: Any = None, **more: Any) -> PreTrainedModel:
+    """Save a model of a family, with a tokenizer of eighteen words.
+
+    Args:
+        family, more: its type, and what it is tried with.
+        folder: where.
+        kind: one of transformers' auto classes; the usual one of the family, if none is named.
+    """
     torch.manual_seed(0)
     sizes = {**FAMILIES, **OTHERS}[family]
     config = AutoConfig.for_model(family, **{**sizes, **MORE.get(family, {}), **more})
-    kind = AutoModelForCausalLM if family in WRITERS else AutoModel
-    kind = AutoModelForSeq2SeqLM if family in TRANSLATORS else kind
-    model = kind.from_config(config).eval()
+    usual = AutoModelForCausalLM if family in WRITERS else AutoModel
+    usual = AutoModelForSeq2SeqLM if family in TRANSLATORS else usual
+    model = (kind or usual).from_config(config).eval()
     for parameter in model.parameters():
         torch.nn.init.normal_(parameter, std=0.3)
     model.save_pretrained(folder)
@@ -82,9 +97,9 @@ def save_tokenizer(folder: Path) -> None:
     ).save_pretrained(folder)
 
 
-def save_seer(family: str, folder: Path, **more: Any) -> PreTrainedModel:
+def save_seer(family: str, folder: Path, kind: Any = None, **more: Any) -> PreTrainedModel:
     """Save a model that looks at pictures of 8 × 8 pixels, in patches of 4 × 4."""
-    model = save_reader(family, folder, **more)
+    model = save_reader(family, folder, kind, **more)
     ViTImageProcessor(size={"height": 8, "width": 8}).save_pretrained(folder)
     return model
 

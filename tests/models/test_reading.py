@@ -120,8 +120,8 @@ def test_a_picture_is_shown_as_the_model_gets_it(tmp_path):
 
 def test_patches_are_read_as_one_reads():
     picture = Picture(2, 3, 0, b"")
-    assert [token.text for token in patches(picture, 8)] == [
+    assert [token.text for token in patches(picture, 8, 2)] == [
         "[CLS]", "[1]", "0,0", "0,1", "0,2", "1,0", "1,1", "1,2",
     ]  # fmt: skip
     with pytest.raises(ModelError, match="makes 4 tokens of 2 × 3 patches"):
-        patches(picture, 4)
+        patches(picture, 4, 2)

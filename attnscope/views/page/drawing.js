@@ -19,15 +19,17 @@ function cssOf([red, green, blue], opacity = 1) {
   return `rgb(${red} ${green} ${blue} / ${opacity})`;
 }
 
-/** The strongest of the weights that are shown. */
-function strongestOf(scene) {
-  let strongest = 0;
-  for (const query of scene.queries)
-    for (const key of scene.keys) {
-      const weight = scene.weights.at(query, key);
-      if (weight > strongest) strongest = weight;
-    }
-  return strongest || 1;
+const clamp = (number, least, most) => Math.min(most, Math.max(least, number));
+
+/** The key that is the same token as a query, if there is one. */
+function keyOf(scene, query) {
+  return scene.ownKeys && query !== null ? scene.firstQuery + query : null;
+}
+
+/** The query that is the same token as a key, if there is one. */
+function queryOf(scene, key) {
+  const query = key - scene.firstQuery;
+  return scene.ownKeys && key !== null && query >= 0 && query < scene.queryTokens.length ? query : null;
 }
 
 /** As much of a text as fits into a width. */
@@ -72,11 +74,22 @@ function inkOf(scene, state, token) {
   return token.special ? scene.colours.faint : token.generated ? scene.colours.written : scene.colours.soft;
 }
 
-/** Queries from top to bottom, keys from left to right, a weight in each cell. */
-class MapLook {
-  constructor() {
-    this.size = 12; // of the labels, px
+class Look {
+  /** The strongest of the weights that are shown. */
+  strongest(scene) {
+    let strongest = 0;
+    for (const query of scene.queries)
+      for (const key of scene.keys) {
+        const weight = scene.weights.at(query, key);
+        if (weight > strongest) strongest = weight;
+      }
+    return strongest || 1;
   }
+}
+
+/** Queries from top to bottom, keys from left to right, a weight in each cell. */
+class MapLook extends Look {
+  size = 12; // of the labels, px
 
   layout(context, scene, room, zoom) {
     const tokens = (axis, all) => scene[axis].map((index) => scene[all][index]);
@@ -118,10 +131,6 @@ class MapLook {
     const canvas = new OffscreenCanvas(image.width, image.height);
     canvas.getContext("2d").putImageData(image, 0, 0);
     return canvas;
-  }
-
-  strongest(scene) {
-    return strongestOf(scene);
   }
 
   paint(context, scene, window) {
@@ -261,19 +270,14 @@ class MapLook {
   }
 
   step(scene, cursor, across, down) {
-    const moved = (indices, index, by) => {
-      const place = indices.indexOf(index);
-      return indices[place < 0 ? 0 : Math.min(indices.length - 1, Math.max(0, place + by))];
-    };
+    const moved = (indices, index, by) => indices[clamp(indices.indexOf(index) + by, 0, indices.length - 1)];
     return { query: moved(scene.queries, cursor.query, down), key: moved(scene.keys, cursor.key, across) };
   }
 }
 
 /** Queries at the left, keys at the right, a line for each weight, as BertViz draws a head. */
-class LinesLook {
-  constructor() {
-    this.most = 4000; // more lines than these are a grey field
-  }
+class LinesLook extends Look {
+  most = 4000; // more lines than these are a grey field
 
   layout(context, scene, room) {
     const count = Math.max(scene.queries.length, scene.keys.length);
@@ -291,10 +295,6 @@ class LinesLook {
     const start = (room.width - used) / 2 + PAD;
     this.columns = { left: start + leftWidth, right: start + used - 2 * PAD - rightWidth, leftWidth, rightWidth };
     this.lines = this.linesOf(scene);
-  }
-
-  strongest(scene) {
-    return strongestOf(scene);
   }
 
   /** The lines that can be seen, the weakest first: from the faintest shade at which there are not too many. */
@@ -429,19 +429,21 @@ class LinesLook {
     };
   }
 
+  /** Up and down in a column, and across to the other one. As far as can be is to the end of the column, either way. */
   step(scene, cursor, across, down) {
+    if (Math.abs(across) === Infinity) return this.step(scene, cursor, 0, across);
+    const { queries, keys } = scene;
     if (across > 0 || (cursor.key !== null && across === 0)) {
-      const place = Math.max(0, scene.keys.indexOf(cursor.key));
-      return { query: scene.chosen.query, key: scene.keys[Math.min(scene.keys.length - 1, Math.max(0, place + down))] };
+      const place = Math.max(0, keys.indexOf(cursor.key));
+      return { query: scene.chosen.query, key: keys[clamp(place + down, 0, keys.length - 1)] };
     }
-    const from = scene.queries.indexOf(cursor.query ?? scene.chosen.query);
-    const to = across < 0 ? Math.max(0, from) : from + down;
-    return { query: scene.queries[Math.min(scene.queries.length - 1, Math.max(0, to))], key: null };
+    const from = queries.indexOf(cursor.query ?? scene.chosen.query);
+    return { query: queries[clamp(from + down, 0, queries.length - 1)], key: null };
   }
 }
 
 /** The picture that a vision model looked at, and over it what a query, or all of them, give to its patches. */
-class PictureLook {
+class PictureLook extends Look {
   layout(context, scene, room) {
     const { picture, image } = scene;
     this.grey = greyOf(image);
@@ -493,7 +495,7 @@ class PictureLook {
     }
     this.paintChips(context, scene, dx, dy);
     this.outline(context, scene, scene.cursor.key, 1.5, scene.colours.cursor, dx, dy);
-    const self = scene.sameAxis ? scene.chosen.query : null;
+    const self = keyOf(scene, scene.chosen.query);
     this.outline(context, scene, self, 5, scene.colours.ground, dx, dy);
     this.outline(context, scene, self, 2.5, scene.colours.accent, dx, dy);
     for (const key of scene.found.key) this.outline(context, scene, key, 2, scene.colours.found, dx, dy);
@@ -504,7 +506,7 @@ class PictureLook {
       context.strokeStyle = scene.colours.line;
       context.lineWidth = 1;
       context.strokeRect(x + dx + 0.5, y + dy + 0.5, width - 1, height - 1);
-      context.font = fontOf(scene.keyTokens[key], 12, scene.chosen.query === key);
+      context.font = fontOf(scene.keyTokens[key], 12, keyOf(scene, scene.chosen.query) === key);
       context.textAlign = "center";
       context.textBaseline = "middle";
       context.fillStyle = scene.colours.ink;
@@ -542,12 +544,16 @@ class PictureLook {
   }
 
   step(scene, cursor, across, down) {
-    const at = cursor.key ?? scene.chosen.query;
-    if (at === null || !scene.keys.includes(at)) return { query: scene.chosen.query, key: scene.keys[0] };
-    const patch = this.patchOf(scene, at);
-    const far = patch === null ? across + down : across + down * scene.picture.columns;
-    const to = at + far;
-    return { query: scene.chosen.query, key: scene.keys.includes(to) ? to : at };
+    const place = scene.keys.indexOf(cursor.key ?? keyOf(scene, scene.chosen.query));
+    const patch = place < 0 ? null : this.patchOf(scene, scene.keys[place]);
+    let to = place < 0 ? 0 : place + across + down;
+    if (patch !== null) {
+      const { rows, columns } = scene.picture;
+      const [row, column] = [Math.floor(patch / columns), patch % columns];
+      if (down) to = place + columns * (clamp(row + down, 0, rows - 1) - row);
+      else if (Math.abs(across) > 1) to = place - column + (across > 0 ? columns - 1 : 0);
+    }
+    return { query: scene.chosen.query, key: scene.keys[clamp(to, 0, scene.keys.length - 1)] };
   }
 }
 

@@ -8,8 +8,9 @@ root keeps their digits. The high byte of the code says
     255         w is not a number
 
 and the low byte divides that cell by 256. All low bytes are kept of few weights. Of many, only those
-of weights that are at least `COARSE_TO / 254` squared: below, the high byte alone is exact to 1/2000,
-since the square is flat near 0. Where the low byte is missing, w is taken from the middle of the cell.
+of weights that are at least `(COARSE_TO - 1) / 254` squared: below, the high byte alone is exact to
+1/2000, since the square is flat near 0. Where the low byte is missing, w is taken from the middle of
+the cell.
 
 The text of a head is base64 (RFC 4648) of a zlib stream (RFC 1950), of these bytes in this order:
 

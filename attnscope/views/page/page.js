@@ -18,6 +18,7 @@ const page = {
 const looks = { map: new MapLook(), lines: new LinesLook(), picture: new PictureLook() };
 const VIEWS = Object.keys(looks);
 const STRONGEST = 10;
+const PAGE = 10; // so many queries further goes PageDown
 const ROOM_FOR_WEIGHTS = 2 ** 24; // so many unpacked weights are kept: 64 MiB
 
 let unpacked = new Recent(1);
@@ -55,7 +56,7 @@ function addressOf() {
   parts.set("layer", page.layer);
   parts.set("head", page.head);
   if (page.view !== "map") parts.set("view", page.view);
-  if (page.query !== null) parts.set("query", page.query);
+  if (page.query !== null) parts.set("query", positionOf(page.query));
   if (page.texts !== "all") parts.set("texts", page.texts);
   if (!page.special) parts.set("special", "off");
   return `#${parts}`;
@@ -70,11 +71,15 @@ function readAddress() {
   page.layer = number("layer") ?? data.first.layer;
   page.head = number("head") ?? data.first.head;
   page.view = parts.get("view") ?? "map";
-  page.query = location.hash ? number("query") : data.first.query;
+  const query = location.hash ? number("query") : data.first.query;
+  page.query = query === null ? null : query - stackNow().firstQuery;
   page.texts = parts.get("texts") ?? "all";
   page.special = parts.get("special") !== "off";
   setRight();
 }
+
+/** The number that a query is told by: its position in its sequence. Everywhere else a query is its row. */
+const positionOf = (query) => stackNow().firstQuery + query;
 
 /** Replaces what there is not by what there is. */
 function setRight() {
@@ -103,8 +108,11 @@ function go(changes, { replace = false } = {}) {
 
 async function show() {
   const turn = ++asked;
+  const inHeads = by("heads").contains(document.activeElement);
+  by("failure").hidden = true;
   showStack();
   showHead();
+  if (inHeads) cells.get(`${page.layer} ${page.head}`).focus();
   const stack = stackNow();
   const index = stack.heads.indexOf(headIn(stack, page.layer, page.head));
   try {
@@ -117,6 +125,7 @@ async function show() {
     keepCursor(cursor);
     by("plot").dataset.shown = [stack.name, page.layer, page.head, page.view].join(" ");
   } catch (error) {
+    if (turn !== asked) return;
     by("failure").textContent = `This browser cannot unpack the weights: ${error.message}`;
     by("failure").hidden = false;
     throw error;
@@ -148,7 +157,8 @@ function sceneOf(stack, weights, image) {
     weights,
     image,
     picture: stack.picture,
-    sameAxis: stack.keys === null,
+    ownKeys: stack.ownKeys,
+    firstQuery: stack.firstQuery,
     queryTokens: stack.queries,
     keyTokens: keyTokensOf(stack),
     queries: shown(stack.queries, block.query),
@@ -297,10 +307,9 @@ function onHeadsKey(event) {
     End: () => row.at(-1),
     Enter: () => headIn(stackNow(), page.layer, page.head),
   };
-  if (!ways[event.key]) return;
+  if (!ways[event.key] || event.altKey || event.metaKey) return; // Alt and an arrow go back in the browser
   event.preventDefault();
   goTo(ways[event.key](), { replace: true });
-  cells.get(`${page.layer} ${page.head}`).focus();
 }
 
 // ---- the large plot
@@ -421,15 +430,18 @@ function keepCursor(before) {
   if (pointer && !scene.empty) return setCursor(look().under(scene, pointer.x, pointer.y, windowNow()), { where: pointer });
   const kept = (index, indices) => (indices.includes(index) ? index : null);
   const key = kept(before?.key, scene.keys);
-  return setCursor({ query: page.view === "picture" ? page.query : kept(before?.query, scene.queries), key });
+  const query = page.view === "picture" ? page.query : kept(before?.query, scene.queries);
+  return setCursor({ query, key }, { aloud: key !== null });
 }
 
-function setCursor(at, { follow = false, where = null } = {}) {
+/** Moves the cursor. What a pointer is moved over is not said aloud: only what somebody went to. */
+function setCursor(at, { follow = false, where = null, aloud = false } = {}) {
   if (!scene) return;
   const next = at ?? { query: null, key: null };
   scene.cursor = { query: next.query, key: next.key };
   if (follow) bringIntoView(scene.cursor);
   showTip(where);
+  if (aloud) sayCursor();
   for (const row of by("strongest").tBodies[0].rows) {
     const its = [Number(row.dataset.query), Number(row.dataset.key)];
     row.classList.toggle("at", its[0] === (next.query ?? page.query) && its[1] === next.key);
@@ -451,7 +463,15 @@ function showTip(where) {
   tip.dataset.query = query;
   tip.dataset.key = key;
   placeTip(where);
-  say(`${from} to ${scene.keyTokens[key].text}: ${text}`);
+}
+
+/** Says the weight that the cursor is on, or else the token. */
+function sayCursor() {
+  const { query, key } = scene.cursor;
+  const [from, to, weight] = ["tip-query", "tip-key", "tip-weight"].map((id) => by(id).textContent);
+  const token = scene.queryTokens[query] ?? scene.keyTokens[key];
+  if (!by("tip").hidden) say(`${from} to ${to}: ${weight}`);
+  else if (token) say(token.text);
 }
 
 /** The weight that the cursor is on; only the picture can tell one of all queries. */
@@ -515,19 +535,30 @@ function onClick(event) {
 
 /** Chooses the query of a weight; in the picture, the patch itself is the query. */
 function chooseUnder({ query, key }) {
-  if (page.view === "picture") {
-    if (scene.sameAxis) go({ query: key === page.query ? null : key });
-  } else if (query !== null && !(page.view === "lines" && key !== null)) {
-    go({ query: query === page.query && key === null ? null : query });
-  }
+  if (page.view === "lines" && key !== null) return;
+  const inPicture = page.view === "picture";
+  const wanted = inPicture ? queryOf(scene, key) : query;
+  if (wanted === null) return;
+  const again = wanted === page.query && (inPicture || key === null);
+  go({ query: again ? null : wanted }).then(() => say(by("detail-heading").textContent));
 }
 
 function onPlotKey(event) {
   if (!scene || scene.empty) return;
-  const steps = { ArrowLeft: [-1, 0], ArrowRight: [1, 0], ArrowUp: [0, -1], ArrowDown: [0, 1] };
+  if (event.altKey || event.metaKey) return; // Alt and an arrow go back in the browser
+  const steps = {
+    ArrowLeft: [-1, 0],
+    ArrowRight: [1, 0],
+    ArrowUp: [0, -1],
+    ArrowDown: [0, 1],
+    PageUp: [0, -PAGE],
+    PageDown: [0, PAGE],
+    Home: event.ctrlKey ? [0, -Infinity] : [-Infinity, 0],
+    End: event.ctrlKey ? [0, Infinity] : [Infinity, 0],
+  };
   if (steps[event.key]) {
     event.preventDefault();
-    setCursor(look().step(scene, scene.cursor, ...steps[event.key]), { follow: true });
+    setCursor(look().step(scene, scene.cursor, ...steps[event.key]), { follow: true, aloud: true });
   } else if (event.key === "Enter" || event.key === " ") {
     event.preventDefault();
     chooseUnder(scene.cursor);
@@ -546,15 +577,32 @@ function zoomBy(factor) {
 // ---- the strongest keys
 
 function showStrongest() {
+  const giveBack = focusInDetail();
   const one = page.query !== null;
   const pairs = one ? strongestKeys(page.query) : strongestPairs();
   const token = one ? scene.queryTokens[page.query] : null;
-  by("detail-heading").replaceChildren(...(one ? ["Query ", tokenElement(token, page.query)] : ["Strongest weights"]));
+  by("detail-heading").replaceChildren(...(one ? ["Query ", tokenElement(token, positionOf(page.query))] : ["Strongest weights"]));
   by("detail-note").textContent = one ? strongestNote(pairs) : "of this head. Choose a query to see its own.";
   by("let-go").hidden = !one;
   by("strongest-query").hidden = one;
   by("strongest").tBodies[0].replaceChildren(...pairs.map((pair) => strongestRow(pair, one)));
   showLeftOut();
+  giveBack();
+}
+
+/** What gives the focus back when the list was made anew: to the same weight, else to the same place, else to the plot. */
+function focusInDetail() {
+  const focused = document.activeElement;
+  if (!by("detail").contains(focused)) return () => {};
+  const row = focused.closest("tr");
+  const place = row ? row.sectionRowIndex : 0;
+  const isSame = ({ dataset }) => dataset.query === row?.dataset.query && dataset.key === row?.dataset.key;
+  return () => {
+    if (focused.checkVisibility()) return;
+    const rows = [...by("strongest").tBodies[0].rows];
+    const to = rows.find(isSame) ?? rows[Math.min(place, rows.length - 1)];
+    (to?.querySelector("button") ?? by("plot")).focus();
+  };
 }
 
 function strongestNote(pairs) {
@@ -594,8 +642,8 @@ function strongestRow({ query, key, weight }, one) {
     made.addEventListener("click", onclick);
     return element("td", {}, made);
   };
-  const see = () => setCursor({ query, key }, { follow: true });
-  if (!one) row.append(button(scene.queryTokens[query], query, () => go({ query })));
+  const see = () => setCursor({ query, key }, { follow: true, aloud: true });
+  if (!one) row.append(button(scene.queryTokens[query], positionOf(query), () => go({ query })));
   row.append(button(scene.keyTokens[key], key, one ? see : () => go({ query }).then(see)));
   const share = element("span", { class: "share", "aria-hidden": "true" });
   share.style.width = `${100 * Math.min(1, weight)}%`;
@@ -610,7 +658,9 @@ function showLeftOut() {
   const seen = new Set(scene.keys);
   let rest = 0;
   for (let key = 0; key < scene.keyTokens.length; key++) if (!seen.has(key)) rest += scene.weights.at(page.query, key);
-  note.textContent = `Tokens that are left out get ${rest.toFixed(2)} of this query's attention.`;
+  note.textContent = Number.isNaN(rest)
+    ? "What tokens that are left out get is not a number."
+    : `Tokens that are left out get ${rest.toFixed(2)} of this query's attention.`;
 }
 
 // ---- finding a token
@@ -626,11 +676,15 @@ function foundIn(stack) {
   return { query: matching(stack.queries, block.query), key: matching(keyTokensOf(stack), block.key) };
 }
 
-/** Where the search may go: the queries that match, else the keys. */
-const matches = () => (scene.found.query.size ? ["query", [...scene.found.query]] : ["key", [...scene.found.key]]);
+/** Where the search may go: to the queries that match, then to the keys that are none of these queries. */
+function matches() {
+  const { query: queries, key: keys } = scene.found;
+  const others = [...keys].filter((key) => !queries.has(queryOf(scene, key)));
+  return [...[...queries].map((query) => ({ query, key: null })), ...others.map((key) => ({ query: null, key }))];
+}
 
 function showFound() {
-  const [, all] = matches();
+  const all = matches();
   const wanted = by("search").value.trim();
   match = Math.min(match, Math.max(0, all.length - 1));
   by("found").textContent = !wanted ? "" : all.length ? `${match + 1} of ${all.length}` : "none";
@@ -639,13 +693,14 @@ function showFound() {
 function find(step = 0) {
   if (!scene) return;
   scene.found = foundIn(stackNow());
-  const [axis, all] = matches();
+  const all = matches();
   match = step && all.length ? (match + step + all.length) % all.length : 0;
   showFound();
   if (!all.length) return paintSoon();
-  if (axis === "query") {
-    go({ query: all[match] }, { replace: true }).then(() => bringIntoView({ query: all[match], key: page.view === "picture" ? all[match] : null }));
-  } else setCursor({ query: null, key: all[match] }, { follow: true });
+  const { query, key } = all[match];
+  if (query === null) return setCursor({ query, key }, { follow: true, aloud: true });
+  const own = page.view === "picture" ? keyOf(scene, query) : null;
+  return go({ query }, { replace: true }).then(() => bringIntoView({ query, key: own }));
 }
 
 function onSearchKey(event) {
@@ -673,9 +728,10 @@ function repaint() {
   paintScene();
 }
 
+/** Keys that are characters act only on the maps, or where nothing has the focus (WCAG 2.2, 2.1.4). */
 function onKey(event) {
   if (event.ctrlKey || event.metaKey || event.altKey || by("help").open) return;
-  if (event.target === by("search")) return;
+  if (event.key !== "Escape" && !event.target.closest("#heads, #plot") && event.target !== document.body) return;
   const { heads } = stackNow();
   const at = heads.indexOf(headIn(stackNow(), page.layer, page.head));
   const does = {

@@ -11,6 +11,7 @@ import json
 from base64 import b64encode
 from hashlib import sha256
 from importlib.resources import files
+from pathlib import PurePath
 from typing import Any
 
 from attnscope.results import AttentionMap, AttentionMaps, Picture, Token
@@ -29,7 +30,7 @@ def page_html(
     Args:
         stacks: what it shows; those without maps are left out.
         layer, head: what it shows first, in the first stack that has it.
-        query: the query that is chosen at first, if one is.
+        query: the query that is chosen at first, if one is: its position in its sequence.
         title: its heading, and its title.
 
     Raises:
@@ -51,11 +52,19 @@ def page_html(
         "first": {"layer": layer, "head": head, "query": query},
         "stacks": [_stack_data(*each) for each in zip(stacks, packed, strict=True)],
     }
+
+    def without_folders(text: str) -> str:
+        """A text that names models without the folders they lie in: a page is given to others."""
+        for stack in stacks:
+            text = text.replace(stack.model, model_name(stack.model))
+        return text
+
     template = Environment(
         autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
     html = template.from_string(_own("page.html.j2")).render(
-        title=title,
+        title=without_folders(title),
+        without_folders=without_folders,
         stacks=stacks,
         weights=[[Markup(head.text) for head in heads] for heads in packed],
         largest_error=max((head.largest_error for heads in packed for head in heads), default=0.0),
@@ -68,14 +77,30 @@ def page_html(
     return html.encode("utf-8", "replace").decode("utf-8")  # a path's undecodable bytes have no UTF-8
 
 
+def model_name(model: str) -> str:
+    """A model's name without the folders that it lies in.
+
+    What may be a name on the hub, one / with an owner before it, stays as it is.
+
+    >>> model_name("google/vit-base"), model_name("/home/me/google/vit-base"), model_name("../vit/")
+    ('google/vit-base', 'vit-base', 'vit')
+    """
+    of_hub = model.count("/") == 1 and model[0] not in "/.~"
+    return model if of_hub else PurePath(model).name or model
+
+
 def _stack_data(stack: AttentionMaps, packed: list[packing.PackedHead]) -> dict[str, Any]:
     """What the script knows of a stack besides its weights."""
+    n_Q, first = len(stack.query_tokens), stack.first_query
     same_axis = stack.key_tokens == stack.query_tokens
+    own_keys = stack.stack != "cross" and stack.key_tokens[first : first + n_Q] == stack.query_tokens
     return {
         "name": stack.stack,
         "shared": stack.n_kv_head != stack.n_head,
         "queries": [_token_data(each) for each in stack.query_tokens],
         "keys": None if same_axis else [_token_data(each) for each in stack.key_tokens],
+        "firstQuery": first,
+        "ownKeys": own_keys,  # whether each query is a key, too: the one at its own position
         "heads": [_head_data(*each) for each in zip(stack.maps, packed, strict=True)],
         "picture": None if stack.picture is None else _picture_data(stack.picture),
     }

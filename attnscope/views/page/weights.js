@@ -85,8 +85,13 @@ class Recent {
     this.kept = new Map(); // a Map remembers in which order its keys came
   }
 
+  /** What is kept under a name, or else made: a promise. One that fails is not kept. */
   get(name, make) {
-    const value = this.kept.get(name) ?? make();
+    let value = this.kept.get(name);
+    if (!value) {
+      value = make();
+      value.catch(() => this.kept.delete(name));
+    }
     this.kept.delete(name);
     this.kept.set(name, value);
     if (this.kept.size > this.most) this.kept.delete(this.kept.keys().next().value);

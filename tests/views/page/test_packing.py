@@ -1,14 +1,13 @@
-"""Packed weights, unpacked by a plain loop that knows only what the module's docstring says."""
+"""Packed weights, unpacked by a plain loop."""
 
-import zlib
-from base64 import b64decode
-from math import isnan, nan, sqrt
+from math import isnan, sqrt
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
+from views.page.unpacking import unpacked
 
 from attnscope.errors import ModelError
 from attnscope.results import AttentionMap
@@ -16,23 +15,6 @@ from attnscope.views.page.packing import pack, thumbnail
 
 PROMISED = 1 / 500
 """No weight is further from the truth than this."""
-
-
-def unpacked(text, n_Q, n_K, *, fine):
-    content = zlib.decompress(b64decode(text))
-    order = [content[2 * i] + 256 * content[2 * i + 1] for i in range(n_K)]
-    high = content[2 * n_K : 2 * n_K + n_Q * n_K]
-    low = iter(content[2 * n_K + n_Q * n_K :])
-    attention = np.full((n_Q, n_K), -1.0)
-    for place, key in enumerate(order):
-        for query in range(n_Q):
-            byte = high[place * n_Q + query]
-            within = (next(low) + 0.5) / 256 if byte >= (1 if fine else 32) else 0.5
-            attention[query, key] = (
-                0 if byte == 0 else nan if byte == 255 else ((byte - 1 + within) / 254) ** 2
-            )
-    assert next(low, None) is None, "there are bytes left over"
-    return attention
 
 
 def packed(attention, *, fine):

@@ -8,9 +8,10 @@ from html.parser import HTMLParser
 
 import numpy as np
 import pytest
+from views.page.unpacking import unpacked
 
 from attnscope.results import AttentionMap, AttentionMaps, Check, Picture, Token
-from attnscope.views.page.page import page_html
+from attnscope.views.page.page import model_name, page_html
 
 EVIL = "</script><img src=x onerror=alert(1)>"
 
@@ -27,8 +28,8 @@ def stack(queries, keys=None, *, layers=1, heads=2, name="self", model="a model"
     return AttentionMaps(model, name, layers, heads, heads, queries, keys, maps, **more)
 
 
-def html_of(*stacks, layer=0, head=0, title="a title"):
-    return page_html(list(stacks), layer=layer, head=head, title=title)
+def html_of(*stacks, layer=0, head=0, title="a title", query=None):
+    return page_html(list(stacks), layer=layer, head=head, query=query, title=title)
 
 
 class Elements(HTMLParser):
@@ -56,7 +57,7 @@ def data_in(html):
 
 
 def test_tokens_heads_and_what_is_shown_first_are_in_the_data():
-    data = data_in(html_of(stack(["[CLS]", " cat"], layers=2, heads=3), layer=1, head=2))
+    data = data_in(html_of(stack(["[CLS]", " cat"], layers=2, heads=3), layer=1, head=2, query=1))
     (one,) = data["stacks"]
     assert [token["text"] for token in one["queries"]] == ["[CLS]", "cat"]
     assert [(each["layer"], each["head"]) for each in one["heads"]] == [
@@ -67,7 +68,7 @@ def test_tokens_heads_and_what_is_shown_first_are_in_the_data():
         (1, 1),
         (1, 2),
     ]
-    assert data["first"] == {"layer": 1, "head": 2}
+    assert data["first"] == {"layer": 1, "head": 2, "query": 1}
 
 
 def test_every_head_has_its_weights_in_an_element_of_its_own():
@@ -80,6 +81,17 @@ def test_queries_that_are_the_keys_are_said_once():
     assert data_in(html_of(stack(["a", "b"])))["stacks"][0]["keys"] is None
     (cross,) = data_in(html_of(stack(["a"], ["b", "c"], name="cross")))["stacks"]
     assert [token["text"] for token in cross["keys"]] == ["b", "c"]
+
+
+def test_the_key_of_a_query_is_the_one_at_its_position():
+    def of(*args, **more):
+        (one,) = data_in(html_of(stack(*args, **more)))["stacks"]
+        return one["firstQuery"], one["ownKeys"]
+
+    assert of(["a", "b"]) == (0, True)
+    assert of(["c", "d"], ["a", "b", "c", "d"], first_query=2) == (2, True)
+    assert of(["c", "d"], ["a", "b", "c", "d"]) == (0, False)
+    assert of(["b"], ["a", "b", "c"], name="cross", first_query=1) == (1, False)
 
 
 def test_what_is_said_of_tokens_is_in_the_data():
@@ -184,10 +196,46 @@ def test_shared_heads_of_K_and_V_are_counted():
     assert data_in(html_of(grouped))["stacks"][0]["shared"] is True
 
 
-def test_the_largest_error_is_stated_and_true():
-    html = html_of(stack(["a", "b", "c"]))
+@pytest.mark.parametrize(("n", "fine"), [(3, True), (1100, False)])
+def test_the_largest_error_is_stated_and_true(n, fine):
+    one = stack([f"token {i}" for i in range(n)])
+    html = html_of(one)
+    texts = Elements(html).texts
+    error = max(
+        np.abs(unpacked(texts["script", f"weights-0-{i}"], n, n, fine=fine) - each.attention).max()
+        for i, each in enumerate(one.maps)
+    )
     stated = float(re.search(r"stored to within ([\d.e-]+):", html)[1])
-    assert 0 < stated < 2e-5
+    assert stated == pytest.approx(error, rel=0.05), "it has two digits"
+
+
+@pytest.mark.parametrize(
+    ("model", "name"),
+    [
+        ("minilm", "minilm"),
+        ("google/vit-base", "google/vit-base"),
+        ("/home/me/secret/vit", "vit"),
+        ("/vit", "vit"),
+        ("../vit", "vit"),
+        ("./vit", "vit"),
+        ("~/vit", "vit"),
+        ("work/secret/vit/", "vit"),
+        ("..", ".."),
+        ("/", "/"),
+    ],
+)
+def test_a_model_is_called_by_its_name_on_the_hub_or_its_folder_alone(model, name):
+    assert model_name(model) == name
+
+
+def test_a_page_that_is_mailed_does_not_say_where_its_model_lay():
+    folder = "/home/me/secret/vit"
+    one = stack(["a"], model=folder, notices=[f"{folder} does something more"])
+    html = html_of(one, stack(["b"], model=folder, name="other"), title=f"{folder} · attention")
+    assert "secret" not in html
+    assert "<title>vit · attention</title>" in html
+    assert "<li>vit does something more</li>" in html
+    assert html.count("<b><bdi>vit</bdi></b>") == 2
 
 
 def test_a_picture_is_a_data_url():

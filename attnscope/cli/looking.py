@@ -185,7 +185,7 @@ def _print_steps(request: Request, seen: Seen, maps: AttentionMaps) -> None:
     from attnscope.views.heading import named
 
     if seen.call is None:
-        raise ModelError(f"{seen.eager}: only its maps are known, not their --steps.")
+        raise ModelError(f"{seen.eager[maps.stack]}. Only its maps are known, not their --steps.")
     output = request.output
     [layer] = request.layers or []
     title = f"{named(maps.model, maps.stack)} · layer {layer} of {maps.n_layer}"

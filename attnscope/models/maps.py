@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from attnscope.errors import ModelError
@@ -62,7 +62,7 @@ class Seen:
         layers: every layer that has attention, by stack and number, with the number of its heads.
         n_layer: how many layers each stack has, with attention or without.
         call: what one layer handed to its attention, where it was to be kept.
-        eager: why the maps are from the model's eager attention, if they are.
+        eager: why a stack's maps are from the model's eager attention, of those whose are.
     """
 
     stacks: list[AttentionMaps]
@@ -70,7 +70,7 @@ class Seen:
     layers: dict[tuple[str, int], int]
     n_layer: dict[str, int]
     call: Call | None = None
-    eager: str | None = None
+    eager: dict[str, str] = field(default_factory=dict)
 
     def check(self, model: str, stack: str, layers: Collection[int], heads: Collection[int]) -> None:
         """Raise a ModelError if there is no such layer or head, or the layer has no attention."""
@@ -107,23 +107,41 @@ def look(
     gallery = _Gallery(checkpoint.name, model, reading, wanted, keep)
     with observing(model, gallery.see), told_as_the_models_fault(checkpoint):
         output = run(model, reading)
-    if gallery.layers and not gallery.unexplained:
-        return gallery.seen(main_output(output))
-    if gallery.layers:
-        why = (
-            f"what {checkpoint.name} was seen to hand over does not explain what its attention returns"
-            f" ({gallery.unexplained})"
-        )
-    else:
-        why = f"{checkpoint.name} does not call attention through transformers' registry"
-    seen = eager_maps(checkpoint, model, reading, wanted)
-    seen.output, seen.eager = main_output(output), why
-    for stack in seen.stacks:
-        stack.notices.append(f"{why}: these are the maps of its own eager attention.")
+    seen = gallery.seen(main_output(output))
+    picture, decodes = reading.picture is not None, bool(reading.target)
+    runs = stacks_that_run(model.config, picture=picture, decodes=decodes)
+    for stack in [wanted.stack] if wanted.stack else runs:
+        if stack in gallery.unexplained:
+            handed = f"what {checkpoint.name} was seen to hand over"
+            reason = (
+                f"{handed} does not explain what its attention returns: {gallery.unexplained[stack]}"
+            )
+            seen.eager[stack] = reason
+        elif stack not in gallery.n_layer:
+            seen.eager[stack] = (
+                f"{checkpoint.name} does not call attention through transformers' registry"
+            )
+    if seen.eager:
+        _take_eager(seen, eager_maps(checkpoint, model, reading, wanted, list(seen.eager)))
     return seen
 
 
-def eager_maps(checkpoint: Checkpoint, model: Any, reading: Reading, wanted: Wanted) -> Seen:
+def _take_eager(seen: Seen, eager: Seen) -> None:
+    """Replace the stacks that were not seen, or not understood, by the model's own eager maps."""
+    for stack in eager.stacks:
+        stack.notices.append(
+            f"{seen.eager[stack.stack]}. These are the maps of its own eager attention."
+        )
+    known = {each.stack: each for each in seen.stacks if each.stack not in seen.eager}
+    known |= {each.stack: each for each in eager.stacks}
+    seen.stacks = [known[stack] for stack in ORDER if stack in known]
+    seen.layers = {key: n for key, n in seen.layers.items() if key[0] not in seen.eager} | eager.layers
+    seen.n_layer |= eager.n_layer
+
+
+def eager_maps(
+    checkpoint: Checkpoint, model: Any, reading: Reading, wanted: Wanted, stacks: Collection[str]
+) -> Seen:
     """The maps that a model's own eager attention returns.
 
     They are taken where each layer returns them, so that layers without attention do not shift the
@@ -133,9 +151,10 @@ def eager_maps(checkpoint: Checkpoint, model: Any, reading: Reading, wanted: Wan
         checkpoint: where it is loaded from once more, with eager attention.
         model: the one that is there: its dtype and device are taken.
         reading, wanted: as in `look`.
+        stacks: those that are needed.
 
     Raises:
-        ModelError: it returns none, or they are not a weight for each query and key.
+        ModelError: it returns none for one of them, or they are not a weight for each query and key.
     """
     eager = load_model(
         checkpoint,
@@ -144,21 +163,25 @@ def eager_maps(checkpoint: Checkpoint, model: Any, reading: Reading, wanted: Wan
         device=str(model.device),
         attention="eager",
     )
-    gallery = _Gallery(checkpoint.name, eager, reading, wanted)
+    gallery = _Gallery(checkpoint.name, eager, reading, wanted, stacks=stacks)
     with observing(eager, gallery.take_call), told_as_the_models_fault(checkpoint):
         output = run(eager, reading)
-    if not gallery.layers:
+    for stack in gallery.unexplained:
+        gallery.forget(stack)
+    if not set(stacks) <= set(gallery.n_layer):
         with told_as_the_models_fault(
             checkpoint
         ):  # all maps of all layers at once: there is no other way
             output = run(eager, reading, output_attentions=True)
-        for stack, maps in _returned(output, gallery):
+        for stack, maps in _returned(output, gallery, set(stacks) - set(gallery.n_layer)):
             for layer, attention in enumerate(maps):
                 gallery.take(stack, layer, len(maps), attention)
-    if not gallery.layers:
+    lacking = sorted(set(stacks) - set(gallery.n_layer))
+    if lacking:
+        whose = "" if lacking == ["self"] else f" in its {lacking[0]}"
         raise ModelError(
-            f"{checkpoint.name} is a {type(model).__name__}, which returns no attention weights.",
-            hint="a model with attention",
+            f"{checkpoint.name} is a {type(model).__name__}, which returns no attention weights{whose}.",
+            hint="a model with attention" if not whose else "another --stack",
         )
     return gallery.seen(main_output(output))
 
@@ -296,27 +319,31 @@ class _Gallery:
         reading: Reading,
         wanted: Wanted,
         keep: tuple[str, int] | None = None,
+        stacks: Collection[str] = ORDER,
     ) -> None:
         self.name, self.model, self.reading, self.wanted = name, model, reading, wanted
-        self.keep = keep
+        self.keep, self.stacks = keep, stacks
         self.found: dict[str, AttentionMaps] = {}
         self.rows: dict[str, list[int]] = {}  # the queries that are shown: all, or the generated ones
         self.layers: dict[tuple[str, int], int] = {}  # how many heads each layer has
         self.n_layer: dict[str, int] = {}
         self.call: Call | None = None
-        self.unexplained = ""
+        self.unexplained: dict[str, str] = {}  # why, by stack
 
     def see(self, call: Call) -> None:
         """Take what is wanted of one call of attention."""
         stack = stack_of(call.path, self.model.config, cross=call.cross)
         layer, n_layer = self._place(stack, call.path)
+        if (stack, layer) in self.layers:
+            self.unexplained[stack] = f"layer {layer} attends more than once"
+            return
         heads = self._announce(
             stack, layer, n_layer, call.n_head, call.n_kv_head, call.query.shape, call.key.shape
         )
         for part in _parts(heads, call.query.shape[-2] * call.key.shape[-2]):
             attention, difference, tolerance = weights(call, part)
             if not difference <= tolerance:
-                self.unexplained = f"in layer {layer} they are {difference:.2g} off"
+                self.unexplained[stack] = f"in layer {layer} it is {difference:.2g} off"
             self._add(stack, layer, part, call.n_head // call.n_kv_head, attention)
         if self.keep == (stack, layer):
             self.call = call
@@ -325,7 +352,10 @@ class _Gallery:
         """Take what is wanted of the weights that a layer's own eager attention returned."""
         stack = stack_of(call.path, self.model.config, cross=call.cross)
         layer, n_layer = self._place(stack, call.path)
-        self.take(stack, layer, n_layer, call.weights, call.n_kv_head)
+        if (stack, layer) in self.layers:
+            self.unexplained[stack] = f"layer {layer} attends more than once"
+        elif stack in self.stacks:
+            self.take(stack, layer, n_layer, call.weights, call.n_kv_head)
 
     def take(
         self,
@@ -351,6 +381,12 @@ class _Gallery:
         )
         self._add(stack, layer, heads, n_head // n_kv_head, attention[0, heads].float())
 
+    def forget(self, stack: str) -> None:
+        """Let go of what was taken of a stack."""
+        self.found.pop(stack, None)
+        self.n_layer.pop(stack, None)
+        self.layers = {key: n for key, n in self.layers.items() if key[0] != stack}
+
     def seen(self, output: torch.Tensor) -> Seen:
         """All that was gathered."""
         stacks = [self.found[stack] for stack in ORDER if stack in self.found]
@@ -360,16 +396,12 @@ class _Gallery:
         """The number of a module's layer, and how many there are."""
         config = self.model.config
         if getattr(config, "num_hidden_groups", None):  # ALBERT runs the same modules again and again
-            return sum(known == stack for known, _ in self.layers), config.num_hidden_layers
+            n_layer = config.num_hidden_layers * getattr(config, "inner_group_num", 1)
+            return sum(known == stack for known, _ in self.layers), n_layer
         match = re.match(r"(?:(.*?)\.)?(\d+)(?:\.|$)", path)
         if match is None:
             return 0, 1
         layer = int(match[2])
-        if (stack, layer) in self.layers:
-            raise ModelError(
-                f"{self.name} attends more than once in layer {layer} ({path}), and attnscope cannot"
-                " tell these apart."
-            )
         return layer, len(self.model.get_submodule(match[1] or ""))
 
     def _announce(
@@ -443,8 +475,8 @@ class _Gallery:
             self.found[stack].maps.append(AttentionMap(layer, head, head // group, of_head))
 
 
-def _returned(output: Any, gallery: _Gallery) -> Iterator[tuple[str, Any]]:
-    """The maps that a model returned, by stack."""
+def _returned(output: Any, gallery: _Gallery, stacks: Collection[str]) -> Iterator[tuple[str, Any]]:
+    """The maps that a model returned, by stack: those of the stacks that are needed."""
     config = gallery.model.config
     names = {
         "encoder": "encoder_attentions",
@@ -452,17 +484,24 @@ def _returned(output: Any, gallery: _Gallery) -> Iterator[tuple[str, Any]]:
         "cross": "cross_attentions",
     }
     if "encoder_attentions" not in output:
-        picture, decodes = gallery.reading.picture is not None, False
-        names = {stacks_that_run(config, picture=picture, decodes=decodes)[0]: "attentions"}
+        picture = gallery.reading.picture is not None
+        names = {stacks_that_run(config, picture=picture, decodes=False)[0]: "attentions"}
     for stack, name in names.items():
-        if maps := output.get(name):
-            n_layer = getattr(config, "num_hidden_layers", len(maps))
-            if stack == "self" and len(maps) != n_layer:
-                raise ModelError(
-                    f"{gallery.name} returns the maps of {len(maps)} of its {n_layer} layers, and"
-                    " does not say which."
-                )
-            yield stack, maps
+        maps = output.get(name) if stack in stacks else None
+        if not maps:
+            continue
+        if hasattr(config, "attention_window") and stack in ("self", "encoder"):
+            raise ModelError(
+                f"{gallery.name} ({config.model_type}) attends within a band around each token, and returns"
+                " weights by distance: they are no map of its tokens."
+            )
+        n_layer = getattr(config, "num_hidden_layers", len(maps))
+        if stack == "self" and len(maps) != n_layer:
+            raise ModelError(
+                f"{gallery.name} returns the maps of {len(maps)} of its {n_layer} layers, and does not"
+                " say which."
+            )
+        yield stack, maps
 
 
 def _parts(heads: list[int], size: int) -> Iterator[list[int]]:

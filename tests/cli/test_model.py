@@ -205,7 +205,7 @@ def test_verify_exits_1_when_observing_changes_the_output(attnscope, monkeypatch
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
-@pytest.mark.parametrize("family", ["llama", "bert", "gpt2"])
+@pytest.mark.parametrize("family", ["llama", "gpt2"])
 def test_what_does_not_explain_the_output_is_not_shown(attnscope, monkeypatch, saved, family, dtype):
     """If a model did more to its scores than was seen, its own eager maps are shown instead."""
     from dataclasses import replace
@@ -350,7 +350,7 @@ def test_a_sink_after_the_softmax_is_told_apart(attnscope, saved):
     ("family", "message"),
     [
         ("mamba", "is a MambaModel, which returns no attention weights"),
-        ("longformer", "queries to 5 keys in layer 0, and there are 8 and 8 tokens"),
+        ("longformer", "(longformer) attends within a band around each token"),
         ("whisper", "(whisper) listens to sound, and attnscope gives models texts and pictures"),
         ("vit", "(vit) does not read text"),
     ],

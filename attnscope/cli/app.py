@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import gc
+import io
+import os
 import sys
 from collections.abc import Sequence
 from enum import IntEnum
@@ -91,7 +94,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def entry() -> int:
     """`main` for a process of its own: its end need not search everything for garbage once more."""
-    status = main()
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # what an encoding lacks is escaped
+            stream.reconfigure(errors="backslashreplace")
+    try:
+        status = main()
+        sys.stdout.flush()
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EIO):
+            raise
+        _complain(f"cannot write the result: {error.strerror}.", None)
+        os._exit(ExitStatus.BAD_INPUT)  # to flush once more at the end would fail once more
     if sys.argv[1:2] != ["run"]:  # a watched program ends as it ends without us
         gc.freeze()
     return status

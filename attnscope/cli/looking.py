@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from attnscope.cli.output import progress, stored, tell, uncollected
 from attnscope.cli.request import Request
@@ -33,12 +33,16 @@ def show_attention(request: Request) -> int:
         options: dict[str, Any] = {"dtype": request.dtype, "device": request.device}
         model = load_model(checkpoint, config, writes=request.generate is not None, **options)
         reading.to(request.device)
+        if (
+            _stack(request, checkpoint, model.config) != stack
+        ):  # some classes say otherwise than the file
+            stack = _stack(request, checkpoint, model.config)
+            wanted = _wanted(request, stack)
     with progress(f"running {checkpoint.name} on {request.device} …"):
         notices = _give_target(request, checkpoint, model, reading)
-        keep = (stack, request.layers[0]) if request.steps and request.layers else None
-        seen = look(checkpoint, model, reading, wanted, keep=keep)
+        seen = look(checkpoint, model, reading, wanted, keep=stack if request.steps else None)
         maps = _chosen(request, seen, stack, checkpoint)
-        maps.notices += notices
+        maps.notices += reading.notices + notices
         if request.verify:
             from attnscope.models.compare import compare
 
@@ -119,11 +123,14 @@ def _wanted(request: Request, stack: str) -> Wanted:
     """The heads to keep: those that are named; for a page all, unless several are named."""
     from attnscope.models.maps import Wanted
 
+    layers: list[int] | Literal["first"] | None = "first"
+    if request.layer is not None:
+        layers = request.layers
     if request.page is None:
-        return Wanted(stack, request.layers, request.heads)
+        return Wanted(stack, layers, request.heads)
     if request.one_head:
         return Wanted(request.stack)
-    return Wanted(request.stack, request.layers, request.heads)
+    return Wanted(request.stack, layers, request.heads)
 
 
 def _check_room(
@@ -136,7 +143,7 @@ def _check_room(
     check_device(request.device)
     check_numbers(checkpoint.name, config, reading, request.layers or [], request.heads or [])
     hint = "fewer of them: --layer 0-3 --head 0; or a shorter text"
-    check_memory(bytes_of_maps(config, reading, wanted.layers, wanted.heads), "cpu", hint)
+    check_memory(bytes_of_maps(config, reading, wanted), "cpu", hint)
 
 
 def _give_target(request: Request, checkpoint: Checkpoint, model: Any, reading: Reading) -> list[str]:
@@ -155,8 +162,11 @@ def _chosen(request: Request, seen: Seen, stack: str, checkpoint: Checkpoint) ->
     """The maps that are shown on the terminal, among those that a page may need beside them."""
     from attnscope.models.maps import Wanted
 
-    seen.check(checkpoint.name, stack, request.layers or [], request.heads or [])
-    wanted = Wanted(stack, request.layers, request.heads)
+    named = request.layers if request.layer is not None else None
+    seen.check(checkpoint.name, stack, named or [], request.heads or [])
+    first = min(layer for name, layer in seen.layers if name == stack)
+    layers = [first] if request.layer is None else named
+    wanted = Wanted(stack, layers, request.heads)
     maps = next(each for each in seen.stacks if each.stack == stack)
     own = [each for each in maps.maps if each.head in wanted.heads_of(stack, each.layer, maps.n_head)]
     return replace(maps, maps=own, notices=list(maps.notices))
@@ -187,7 +197,7 @@ def _print_steps(request: Request, seen: Seen, maps: AttentionMaps) -> None:
     if seen.call is None:
         raise ModelError(f"{seen.eager[maps.stack]}. Only its maps are known, not their --steps.")
     output = request.output
-    [layer] = request.layers or []
+    layer = maps.maps[0].layer
     title = f"{named(maps.model, maps.stack)} · layer {layer} of {maps.n_layer}"
     keep: bool | set[str] = {output.selection[0]} if request.show is not None else False
     keep = True if request.save is not None else keep

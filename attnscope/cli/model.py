@@ -22,17 +22,23 @@ def model(
         ),
     ],
     layer: Annotated[
-        str,
+        str | None,
         typer.Option(
-            "--layer", metavar="N", help="Which layer, counted from 0; with a text also 0-3, 0,2 or all."
+            "--layer",
+            metavar="N",
+            help="Which layer, counted from 0; with a text also 0-3, 0,2 or all.",
+            show_default="the first",
         ),
-    ] = "0",
+    ] = None,
     head: Annotated[
-        str,
+        str | None,
         typer.Option(
-            "--head", metavar="N", help="Which head, counted from 0; with a text also 0-3, 0,2 or all."
+            "--head",
+            metavar="N",
+            help="Which head, counted from 0; with a text also 0-3, 0,2 or all.",
+            show_default="0",
         ),
-    ] = "0",
+    ] = None,
     stack: Annotated[
         Stack | None,
         typer.Option(

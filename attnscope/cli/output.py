@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import gc
+import json
+import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -219,7 +221,7 @@ class Output:
                 from attnscope.views.values import shown_record
 
                 record["shown"] = shown_record(shown)
-            print(view.maps_json(record))
+            print(_as_encoded(view.maps_json(record)))
         elif self.format is Format.CSV:
             from attnscope.views.records import csv_table
 
@@ -279,7 +281,16 @@ def print_json(record: dict[str, Any]) -> None:
     """Print one JSON document."""
     from attnscope.views.records import json_text
 
-    print(json_text(record))
+    print(_as_encoded(json_text(record)))
+
+
+def _as_encoded(document: str) -> str:
+    """A JSON document with escapes for what stdout's encoding lacks."""
+    try:
+        document.encode(sys.stdout.encoding or "utf-8")
+    except UnicodeEncodeError:
+        return re.sub(r"[^\x00-\x7f]", lambda character: json.dumps(character[0])[1:-1], document)
+    return document
 
 
 def stdout() -> Console:

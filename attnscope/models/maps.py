@@ -12,7 +12,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from attnscope.errors import ModelError
 from attnscope.models.checkpoint import Checkpoint
@@ -38,16 +38,23 @@ class Wanted:
 
     Attributes:
         stack: `encoder`, `cross` and the like; None: every one that runs.
-        layers, heads: None: all.
+        layers: by number; `first`: the first that attends; None: all.
+        heads: None: all.
     """
 
     stack: str | None = None
-    layers: Collection[int] | None = None
+    layers: Collection[int] | Literal["first"] | None = None
     heads: Collection[int] | None = None
 
-    def heads_of(self, stack: str, layer: int, n_head: int) -> list[int]:
-        """Those of one layer's heads that are wanted."""
-        if self.stack not in (None, stack) or (self.layers is not None and layer not in self.layers):
+    def heads_of(self, stack: str, layer: int, n_head: int, *, first: bool = False) -> list[int]:
+        """Those of one layer's heads that are wanted.
+
+        Args:
+            stack, layer, n_head: which layer, and how many heads it has.
+            first: whether it is the first of its stack that attends.
+        """
+        named = first if self.layers == "first" else self.layers is None or layer in self.layers
+        if self.stack not in (None, stack) or not named:
             return []
         return [head for head in range(n_head) if self.heads is None or head in self.heads]
 
@@ -90,7 +97,7 @@ def look(
     reading: Reading,
     wanted: Wanted,
     *,
-    keep: tuple[str, int] | None = None,
+    keep: str | None = None,
 ) -> Seen:
     """Run a model and see what its heads look at.
 
@@ -99,7 +106,7 @@ def look(
         model: as `load_model` returned it.
         reading: what it reads.
         wanted: the heads to keep.
-        keep: the stack and the layer whose call of attention is kept, too.
+        keep: the stack of which the first wanted layer's call of attention is kept, too.
 
     Raises:
         ModelError: the model has no attention, or none that can be shown as maps.
@@ -233,15 +240,17 @@ def stack_of(path: str, config: Any, *, cross: bool) -> str:
     return "self"
 
 
-def bytes_of_maps(
-    config: Any, reading: Reading, layers: Collection[int] | None, heads: Collection[int] | None
-) -> int:
-    """What maps take as float32, as far as a configuration tells; None: all layers, all heads."""
+def bytes_of_maps(config: Any, reading: Reading, wanted: Wanted) -> int:
+    """What maps take as float32, as far as a configuration tells."""
     n = len(reading.source)
     if reading.picture:
         n = reading.picture.rows * reading.picture.columns
     n_layer, n_head = _counts(config, reading)
-    return 4 * n * n * (len(layers) if layers else n_layer or 1) * (len(heads) if heads else n_head or 1)
+    if wanted.layers is not None:
+        n_layer = 1 if wanted.layers == "first" else len(wanted.layers)
+    if wanted.heads is not None:
+        n_head = len(wanted.heads)
+    return 4 * n * n * (n_layer or 1) * (n_head or 1)
 
 
 def check_numbers(
@@ -318,7 +327,7 @@ class _Gallery:
         model: Any,
         reading: Reading,
         wanted: Wanted,
-        keep: tuple[str, int] | None = None,
+        keep: str | None = None,
         stacks: Collection[str] = ORDER,
     ) -> None:
         self.name, self.model, self.reading, self.wanted = name, model, reading, wanted
@@ -345,8 +354,8 @@ class _Gallery:
             if not difference <= tolerance:
                 self.unexplained[stack] = f"in layer {layer} it is {difference:.2g} off"
             self._add(stack, layer, part, call.n_head // call.n_kv_head, attention)
-        if self.keep == (stack, layer):
-            self.call = call
+        if heads and self.keep == stack:
+            self.call = self.call or call
 
     def take_call(self, call: Call) -> None:
         """Take what is wanted of the weights that a layer's own eager attention returned."""
@@ -421,9 +430,10 @@ class _Gallery:
             n_layer, n_head, n_kv_head: how many.
             of_query, of_key: the shapes `n_batch … n_Q d` and `n_batch … n_K d`.
         """
+        first = stack not in self.n_layer
         self.layers[stack, layer] = n_head
         self.n_layer[stack] = n_layer
-        heads = self.wanted.heads_of(stack, layer, n_head)
+        heads = self.wanted.heads_of(stack, layer, n_head, first=first)
         if not heads:
             return []
         queries = self._tokens(stack, "Q", of_query[-2])
@@ -492,8 +502,8 @@ def _returned(output: Any, gallery: _Gallery, stacks: Collection[str]) -> Iterat
             continue
         if hasattr(config, "attention_window") and stack in ("self", "encoder"):
             raise ModelError(
-                f"{gallery.name} ({config.model_type}) attends within a band around each token, and returns"
-                " weights by distance: they are no map of its tokens."
+                f"{gallery.name} ({config.model_type}) attends within a band around each token, and"
+                " returns weights by distance: they are no map of its tokens."
             )
         n_layer = getattr(config, "num_hidden_layers", len(maps))
         if stack == "self" and len(maps) != n_layer:

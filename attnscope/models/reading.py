@@ -41,6 +41,7 @@ class Reading:
         tokenizer: what made the tokens, of a text.
         picture: what it looks at; `first` is not known yet.
         most_added: how many tokens the model may put before a picture's.
+        notices: what else a reader should know: sentences.
     """
 
     inputs: dict[str, Any]
@@ -50,6 +51,7 @@ class Reading:
     tokenizer: Any = None
     picture: Picture | None = None
     most_added: int = 0
+    notices: list[str] = field(default_factory=list)
 
     def to(self, device: str) -> None:
         """Move the inputs to the device that the model is on."""
@@ -82,16 +84,25 @@ def read_text(
     for option, given in (("--text", text), ("--pair", pair), ("--target", target)):
         if given is not None and not given.strip():
             raise OptionError(f"{option} is empty: there is nothing to look at.", hint=f'{option} "…"')
+        if (
+            given is not None
+            and not given.isprintable()
+            and any("\ud800" <= c <= "\udfff" for c in given)
+        ):
+            raise OptionError(f"{option} holds bytes that are no UTF-8.", hint=f'{option} "$(iconv …)"')
     tokenizer = load_tokenizer(checkpoint)
     texts = (text,) if pair is None else (text, pair)
-    encoding = _encode(tokenizer, texts, room(config), truncate)
+    encoding, notices = _encode(tokenizer, texts, room(config), truncate)
     names = [name for name in tokenizer.model_input_names if name in encoding]
-    reading = Reading({name: _batch(encoding[name]) for name in names}, tokenizer=tokenizer)
+    inputs = {name: _batch(encoding[name]) for name in names}
+    reading = Reading(inputs, tokenizer=tokenizer, notices=notices)
     reading.source = _tokens_of_encoding(tokenizer, encoding)
-    if all(token.special for token in reading.source):
-        raise OptionError(f"--text {text!r} has no tokens in {checkpoint.name}.", hint="another text")
+    if all(encoding["special_tokens_mask"]):
+        raise OptionError(f"--text has no tokens in {checkpoint.name}.", hint="another text")
     if target is not None:
-        reading.labels = _encode(tokenizer, (target,), room(config), truncate, target=True)["input_ids"]
+        of_target, notices = _encode(tokenizer, (target,), room(config), truncate, target=True)
+        reading.labels = of_target["input_ids"]
+        reading.notices += notices
     return reading
 
 
@@ -133,7 +144,7 @@ def tokens_of(tokenizer: Any, ids: list[int], **said: Any) -> list[Token]:
         ids: the tokens' numbers.
         said: what is true of all of them, such as `generated=True`.
     """
-    special = set(tokenizer.all_special_ids)
+    special = set(tokenizer.all_special_ids) - {tokenizer.unk_token_id, tokenizer.mask_token_id}
     raw = tokenizer.convert_ids_to_tokens(ids)
     return [
         Token(_text(tokenizer, number, piece, number in special), special=number in special, **said)
@@ -214,21 +225,22 @@ def patches(picture: Picture, n: int, most_added: int) -> list[Token]:
 
 def _encode(
     tokenizer: Any, texts: tuple[str, ...], limit: int | None, truncate: bool, target: bool = False
-) -> Any:
-    """The tokens of a text or a pair, no more than the model takes."""
+) -> tuple[Any, list[str]]:
+    """The tokens of a text or a pair, no more than the model takes; and whether some were cut off."""
     given = (
         {"text_target": texts[0]} if target else dict(zip(("text", "text_pair"), texts, strict=False))
     )
     encoding = tokenizer(**given, return_special_tokens_mask=True)
     n = len(encoding["input_ids"])
+    option = "--target" if target else "--text" if len(texts) == 1 else "--text with --pair"
     if limit is None or n <= limit:
-        return encoding
+        return encoding, []
     if not truncate:
-        option = "--target" if target else "--text" if len(texts) == 1 else "--text with --pair"
         raise OptionError(
             f"{option} is {n} tokens long, and the model takes {limit}.", hint="--truncate"
         )
-    return tokenizer(**given, return_special_tokens_mask=True, truncation=True, max_length=limit)
+    cut = tokenizer(**given, return_special_tokens_mask=True, truncation=True, max_length=limit)
+    return cut, [f"{option} was cut from {n} tokens to {limit}."]
 
 
 def _tokens_of_encoding(tokenizer: Any, encoding: Any) -> list[Token]:

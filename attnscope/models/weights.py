@@ -62,7 +62,7 @@ def open_weights(checkpoint: Checkpoint) -> Weights:
         raise ModelError(
             f"{checkpoint.name} has no weights: no model.safetensors or pytorch_model.bin,"
             " and no index of shards.",
-            hint="--model FOLDER, as save_pretrained writes it",
+            hint="a folder as save_pretrained writes it",
         )
     return Shards(checkpoint, path) if path.suffix == ".json" else _open_file(path)
 
@@ -162,10 +162,13 @@ class TorchPickle(Weights):
     """
 
     def __init__(self, path: Path) -> None:
+        from zipfile import is_zipfile
+
         import torch
 
         try:
-            self.tensors = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
+            zipped = is_zipfile(path)  # older ones are not, and cannot be mapped
+            self.tensors = torch.load(path, map_location="cpu", weights_only=True, mmap=zipped)
         except Exception as error:  # torch raises half a dozen kinds here, RuntimeError among them
             raise ModelError(
                 f"{path} is damaged, or holds something other than weights: {first_line(error)}",

@@ -35,7 +35,10 @@ def give_target(checkpoint: Checkpoint, model: Any, reading: Reading) -> None:
 
 
 def write_on(checkpoint: Checkpoint, model: Any, reading: Reading, n: int) -> str:
-    """Let the model write up to `n` tokens, always the likeliest, and add them to what it read.
+    """Let the model write up to `n` tokens, and add them to what it read.
+
+    It takes the likeliest each time, after what its generation_config.json says of repetition and
+    tokens to suppress.
 
     Args:
         checkpoint: what to name in an error.
@@ -70,6 +73,12 @@ def write_on(checkpoint: Checkpoint, model: Any, reading: Reading, n: int) -> st
         reading.target = tokens_of(tokenizer, [start]) + tokens_of(tokenizer, rest, generated=True)
         return tokenizer.decode(rest, skip_special_tokens=True)
     new = written[0, ids.shape[1] :].tolist()
-    reading.inputs = {"input_ids": written, "attention_mask": torch.ones_like(written)}
+    reading.inputs["input_ids"] = written
+    for name in set(reading.inputs) & {"attention_mask", "token_type_ids"}:  # as `generate` extends them
+        given = reading.inputs[name]
+        more = given[:, -1:].expand(-1, len(new))
+        reading.inputs[name] = torch.cat(
+            [given, torch.ones_like(more) if name == "attention_mask" else more], 1
+        )
     reading.source = reading.source + tokens_of(tokenizer, new, generated=True)
     return tokenizer.decode(new)

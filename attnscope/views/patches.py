@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     import numpy as np
 
 MOST_LINES = 28  # of a terminal: the picture is enlarged as long as it has no more
+BESIDE = 8  # lines of a terminal for what stands above and below
 
 
 def print_patches(
@@ -43,7 +44,8 @@ def print_patches(
     patches = on_patches(weights, picture)
     scale = Scale.of(console, patches)
     print_line(console, Text(axes.spelled(asked_text(maps.query_tokens, asked), scale)))
-    for line in pixel_lines(_sized(patches, scale, console.width), scale):
+    lines = min(MOST_LINES, max(1, console.height - BESIDE)) if console.is_terminal else MOST_LINES
+    for line in pixel_lines(_sized(patches, scale, console.width, lines), scale):
         if not scale.ramp:
             line.rstrip()
         console.print(line, soft_wrap=True)
@@ -74,8 +76,8 @@ def asked_text(tokens: Sequence[Token], query: int | None) -> str:
     return f"query {query} {label(tokens[query].text)}"
 
 
-def _sized(patches: np.ndarray, scale: Scale, width: int) -> np.ndarray:
-    """Patches as large as there is room for, or pooled to it; as high as they are wide."""
+def _sized(patches: np.ndarray, scale: Scale, width: int, lines: int) -> np.ndarray:
+    """Patches as large as `lines` have room for, or pooled to the width; as high as they are wide."""
     import numpy as np
 
     wide = 2 // scale.rows_per_line  # pixels that are together as wide as one is high
@@ -84,7 +86,7 @@ def _sized(patches: np.ndarray, scale: Scale, width: int) -> np.ndarray:
         size = -(-columns * wide // width)
         patches = pooled(patches, chunks(rows, -(-rows // size)), chunks(columns, -(-columns // size)))
         rows, columns = patches.shape
-    larger = max(1, min(width // (columns * wide), MOST_LINES * scale.rows_per_line // rows))
+    larger = max(1, min(width // (columns * wide), lines * scale.rows_per_line // rows))
     return np.repeat(np.repeat(patches, larger, axis=0), larger * wide, axis=1)
 
 

@@ -81,7 +81,7 @@ def markdown_table(columns: list[Column], wide: bool = False) -> str:
     shown = in_order([each for each in columns if each.cells and (wide or not each.wide)])
 
     def row(cells: list[str]) -> str:
-        return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
+        return "| " + " | ".join(cell.replace("|", "\\|").replace("<", "\\<") for cell in cells) + " |"
 
     lines = [row([column.title for column in shown])]
     lines.append(row(["--:" if column.right else ":--" for column in shown]))

@@ -57,7 +57,7 @@ def save(path: Path, tensors: Tensors, *, force: bool = False) -> None:
 
     check_target(path, force=force, dtypes=[dtype for _, dtype in tensors.values()])
     whole = {name: (np.asarray(array, order="C"), dtype) for name, (array, dtype) in tensors.items()}
-    with whole_file(path, SafetensorError) as unfinished:
+    with whole_file(path, SafetensorError, RuntimeError) as unfinished:  # the latter is torch's
         WRITERS[path.suffix](unfinished, whole)
 
 

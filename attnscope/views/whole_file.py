@@ -34,6 +34,8 @@ def check_file(path: Path, *, force: bool, suffixes: Collection[str], kind: str,
         raise FileError(f"there is no folder {path.parent} to write {path.name} into.")
     if not os.access(path.parent, os.W_OK):
         raise FileError(f"you may not write into the folder {path.parent}.")
+    if path.exists() and not path.is_file():
+        raise FileError(f"{path} is no regular file.", hint=inside)
     if path.exists() and not force:
         raise FileError(f"{path} exists already.", hint="another name, or --force to replace it")
 

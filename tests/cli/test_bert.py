@@ -66,12 +66,12 @@ def test_verify_exits_1_when_a_check_fails(attnscope, monkeypatch):
     [
         (["--layer", 6], "there is no layer 6 in minilm: it has layers 0 to 5.", "--layer 5"),
         (["--head", 12], "there is no head 12 in minilm: it has heads 0 to 11.", "--head 11"),
-        (["--head", -1], "--head is '-1', which is no number.", "--head 3, 0-3, 0,2 or all"),
-        (["--layer", "x"], "--layer is 'x', which is no number.", "--layer 3, 0-3, 0,2 or all"),
+        (["--head", -1], "--head is '-1', and takes numbers from 0.", "--head 3, 0-3, 0,2 or all"),
+        (["--layer", "x"], "--layer is 'x', and takes numbers from 0.", "--layer 3, 0-3, 0,2 or all"),
         (
             ["--model", "./nowhere"],
             "there is no folder ./nowhere.",
-            "--model minilm, a folder, or a hub name such as bert-base-uncased",
+            "minilm, a folder, or a hub name such as bert-base-uncased",
         ),
         (
             ["--show", "W_X"],

@@ -337,7 +337,7 @@ def test_families_beside_the_registry_show_their_own_maps(attnscope, saved, fami
     assert np.array(r.json["attention"]).sum(-1) == pytest.approx(1)
     r = attnscope("model", saved(family), "--text", SHORT, "--steps")
     assert r.exit_status == 2
-    assert "only its maps are known, not their --steps" in r.err
+    assert "Only its maps are known, not their --steps" in r.err
 
 
 def test_a_sink_after_the_softmax_is_told_apart(attnscope, saved):
@@ -365,6 +365,9 @@ def test_a_layer_without_attention_is_told(attnscope, saved):
     r = attnscope("model", saved("lfm2"), "--text", SHORT, "--layer", 2)
     assert "layer 2 of" in r.err
     assert "has no attention: layers 1 and 3 of its 4 have it." in r.err
+    assert (
+        attnscope("model", saved("lfm2"), "--text", SHORT, "-f", "json").json["layer"] == 1
+    )  # the first
     assert attnscope("model", saved("lfm2"), "--text", SHORT, "--layer", 3).exit_status == 0
 
 
@@ -587,7 +590,7 @@ def test_missing_weights_are_told(attnscope, tmp_path, saved):
         (["--text", TEXT, "--pair", " "], "--pair is empty"),
         (["--text", TEXT, "--layer", 6], "there is no layer 6 in minilm: it has layers 0 to 5."),
         (["--text", TEXT, "--head", 12], "there is no head 12 in minilm: it has heads 0 to 11."),
-        (["--text", TEXT, "--layer", "x"], "--layer is 'x', which is no number."),
+        (["--text", TEXT, "--layer", "x"], "--layer is 'x', and takes numbers from 0."),
         (["--text", TEXT, "--layer", "3-1"], "--layer 3-1 ends before it begins."),
         (["--layer", "all"], "weights are shown of one head: --layer all --head 0 are several."),
         (["--pair", "a"], "--pair is about attention in a text, and there is none."),
@@ -601,6 +604,9 @@ def test_missing_weights_are_told(attnscope, tmp_path, saved):
         (["--text", TEXT, "--top", 2, "--head", "all"], "--top is for one head"),
         (["--text", TEXT, "--top", 2, "--query", 1], "--top lists every query's strongest keys"),
         (["--text", TEXT, "--steps", "--layer", "all"], "--steps are those of one layer, and --layer is all."),
+        (["--text", TEXT, "--steps", "--head", 3], "--steps are those of all heads of a layer."),
+        (["--text", TEXT, "--wide"], "--wide is about columns, and a map has none."),
+        (["--text", "a\udcffb"], "--text holds bytes that are no UTF-8."),
         (["--text", TEXT, "--stats"], "--stats is for the steps of a layer."),
         (["--text", TEXT, "--force"], "--force replaces a file, and none is written."),
         (["--text", TEXT, "--plot", "x.gif"], "x.gif ends in .gif"),

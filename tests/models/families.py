@@ -226,8 +226,13 @@ def attend(module: torch.nn.Module, query: Any, key: Any, value: Any, mask: Any,
     return x, None
 
 
-AttentionInterface.register("watched", attend)
-AttentionMaskInterface.register("watched", sdpa_mask)
+def register() -> None:
+    """Let models look up `attend` as `watched`; of two copies of this module, this one's."""
+    AttentionInterface.register("watched", attend)
+    AttentionMaskInterface.register("watched", sdpa_mask)
+
+
+register()
 
 
 class Watched:
@@ -251,6 +256,7 @@ class Watched:
 
         hooks = [module.register_forward_hook(look) for module in names]
         CALLS.clear()
+        register()
         with torch.no_grad():
             self.result = self.run(model, **options)
         for hook in hooks:

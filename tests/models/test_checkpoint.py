@@ -52,7 +52,7 @@ def test_a_file_is_refused_and_its_folder_suggested(small_bert):
     folder, _ = small_bert()
     error = refused(str(folder / "model.safetensors"))
     assert "is a file, and a model is a folder" in error.message
-    assert error.hint == f"--model {folder}"
+    assert error.hint == f"its folder, {folder}"
 
 
 def test_a_folder_without_a_config_is_refused(tmp_path):
@@ -128,7 +128,7 @@ def test_a_hub_that_cannot_be_reached_is_told_at_once(hub, monkeypatch):
     assert (
         "someone/unreachable is no folder here and not in the cache, and cannot be had" in error.message
     )
-    assert error.hint == "--model minilm needs no hub; nor does a folder"
+    assert error.hint == "minilm, or a folder: they need no hub"
 
 
 def test_a_download_that_breaks_off_is_told(hub, small_bert, monkeypatch):

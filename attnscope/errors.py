@@ -89,5 +89,9 @@ def _nearest(option: str, wanted: int, whole: int) -> str:
 
 
 def first_line(error: Exception) -> str:
-    """What another library's error says, on one line; its kind, if it says nothing."""
-    return (str(error).strip() or type(error).__name__).split("\n")[0]
+    """What another library's error says, on one line; its kind, if it says nothing.
+
+    Where the first line only announces what follows, that is added.
+    """
+    lines = [line.strip() for line in (str(error).strip() or type(error).__name__).split("\n")]
+    return " ".join(lines[:2]) if lines[0].endswith(":") else lines[0]

@@ -178,7 +178,9 @@ def _print_maps(request: Request, maps: AttentionMaps) -> None:
     one = maps.maps[0] if len(maps.maps) == 1 else None
     shown = None
     if request.show is not None and one is not None:
-        output.check_selection({"attention": (one.attention.shape, ("n_Q", "n_K"))}, "this map")
+        output.check_selection(
+            {"attention": (one.attention.shape, ("n_Q", "n_K"))}, "this map (--steps has more)"
+        )
         shown = output.shown(one.attention, "float32", ("n_Q", "n_K"))
     output.write({_name(maps, each): (each.attention, "float32") for each in maps.maps})
     output.print_maps(maps, one, shown, query=request.query, top=request.top)

@@ -225,7 +225,8 @@ class Output:
         elif self.format is Format.CSV:
             from attnscope.views.records import csv_table
 
-            print(csv_table(columns or view.weights_columns(maps)))
+            for line in [csv_table(columns)] if columns else view.weights_csv(maps):
+                print(line)
         elif self.format is Format.MARKDOWN:
             print(view.maps_text(maps, map, columns))
             self._print_shown(shown)

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import json
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -153,26 +156,24 @@ def maps_text(maps: AttentionMaps, map: AttentionMap | None, columns: list[Colum
     return markdown(maps_heading(maps, map), *parts)
 
 
-def weights_columns(maps: AttentionMaps) -> list[Column]:
-    """A row for each head, query and key: what CSV holds."""
-    rows = [
-        (
-            each.layer,
-            each.head,
-            maps.first_query + q,
-            maps.query_tokens[q].text,
-            k,
-            maps.key_tokens[k].text,
-            weight,
-        )
-        for each in maps.maps
-        for q, row in enumerate(_rows(each.attention))
-        for k, weight in enumerate(row)
-    ]
-    keys = ("layer", "head", "query", "query_token", "key", "key_token", "attention")
-    return [
-        Column(key, key, [], list(raw)) for key, raw in zip(keys, zip(*rows, strict=True), strict=True)
-    ]
+def weights_csv(maps: AttentionMaps) -> Iterator[str]:
+    """Lines of CSV, one for each head, query and key: made map by map, because there may be many."""
+    yield "layer,head,query,query_token,key,key_token,attention"
+    queries, keys = (_csv(token.text for token in axis) for axis in (maps.query_tokens, maps.key_tokens))
+    for each in maps.maps:
+        for q, row in enumerate(_rows(each.attention)):
+            start = f"{each.layer},{each.head},{maps.first_query + q},{queries[q]},"
+            yield "\n".join(f"{start}{k},{keys[k]},{weight}" for k, weight in enumerate(row))
+
+
+def _csv(texts: Iterable[str]) -> list[str]:
+    """Texts as fields of CSV."""
+    fields = []
+    for text in texts:
+        line = io.StringIO()
+        csv.writer(line, lineterminator="").writerow([text])
+        fields.append(line.getvalue())
+    return fields
 
 
 def matrix_columns(maps: AttentionMaps, map: AttentionMap) -> list[Column]:

@@ -13,6 +13,7 @@ import torch
 from models.hub import Hub, serving
 from models.readers import save_picture, save_reader, save_seer, save_tokenizer
 from transformers import (
+    AutoModelForCausalLM,
     AutoModelForImageClassification,
     AutoModelForMaskedLM,
     AutoModelForPreTraining,
@@ -21,7 +22,17 @@ from transformers import (
     AutoModelForTokenClassification,
     AutoTokenizer,
     BertModel,
+    T5EncoderModel,
 )
+
+
+class T5EncoderModelForTests:
+    """Makes T5's encoder alone."""
+
+    @staticmethod
+    def from_config(config):
+        return T5EncoderModel(config)
+
 
 TEXT = "The cat sat on the [MASK] because it was tired."
 SHORT = "the cat sat on the mat"
@@ -361,6 +372,31 @@ def test_models_whose_attention_is_no_map_of_a_text_are_refused(attnscope, saved
     assert message in r.err
 
 
+def test_stacks_beside_the_registry_show_their_own_maps(attnscope, saved):
+    command = ["model", saved("bigbird_pegasus"), "--text", SHORT, "--target", "a dog ran", "-f", "json"]
+    encoder = attnscope(*command, "--stack", "encoder", "--layer", 1).json
+    assert "does not call attention through transformers' registry" in encoder["notices"][0]
+    assert np.array(encoder["attention"]).sum(-1) == pytest.approx(1)
+    cross = attnscope(*command, "--verify").json
+    assert cross["stack"] == "cross"
+    assert all(check["ok"] for check in cross["checks"])
+
+
+def test_a_mask_by_keyword_is_seen(attnscope, saved):
+    r = attnscope("model", saved("afmoe"), "--text", SHORT, "--layer", 1, "--verify", "-f", "json")
+    assert r.exit_status == 0, r.err
+    assert all(check["ok"] for check in r.json["checks"])
+
+
+def test_an_encoder_alone_of_what_had_a_decoder_is_one_stack(attnscope, tmp_path):
+    model = save_reader("t5", tmp_path, T5EncoderModelForTests)
+    config = json.loads((tmp_path / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps({**config, "is_encoder_decoder": True}))
+    r = attnscope("model", tmp_path, "--text", SHORT, "--verify", "-f", "json")
+    assert r.exit_status == 0, r.err
+    assert (type(model).__name__, r.json["stack"]) == ("T5EncoderModel", "self")
+
+
 def test_a_layer_without_attention_is_told(attnscope, saved):
     r = attnscope("model", saved("lfm2"), "--text", SHORT, "--layer", 2)
     assert "layer 2 of" in r.err
@@ -423,6 +459,25 @@ def test_more_tokens_than_the_model_takes_are_not_generated(attnscope, saved):
     assert (
         attnscope("model", saved("gpt2"), "--text", "the cat", "--generate", taken - 4).exit_status == 0
     )
+
+
+def test_what_was_written_is_looked_at_with_all_inputs(attnscope, tmp_path):
+    """As `generate` does: token types go on as they ended."""
+    model = save_reader("bert", tmp_path, AutoModelForCausalLM, is_decoder=True)
+    settings = json.loads((tmp_path / "tokenizer_config.json").read_text())
+    settings["model_input_names"] = ["input_ids", "token_type_ids", "attention_mask"]
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(settings))
+    tokenizer = AutoTokenizer.from_pretrained(tmp_path)
+    command = ["model", tmp_path, "--text", "the cat", "--pair", "a dog", "--generate", 3, "-f", "json"]
+    record = attnscope(*command).json
+    given = tokenizer("the cat", "a dog", return_tensors="pt")
+    assert given["token_type_ids"][0, -1] == 1
+    eager = type(model).from_pretrained(tmp_path, attn_implementation="eager")
+    written = eager.generate(
+        **given, max_new_tokens=3, do_sample=False, output_attentions=True, return_dict_in_generate=True
+    )
+    theirs = written.attentions[1][0][0, 0, -1].detach().numpy()  # of the first token that was written
+    assert abs(np.array(record["attention"][0][: len(theirs)]) - theirs).max() < 1e-5
 
 
 def test_a_model_that_does_not_write_is_told(attnscope):
@@ -546,6 +601,66 @@ def test_a_long_text_is_refused_with_both_numbers_or_cut(attnscope):
     assert rows[-1].startswith("511,[SEP]")
 
 
+def test_a_cut_is_told(attnscope):
+    r = attnscope("bert", "--text", "tired " * 600, "--truncate", "--top", 1, "-f", "json")
+    assert r.json["notices"] == ["--text was cut from 602 tokens to 512."]
+    assert attnscope("bert", "--text", TEXT, "--truncate", "-f", "json").json["notices"] == []
+
+
+def test_a_text_of_unknown_words_alone_is_read(attnscope):
+    r = attnscope("bert", "--text", "🍕", "-f", "json")
+    assert r.json["key_tokens"] == ["[CLS]", "[UNK]", "[SEP]"]
+
+
+def test_tokens_that_look_like_markup_are_text_in_markdown(attnscope):
+    assert "\\<" in attnscope("bert", "--text", "a < b", "-f", "markdown").out
+
+
+def test_code_that_comes_with_a_model_is_not_run(attnscope, saved, tmp_path, monkeypatch):
+    from shutil import copytree
+
+    folder = copytree(saved("bert"), tmp_path / "own")
+    config = json.loads((folder / "config.json").read_text())
+    own = {**config, "model_type": "mine", "auto_map": {"AutoConfig": "own_code.Config"}}
+    (folder / "config.json").write_text(json.dumps(own))
+    (folder / "own_code.py").write_text("raise SystemExit('it ran')")
+    monkeypatch.setattr("sys.stdin", io.StringIO("y\n"))
+    r = attnscope("model", folder, "--text", SHORT)
+    assert "(mine) brings code of its own, which attnscope does not run" in r.err
+    assert (r.exit_status, r.out) == (2, "")
+
+
+def test_weights_of_other_shapes_are_told(attnscope, saved, tmp_path):
+    from shutil import copytree
+
+    folder = copytree(saved("bert"), tmp_path / "wide")
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**config, "intermediate_size": 77}))
+    r = attnscope("model", folder, "--text", SHORT)
+    assert "and its config.json asks for" in r.err
+    assert "77" in r.err
+
+
+def test_what_an_encoding_lacks_is_escaped():
+    command = [sys.executable, "-m", "attnscope", "bert", "--text", "我 🍕"]
+    for more in ([], ["-f", "csv"], ["-f", "json"]):
+        environment = {**os.environ, "PYTHONIOENCODING": "ascii"}
+        r = subprocess.run(
+            [*command, *more], env=environment, capture_output=True, text=True, check=True
+        )
+        assert r.stdout.isascii()
+    assert json.loads(r.stdout)["key_tokens"][1] == "我"
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="there is no full disk to write to")
+def test_a_full_disk_is_told():
+    with open("/dev/full", "w") as full:
+        command = [sys.executable, "-m", "attnscope", "sdpa", "--dry-run"]
+        r = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+    assert r.returncode == 2
+    assert r.stderr == "attnscope: error: cannot write the result: No space left on device.\n"
+
+
 def test_positions_that_begin_after_the_paddings_leave_less_room(attnscope, saved):
     folder = saved("roberta")
     taken = json.loads((folder / "config.json").read_text())["max_position_embeddings"]
@@ -616,7 +731,7 @@ def test_missing_weights_are_told(attnscope, tmp_path, saved):
         (["--text", TEXT, "--device", "tpu"], "'tpu' is not a device."),
         (["--text", TEXT, "--device", "cuda:9"], "there is no device cuda:9 here"),
         (["--text", TEXT, "--verify", "-f", "csv"], "csv holds one table, and --verify prints more."),
-        (["--text", TEXT, "--show", "scores"], "there is no 'scores' in this map"),
+        (["--text", TEXT, "--show", "scores"], "there is no 'scores' in this map (--steps has more)"),
     ],
 )  # fmt: skip
 def test_mistakes_are_told_in_a_line(attnscope, options, message):

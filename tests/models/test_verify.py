@@ -56,7 +56,7 @@ def test_a_model_that_transformers_cannot_run_is_told(small_bert, key, value):
     config = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps({**config, key: value}))
     checkpoint = Checkpoint("small", folder)
-    with pytest.raises(ModelError, match="transformers cannot run small: |its config.json asks for"):
+    with pytest.raises(ModelError, match=r"transformers cannot run small: |its config\.json asks for"):
         verify_head(checkpoint, read_head(checkpoint, layer=1))
 
 

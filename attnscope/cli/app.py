@@ -105,7 +105,7 @@ def entry() -> int:
             raise
         _complain(f"cannot write the result: {error.strerror}.", None)
         os._exit(ExitStatus.BAD_INPUT)  # to flush once more at the end would fail once more
-    if sys.argv[1:2] != ["run"]:  # a watched program ends as it ends without us
+    if sys.argv[1:2] not in (["run"], ["trace"]):  # a user's code ends as it ends without us
         gc.freeze()
     return status
 

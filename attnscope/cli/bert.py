@@ -30,6 +30,3 @@ _first, *_others = inspect.signature(of_model, eval_str=True).parameters.values(
 bert.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
     [_first.replace(annotation=Model, default=None), *_others]
 )
-bert.__annotations__ = {
-    each.name: each.annotation for each in (_first.replace(annotation=Model), *_others)
-}

@@ -12,7 +12,7 @@ from attnscope.results import AttentionMap, AttentionMaps
 
 if TYPE_CHECKING:
     from attnscope.models.checkpoint import Checkpoint
-    from attnscope.models.maps import Seen, Wanted
+    from attnscope.models.gallery import Seen, Wanted
     from attnscope.models.reading import Reading
 
 
@@ -100,7 +100,7 @@ def _read(request: Request, checkpoint: Checkpoint, config: Any) -> Reading:
 
 def _stack(request: Request, checkpoint: Checkpoint, config: Any) -> str:
     """Whose layers are shown."""
-    from attnscope.models.maps import stacks_that_run
+    from attnscope.models.stacks import stacks_that_run
 
     runs = stacks_that_run(config, picture=request.image is not None, decodes=request.decodes)
     if request.stack is None:
@@ -121,7 +121,7 @@ def _stack(request: Request, checkpoint: Checkpoint, config: Any) -> str:
 
 def _wanted(request: Request, stack: str) -> Wanted:
     """The heads to keep: those that are named; for a page all, unless several are named."""
-    from attnscope.models.maps import Wanted
+    from attnscope.models.gallery import Wanted
 
     layers: list[int] | Literal["first"] | None = "first"
     if request.layer is not None:
@@ -138,7 +138,8 @@ def _check_room(
 ) -> None:
     """Raise an AttnscopeError for what can be told before weights are loaded."""
     from attnscope.inputs.drawn import check_device, check_memory
-    from attnscope.models.maps import bytes_of_maps, check_numbers
+    from attnscope.models.maps import bytes_of_maps
+    from attnscope.models.stacks import check_numbers
 
     check_device(request.device)
     check_numbers(checkpoint.name, config, reading, request.layers or [], request.heads or [])
@@ -160,7 +161,7 @@ def _give_target(request: Request, checkpoint: Checkpoint, model: Any, reading: 
 
 def _chosen(request: Request, seen: Seen, stack: str, checkpoint: Checkpoint) -> AttentionMaps:
     """The maps that are shown on the terminal, among those that a page may need beside them."""
-    from attnscope.models.maps import Wanted
+    from attnscope.models.gallery import Wanted
 
     named = request.layers if request.layer is not None else None
     seen.check(checkpoint.name, stack, named or [], request.heads or [])

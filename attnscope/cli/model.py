@@ -175,35 +175,10 @@ def model(
     wide: options.Wide = False,
 ) -> int:
     """One attention head of a model: its weights; with --text or --image, what it looks at."""
+    given = dict(locals())  # the options, by name
     from attnscope.cli.request import Request
 
-    request = Request(
-        model=model,
-        layer=layer,
-        head=head,
-        stack=stack and stack.value,
-        text=text,
-        pair=pair,
-        target=target,
-        image=image,
-        generate=generate,
-        truncate=truncate,
-        query=query,
-        top=top,
-        steps=steps,
-        circuits=circuits,
-        verify=verify,
-        plot=plot,
-        page=page,
-        dtype=dtype,
-        device=device,
-        show=show,
-        stats=stats,
-        save=save,
-        force=force,
-        format=format,
-        wide=wide,
-    )
+    request = Request(**given)
     request.check()
     if request.reads:
         from attnscope.cli.looking import show_attention

@@ -4,5 +4,6 @@
 a family keeps its matrices, `head` puts these together, `circuits` looks at their products, and
 `verify` compares with transformers. For attention, `loading` loads the model, `reading` makes its
 inputs of texts and pictures, `writing` those of a decoder; `observe` sees what is handed to attention,
-`maps` makes maps of it, `steps` a trace, and `compare` compares with the model's own.
+`maps` runs the model, `gallery` gathers its maps, by `stacks`; `steps` makes a trace, and `compare`
+compares with the model's own. `ranges` tells which layers and heads there are.
 """

@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from attnscope.models.checkpoint import Checkpoint
+from attnscope.models.gallery import Seen, Wanted, difference_of
 from attnscope.models.loading import told_as_the_models_fault
-from attnscope.models.maps import Seen, Wanted, difference_of, eager_maps, main_output, run
+from attnscope.models.maps import eager_maps, main_output, run
 from attnscope.models.reading import Reading
 from attnscope.results import AttentionMaps, Check
 

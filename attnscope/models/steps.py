@@ -41,7 +41,7 @@ def trace_steps(
     import torch
 
     from attnscope.attention.observed import observed
-    from attnscope.models.maps import difference_of, output_tolerance
+    from attnscope.models.gallery import difference_of, output_tolerance
     from attnscope.tracing import trace
 
     arguments = call.arguments()

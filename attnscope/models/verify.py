@@ -30,7 +30,7 @@ added to scores, capped, turned or normalised."""
 
 
 @dataclass
-class Seen:
+class LayerRun:
     """What one layer of the model computed.
 
     Attributes:
@@ -76,7 +76,7 @@ def verify_head(checkpoint: Checkpoint, weights_of_head: HeadWeights) -> list[Ch
     return whole + _check_slices(weights_of_head, seen)
 
 
-def _run_model(checkpoint: Checkpoint, config: Any, head: HeadWeights, *, maps: bool) -> Seen:
+def _run_model(checkpoint: Checkpoint, config: Any, head: HeadWeights, *, maps: bool) -> LayerRun:
     """What the model computes in one layer's attention; its maps too, if asked for."""
     import torch
 
@@ -105,7 +105,7 @@ def _run_model(checkpoint: Checkpoint, config: Any, head: HeadWeights, *, maps: 
             f" {stack.module('Q', head.layer)} on the inputs that attnscope gave it."
         )
     mask = batch.get("attention_mask")
-    return Seen(
+    return LayerRun(
         stack=stack,
         modules=modules,
         inputs={part: calls[part][turn][0] for part in PARTS},
@@ -192,7 +192,7 @@ def _tokens(checkpoint: Checkpoint, n_vocab: int) -> dict[str, torch.Tensor]:
     return {"input_ids": drawn, "attention_mask": mask}
 
 
-def _check_layer(checkpoint: Checkpoint, head: HeadWeights, seen: Seen) -> list[Check]:
+def _check_layer(checkpoint: Checkpoint, head: HeadWeights, seen: LayerRun) -> list[Check]:
     """Our own attention with the checkpoint's weights, against the model's whole layer."""
     import torch
 
@@ -236,7 +236,7 @@ def _state(weights: Weights, stack: Stack, layer: int) -> dict[str, torch.Tensor
     return state
 
 
-def _check_slices(head: HeadWeights, seen: Seen) -> list[Check]:
+def _check_slices(head: HeadWeights, seen: LayerRun) -> list[Check]:
     """Each slice, applied by itself, against the same head in the model's own tensors."""
     import torch
 

@@ -191,15 +191,15 @@ def test_verify_compares_with_the_model_itself(attnscope):
 
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
 def test_verify_exits_1_when_maps_differ(attnscope, monkeypatch, dtype):
-    from attnscope.models import maps
+    from attnscope.models import gallery
 
-    right = maps.weights
+    right = gallery.weights_of
 
     def wrong(call, heads):
         attention, difference, tolerance = right(call, heads)
         return attention.roll(1, dims=-1), difference, tolerance
 
-    monkeypatch.setattr(maps, "weights", wrong)
+    monkeypatch.setattr(gallery, "weights_of", wrong)
     r = attnscope("bert", "--text", TEXT, "--layer", 1, "--head", 8, "--dtype", dtype, "--verify")
     assert r.exit_status == 1
     assert r.out.count("FAILS") == 1
@@ -575,10 +575,21 @@ def test_a_page_has_the_heads_that_were_listed(attnscope, saved, tmp_path):
 
 @pytest.mark.parametrize("suffix", ["png", "svg", "pdf"])
 def test_a_grid_of_heads_is_drawn(attnscope, tmp_path, suffix):
+    from PIL import Image
+
     path = tmp_path / f"grid.{suffix}"
     r = attnscope("bert", "--layer", "0-1", "--head", "0-2", "--text", TEXT, "--plot", path)
     assert r.exit_status == 0
-    assert path.stat().st_size > 1000
+    if suffix == "png":
+        with Image.open(path) as picture:
+            assert picture.width > picture.height > 100
+            assert len(picture.convert("RGB").getcolors(2**24)) > 20
+    else:
+        assert path.read_bytes().startswith(b"%PDF" if suffix == "pdf" else b"<?xml")
+    if suffix == "svg":
+        drawn = path.read_text()
+        assert "<image" in drawn
+        assert all(f">{word}</text>" in drawn for word in ("head", "layer", "weight"))
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64", "bfloat16", "float16"])

@@ -5,8 +5,8 @@ import torch
 from models.families import ASKED, BERT, LLAMA, T5, build
 
 from attnscope.attention.observed import observed
-from attnscope.models.maps import stack_of
 from attnscope.models.observe import Call, observing
+from attnscope.models.stacks import stack_of
 
 TEXT = sorted(set(ASKED) - {"whisper", "wav2vec2", "hubert", "vit", "deit", "beit", "dinov2", "dinov3_vit"}
               - {"clip", "metaclip_2", "siglip", "gemma3"})  # fmt: skip

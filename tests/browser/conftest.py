@@ -26,7 +26,7 @@ SWITCHES = [
 ]
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def chromium() -> Iterator[Browser]:
     """The browser. Without one these tests fail: skipped, they would say that the page works."""
     path = os.environ.get("CHROMIUM") or shutil.which("chromium")

@@ -33,11 +33,8 @@ def show_attention(request: Request) -> int:
         options: dict[str, Any] = {"dtype": request.dtype, "device": request.device}
         model = load_model(checkpoint, config, writes=request.generate is not None, **options)
         reading.to(request.device)
-        if (
-            _stack(request, checkpoint, model.config) != stack
-        ):  # some classes say otherwise than the file
-            stack = _stack(request, checkpoint, model.config)
-            wanted = _wanted(request, stack)
+        stack = _stack(request, checkpoint, model.config)  # some classes know better than the file
+        wanted = _wanted(request, stack)
     with progress(f"running {checkpoint.name} on {request.device} …"):
         notices = _give_target(request, checkpoint, model, reading)
         seen = look(checkpoint, model, reading, wanted, keep=stack if request.steps else None)

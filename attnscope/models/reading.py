@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from io import BytesIO
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -96,7 +97,7 @@ def read_text(
     names = [name for name in tokenizer.model_input_names if name in encoding]
     inputs = {name: _batch(encoding[name]) for name in names}
     reading = Reading(inputs, tokenizer=tokenizer, notices=notices)
-    reading.source = _tokens_of_encoding(tokenizer, encoding)
+    reading.source = _tokens_of_encoding(tokenizer, encoding, text)
     if all(encoding["special_tokens_mask"]):
         raise OptionError(f"--text has no tokens in {checkpoint.name}.", hint="another text")
     if target is not None:
@@ -243,17 +244,24 @@ def _encode(
     return cut, [f"{option} was cut from {n} tokens to {limit}."]
 
 
-def _tokens_of_encoding(tokenizer: Any, encoding: Any) -> list[Token]:
-    """Tokens with their segments; what the tokenizer added belongs to the text before it."""
-    ids = encoding["input_ids"]
+def _tokens_of_encoding(tokenizer: Any, encoding: Any, first: str) -> list[Token]:
+    """Tokens with their segments; what the tokenizer added belongs to the text before it.
+
+    Args:
+        tokenizer, encoding: what cut the text, and into what.
+        first: the first text.
+    """
+    ids, special_mask = encoding["input_ids"], encoding["special_tokens_mask"]
     if encoding.is_fast:
         segments = encoding.sequence_ids(0)
-    else:
-        segments = encoding.get("token_type_ids", [0] * len(ids))
+    else:  # those of Python alone do not say which text a token is from
+        n_first = len(tokenizer(first, add_special_tokens=False)["input_ids"])
+        own = accumulate(1 - added for added in special_mask)
+        segments = [
+            None if added else int(nth > n_first) for added, nth in zip(special_mask, own, strict=True)
+        ]
     tokens, segment = [], 0
-    for token, of_text, special in zip(
-        tokens_of(tokenizer, ids), segments, encoding["special_tokens_mask"], strict=True
-    ):
+    for token, of_text, special in zip(tokens_of(tokenizer, ids), segments, special_mask, strict=True):
         segment = segment if of_text is None else of_text
         tokens.append(Token(token.text, segment=segment, special=bool(special) or token.special))
     return tokens

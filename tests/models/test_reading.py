@@ -4,7 +4,7 @@ import pytest
 import torch
 from models.readers import save_picture, save_reader, save_seer
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
-from transformers import AutoTokenizer, PreTrainedTokenizerFast
+from transformers import AutoTokenizer, ByT5Tokenizer, PreTrainedTokenizerFast
 
 from attnscope.errors import ModelError, OptionError
 from attnscope.models.checkpoint import Checkpoint, find_checkpoint
@@ -73,6 +73,26 @@ def test_a_pair_has_two_segments_and_what_stands_between_belongs_to_the_first(tm
     reading = read_text(checkpoint, load_config(checkpoint), "the cat", pair="a dog ran")
     assert [token.segment for token in reading.source] == [0, 0, 0, 0, 1, 1, 1, 1]
     assert set(reading.inputs) <= {"input_ids", "token_type_ids", "attention_mask"}
+
+
+def test_a_pair_has_two_segments_where_the_tokenizer_does_not_tell(tmp_path):
+    save_reader("t5", tmp_path, vocab_size=400)
+    (tmp_path / "tokenizer.json").unlink()
+    ByT5Tokenizer().save_pretrained(tmp_path)
+    checkpoint = Checkpoint("small", tmp_path)
+    reading = read_text(checkpoint, load_config(checkpoint), "cat", pair="dogs")
+    assert [token.text for token in reading.source] == [
+        "c",
+        "a",
+        "t",
+        "</s>",
+        "d",
+        "o",
+        "g",
+        "s",
+        "</s>",
+    ]
+    assert [token.segment for token in reading.source] == [0, 0, 0, 0, 1, 1, 1, 1, 1]
 
 
 @pytest.mark.parametrize(

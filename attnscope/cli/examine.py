@@ -48,13 +48,6 @@ class Wanted:
     seed: int = 0
     train: bool = False
 
-    @property
-    def keep(self) -> bool | set[str]:
-        """The tensors that are needed afterwards."""
-        if self.output.save is not None:
-            return True
-        return {self.output.selection[0]} if self.output.show is not None else False
-
     def check_options(self, dtype: str) -> None:
         """Raise an AttnscopeError for what cannot be done, before anything is."""
         from attnscope.contracts import DTYPES
@@ -127,12 +120,10 @@ def examine(
 def _show(trace: Trace, wanted: Wanted) -> None:
     from attnscope.tracing.folding import folded
 
-    output, shown = wanted.output, None
-    if output.show is not None:
-        shapes = {step.name: (step.shape, step.dims) for step in trace.steps}
-        output.check_selection(shapes, f"the steps of {trace.title}")
-        step = trace[output.selection[0]]
-        shown = output.shown(*stored(step), step.dims)
+    output = wanted.output
+    shapes = {step.name: (step.shape, step.dims) for step in trace.steps}
+    output.check_selection(shapes, f"the steps of {trace.title}")
+    shown = output.shown_of(trace)
     if output.save is not None:
         output.write({step.name: stored(step) for step in trace.steps})
     if not wanted.stats:  # these are of one turn of a loop
@@ -244,7 +235,7 @@ def _run(
 
     files = {site.file for site in session.sites}
     watcher = Watcher(files)
-    options: dict[str, Any] = {} if sizes else {"stats": wanted.stats, "keep": wanted.keep}
+    options: dict[str, Any] = {} if sizes else {"stats": wanted.stats, "keep": wanted.output.keep}
     error: Exception | None = None
     with (
         without_compiler() if device == "meta" else nullcontext(),

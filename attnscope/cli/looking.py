@@ -160,10 +160,10 @@ def _chosen(request: Request, seen: Seen, stack: str, checkpoint: Checkpoint) ->
     """The maps that are shown on the terminal, among those that a page may need beside them."""
     from attnscope.models.gallery import Wanted
 
-    named = request.layers if request.layer is not None else None
-    seen.check(checkpoint.name, stack, named or [], request.heads or [])
-    first = min(layer for name, layer in seen.layers if name == stack)
-    layers = [first] if request.layer is None else named
+    layers = request.layers
+    if request.layer is None:
+        layers = [min((layer for name, layer in seen.layers if name == stack), default=0)]
+    seen.check(checkpoint.name, stack, layers or [], request.heads or [])
     wanted = Wanted(stack, layers, request.heads)
     maps = next(each for each in seen.stacks if each.stack == stack)
     own = [each for each in maps.maps if each.head in wanted.heads_of(stack, each.layer, maps.n_head)]
@@ -199,17 +199,11 @@ def _print_steps(request: Request, seen: Seen, maps: AttentionMaps) -> None:
     output = request.output
     layer = maps.maps[0].layer
     title = f"{named(maps.model, maps.stack)} · layer {layer} of {maps.n_layer}"
-    keep: bool | set[str] = {output.selection[0]} if request.show is not None else False
-    keep = True if request.save is not None else keep
-    trace = trace_steps(seen.call, title, keep=keep, stats=request.stats)
+    trace = trace_steps(seen.call, title, keep=output.keep, stats=request.stats)
     trace.notices, trace.checks = [*trace.notices, *maps.notices], trace.checks + maps.checks
     output.check_selection({step.name: (step.shape, step.dims) for step in trace.steps}, "these steps")
     output.write({step.name: stored(step) for step in trace.steps} if request.save else {})
-    shown = None
-    if request.show is not None:
-        step = trace[output.selection[0]]
-        shown = output.shown(*stored(step), step.dims)
-    output.print(trace, shown)
+    output.print(trace, output.shown_of(trace))
     for notice in trace.notices:
         tell(notice)
 

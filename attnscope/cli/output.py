@@ -68,6 +68,13 @@ class Output:
 
         return parse_selection(self.show or "")
 
+    @property
+    def keep(self) -> bool | set[str]:
+        """The tensors of a trace that `--save` and `--show` need afterwards."""
+        if self.save is not None:
+            return True
+        return {self.selection[0]} if self.show is not None else False
+
     def check_selection(self, tensors: Mapping[str, tuple[Shape, Dims]], where: str) -> None:
         """Raise an OptionError if `--show` asks for what none of the tensors has.
 
@@ -93,6 +100,13 @@ class Output:
         from attnscope.views.values import select
 
         return select(self.show or "", self.selection[1], numbers(stored, dtype), dtype, dims)
+
+    def shown_of(self, trace: Trace) -> Shown | None:
+        """The part of a trace's tensor that `--show` asks for, if it does."""
+        if self.show is None:
+            return None
+        step = trace[self.selection[0]]
+        return self.shown(*stored(step), step.dims)
 
     def print(self, result: Trace | HeadWeights, shown: Shown | None = None) -> None:
         """Print a result, and below it the values that were asked for."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from attnscope.cli.options import Format
-from attnscope.cli.output import Output
+from attnscope.cli.output import Output, refuse_in_csv
 from attnscope.errors import OptionError
 
 
@@ -83,6 +83,7 @@ class Request:
         for given, message, hint in conflicts:
             if given:
                 raise OptionError(message, hint=hint)
+        refuse_in_csv(self.format, {"--verify": self.verify})
 
 
 def _of_weights(request: Request) -> Iterator[tuple[object, str, str | None]]:
@@ -110,8 +111,6 @@ def _of_weights(request: Request) -> Iterator[tuple[object, str, str | None]]:
     yield request.stats, message, '--text "…" --steps --stats'
     message = "--force replaces the file of --save, and there is no --save."
     yield request.force and not request.save, message, "--save FILE --force"
-    message = "csv holds one table, and --verify prints more."
-    yield request.verify and request.format is Format.CSV, message, "--format json"
 
 
 def _of_reading(request: Request) -> Iterator[tuple[object, str, str | None]]:
@@ -156,8 +155,6 @@ def _of_reading(request: Request) -> Iterator[tuple[object, str, str | None]]:
     yield request.wide and not columns, message, "--top 5 --wide"
     message = "--steps shows whole tensors, and --query one row of a map."
     yield request.steps and request.query is not None, message, '--steps --show "scores[0,0,3]"'
-    message = "csv holds one table, and --verify prints more."
-    yield request.verify and request.format is Format.CSV, message, "--format json"
     message = "--device meta computes no values, and attention maps are values."
     yield request.device.startswith("meta"), message, "--device cpu"
     message = "--force replaces a file, and none is written."

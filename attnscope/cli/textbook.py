@@ -152,7 +152,7 @@ def present(
             result.checks = verify(result, weights() if weights else None)
     output.write({step.name: stored(step) for step in result.steps} if output.save else {})
     numbers = values_of(result) if request.numbers else None
-    output.print_run(result, _shown(result, output), source=request.source, numbers=numbers)
+    output.print_run(result, output.shown_of(result), source=request.source, numbers=numbers)
     return 1 if any(check.ok is False for check in result.checks) else 0
 
 
@@ -242,13 +242,6 @@ def _place(plan: Trace, source: Source) -> None:
     for step in plan.steps:
         if step.line is None and step.name in bound:
             step.line = bound[step.name] + source.line - 1
-
-
-def _shown(trace: Trace, output: Output) -> Shown | None:
-    if output.show is None:
-        return None
-    step = trace[output.selection[0]]
-    return output.shown(*stored(step), step.dims)
 
 
 def values_of(trace: Trace) -> dict[str, Shown]:

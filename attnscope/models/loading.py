@@ -6,23 +6,17 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from attnscope.contracts import DTYPES
 from attnscope.errors import ModelError, OptionError, first_line
+from attnscope.models import weights
 from attnscope.models.checkpoint import Checkpoint
-from attnscope.models.weights import open_weights
-
-DTYPES = ("float64", "float32", "float16", "bfloat16")
-"""What a model can be loaded in, besides what it is stored in."""
 
 TOKENIZER = (
     *("tokenizer.json", "vocab.txt", "vocab.json", "tokenizer.model", "spiece.model", "spm.model"),
     *("sentencepiece.bpe.model", "source.spm", "tokenizer_config.json"),
 )
 IMAGES = ("preprocessor_config.json", "processor_config.json")
-WEIGHTS = (
-    *("model.safetensors", "model.safetensors.index.json"),
-    *("pytorch_model.bin", "pytorch_model.bin.index.json"),
-)
-"""Where a model keeps its tokenizer, what cuts pictures for it, and its weights: one of these each."""
+"""Where a model keeps its tokenizer, and what cuts pictures for it: one of these each."""
 
 
 def load_config(checkpoint: Checkpoint) -> Any:
@@ -71,7 +65,7 @@ def load_model(
     if dtype is not None and dtype not in DTYPES:
         raise OptionError(f"there is no dtype {dtype}: a model runs in {', '.join(DTYPES)}.")
     if checkpoint.folder is not None:
-        open_weights(checkpoint)  # tells in its own words what is damaged
+        weights.open_weights(checkpoint)  # tells in its own words what is damaged
     with told_as_the_models_fault(checkpoint):
         model_class = class_of(config)
         if writes and not model_class.can_generate():
@@ -82,7 +76,7 @@ def load_model(
         model, info = _from_here_or_the_hub(
             model_class.from_pretrained,
             checkpoint,
-            WEIGHTS,
+            weights.FILES,
             dtype=dtype or "auto",
             attn_implementation=attention,
             output_loading_info=True,

@@ -109,9 +109,8 @@ def eager_maps(
     for stack in gallery.unexplained:
         gallery.forget(stack)
     if not set(stacks) <= set(gallery.n_layer):
-        with told_as_the_models_fault(
-            checkpoint
-        ):  # all maps of all layers at once: there is no other way
+        # All maps of all layers at once: there is no other way.
+        with told_as_the_models_fault(checkpoint):
             output = run(eager, reading, output_attentions=True)
         for stack, maps in _returned(output, gallery, set(stacks) - set(gallery.n_layer)):
             for layer, attention in enumerate(maps):

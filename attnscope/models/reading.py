@@ -83,13 +83,11 @@ def read_text(
         ModelError: the model has no tokenizer.
     """
     for option, given in (("--text", text), ("--pair", pair), ("--target", target)):
-        if given is not None and not given.strip():
+        if given is None:
+            continue
+        if not given.strip():
             raise OptionError(f"{option} is empty: there is nothing to look at.", hint=f'{option} "…"')
-        if (
-            given is not None
-            and not given.isprintable()
-            and any("\ud800" <= c <= "\udfff" for c in given)
-        ):
+        if any("\ud800" <= character <= "\udfff" for character in given):  # how Python holds them
             raise OptionError(f"{option} holds bytes that are no UTF-8.", hint=f'{option} "$(iconv …)"')
     tokenizer = load_tokenizer(checkpoint)
     texts = (text,) if pair is None else (text, pair)

@@ -10,7 +10,12 @@ from typing import TYPE_CHECKING, Any
 from attnscope.errors import ModelError
 from attnscope.models.checkpoint import Checkpoint
 from attnscope.models.layouts import PARTS, Layout, Stack, choose_stack, find_stacks
-from attnscope.models.loading import load_config, load_model, told_as_the_models_fault
+from attnscope.models.loading import (
+    load_config,
+    load_model,
+    load_tokenizer,
+    told_as_the_models_fault,
+)
 from attnscope.models.weights import Weights, open_weights
 from attnscope.results import Check, HeadWeights
 from attnscope.values import numbers
@@ -176,10 +181,9 @@ def _drawn(*shape: int) -> torch.Tensor:
 def _tokens(checkpoint: Checkpoint, n_vocab: int) -> dict[str, torch.Tensor]:
     """Two texts of different lengths; where there is no tokenizer, as many drawn tokens."""
     import torch
-    from transformers import AutoTokenizer
 
     try:
-        tokenizer = AutoTokenizer.from_pretrained(checkpoint.source)
+        tokenizer = load_tokenizer(checkpoint)
         batch = dict(tokenizer(list(TEXTS), padding=True, return_tensors="pt"))
         ids = batch["input_ids"]
         if len(ids.unique()) > len(TEXTS[1].split()) and int(ids.max()) < n_vocab:

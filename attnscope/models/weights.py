@@ -27,6 +27,13 @@ STORED = {
 }
 
 
+FILES = (
+    *("model.safetensors", "model.safetensors.index.json"),
+    *("pytorch_model.bin", "pytorch_model.bin.index.json"),
+)
+"""Where a model keeps its weights: one of these, rather the first."""
+
+
 class Weights(ABC):
     """The tensors of a checkpoint, by name."""
 
@@ -52,12 +59,7 @@ def open_weights(checkpoint: Checkpoint) -> Weights:
     Raises:
         ModelError: it has no weights, or they cannot be read.
     """
-    path = checkpoint.first_file(
-        "model.safetensors",
-        "model.safetensors.index.json",
-        "pytorch_model.bin",
-        "pytorch_model.bin.index.json",
-    )
+    path = checkpoint.first_file(*FILES)
     if path is None:
         raise ModelError(
             f"{checkpoint.name} has no weights: no model.safetensors or pytorch_model.bin,"

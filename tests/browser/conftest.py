@@ -2,7 +2,7 @@
 
 import os
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from playwright.sync_api import Browser, ConsoleMessage, Page, sync_playwright
 
-from attnscope.results import AttentionMap, AttentionMaps, Token
+from attnscope.results import AttentionMap, AttentionMaps, HeadRow, HeadTable, Token
 from attnscope.views.page.page import page_html
 
 SWITCHES = [
@@ -64,6 +64,10 @@ class Opened:
     def wait_for(self, layer: int, head: int, view: str = "map", stack: str = "self") -> None:
         """Wait until a head is painted."""
         self.page.wait_for_selector(f'#plot[data-shown="{stack} {layer} {head} {view}"]')
+
+    def wait_for_metrics(self, layer: int, head: int, metric: str, stack: str = "self") -> None:
+        """Wait until the metrics of a head are listed, and the overview shows one of them."""
+        self.page.wait_for_selector(f'#measures[data-shown="{stack} {layer} {head} {metric}"]')
 
     def head(self, layer: int, head: int) -> Any:
         return self.page.locator(f'#heads [aria-label^="Layer {layer}, head {head}"]')
@@ -127,12 +131,15 @@ def open_page(chromium: Browser, tmp_path: Path) -> Iterator[Callable[..., Opene
         density: float = 1,
         title: str = "a title",
         query: int | None = None,
+        heads: HeadTable | None = None,
+        metric: str | None = None,
         ready: bool = True,
     ) -> Opened:
         path = tmp_path / "page.html"
-        path.write_text(
-            page_html(list(stacks), layer=0, head=0, query=query, title=title), encoding="utf-8"
+        html = page_html(
+            list(stacks), layer=0, head=0, query=query, title=title, heads=heads, metric=metric
         )
+        path.write_text(html, encoding="utf-8")
         context = chromium.new_context(
             viewport={"width": width, "height": height},
             color_scheme="dark" if dark else "light",
@@ -156,13 +163,47 @@ def open_page(chromium: Browser, tmp_path: Path) -> Iterator[Callable[..., Opene
         )
         page.goto(path.as_uri() + (f"#{fragment}" if fragment else ""))
         if ready:
-            page.wait_for_selector("#plot[data-shown]")
+            page.wait_for_selector("#plot[data-shown]" if heads is None else "#measures[data-shown]")
         return Opened(page, troubles)
 
     yield opened
     for context in contexts:
         context.close()
     assert troubles == []
+
+
+@pytest.fixture
+def make_table() -> Callable[..., HeadTable]:
+    """Makes metrics of heads, every one another number, or None for (stack, layer, head, metric) in `without`."""
+
+    def made(
+        stacks: dict[str, tuple[int, int]] | None = None,
+        *,
+        metrics: dict[str, str] | None = None,
+        without: Collection[tuple[str, int, int, str]] = (),
+        **more: Any,
+    ) -> HeadTable:
+        layers = stacks or {"self": (2, 3)}
+        meanings = metrics or {
+            "entropy": "how spread it is, in nats",
+            "previous": "weight to the token before",
+            "distance": "how far it looks, in tokens",
+        }
+        rng = np.random.default_rng(5)
+        rows = []
+        for stack, (n_layer, n_head) in layers.items():
+            for layer in range(n_layer):
+                for head in range(n_head):
+                    known = [name for name in meanings if (stack, layer, head, name) not in without]
+                    values = dict.fromkeys(meanings) | {
+                        name: float(rng.uniform(0.1, 2)) * (40 if name == "distance" else 1)
+                        for name in known
+                    }
+                    errors = {name: value and value * 0.0123 for name, value in values.items()}
+                    rows.append(HeadRow(stack, layer, head, values, errors))
+        return HeadTable("a model", meanings, 3, 99, layers, rows, **more)
+
+    return made
 
 
 @pytest.fixture

@@ -19,6 +19,11 @@ function cssOf([red, green, blue], opacity = 1) {
   return `rgb(${red} ${green} ${blue} / ${opacity})`;
 }
 
+/** A colour as one pixel of an image. */
+function wordOf(colour) {
+  return new Uint32Array(new Uint8Array([...colour, 255]).buffer)[0];
+}
+
 const clamp = (number, least, most) => Math.min(most, Math.max(least, number));
 
 /** The key that is the same token as a query, if there is one. */
@@ -116,12 +121,8 @@ class MapLook extends Look {
   imageOf(scene) {
     const image = new ImageData(scene.keys.length, scene.queries.length);
     const words = new Uint32Array(image.data.buffer);
-    const word = (colour) => {
-      const bytes = new Uint8Array([...colour, 255]);
-      return new Uint32Array(bytes.buffer)[0];
-    };
-    const colours = scene.palette.map(word);
-    const missing = word(scene.colours.missing);
+    const colours = scene.palette.map(wordOf);
+    const missing = wordOf(scene.colours.missing);
     let i = 0;
     for (const query of scene.queries)
       for (const key of scene.keys) {

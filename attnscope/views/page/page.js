@@ -2,11 +2,13 @@
 
 const by = (id) => document.getElementById(id);
 const data = JSON.parse(by("data").textContent);
+const measured = data.metrics.length > 0;
 const page = {
-  stack: 0, // what stands in the address: stack, layer, head, view, query, texts, special
+  stack: 0, // what stands in the address: stack, layer, head, view, metric, query, texts, special
   layer: 0,
   head: 0,
   view: "map",
+  metric: null, // what the overview is coloured by: MAPS, or a metric's name
   query: null,
   texts: "all",
   special: true,
@@ -30,6 +32,8 @@ let asked = 0; // counts heads asked for, so that a slow answer does not replace
 const stackNow = () => data.stacks[page.stack];
 const keyTokensOf = (stack) => stack.keys ?? stack.queries;
 const headIn = (stack, layer, head) => stack.heads.find((each) => each.layer === layer && each.head === head);
+const headNow = () => headIn(stackNow(), page.layer, page.head);
+const hasMap = (each) => each.weights !== undefined;
 const segmentOf = (token) => token.segment ?? 0;
 const named = (segment) => "AB"[segment] ?? String(segment + 1);
 const sorted = (numbers) => [...new Set(numbers)].sort((a, b) => a - b);
@@ -56,6 +60,7 @@ function addressOf() {
   parts.set("layer", page.layer);
   parts.set("head", page.head);
   if (page.view !== "map") parts.set("view", page.view);
+  if (measured && page.metric !== firstMetric(stackNow())) parts.set("metric", page.metric);
   if (page.query !== null) parts.set("query", positionOf(page.query));
   if (page.texts !== "all") parts.set("texts", page.texts);
   if (!page.special) parts.set("special", "off");
@@ -71,6 +76,7 @@ function readAddress() {
   page.layer = number("layer") ?? data.first.layer;
   page.head = number("head") ?? data.first.head;
   page.view = parts.get("view") ?? "map";
+  page.metric = parts.get("metric");
   const query = location.hash ? number("query") : data.first.query;
   page.query = query === null ? null : query - stackNow().firstQuery;
   page.texts = parts.get("texts") ?? "all";
@@ -85,6 +91,7 @@ const positionOf = (query) => stackNow().firstQuery + query;
 function setRight() {
   const stack = stackNow();
   if (!headIn(stack, page.layer, page.head)) ({ layer: page.layer, head: page.head } = stack.heads[0]);
+  if (measured && !choicesOf(stack).includes(page.metric)) page.metric = firstMetric(stack);
   if (!VIEWS.includes(page.view) || (page.view === "picture" && !stack.picture)) page.view = "map";
   if (!blocksOf(stack).some((block) => block.name === page.texts)) page.texts = "all";
   if (page.query !== null && !shown(stack.queries, blockNow().query).includes(page.query)) page.query = null;
@@ -112,11 +119,12 @@ async function show() {
   by("failure").hidden = true;
   showStack();
   showHead();
-  if (inHeads) cells.get(`${page.layer} ${page.head}`).focus();
+  if (inHeads) cellNow().focus();
+  if (measured) showMetrics();
   const stack = stackNow();
-  const index = stack.heads.indexOf(headIn(stack, page.layer, page.head));
+  if (!hasMap(headNow())) return showNoMap();
   try {
-    const name = `${page.stack}-${index}`;
+    const name = `${page.stack}-${headNow().weights}`;
     const [weights, image] = await Promise.all([unpacked.get(name, () => weightsOf(name)), imageOf(stack)]);
     if (turn !== asked) return;
     const cursor = scene?.view === page.view ? scene.cursor : null;
@@ -130,6 +138,12 @@ async function show() {
     by("failure").hidden = false;
     throw error;
   }
+}
+
+/** Where there is no map of a head, there is nothing to point at either. */
+function showNoMap() {
+  scene = null;
+  delete by("plot").dataset.shown;
 }
 
 function weightsOf(name) {
@@ -185,6 +199,7 @@ function showStack() {
     by("special-choice").hidden = by("mark-special").hidden = !tokens.some((token) => token.special);
     by("mark-generated").hidden = !tokens.some((token) => token.generated);
     by("marks").hidden = by("mark-special").hidden && by("mark-generated").hidden;
+    document.querySelector("main").classList.toggle("mapless", !stack.heads.some(hasMap));
     makeHeads(stack);
     makeBlocks(stack);
   }
@@ -217,99 +232,6 @@ function element(tag, attributes, ...children) {
   for (const [name, value] of Object.entries(attributes)) made.setAttribute(name, value);
   made.append(...children);
   return made;
-}
-
-// ---- all heads
-
-const cells = new Map(); // "layer head" → its cell in the overview
-
-function makeHeads(stack) {
-  const layers = sorted(stack.heads.map((each) => each.layer));
-  const heads = sorted(stack.heads.map((each) => each.head));
-  cells.clear();
-  const titles = heads.map((head) => element("div", { role: "columnheader", "aria-label": `head ${head}` }, String(head)));
-  const rows = layers.map((layer) => {
-    const title = element("div", { role: "rowheader", "aria-label": `layer ${layer}` }, String(layer));
-    return element("div", { role: "row" }, title, ...heads.map((head) => makeCell(stack, layer, head)));
-  });
-  const corner = element("div", { role: "columnheader", "aria-label": "layer" });
-  by("heads").replaceChildren(element("div", { role: "row" }, corner, ...titles), ...rows);
-  by("heads").style.setProperty("--columns", heads.length);
-  paintHeads();
-}
-
-function makeCell(stack, layer, head) {
-  const each = headIn(stack, layer, head);
-  if (!each) return element("div", { role: "gridcell", "aria-disabled": "true", "aria-label": "not in this page" });
-  const { rows, columns } = each.small;
-  const canvas = element("canvas", { width: columns, height: rows, "aria-hidden": "true" });
-  const name = nameOf(stack, each);
-  const cell = element("div", { role: "gridcell", "aria-label": name, title: name, tabindex: "-1" }, canvas);
-  cell.addEventListener("click", () => go({ layer, head }));
-  cells.set(`${layer} ${head}`, cell);
-  return cell;
-}
-
-function nameOf(stack, each) {
-  const name = `Layer ${each.layer}, head ${each.head}`;
-  return stack.shared ? `${name} · K,V head ${each.kvHead}` : name;
-}
-
-function paintHeads() {
-  const colours = palette(isDark());
-  const stack = stackNow();
-  for (const each of stack.heads) {
-    each.small.bytes ??= bytesOf(each.small.roots);
-    const { rows, columns, bytes } = each.small;
-    const image = new ImageData(columns, rows);
-    bytes.forEach((root, i) => image.data.set([...colours[root], 255], 4 * i));
-    const canvas = cells.get(`${each.layer} ${each.head}`).firstChild;
-    canvas.getContext("2d").putImageData(image, 0, 0);
-  }
-}
-
-function showHead() {
-  const stack = stackNow();
-  by("heading").textContent = nameOf(stack, headIn(stack, page.layer, page.head));
-  for (const [name, cell] of cells) {
-    const here = name === `${page.layer} ${page.head}`;
-    cell.setAttribute("aria-selected", String(here));
-    cell.tabIndex = here ? 0 : -1;
-  }
-}
-
-/** The arrows' way through the overview: to the next head that there is, in that direction. */
-function neighbour(across, down) {
-  const { heads } = stackNow();
-  const ahead = heads.filter((each) =>
-    across
-      ? each.layer === page.layer && Math.sign(each.head - page.head) === across
-      : each.head === page.head && Math.sign(each.layer - page.layer) === down,
-  );
-  return across + down > 0 ? ahead[0] : ahead.at(-1);
-}
-
-function goTo(each, options) {
-  if (!each) return;
-  go({ layer: each.layer, head: each.head }, options);
-  say(nameOf(stackNow(), each));
-}
-
-function onHeadsKey(event) {
-  const { heads } = stackNow();
-  const row = heads.filter((each) => each.layer === page.layer);
-  const ways = {
-    ArrowLeft: () => neighbour(-1, 0),
-    ArrowRight: () => neighbour(1, 0),
-    ArrowUp: () => neighbour(0, -1),
-    ArrowDown: () => neighbour(0, 1),
-    Home: () => row[0],
-    End: () => row.at(-1),
-    Enter: () => headIn(stackNow(), page.layer, page.head),
-  };
-  if (!ways[event.key] || event.altKey || event.metaKey) return; // Alt and an arrow go back in the browser
-  event.preventDefault();
-  goTo(ways[event.key](), { replace: true });
 }
 
 // ---- the large plot
@@ -733,7 +655,7 @@ function onKey(event) {
   if (event.ctrlKey || event.metaKey || event.altKey || by("help").open) return;
   if (event.key !== "Escape" && !event.target.closest("#heads, #plot") && event.target !== document.body) return;
   const { heads } = stackNow();
-  const at = heads.indexOf(headIn(stackNow(), page.layer, page.head));
+  const at = heads.indexOf(headNow());
   const does = {
     "?": () => by("help").showModal(),
     "/": () => by("search").focus(),
@@ -757,6 +679,7 @@ function onKey(event) {
 function onChoice({ target }) {
   if (target.name === "stack") go({ stack: Number(target.value), query: null });
   else if (target.name === "view" || target.name === "texts") go({ [target.name]: target.value });
+  else if (target.id === "metric") go({ metric: target.value });
   else if (target.id === "special") go({ special: target.checked });
   else if (target.name === "scale" || target.name === "top") {
     page[target.name] = target.value;
@@ -776,6 +699,7 @@ function listen() {
   new ResizeObserver(() => paintScene()).observe(by("plot"));
   addEventListener("resize", paintScene); // a page that is enlarged has other pixels
   by("heads").addEventListener("keydown", onHeadsKey);
+  if (measured) listenForMetrics();
   by("plot").addEventListener("scroll", paintSoon, { passive: true });
   by("plot").addEventListener("keydown", onPlotKey);
   by("plot").addEventListener("blur", () => setCursor(null));

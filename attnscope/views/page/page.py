@@ -14,24 +14,38 @@ from importlib.resources import files
 from pathlib import PurePath
 from typing import Any
 
-from attnscope.results import AttentionMap, AttentionMaps, Picture, Token
+from attnscope.results import AttentionMap, AttentionMaps, HeadTable, Picture, Token
 from attnscope.views.page import packing
+from attnscope.views.page.heads import heads_data, metrics_data, with_measured
 from attnscope.views.tokens import label
 
-SCRIPTS = ("weights.js", "drawing.js", "page.js")
-"""They are one script in the page, in this order."""
+SCRIPTS = ("weights.js", "drawing.js", "overview.js", "metrics.js", "page.js")
+STYLES = ("page.css", "metrics.css")
+"""They are one script and one style in the page, in this order."""
+
+OF_METRICS = {"metrics.js", "metrics.css"}
+"""What a page without metrics has no use for."""
 
 
 def page_html(
-    stacks: list[AttentionMaps], *, layer: int, head: int, query: int | None = None, title: str
+    stacks: list[AttentionMaps],
+    *,
+    layer: int,
+    head: int,
+    query: int | None = None,
+    title: str,
+    heads: HeadTable | None = None,
+    metric: str | None = None,
 ) -> str:
     """One HTML document that shows attention in a browser, by itself.
 
     Args:
-        stacks: what it shows; those without maps are left out.
+        stacks: the maps that it shows; those without maps are left out.
         layer, head: what it shows first, in the first stack that has it.
         query: the query that is chosen at first, if one is: its position in its sequence.
         title: its heading, and its title.
+        heads: metrics that colour the overview, of these heads and of others.
+        metric: the one that it shows first; None for the first of them.
 
     Raises:
         ModelError: a weight is not between 0 and 1. Those that are not a number are shown as such.
@@ -42,7 +56,10 @@ def page_html(
     stacks = [stack for stack in stacks if stack.maps]
     fine = sum(each.attention.size for stack in stacks for each in stack.maps) <= packing.FINE_TO
     packed = [packing.pack(stack.maps, fine=fine) for stack in stacks]
-    script, style = "\n".join(map(_own, SCRIPTS)), _own("page.css")
+    if heads is not None:
+        stacks = with_measured(stacks, heads)
+        packed += [[] for _ in stacks[len(packed) :]]
+    script, style = (_joined(names, metrics=heads is not None) for names in (SCRIPTS, STYLES))
     data = {
         "coding": {
             "cells": packing.CELLS,
@@ -50,13 +67,16 @@ def page_html(
             "lowFrom": 1 if fine else packing.COARSE_TO,
         },
         "first": {"layer": layer, "head": head, "query": query},
-        "stacks": [_stack_data(*each) for each in zip(stacks, packed, strict=True)],
+        "metrics": metrics_data(heads),
+        "metric": metric,
+        "stacks": [_stack_data(*each, heads) for each in zip(stacks, packed, strict=True)],
     }
+    names = [stack.model for stack in stacks] + ([] if heads is None else [heads.model])
 
     def without_folders(text: str) -> str:
         """A text that names models without the folders they lie in: a page is given to others."""
-        for stack in stacks:
-            text = text.replace(stack.model, model_name(stack.model))
+        for name in names:
+            text = text.replace(name, model_name(name))
         return text
 
     template = Environment(
@@ -66,8 +86,9 @@ def page_html(
         title=without_folders(title),
         without_folders=without_folders,
         stacks=stacks,
-        weights=[[Markup(head.text) for head in heads] for heads in packed],
-        largest_error=max((head.largest_error for heads in packed for head in heads), default=0.0),
+        heads=heads,
+        weights=[[Markup(each.text) for each in own] for own in packed],
+        largest_error=max((each.largest_error for own in packed for each in own), default=0.0),
         data=Markup(_json_in_html(data)),
         script=Markup(script),
         style=Markup(style),
@@ -89,8 +110,11 @@ def model_name(model: str) -> str:
     return model if of_hub else PurePath(model).name or model
 
 
-def _stack_data(stack: AttentionMaps, packed: list[packing.PackedHead]) -> dict[str, Any]:
+def _stack_data(
+    stack: AttentionMaps, packed: list[packing.PackedHead], heads: HeadTable | None
+) -> dict[str, Any]:
     """What the script knows of a stack besides its weights."""
+    mapped = [_head_data(i, *each) for i, each in enumerate(zip(stack.maps, packed, strict=True))]
     n_Q, first = len(stack.query_tokens), stack.first_query
     same_axis = stack.key_tokens == stack.query_tokens
     own_keys = stack.stack != "cross" and stack.key_tokens[first : first + n_Q] == stack.query_tokens
@@ -101,7 +125,7 @@ def _stack_data(stack: AttentionMaps, packed: list[packing.PackedHead]) -> dict[
         "keys": None if same_axis else [_token_data(each) for each in stack.key_tokens],
         "firstQuery": first,
         "ownKeys": own_keys,  # whether each query is a key, too: the one at its own position
-        "heads": [_head_data(*each) for each in zip(stack.maps, packed, strict=True)],
+        "heads": heads_data(mapped, heads, stack.stack),
         "picture": None if stack.picture is None else _picture_data(stack.picture),
     }
 
@@ -117,12 +141,14 @@ def _token_data(token: Token) -> dict[str, Any]:
     return data
 
 
-def _head_data(each: AttentionMap, packed: packing.PackedHead) -> dict[str, Any]:
+def _head_data(number: int, each: AttentionMap, packed: packing.PackedHead) -> dict[str, Any]:
+    """What the script knows of a head that has a map; its weights are the text of that number."""
     small = packed.thumbnail
     return {
         "layer": each.layer,
         "head": each.head,
         "kvHead": each.kv_head,
+        "weights": number,
         "small": {"rows": small.shape[0], "columns": small.shape[1], "roots": _base64(small.tobytes())},
     }
 
@@ -148,6 +174,11 @@ def _hash(text: str) -> str:
 
 def _base64(content: bytes) -> str:
     return b64encode(content).decode("ascii")
+
+
+def _joined(names: tuple[str, ...], *, metrics: bool) -> str:
+    """The text of several files, of those that the page needs."""
+    return "\n".join(_own(name) for name in names if metrics or name not in OF_METRICS)
 
 
 def _own(name: str) -> str:

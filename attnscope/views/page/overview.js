@@ -1,0 +1,139 @@
+// All heads at once: a grid of small maps, or of a metric's values as colours.
+
+const cells = new Map(); // "layer head" → its cell in the overview
+const MANY = 32; // columns; of more, not each has room for its number
+
+let cellShown = null; // that of the head that is looked at
+
+/** The number of the metric that the overview shows; -1 where it shows the small maps. */
+const metricNow = () => data.metrics.findIndex(({ name }) => name === page.metric);
+const placeOf = ({ layer, head }) => `${layer} ${head}`;
+const cellNow = () => cells.get(placeOf(page));
+
+function makeHeads(stack) {
+  const layers = sorted(stack.heads.map((each) => each.layer));
+  const heads = sorted(stack.heads.map((each) => each.head));
+  const there = new Map(stack.heads.map((each) => [placeOf(each), each]));
+  const dense = measured && heads.length > MANY;
+  const number = (name, role, at) => {
+    const written = dense && at % 4 ? "" : String(at);
+    return element("div", { role, "aria-label": `${name} ${at}` }, written);
+  };
+  cells.clear();
+  const rows = layers.map((layer) => {
+    const row = heads.map((head) => makeCell(there.get(placeOf({ layer, head }))));
+    return element("div", { role: "row" }, number("layer", "rowheader", layer), ...row);
+  });
+  const corner = element("div", { role: "columnheader", "aria-label": "layer" });
+  const titles = heads.map((head) => number("head", "columnheader", head));
+  by("heads").replaceChildren(element("div", { role: "row" }, corner, ...titles), ...rows);
+  by("heads").style.setProperty("--columns", heads.length);
+  by("heads").classList.toggle("dense", dense);
+  cellShown = null;
+  paintHeads();
+}
+
+function makeCell(each) {
+  if (!each) return element("div", { role: "gridcell", "aria-disabled": "true", "aria-label": "not in this page" });
+  const cell = element("div", { role: "gridcell", tabindex: "-1" });
+  if (hasMap(each)) {
+    const { rows, columns } = each.small;
+    cell.append(element("canvas", { width: columns, height: rows, "aria-hidden": "true" }));
+  }
+  if (measured) cell.append(element("span", { class: "value", "aria-hidden": "true" }));
+  const { layer, head } = each;
+  cell.addEventListener("click", () => go({ layer, head }));
+  cells.set(placeOf(each), cell);
+  return cell;
+}
+
+function nameOf(stack, each) {
+  const name = `Layer ${each.layer}, head ${each.head}`;
+  return stack.shared && hasMap(each) ? `${name} · K,V head ${each.kvHead}` : name;
+}
+
+/** What a head is called in the overview: its name, and what the colour of its cell says. */
+function labelOf(stack, each) {
+  const metric = metricNow();
+  return metric < 0 ? nameOf(stack, each) : `${nameOf(stack, each)}: ${page.metric} ${valueOf(stack, each, metric)}`;
+}
+
+function paintHeads() {
+  const stack = stackNow();
+  const metric = metricNow();
+  by("heads").classList.toggle("coloured", metric >= 0);
+  for (const each of stack.heads) {
+    const cell = cells.get(placeOf(each));
+    cell.setAttribute("aria-label", labelOf(stack, each));
+    if (metric < 0) cell.title = nameOf(stack, each);
+    else cell.removeAttribute("title"); // the value beside the cell says more
+  }
+  if (metric < 0) paintMaps(stack);
+  else paintValues(stack, metric);
+}
+
+function paintMaps(stack) {
+  const colours = Uint32Array.from(palette(isDark()), wordOf);
+  for (const each of stack.heads.filter(hasMap)) {
+    each.small.bytes ??= bytesOf(each.small.roots);
+    const { rows, columns, bytes } = each.small;
+    const image = new ImageData(columns, rows);
+    const words = new Uint32Array(image.data.buffer);
+    for (let i = 0; i < words.length; i++) words[i] = colours[bytes[i]];
+    const canvas = cells.get(placeOf(each)).firstChild;
+    canvas.getContext("2d").putImageData(image, 0, 0);
+  }
+}
+
+function showHead() {
+  const name = nameOf(stackNow(), headNow());
+  const mapped = hasMap(headNow());
+  by("heading").textContent = name;
+  by("no-map").hidden = mapped;
+  by("look").classList.toggle("empty", !mapped);
+  by("detail").hidden = !mapped;
+  mark(cellShown, false);
+  if (!cellShown) for (const cell of cells.values()) mark(cell, false);
+  cellShown = cellNow();
+  mark(cellShown, true);
+}
+
+function mark(cell, here) {
+  if (!cell) return;
+  cell.setAttribute("aria-selected", String(here));
+  cell.tabIndex = here ? 0 : -1;
+}
+
+/** The arrows' way through the overview: to the next head that there is, in that direction. */
+function neighbour(across, down) {
+  const { heads } = stackNow();
+  const ahead = heads.filter((each) =>
+    across
+      ? each.layer === page.layer && Math.sign(each.head - page.head) === across
+      : each.head === page.head && Math.sign(each.layer - page.layer) === down,
+  );
+  return across + down > 0 ? ahead[0] : ahead.at(-1);
+}
+
+function goTo(each, options) {
+  if (!each) return;
+  go({ layer: each.layer, head: each.head }, options);
+  say(labelOf(stackNow(), each));
+}
+
+function onHeadsKey(event) {
+  const { heads } = stackNow();
+  const row = heads.filter((each) => each.layer === page.layer);
+  const ways = {
+    ArrowLeft: () => neighbour(-1, 0),
+    ArrowRight: () => neighbour(1, 0),
+    ArrowUp: () => neighbour(0, -1),
+    ArrowDown: () => neighbour(0, 1),
+    Home: () => row[0],
+    End: () => row.at(-1),
+    Enter: headNow,
+  };
+  if (!ways[event.key] || event.altKey || event.metaKey) return; // Alt and an arrow go back in the browser
+  event.preventDefault();
+  goTo(ways[event.key](), { replace: true });
+}

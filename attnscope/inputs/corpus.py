@@ -1,0 +1,313 @@
+"""Reads a corpus: many texts, out of a file or standard input, a window of them at a time.
+
+A file is never in memory as a whole, and a run may be interrupted at any window's end and resumed
+there: where windows end depends on the file alone.
+
+Source: https://jsonlines.org, RFC 8259 (JSON), RFC 1952 (gzip)
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from gzip import BadGzipFile, GzipFile
+from hashlib import sha256
+from io import BufferedIOBase
+from itertools import islice
+from pathlib import Path
+from reprlib import repr as short
+from stat import S_ISDIR, S_ISREG
+from typing import Any, BinaryIO
+
+from attnscope.errors import FileError, OptionError, first_line
+from attnscope.units import bytes_text
+
+WINDOW = 64 * 1024
+"""The bytes of text, in UTF-8 and with targets, at which a window ends."""
+
+STRETCH = 16 * WINDOW
+"""The bytes of the stream at which a window ends, however little text is in them."""
+
+LONGEST = 16 * 1024 * 1024
+"""The bytes that a line may be long, its end included."""
+
+PIECE = 64 * 1024
+"""The bytes that are read at once where they are dropped, and those that a file is known by."""
+
+JSON_LINES = (".jsonl", ".ndjson")
+READ = ".txt (a text per line), .jsonl or .ndjson (an object per line), or one of them with .gz"
+KINDS = {dict: "an object", list: "an array", str: "a string", bool: "true or false", float: "a number"}
+
+Stream = BufferedIOBase | BinaryIO
+
+
+@dataclass(frozen=True)
+class Position:
+    """A place between two lines of a corpus.
+
+    Attributes:
+        lines: how many stand before it.
+        offset: how many bytes do, uncompressed.
+    """
+
+    lines: int = 0
+    offset: int = 0
+
+
+@dataclass(frozen=True)
+class Text:
+    """One text of a corpus.
+
+    Attributes:
+        text: what the model, or its encoder, reads.
+        target: what a decoder beside an encoder reads, if that was asked for.
+        line: the number of its line, from 1.
+    """
+
+    text: str
+    target: str | None
+    line: int
+
+
+@dataclass(frozen=True)
+class Window:
+    """What follows one another in a corpus.
+
+    Attributes:
+        texts: its texts; none, where a long stretch has none.
+        lines, offset: how many lines and bytes the corpus has up to its end.
+        skipped: how many of its lines are no text. Blank lines and blank texts are not counted.
+        first_skipped: the number of the first of them and what it "is" or "has", such as `is not UTF-8`.
+        share: how much of the file has been read by its end, from 0 to 1; None for standard input.
+    """
+
+    texts: list[Text]
+    lines: int
+    offset: int
+    skipped: int
+    first_skipped: tuple[int, str] | None
+    share: float | None = field(default=None, compare=False)
+
+    @property
+    def end(self) -> Position:
+        """Where the next one begins."""
+        return Position(self.lines, self.offset)
+
+
+class NoTextError(Exception):
+    """A line that is skipped; its message says why."""
+
+
+@dataclass(frozen=True)
+class Corpus:
+    """A corpus that can be read; `open_corpus` makes it.
+
+    Attributes:
+        path: the file; None for standard input, which can be read once.
+        field, target_field: which fields of each line's object are read; None for plain lines, and
+            where there is no target.
+        size: bytes of the file as it is stored; None for standard input.
+        head: SHA-256 of the first 64 KiB of the file as it is stored; None for standard input.
+    """
+
+    path: Path | None
+    field: str | None
+    target_field: str | None
+    size: int | None = None
+    head: str | None = None
+
+    def __str__(self) -> str:
+        return str(self.path or "standard input")
+
+    def identity(self) -> dict[str, str | int | None]:
+        """What a run that is resumed compares, to see that it goes on in the same corpus."""
+        name = self.path.name if self.path else "-"
+        fields = {"field": self.field, "target_field": self.target_field}
+        return {"name": name, "size": self.size, "sha256": self.head, **fields}
+
+    def windows(self, start: Position = Position()) -> Iterator[Window]:
+        """The windows of the corpus, all lines of which are in one of them.
+
+        Args:
+            start: where to begin: at the `end` of a window, what follows are the same windows as
+                would have followed it.
+
+        Raises:
+            FileError: the file is damaged, shorter than `start`, or can no longer be read.
+        """
+        at = start
+        try:
+            with self._opened() as (stream, stored):
+                self._go_to(stream, start.offset)
+                while (window := self._window(stream, stored, at)).end != at:
+                    at = window.end
+                    yield window
+        except (EOFError, BadGzipFile, zlib.error) as error:
+            what = f"damaged after line {at.lines}" if at.lines else "damaged, or no gzip file"
+            hint = "compress it again: it may have been cut short"
+            raise FileError(f"{self} is {what}: {first_line(error)}.", hint=hint) from error
+        except FileError:
+            raise
+        except OSError as error:
+            raise FileError(f"cannot read {self}: {error.strerror or error}.") from error
+
+    @contextmanager
+    def _opened(self) -> Iterator[tuple[Stream, BinaryIO | None]]:
+        """Its lines' bytes, and the file that they are stored in."""
+        if self.path is None:
+            yield sys.stdin.buffer, None
+            return
+        with self.path.open("rb") as stored:
+            yield GzipFile(fileobj=stored) if _is_gzip(self.path) else stored, stored
+
+    def _go_to(self, stream: Stream, offset: int) -> None:
+        """Leave out the first `offset` bytes: a file finds the place; others are read up to it."""
+        left = offset
+        if self.path:
+            left -= stream.seek(min(offset, self.path.stat().st_size))
+        while left and (piece := stream.read(min(left, PIECE))):
+            left -= len(piece)
+        if left:
+            raise FileError(
+                f"{self} ends {bytes_text(left)} before the place from which to read on.",
+                hint="the corpus that was read before",
+            )
+
+    def _window(self, stream: Stream, stored: BinaryIO | None, start: Position) -> Window:
+        """The window that begins at `start`, where the stream is; at the stream's end an empty one."""
+        texts: list[Text] = []
+        lines, offset, held, skipped, first_skipped = start.lines, start.offset, 0, 0, None
+        while held < WINDOW and offset - start.offset < STRETCH:
+            line, length = _next_line(stream)
+            if not length:
+                break
+            try:
+                text = self._text(line, lines + 1)
+                if text is not None:
+                    texts.append(text)
+                    held += len((text.text + (text.target or "")).encode())
+            except NoTextError as why:
+                skipped += 1
+                first_skipped = first_skipped or (lines + 1, str(why))
+            lines, offset = lines + 1, offset + length
+        share = stored.tell() / self.size if stored and self.size else None
+        return Window(texts, lines, offset, skipped, first_skipped, share)
+
+    def _text(self, line: bytes, number: int) -> Text | None:
+        """What stands in a line; None if that is blank. A NoTextError if it is no text."""
+        if len(line) > LONGEST:
+            raise NoTextError(f"is longer than {bytes_text(LONGEST)}")
+        try:
+            text = line.decode("utf-8-sig" if number == 1 else "utf-8")
+        except UnicodeDecodeError as error:
+            raise NoTextError("is not UTF-8") from error
+        text, target = text.removesuffix("\n").removesuffix("\r"), None
+        if self.field is not None and text.strip():
+            fields = _object(text)
+            text = _string(fields, self.field)
+            target = None if self.target_field is None else _string(fields, self.target_field)
+        if "\0" in text + (target or ""):
+            raise NoTextError("has a NUL character")
+        blank = not text.strip() or (target is not None and not target.strip())
+        return None if blank else Text(text, target, number)
+
+
+def open_corpus(name: str, field: str | None = None, target_field: str | None = None) -> Corpus:
+    """The corpus that the user names.
+
+    Args:
+        name: a file, whose suffix says how it is read; or `-`, standard input: plain lines, or
+            objects where a field is asked for.
+        field: the field of each object that holds its text; None for `text`.
+        target_field: the field that holds what a decoder reads, if it is to be read.
+
+    Raises:
+        FileError: there is no such file, it cannot be read, or its suffix says nothing.
+        OptionError: a field of plain lines is asked for.
+    """
+    asked = field is not None or target_field is not None
+    text_field = "text" if field is None else field
+    if name == "-":
+        if sys.stdin is None:
+            raise FileError("standard input is closed.", hint="--corpus FILE")
+        return Corpus(None, text_field if asked else None, target_field)
+    path = Path(name)
+    size, head = _look(path)
+    plain = path.with_suffix("") if _is_gzip(path) else path
+    if plain.suffix.lower() in JSON_LINES:
+        return Corpus(path, text_field, target_field, size, head)
+    if plain.suffix.lower() != ".txt":
+        raise FileError(
+            f"{path} ends in {path.name.removeprefix(plain.stem) or 'no suffix'}, which names no format"
+            " for texts.",
+            hint=f"a file that ends in {READ}; or - for standard input",
+        )
+    if asked:
+        raise OptionError(
+            f"{'--target-field' if field is None else '--field'} names a field of objects, and the"
+            f" lines of {path} are plain text.",
+            hint=f"a file that ends in {' or '.join(JSON_LINES)}",
+        )
+    return Corpus(path, None, None, size, head)
+
+
+def _is_gzip(path: Path) -> bool:
+    return path.suffix.lower() == ".gz"
+
+
+def _look(path: Path) -> tuple[int, str]:
+    """A file's size in bytes and the SHA-256 of its beginning. A FileError if it cannot be read."""
+    try:
+        status = path.stat()
+        if S_ISREG(status.st_mode):
+            with path.open("rb") as file:
+                return status.st_size, sha256(file.read(PIECE)).hexdigest()
+    except FileNotFoundError as error:
+        raise FileError(f"there is no file {path}.") from error
+    except OSError as error:
+        raise FileError(f"cannot read {path}: {error.strerror}.") from error
+    kind = "a folder" if S_ISDIR(status.st_mode) else "no regular file"
+    raise FileError(f"{path} is {kind}.", hint="- reads standard input: cat … | attnscope …")
+
+
+def _next_line(stream: Stream) -> tuple[bytes, int]:
+    """The next line and its length; of a line longer than LONGEST, its beginning."""
+    line = stream.readline(LONGEST + 1)
+    length, piece = len(line), line[-1:]
+    while length > LONGEST and piece and not piece.endswith(b"\n"):
+        piece = stream.readline(PIECE)
+        length += len(piece)
+    return line, length
+
+
+def _object(text: str) -> dict[str, Any]:
+    """The object that a line of JSON is; a NoTextError if it is none."""
+    try:
+        # Python refuses to make whole numbers of thousands of digits; nothing here is a number.
+        value = json.loads(text, parse_int=float)
+    except json.JSONDecodeError as error:
+        raise NoTextError(f"is no JSON: {error.msg}, column {error.colno}") from error
+    except RecursionError as error:
+        raise NoTextError("is JSON that is nested too deeply") from error
+    if not isinstance(value, dict):
+        raise NoTextError(f"is no JSON object, but {KINDS.get(type(value), 'null')}")
+    return value
+
+
+def _string(fields: dict[str, Any], name: str) -> str:
+    """The text in an object's field; a NoTextError if there is none."""
+    if name not in fields:
+        there = ", ".join(map(short, islice(fields, 6))) + (", …" if len(fields) > 6 else "")
+        raise NoTextError(f"has no field {name!r}" + (f", but {there}" if fields else ""))
+    value = fields[name]
+    if not isinstance(value, str):
+        raise NoTextError(f"has {KINDS.get(type(value), 'null')} in field {name!r}")
+    try:
+        value.encode()
+    except UnicodeEncodeError as error:
+        raise NoTextError(f"has half of a surrogate pair in field {name!r}") from error
+    return value

@@ -1,18 +1,20 @@
-"""Attention maps as a figure for a paper or a slide: `.png`, `.svg` or `.pdf`."""
+"""Attention maps, and metrics of heads, as a figure for a paper or a slide: `.png`, `.svg` or `.pdf`."""
 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from attnscope.errors import OptionError
-from attnscope.results import AttentionMaps
+from attnscope.results import AttentionMaps, HeadTable
 from attnscope.views.figures import draw_grid, draw_map, draw_pictures
 from attnscope.views.maps import of_query
-from attnscope.views.whole_file import check_file, whole_file
+from attnscope.views.metric_figures import draw_metrics
+from attnscope.whole_file import check_file, whole_file
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -75,9 +77,38 @@ def save_plot(
         FileError: the file cannot be written; then nothing is.
         OptionError: matplotlib is not installed.
     """
+    _save(path, partial(_draw_maps, maps=maps, query=query), dpi=dpi, force=force)
+
+
+def save_heads_plot(
+    path: Path, table: HeadTable, *, metrics: Sequence[str], dpi: int = 200, force: bool = False
+) -> None:
+    """Write a figure of metrics: a panel of layers × heads for each; of one, a larger panel.
+
+    Args:
+        path: the file; its suffix names the format.
+        table: what was measured.
+        metrics: the names of those that are shown, at least one.
+        dpi: of a PNG, and of pictures in other files.
+        force: whether it may replace a file that is there.
+
+    Raises:
+        FileError: the file cannot be written; then nothing is.
+        OptionError: matplotlib is not installed.
+    """
+    _save(path, partial(draw_metrics, table=table, metrics=metrics), dpi=dpi, force=force)
+
+
+def _save(path: Path, draw: Callable[[Figure], None], *, dpi: int, force: bool) -> None:
+    """Write what is drawn into a figure; it is as large as that."""
     check_plot(path, force=force)
     with _settings():
-        figure = _figure(maps, query)
+        from matplotlib.backends.backend_agg import FigureCanvasAgg
+        from matplotlib.figure import Figure
+
+        figure = Figure()
+        FigureCanvasAgg(figure)
+        draw(figure)
         with whole_file(path) as unfinished:
             figure.savefig(
                 unfinished,
@@ -102,19 +133,13 @@ def _settings() -> Iterator[None]:
         yield
 
 
-def _figure(maps: AttentionMaps, query: int | None) -> Figure:
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
-    figure = Figure()
-    FigureCanvasAgg(figure)
+def _draw_maps(figure: Figure, maps: AttentionMaps, query: int | None) -> None:
     if maps.picture is not None:
         draw_pictures(figure, maps, maps.picture, query)
-        return figure
+        return
     if query is not None:
         maps = of_query(maps, query)
     if len(maps.maps) == 1:
         draw_map(figure, maps, maps.maps[0])
     else:
         draw_grid(figure, maps)
-    return figure

@@ -318,6 +318,20 @@ class Picture:
     png: bytes = field(repr=False)
 
 
+@dataclass(frozen=True)
+class Pooling:
+    """How the maps of a long text are pooled: neighbours share a cell.
+
+    Attributes:
+        shown: `max` or `mean`: which of a cell's weights a map's `attention` is.
+        queries, keys: the positions that share each row of cells, and each column.
+    """
+
+    shown: str
+    queries: list[range]
+    keys: list[range]
+
+
 @dataclass
 class AttentionMap:
     """What one head looks at: the weights that each query gives to each key.
@@ -326,13 +340,22 @@ class AttentionMap:
         layer, head: counted from 0; `head` is a query head.
         kv_head: the head of K and V that it reads: another number where they are shared.
         attention: the weights after the softmax, `n_Q n_K`, numpy float32. Rows sum to 1,
-            or to less where a sink takes a part.
+            or to less where a sink takes a part. Of a pooled map, a number for each cell.
+        mean, max: of a pooled map, the mean and the largest of each cell's weights; what a query
+            cannot see is 0 there, and counts.
+        row: of a pooled map, the weights of the one query that was asked for, `n_K`.
+        top: of a pooled map, the keys that each query looks at most, and their weights, `n_Q k`
+            each; those that were asked for.
     """
 
     layer: int
     head: int
     kv_head: int
     attention: Any = field(repr=False, compare=False)
+    mean: Any = field(default=None, repr=False, compare=False)
+    max: Any = field(default=None, repr=False, compare=False)
+    row: Any = field(default=None, repr=False, compare=False)
+    top: tuple[Any, Any] | None = field(default=None, repr=False, compare=False)
 
 
 @dataclass
@@ -344,10 +367,11 @@ class AttentionMaps:
         stack: whose layers they are: `self` where a model has one stack; else `encoder`,
             `decoder` or `cross` (the decoder's queries, the encoder's keys), `text` or `vision`.
         n_layer, n_head, n_kv_head: how many the stack has.
-        query_tokens, key_tokens: the axes of every map.
+        query_tokens, key_tokens: who looks, and who is looked at: the axes of every map.
         maps: those that were asked for, by layer and then by head.
         picture: what a vision model looked at.
         first_query: the position of the first query in its sequence: the queries may be the last of it.
+        pooling: which tokens share the cells of every map; None: each has cells of its own.
         checks: comparisons with the model's own maps.
         notices: what else a reader should know: sentences.
     """
@@ -362,6 +386,7 @@ class AttentionMaps:
     maps: list[AttentionMap]
     picture: Picture | None = None
     first_query: int = 0
+    pooling: Pooling | None = None
     checks: list[Check] = field(default_factory=list)
     notices: list[str] = field(default_factory=list)
 
@@ -384,3 +409,48 @@ class Circuit:
     effective_rank: float
     norm: float
     spectral_norm: float
+
+
+@dataclass(frozen=True)
+class HeadRow:
+    """How one head attends, in numbers.
+
+    Attributes:
+        stack: whose layer it is in, as in `AttentionMaps`.
+        layer, head: counted from 0; `head` is a query head.
+        values: the mean of each metric over all queries that count for it, by the metric's name; None
+            where no query does.
+        errors: its standard error, with every sequence a cluster of queries; None for one sequence.
+    """
+
+    stack: str
+    layer: int
+    head: int
+    values: dict[str, float | None]
+    errors: dict[str, float | None]
+
+
+@dataclass
+class HeadTable:
+    """How the heads of a model attend, over one text or many.
+
+    Attributes:
+        model: what the user called it.
+        metrics: what was measured: name and meaning, in order; see `attnscope.models.metrics`.
+        sequences, tokens: how many were read, padding not counted.
+        layers: how many layers each stack has, and how many heads: by the stack's name.
+        rows: the heads that were asked for, by stack, layer and head.
+        partial: whether the run ended before the corpus did.
+        skipped: how many lines were no text.
+        notices: what else a reader should know: sentences.
+    """
+
+    model: str
+    metrics: dict[str, str]
+    sequences: int
+    tokens: int
+    layers: dict[str, tuple[int, int]]
+    rows: list[HeadRow]
+    partial: bool = False
+    skipped: int = 0
+    notices: list[str] = field(default_factory=list)

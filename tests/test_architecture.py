@@ -6,12 +6,13 @@ from pathlib import Path
 import pytest
 
 PACKAGE = Path(__file__).parent.parent / "attnscope"
-LOW = {"errors", "results", "units", "values", "contracts"}
+LOW = {"errors", "results", "units", "values", "whole_file", "contracts"}
 MAY_IMPORT = {
     "errors": set(),
     "results": set(),
     "units": set(),
     "values": {"results"},
+    "whole_file": {"errors"},
     "contracts": {"errors", "results"},
     "attention": {"errors"},
     "comments": {"errors", "results"},

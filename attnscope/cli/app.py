@@ -17,6 +17,7 @@ from typer.exceptions import TyperException
 import attnscope
 from attnscope.cli.bert import bert
 from attnscope.cli.example import example
+from attnscope.cli.heads import heads
 from attnscope.cli.mha import mha
 from attnscope.cli.model import model
 from attnscope.cli.run import run
@@ -44,7 +45,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
     pretty_exceptions_enable=False,
 )
-for command in (sdpa, mha, example, scaling, trace, run, bert, model):
+for command in (sdpa, mha, example, scaling, trace, run, bert, model, heads):
     app.command(cls=ScriptCommand if command is run else None)(command)
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal
 
+from attnscope.cli.given import content
+from attnscope.cli.long_text import plan, pools
 from attnscope.cli.output import progress, stored, tell, uncollected
 from attnscope.cli.request import Request
 from attnscope.errors import ModelError, OptionError
@@ -13,7 +15,9 @@ from attnscope.results import AttentionMap, AttentionMaps
 if TYPE_CHECKING:
     from attnscope.models.checkpoint import Checkpoint
     from attnscope.models.gallery import Seen, Wanted
+    from attnscope.models.long_text import Pooled
     from attnscope.models.reading import Reading
+    from attnscope.views.tensor_file import Tensors
 
 
 def show_attention(request: Request) -> int:
@@ -21,7 +25,6 @@ def show_attention(request: Request) -> int:
     _check_files(request)
     from attnscope.models.checkpoint import find_checkpoint
     from attnscope.models.loading import load_config, load_model
-    from attnscope.models.maps import look
 
     checkpoint = find_checkpoint(request.model)
     with progress(f"loading {checkpoint.name} …"), uncollected():
@@ -29,15 +32,18 @@ def show_attention(request: Request) -> int:
         reading = _read(request, checkpoint, config)
         stack = _stack(request, checkpoint, config)
         wanted = _wanted(request, stack)
-        _check_room(request, checkpoint, config, reading, wanted)
+        pooled = pools(request, config, reading, wanted)
+        _check_room(request, checkpoint, config, reading, None if pooled else wanted)
         options: dict[str, Any] = {"dtype": request.dtype, "device": request.device}
         model = load_model(checkpoint, config, writes=request.generate is not None, **options)
         reading.to(request.device)
         stack = _stack(request, checkpoint, model.config)  # some classes know better than the file
         wanted = _wanted(request, stack)
+    what = (request, checkpoint, model, reading, wanted, stack)
+    planned = plan(*what) if pooled else None
     with progress(f"running {checkpoint.name} on {request.device} …"):
         notices = _give_target(request, checkpoint, model, reading)
-        seen = look(checkpoint, model, reading, wanted, keep=stack if request.steps else None)
+        seen = _look(*what, planned)
         maps = _chosen(request, seen, stack, checkpoint)
         maps.notices += reading.notices + notices
         if request.verify:
@@ -60,7 +66,7 @@ def show_attention(request: Request) -> int:
 def _check_files(request: Request) -> None:
     """Raise an AttnscopeError if a file cannot be written, or is there already."""
     from attnscope.inputs.drawn import check_device_name
-    from attnscope.views.whole_file import check_file
+    from attnscope.whole_file import check_file
 
     check_device_name(request.device)
     request.output.check([])
@@ -91,8 +97,11 @@ def _read(request: Request, checkpoint: Checkpoint, config: Any) -> Reading:
             f" ({config.model_type}) is not made of two.",
             hint='--text "…" --pair "…"',
         )
-    extra = {"pair": request.pair, "target": request.target, "truncate": request.truncate}
-    return read_text(checkpoint, config, request.text or "", **extra)  # type: ignore[arg-type]
+    text, named = request.text or "", "--text"
+    if request.file is not None:
+        text, named = content(request.file), f"--file {request.file}"
+    more: dict[str, Any] = {"pair": request.pair, "target": request.target}
+    return read_text(checkpoint, config, text, named=named, truncate=request.truncate, **more)
 
 
 def _stack(request: Request, checkpoint: Checkpoint, config: Any) -> str:
@@ -131,17 +140,42 @@ def _wanted(request: Request, stack: str) -> Wanted:
 
 
 def _check_room(
-    request: Request, checkpoint: Checkpoint, config: Any, reading: Reading, wanted: Wanted
+    request: Request, checkpoint: Checkpoint, config: Any, reading: Reading, whole: Wanted | None
 ) -> None:
-    """Raise an AttnscopeError for what can be told before weights are loaded."""
+    """Raise an AttnscopeError for what can be told before weights are loaded.
+
+    Args:
+        request, checkpoint, config, reading: what is to be done.
+        whole: the heads whose whole maps are to be held, if they are.
+    """
     from attnscope.inputs.drawn import check_device, check_memory
     from attnscope.models.maps import bytes_of_maps
     from attnscope.models.stacks import check_numbers
 
     check_device(request.device)
     check_numbers(checkpoint.name, config, reading, request.layers or [], request.heads or [])
-    hint = "fewer of them: --layer 0-3 --head 0; or a shorter text"
-    check_memory(bytes_of_maps(config, reading, wanted), "cpu", hint)
+    if whole is not None:
+        hint = "fewer of them: --layer 0-3 --head 0; or a shorter text"
+        check_memory(bytes_of_maps(config, reading, whole), "cpu", hint)
+
+
+def _look(
+    request: Request,
+    checkpoint: Checkpoint,
+    model: Any,
+    reading: Reading,
+    wanted: Wanted,
+    stack: str,
+    pooled: Pooled | None,
+) -> Seen:
+    """Run the model and see what its heads look at: whole maps, or pooled ones."""
+    if pooled is not None:
+        from attnscope.models.long_text import look_in_blocks
+
+        return look_in_blocks(checkpoint, model, reading, wanted, pooled)
+    from attnscope.models.maps import look
+
+    return look(checkpoint, model, reading, wanted, keep=stack if request.steps else None)
 
 
 def _give_target(request: Request, checkpoint: Checkpoint, model: Any, reading: Reading) -> list[str]:
@@ -176,17 +210,38 @@ def _print_maps(request: Request, maps: AttentionMaps) -> None:
     one = maps.maps[0] if len(maps.maps) == 1 else None
     shown = None
     if request.show is not None and one is not None:
-        output.check_selection(
-            {"attention": (one.attention.shape, ("n_Q", "n_K"))}, "this map (--steps has more)"
-        )
-        shown = output.shown(one.attention, "float32", ("n_Q", "n_K"))
-    output.write({_name(maps, each): (each.attention, "float32") for each in maps.maps})
+        arrays = {"attention": one.attention} | _more_of(one)
+        axes = {name: ("n_K",) if name == "row" else ("n_Q", "n_K") for name in arrays}
+        where = "this map (--steps has more)" if maps.pooling is None else "this pooled map"
+        output.check_selection({name: (arrays[name].shape, axes[name]) for name in arrays}, where)
+        name, _ = output.selection
+        shown = output.shown(arrays[name], "float32", axes[name])
+    output.write(_tensors(maps))
     output.print_maps(maps, one, shown, query=request.query, top=request.top)
 
 
-def _name(maps: AttentionMaps, map: AttentionMap) -> str:
-    """What a map is called in a file."""
-    return "attention" if len(maps.maps) == 1 else f"layer{map.layer}.head{map.head}"
+def _tensors(maps: AttentionMaps) -> Tensors:
+    """The maps by their names in a file; of pooled maps, all that is known of them."""
+    tensors: Tensors = {}
+    one = len(maps.maps) == 1
+    for each in maps.maps:
+        name = f"layer{each.layer}.head{each.head}"
+        tensors["attention" if one else name] = (each.attention, "float32")
+        for kind, array in _more_of(each).items():
+            tensors[kind if one else f"{name}.{kind}"] = (array, "float32")
+    if maps.pooling is not None:
+        import numpy as np
+
+        for axis, cells in (("queries", maps.pooling.queries), ("keys", maps.pooling.keys)):
+            starts = [[cell.start, cell.stop] for cell in cells]
+            tensors[f"{axis}_of_cells"] = (np.array(starts), "int64")
+    return tensors
+
+
+def _more_of(map: AttentionMap) -> dict[str, Any]:
+    """What is known of a pooled map beside what it shows."""
+    arrays = {"mean": map.mean, "max": map.max, "row": map.row}
+    return {name: array for name, array in arrays.items() if array is not None}
 
 
 def _print_steps(request: Request, seen: Seen, maps: AttentionMaps) -> None:
@@ -220,16 +275,22 @@ def _draw(request: Request, seen: Seen, maps: AttentionMaps) -> None:
         tell(f"drew {request.plot}, {bytes_text(request.plot.stat().st_size)}")
     if request.page is not None:
         from attnscope.views.page.page import page_html
-        from attnscope.views.whole_file import whole_file
+        from attnscope.views.pooling import of_cells, row_of
+        from attnscope.whole_file import whole_file
 
         shown = maps.maps[0]
         of_others = [each for each in seen.stacks if each.stack != maps.stack]
         [own] = [each for each in seen.stacks if each.stack == maps.stack]
         stacks = [replace(own, checks=maps.checks, notices=maps.notices), *of_others]
+        query = None if request.query is None else row_of(maps, request.query)
         with progress(f"writing {request.page} …"), whole_file(request.page) as unfinished:
             title = f"{maps.model} · attention"
             html = page_html(
-                stacks, layer=shown.layer, head=shown.head, query=request.query, title=title
+                [of_cells(each) for each in stacks],
+                layer=shown.layer,
+                head=shown.head,
+                query=query,
+                title=title,
             )
             unfinished.write_text(html, encoding="utf-8")
         n = sum(len(each.maps) for each in stacks)

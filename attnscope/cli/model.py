@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
@@ -11,6 +12,13 @@ from attnscope.cli import options
 from attnscope.cli.options import OUTPUT, RUN, Format, Stack
 
 READS, SHOWN = "What it reads", "What is shown"
+
+
+class Pool(StrEnum):
+    """What a cell shows that several tokens share."""
+
+    MAX = "max"
+    MEAN = "mean"
 
 
 def model(
@@ -51,6 +59,12 @@ def model(
         str | None,
         typer.Option(
             "--text", help="A text to read: the attention in it is shown.", rich_help_panel=READS
+        ),
+    ] = None,
+    file: Annotated[
+        Path | None,
+        typer.Option(
+            "--file", metavar="FILE", help="A file to read as one text.", rich_help_panel=READS
         ),
     ] = None,
     pair: Annotated[
@@ -101,6 +115,15 @@ def model(
             metavar="K",
             min=1,
             help="List the K strongest keys of each query.",
+            rich_help_panel=SHOWN,
+        ),
+    ] = None,
+    pool: Annotated[
+        Pool | None,
+        typer.Option(
+            "--pool",
+            help="Pool maps to at most 256 × 256 cells, which show their largest weight or the mean.",
+            show_default="max, where whole maps take 256 MiB",
             rich_help_panel=SHOWN,
         ),
     ] = None,
@@ -159,6 +182,16 @@ def model(
             "--device", help="Where it runs: cpu, cuda, cuda:1, mps, xpu.", rich_help_panel=RUN
         ),
     ] = "cpu",
+    memory: Annotated[
+        str | None,
+        typer.Option(
+            "--memory",
+            metavar="SIZE",
+            help="How much a run may take beside the model's weights: 2G, 500M.",
+            show_default="80 % of what is free",
+            rich_help_panel=RUN,
+        ),
+    ] = None,
     show: Annotated[
         str | None,
         typer.Option(

@@ -223,7 +223,7 @@ class Output:
         from attnscope.views import maps as view
         from attnscope.views.strongest import strongest_columns
 
-        if query is not None and self.format is not Format.TABLE:
+        if query is not None and (self.format is not Format.TABLE or maps.pooling is not None):
             maps = view.of_query(maps, query)
             map = maps.maps[0]
         columns = strongest_columns(maps, map, top) if top and map else None

@@ -21,6 +21,7 @@ class Request:
     head: str | None
     stack: str | None
     text: str | None
+    file: Path | None
     pair: str | None
     target: str | None
     image: Path | None
@@ -28,6 +29,7 @@ class Request:
     truncate: bool
     query: int | None
     top: int | None
+    pool: str | None
     steps: bool
     circuits: bool
     verify: bool
@@ -35,6 +37,7 @@ class Request:
     page: Path | None
     dtype: str | None
     device: str
+    memory: str | None
     show: str | None
     stats: bool
     save: Path | None
@@ -45,7 +48,7 @@ class Request:
     @property
     def reads(self) -> bool:
         """Whether the model is given something to look at."""
-        return self.text is not None or self.image is not None
+        return any(given is not None for given in (self.text, self.file, self.image))
 
     @property
     def decodes(self) -> bool:
@@ -55,12 +58,12 @@ class Request:
     @property
     def layers(self) -> list[int] | None:
         """The layers that are asked for; None: all; the first, where none is named."""
-        return _numbers("--layer", self.layer or "0")
+        return numbers("--layer", self.layer or "0")
 
     @property
     def heads(self) -> list[int] | None:
         """The heads that are asked for; None: all."""
-        return _numbers("--head", self.head or "0")
+        return numbers("--head", self.head or "0")
 
     @property
     def one_layer(self) -> bool:
@@ -78,7 +81,11 @@ class Request:
         return Output(self.format, self.wide, self.show, self.save, self.force and self.save is not None)
 
     def check(self) -> None:
-        """Raise an OptionError for options that say nothing together."""
+        """Raise an OptionError for options that say nothing together, or nothing at all."""
+        from attnscope.models.plan import bytes_of
+
+        if self.memory is not None:
+            bytes_of(self.memory)
         conflicts = _of_reading(self) if self.reads else _of_weights(self)
         for given, message, hint in conflicts:
             if given:
@@ -95,10 +102,12 @@ def _of_weights(request: Request) -> Iterator[tuple[object, str, str | None]]:
         "--truncate": request.truncate,
         "--query": request.query is not None,
         "--top": request.top,
+        "--pool": request.pool,
         "--steps": request.steps,
         "--plot": request.plot,
         "--page": request.page,
         "--dtype": request.dtype,
+        "--memory": request.memory,
     }
     for option, given in about_attention.items():
         message = f"{option} is about attention in a text, and there is none."
@@ -117,13 +126,16 @@ def _of_reading(request: Request) -> Iterator[tuple[object, str, str | None]]:
     """The same for attention in a text or a picture."""
     message = "--circuits is about a head's weights, and --text about its attention."
     yield request.circuits, message, "one of the two"
-    message = "--text and --image are each something to look at: one at a time."
-    yield request.text is not None and request.image is not None, message, "--text or --image"
+    read = [name for name in ("text", "file", "image") if getattr(request, name) is not None]
+    message = f"--{' and --'.join(read)} are each something to look at: one at a time."
+    yield len(read) > 1, message, " or ".join(f"--{name}" for name in read)
     about_text = {
         "--pair": request.pair is not None,
         "--target": request.target is not None,
         "--generate": request.generate,
         "--truncate": request.truncate,
+        "--pool": request.pool,
+        "--memory": request.memory,
     }
     for option, given in about_text.items():
         yield (
@@ -135,6 +147,8 @@ def _of_reading(request: Request) -> Iterator[tuple[object, str, str | None]]:
     yield request.generate and request.target is not None, message, "one of the two"
     message = "--stats is for the steps of a layer."
     yield request.stats and not request.steps, message, "--steps --stats"
+    message = "--steps shows whole tensors, and --pool maps of few cells."
+    yield request.steps and request.pool, message, "one of the two"
     message = f"--steps are those of one layer, and --layer is {request.layer}."
     yield request.steps and not request.one_layer, message, "--steps --layer 0"
     about_a_head = {
@@ -167,7 +181,7 @@ def _named(request: Request) -> str:
     return f"--layer {request.layer or 0} --head {request.head or 0}"
 
 
-def _numbers(option: str, text: str) -> list[int] | None:
+def numbers(option: str, text: str) -> list[int] | None:
     """Numbers as `3`, `0,2` or `0-3`; None for `all`."""
     if text == "all":
         return None

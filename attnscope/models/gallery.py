@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from attnscope.errors import ModelError
-from attnscope.models.observe import Call
+from attnscope.models.observe import Call, Handed
 from attnscope.models.ranges import check_layer, check_range
 from attnscope.models.reading import Reading, patches
-from attnscope.models.stacks import STACKS, stack_of
+from attnscope.models.stacks import STACKS, layer_of, stack_of
 from attnscope.results import AttentionMap, AttentionMaps, Token
 
 if TYPE_CHECKING:
@@ -123,10 +122,10 @@ class Gallery:
 
     def see(self, call: Call) -> None:
         """Take what is wanted of one call of attention: computed from what was handed to it."""
-        layer = self._layer(call)
+        layer = self.layer(call)
         if layer is None:
             return
-        heads = self._announce(layer)
+        heads = self.announce(layer)
         for part in _parts(heads, layer.n_Q * layer.n_K):
             attention, difference, tolerance = weights_of(call, part)
             if not difference <= tolerance:
@@ -137,9 +136,9 @@ class Gallery:
 
     def take_call(self, call: Call) -> None:
         """Take what is wanted of the weights that a layer's own eager attention returned."""
-        layer = self._layer(call)
+        layer = self.layer(call)
         if layer is not None and layer.stack in self.stacks and call.weights is not None:
-            heads = self._announce(layer)
+            heads = self.announce(layer)
             self._add(layer, heads, call.weights[0, heads].float())
 
     def take(self, stack: str, number: int, n_layer: int, attention: torch.Tensor | None) -> None:
@@ -162,7 +161,7 @@ class Gallery:
             )
         n_batch, n_head, n_Q, n_K = attention.shape
         layer = Layer(stack, number, n_layer, n_batch, n_head, n_head, n_Q, n_K)
-        heads = self._announce(layer)
+        heads = self.announce(layer)
         self._add(layer, heads, attention[0, heads].float())
 
     def forget(self, stack: str) -> None:
@@ -176,29 +175,22 @@ class Gallery:
         stacks = [self.found[stack] for stack in STACKS if stack in self.found]
         return Seen(stacks, output, self.layers, self.n_layer, self.call)
 
-    def _layer(self, call: Call) -> Layer | None:
-        """The layer that calls; None if it has called before: then its calls cannot be told apart."""
-        stack = stack_of(call.path, self.model.config, cross=call.cross)
-        number, n_layer = self._place(stack, call.path)
+    def layer(self, handed: Handed) -> Layer | None:
+        """The layer that attends; None if it has done so before: its calls cannot be told apart."""
+        stack = stack_of(handed.path, self.model.config, cross=handed.cross)
+        number, n_layer = layer_of(self.model, handed.path, self._n_known(stack))
         if (stack, number) in self.layers:
             self.unexplained[stack] = f"layer {number} attends more than once"
             return None
-        n_batch, n_head, n_Q, _ = call.query.shape
-        _, n_kv_head, n_K, _ = call.key.shape
+        n_batch, n_head, n_Q, _ = handed.query.shape
+        _, n_kv_head, n_K, _ = handed.key.shape
         return Layer(stack, number, n_layer, n_batch, n_head, n_kv_head, n_Q, n_K)
 
-    def _place(self, stack: str, path: str) -> tuple[int, int]:
-        """The number of a module's layer, and how many there are."""
-        config = self.model.config
-        if getattr(config, "num_hidden_groups", None):  # ALBERT runs the same modules again and again
-            n_layer = config.num_hidden_layers * getattr(config, "inner_group_num", 1)
-            return sum(known == stack for known, _ in self.layers), n_layer
-        match = re.match(r"(?:(.*?)\.)?(\d+)(?:\.|$)", path)
-        if match is None:
-            return 0, 1
-        return int(match[2]), len(self.model.get_submodule(match[1] or ""))
+    def _n_known(self, stack: str) -> int:
+        """How many layers of a stack have called."""
+        return sum(known == stack for known, _ in self.layers)
 
-    def _announce(self, layer: Layer) -> list[int]:
+    def announce(self, layer: Layer) -> list[int]:
         """Note that a layer has attention; the heads of it that are wanted.
 
         Raises:

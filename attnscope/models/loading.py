@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from importlib.util import find_spec
 from typing import Any
 
 from attnscope.contracts import DTYPES
@@ -47,6 +48,7 @@ def load_model(
     device: str = "cpu",
     attention: str | None = None,
     writes: bool = False,
+    device_map: str | None = None,
 ) -> Any:
     """The whole model, ready to run: as the class that its checkpoint names, weights and all.
 
@@ -57,13 +59,19 @@ def load_model(
         device: where it is to run.
         attention: `eager` or `sdpa`; None: what the model takes by itself.
         writes: whether it has to generate text.
+        device_map: `auto` and the like: how accelerate divides it among devices; `device` is ignored.
 
     Raises:
-        OptionError: there is no such dtype.
+        OptionError: there is no such dtype, or accelerate is not installed.
         ModelError: transformers cannot load it, weights are missing, or it cannot generate.
     """
     if dtype is not None and dtype not in DTYPES:
         raise OptionError(f"there is no dtype {dtype}: a model runs in {', '.join(DTYPES)}.")
+    if device_map is not None and find_spec("accelerate") is None:
+        raise OptionError(
+            "models are divided among devices by accelerate, which is not installed.",
+            hint="pip install 'attnscope[accelerate]'",
+        )
     if checkpoint.folder is not None:
         weights.open_weights(checkpoint)  # tells in its own words what is damaged
     with told_as_the_models_fault(checkpoint):
@@ -81,9 +89,10 @@ def load_model(
             attn_implementation=attention,
             output_loading_info=True,
             ignore_mismatched_sizes=True,
+            **({} if device_map is None else {"device_map": device_map}),
         )
         _check_complete(model, info, checkpoint)
-        return model.to(device).eval()
+        return (model.to(device) if device_map is None else model).eval()
 
 
 def load_tokenizer(checkpoint: Checkpoint) -> Any:

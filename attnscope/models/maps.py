@@ -48,22 +48,32 @@ def look(
     with observing(model, gallery.see), told_as_the_models_fault(checkpoint):
         output = run(model, reading)
     seen = gallery.seen(main_output(output))
-    picture, decodes = reading.picture is not None, bool(reading.target)
-    runs = stacks_that_run(model.config, picture=picture, decodes=decodes)
-    for stack in [wanted.stack] if wanted.stack else runs:
-        if stack in gallery.unexplained:
-            handed = f"what {checkpoint.name} was seen to hand over"
-            reason = (
-                f"{handed} does not explain what its attention returns: {gallery.unexplained[stack]}"
-            )
-            seen.eager[stack] = reason
-        elif stack not in gallery.n_layer:
-            seen.eager[stack] = (
-                f"{checkpoint.name} does not call attention through transformers' registry"
-            )
+    seen.eager = why_eager(gallery, reading, wanted)
     if seen.eager:
         _take_eager(seen, eager_maps(checkpoint, model, reading, wanted, list(seen.eager)))
     return seen
+
+
+def why_eager(gallery: Gallery, reading: Reading, wanted: Wanted) -> dict[str, str]:
+    """Why a stack's maps have to come from the model's eager attention, of those whose have to.
+
+    Args:
+        gallery: what was seen in a run.
+        reading: what the model read.
+        wanted: the heads that are wanted.
+    """
+    name, config = gallery.name, gallery.model.config
+    runs = stacks_that_run(config, picture=reading.picture is not None, decodes=bool(reading.target))
+    reasons = {}
+    for stack in [wanted.stack] if wanted.stack else runs:
+        if stack in gallery.unexplained:
+            reasons[stack] = (
+                f"what {name} was seen to hand over does not explain what its attention returns:"
+                f" {gallery.unexplained[stack]}"
+            )
+        elif stack not in gallery.n_layer:
+            reasons[stack] = f"{name} does not call attention through transformers' registry"
+    return reasons
 
 
 def _take_eager(seen: Seen, eager: Seen) -> None:
@@ -112,7 +122,10 @@ def eager_maps(
         # All maps of all layers at once: there is no other way.
         with told_as_the_models_fault(checkpoint):
             output = run(eager, reading, output_attentions=True)
-        for stack, maps in _returned(output, gallery, set(stacks) - set(gallery.n_layer)):
+        picture = reading.picture is not None
+        for stack, maps in returned_maps(checkpoint.name, output, model.config, picture=picture):
+            if stack not in stacks or stack in gallery.n_layer:
+                continue
             for layer, attention in enumerate(maps):
                 gallery.take(stack, layer, len(maps), attention)
     lacking = sorted(set(stacks) - set(gallery.n_layer))
@@ -125,8 +138,15 @@ def eager_maps(
     return gallery.seen(main_output(output))
 
 
-def run(model: Any, reading: Reading, **options: Any) -> Any:
-    """Run a model, or the part of it that the reading is for, and return its output."""
+def run(model: Any, reading: Reading, *, logits: bool = True, **options: Any) -> Any:
+    """Run a model, or the part of it that the reading is for, and return its output.
+
+    Args:
+        model: as `load_model` returned it.
+        reading: what it reads.
+        logits: whether to compute them: of a long text, they are the largest tensor.
+        options: more for the model.
+    """
     import torch
 
     inputs = reading.inputs | options
@@ -137,6 +157,8 @@ def run(model: Any, reading: Reading, **options: Any) -> Any:
         call = model.get_text_features
     elif model.config.is_encoder_decoder and not reading.target:
         call = model.get_encoder()
+    elif not logits:
+        call = model.base_model
     with torch.no_grad():
         return call(**inputs, return_dict=True)
 
@@ -148,42 +170,55 @@ def main_output(output: Any) -> torch.Tensor:
 
 
 def bytes_of_maps(config: Any, reading: Reading, wanted: Wanted) -> int:
-    """What maps take as float32, as far as a configuration tells."""
-    n = len(reading.source)
+    """What whole maps take as float32, as far as a configuration tells."""
+    n = max(len(reading.source), len(reading.labels))
     if reading.picture:
         n = reading.picture.rows * reading.picture.columns
+    return 4 * n * n * number_of_maps(config, reading, wanted)
+
+
+def number_of_maps(config: Any, reading: Reading, wanted: Wanted) -> int:
+    """How many heads are wanted, as far as a configuration tells."""
     n_layer, n_head = counts(config, reading)
     if wanted.layers is not None:
         n_layer = 1 if wanted.layers == "first" else len(wanted.layers)
     if wanted.heads is not None:
         n_head = len(wanted.heads)
-    return 4 * n * n * (n_layer or 1) * (n_head or 1)
+    return (n_layer or 1) * (n_head or 1)
 
 
-def _returned(output: Any, gallery: Gallery, stacks: Collection[str]) -> Iterator[tuple[str, Any]]:
-    """The maps that a model returned, by stack: those of the stacks that are needed."""
-    config = gallery.model.config
+def returned_maps(name: str, output: Any, config: Any, *, picture: bool) -> Iterator[tuple[str, Any]]:
+    """The maps of all layers that a model returned, by stack: of each layer `n_batch n_head n_Q n_K`.
+
+    Args:
+        name: what the user called the model.
+        output: of a run with `output_attentions`.
+        config: the model's.
+        picture: whether it looked at one.
+
+    Raises:
+        ModelError: they are not all layers' maps of all tokens.
+    """
     names = {
         "encoder": "encoder_attentions",
         "decoder": "decoder_attentions",
         "cross": "cross_attentions",
     }
     if "encoder_attentions" not in output:
-        picture = gallery.reading.picture is not None
         names = {stacks_that_run(config, picture=picture, decodes=False)[0]: "attentions"}
-    for stack, name in names.items():
-        maps = output.get(name) if stack in stacks else None
+    for stack, key in names.items():
+        maps = output.get(key)
         if not maps:
             continue
         if hasattr(config, "attention_window") and stack in ("self", "encoder"):
             raise ModelError(
-                f"{gallery.name} ({config.model_type}) attends within a band around each token, and"
-                " returns weights by distance: they are no map of its tokens."
+                f"{name} ({config.model_type}) attends within a band around each token, and returns"
+                " weights by distance: they are no map of its tokens."
             )
         n_layer = getattr(config, "num_hidden_layers", len(maps))
         if stack == "self" and len(maps) != n_layer:
             raise ModelError(
-                f"{gallery.name} returns the maps of {len(maps)} of its {n_layer} layers, and does not"
-                " say which."
+                f"{name} returns the maps of {len(maps)} of its {n_layer} layers, and does not say"
+                " which."
             )
         yield stack, maps

@@ -13,31 +13,33 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     import torch
 
-    Attend = Callable[..., tuple[torch.Tensor, torch.Tensor | None]]
+    Returned = tuple[torch.Tensor, torch.Tensor | None]
 
 
 @dataclass(frozen=True)
-class Call:
-    """What one layer hands to its attention, and what it gets.
+class Handed:
+    """What one layer hands to its attention.
 
     Attributes:
         path: the module's name in the model.
         query: `n_batch n_head n_Q d_K`, with positions turned where they are rotary.
         key: `n_batch n_kv_head n_K d_K`.
         value: `n_batch n_kv_head n_K d_V`.
-        mask: added to the scores; broadcasts to `n_batch n_head n_Q n_K`. None: nothing is hidden.
+        mask: broadcasts to `n_batch n_head n_Q n_K`: True where a query may attend, or added to the
+            scores. None: it hides nothing.
+        causal: whether, without a mask, no query sees a key that comes after it; queries and keys begin
+            together.
         scale: what the dot products are multiplied with.
         softcap: what the scores are soft-capped at.
         position_bias: added to the scores; broadcasts to `n_batch n_head n_Q n_K`.
         sinks: a score for each head, `n_head`, beside the keys'.
         cross: whether the keys are of another sequence than the queries.
-        output: what the model's own attention returned, `n_batch n_Q n_head d_V`.
-        weights: the weights that it returned beside it, `n_batch n_head n_Q n_K`, if it is eager.
     """
 
     path: str
@@ -45,13 +47,12 @@ class Call:
     key: torch.Tensor
     value: torch.Tensor
     mask: torch.Tensor | None
+    causal: bool
     scale: float
     softcap: float | None
     position_bias: torch.Tensor | None
     sinks: torch.Tensor | None
     cross: bool
-    output: torch.Tensor
-    weights: torch.Tensor | None
 
     @property
     def n_head(self) -> int:
@@ -62,6 +63,32 @@ class Call:
     def n_kv_head(self) -> int:
         """How many heads keys and values have."""
         return self.key.shape[1]
+
+    def added_mask(self) -> torch.Tensor | None:
+        """The mask as eager attention adds it: the lowest number of its dtype where a key is hidden."""
+        import torch
+
+        mask, like = self.mask, self.query
+        if mask is None and self.causal:
+            n_Q, n_K = like.shape[-2], self.key.shape[-2]
+            mask = torch.ones(n_Q, n_K, dtype=torch.bool, device=like.device).tril()
+        if mask is None or mask.dtype != torch.bool:
+            return mask
+        lowest = torch.finfo(like.dtype).min
+        return torch.zeros(mask.shape, dtype=like.dtype, device=mask.device).masked_fill(~mask, lowest)
+
+
+@dataclass(frozen=True)
+class Call(Handed):
+    """What one layer hands to its attention, and what it gets.
+
+    Attributes:
+        output: what the model's own attention returned, `n_batch n_Q n_head d_V`.
+        weights: the weights that it returned beside it, `n_batch n_head n_Q n_K`, if it is eager.
+    """
+
+    output: torch.Tensor
+    weights: torch.Tensor | None
 
     def arguments(self, heads: list[int] | None = None) -> dict[str, Any]:
         """The arguments of `attnscope.attention.observed`.
@@ -87,7 +114,7 @@ class Call:
             "Q": self.query[:, own].to(dtype),
             "K": self.key[:, kv].to(dtype),
             "V": self.value[:, kv].to(dtype),
-            "mask": part(self.mask),
+            "mask": part(self.added_mask()),
             "position_bias": part(self.position_bias),
             "sinks": None if sinks is None else sinks[own],
             "scale": self.scale,
@@ -99,33 +126,86 @@ class Call:
 def observing(model: torch.nn.Module, see: Callable[[Call], None]) -> Iterator[None]:
     """Let somebody see every call of attention that a model makes through the registry.
 
-    The registry is the process's: one model is observed at a time.
-
     Args:
         model: as transformers loads it.
         see: called with each, in the order in which the model makes them. What it raises is raised.
+    """
+    failures: list[Exception] = []
+
+    def look(handed: Handed, own: Callable[[], Returned]) -> Returned:
+        returned = own()
+        with _kept(failures):
+            see(Call(**vars(handed), output=returned[0], weights=returned[1]))
+        return returned
+
+    with _raised_first(failures), _in_place_of_attention(model, look):
+        yield
+
+
+@contextmanager
+def attending(model: torch.nn.Module, attend: Callable[[Handed], torch.Tensor | None]) -> Iterator[None]:
+    """Let somebody compute the attention of a model, wherever it calls attention through the registry.
+
+    Args:
+        model: as transformers loads it.
+        attend: returns what the values are collected to, `n_batch n_Q n_head d_V`; or None, and the
+            model's own attention is called. What it raises is raised.
+    """
+    failures: list[Exception] = []
+
+    def replace(handed: Handed, own: Callable[[], Returned]) -> Returned:
+        with _kept(failures):
+            collected = attend(handed)
+        return own() if collected is None else (collected.to(handed.value.dtype), None)
+
+    with _raised_first(failures), _in_place_of_attention(model, replace):
+        yield
+
+
+@contextmanager
+def _kept(failures: list[Exception]) -> Iterator[None]:
+    """Note what is raised, and let it pass."""
+    try:
+        yield
+    except Exception as error:
+        failures.append(error)
+        raise
+
+
+@contextmanager
+def _raised_first(failures: list[Exception]) -> Iterator[None]:
+    """A failure of who looks is not the model's, whatever it was told as."""
+    try:
+        yield
+    except Exception:
+        if failures:
+            raise failures[0] from None
+        raise
+
+
+@contextmanager
+def _in_place_of_attention(
+    model: torch.nn.Module, call: Callable[[Handed, Callable[[], Returned]], Returned]
+) -> Iterator[None]:
+    """Put a function where a model's attention is: it gets what is handed to that, and that itself.
+
+    The registry is the process's: one model is observed at a time.
     """
     from transformers.integrations.sdpa_attention import sdpa_attention_forward
     from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
     paths = {id(module): path for path, module in model.named_modules()}
-    failures: list[Exception] = []
 
-    def watch(name: str) -> Attend:
+    def watch(name: str) -> Callable[..., Returned]:
         def attend(
             module: Any, query: Any, key: Any, value: Any, attention_mask: Any, **given: Any
-        ) -> Any:
-            own = sdpa_attention_forward if name == "sdpa" else _eager_of(module)
-            returned = own(module, query, key, value, attention_mask, **given)
-            if id(module) in paths:
-                path, fused = paths[id(module)], name == "sdpa"
-                try:
-                    handed = (query, key, value, attention_mask)
-                    see(_call(path, module, *handed, given, returned, fused=fused))
-                except Exception as error:
-                    failures.append(error)
-                    raise
-            return returned
+        ) -> Returned:
+            function = sdpa_attention_forward if name == "sdpa" else _eager_of(module)
+            tensors = (query, key, value, attention_mask)
+            own = partial(function, module, *tensors, **given)
+            if id(module) not in paths:
+                return own()
+            return call(_handed(paths[id(module)], module, *tensors, given, fused=name == "sdpa"), own)
 
         return attend
 
@@ -133,23 +213,19 @@ def observing(model: torch.nn.Module, see: Callable[[Call], None]) -> Iterator[N
         for name in ("sdpa", "eager"):
             ALL_ATTENTION_FUNCTIONS[name] = watch(name)
         yield
-    except Exception:
-        if failures:  # a failure of who looks is not the model's, whatever it was told as
-            raise failures[0] from None
-        raise
     finally:
         for name in ("sdpa", "eager"):
             del ALL_ATTENTION_FUNCTIONS[name]
 
 
-def _eager_of(module: torch.nn.Module) -> Attend:
+def _eager_of(module: torch.nn.Module) -> Callable[..., Returned]:
     """The eager attention of the file that a module is written in."""
     file = vars(sys.modules[type(module).__module__])
     names = [name for name in file if name.endswith("eager_attention_forward")]
     return file[min(names, key=len)]
 
 
-def _call(
+def _handed(
     path: str,
     module: Any,
     query: torch.Tensor,
@@ -157,50 +233,26 @@ def _call(
     value: torch.Tensor,
     mask: torch.Tensor | None,
     given: dict[str, Any],
-    returned: tuple[torch.Tensor, torch.Tensor | None],
     *,
     fused: bool,
-) -> Call:
+) -> Handed:
     """Put together what was handed over in the words of transformers."""
     scale = given.get("scaling")
-    if scale is None:
-        scale = query.shape[-1] ** -0.5
     causal = given.get("is_causal")
     causal = getattr(module, "is_causal", True) if causal is None else causal
-    n_Q, n_K = query.shape[-2], key.shape[-2]
-    if fused and mask is None and causal and n_Q > 1:
-        mask = _causal(n_Q, n_K, query.device)
-    return Call(
+    return Handed(
         path=path,
         query=query,
         key=key,
         value=value,
-        mask=_additive(mask, query.dtype),
-        scale=scale,
+        mask=mask,
+        causal=bool(fused and mask is None and causal and query.shape[-2] > 1),
+        scale=query.shape[-1] ** -0.5 if scale is None else scale,
         softcap=given.get("softcap"),
         position_bias=given.get("position_bias"),
         sinks=given.get("s_aux", given.get("sinks")),
         cross=is_cross(path, module),
-        output=returned[0],
-        weights=returned[1],
     )
-
-
-def _causal(n_Q: int, n_K: int, device: torch.device) -> torch.Tensor:
-    """What `is_causal` means to the fused attention: queries and keys begin together."""
-    import torch
-
-    return torch.ones(n_Q, n_K, dtype=torch.bool, device=device).tril()
-
-
-def _additive(mask: torch.Tensor | None, dtype: torch.dtype) -> torch.Tensor | None:
-    """A mask as eager attention adds it: the lowest number of its dtype where a key is hidden."""
-    import torch
-
-    if mask is None or mask.dtype != torch.bool:
-        return mask
-    lowest = torch.finfo(dtype).min
-    return torch.zeros(mask.shape, dtype=dtype, device=mask.device).masked_fill(~mask, lowest)
 
 
 def is_cross(path: str, module: Any) -> bool:

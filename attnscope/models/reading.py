@@ -64,6 +64,7 @@ def read_text(
     config: Any,
     text: str,
     *,
+    named: str = "--text",
     pair: str | None = None,
     target: str | None = None,
     truncate: bool = False,
@@ -74,6 +75,7 @@ def read_text(
         checkpoint: the model whose tokenizer is used.
         config: the model's.
         text: what the model, or its encoder, reads.
+        named: what it is called in errors.
         pair: the second text of a pair.
         target: what a decoder beside an encoder reads.
         truncate: whether a text that is too long is cut rather than refused.
@@ -82,7 +84,7 @@ def read_text(
         OptionError: a text is empty or too long.
         ModelError: the model has no tokenizer.
     """
-    for option, given in (("--text", text), ("--pair", pair), ("--target", target)):
+    for option, given in ((named, text), ("--pair", pair), ("--target", target)):
         if given is None:
             continue
         if not given.strip():
@@ -91,15 +93,16 @@ def read_text(
             raise OptionError(f"{option} holds bytes that are no UTF-8.", hint=f'{option} "$(iconv …)"')
     tokenizer = load_tokenizer(checkpoint)
     texts = (text,) if pair is None else (text, pair)
-    encoding, notices = _encode(tokenizer, texts, room(config), truncate)
+    both = named if pair is None else f"{named} with --pair"
+    encoding, notices = _encode(tokenizer, texts, both, room(config), truncate)
     names = [name for name in tokenizer.model_input_names if name in encoding]
     inputs = {name: _batch(encoding[name]) for name in names}
     reading = Reading(inputs, tokenizer=tokenizer, notices=notices)
     reading.source = _tokens_of_encoding(tokenizer, encoding, text)
     if all(encoding["special_tokens_mask"]):
-        raise OptionError(f"--text has no tokens in {checkpoint.name}.", hint="another text")
+        raise OptionError(f"{named} has no tokens in {checkpoint.name}.", hint="another text")
     if target is not None:
-        of_target, notices = _encode(tokenizer, (target,), room(config), truncate, target=True)
+        of_target, notices = _encode(tokenizer, (target,), "--target", room(config), truncate)
         reading.labels = of_target["input_ids"]
         reading.notices += notices
     return reading
@@ -144,11 +147,15 @@ def tokens_of(tokenizer: Any, ids: list[int], **said: Any) -> list[Token]:
         said: what is true of all of them, such as `generated=True`.
     """
     special = set(tokenizer.all_special_ids) - {tokenizer.unk_token_id, tokenizer.mask_token_id}
-    raw = tokenizer.convert_ids_to_tokens(ids)
-    return [
-        Token(_text(tokenizer, number, piece, number in special), special=number in special, **said)
-        for number, piece in zip(ids, raw, strict=True)
-    ]
+    known = list(dict.fromkeys(ids))  # of a long text, far fewer than it has tokens
+    raw = tokenizer.convert_ids_to_tokens(known)
+    tokens = {
+        number: Token(
+            _text(tokenizer, number, piece, number in special), special=number in special, **said
+        )
+        for number, piece in zip(known, raw, strict=True)
+    }
+    return [tokens[number] for number in ids]
 
 
 def read_image(checkpoint: Checkpoint, config: Any, path: Path) -> Reading:
@@ -223,15 +230,21 @@ def patches(picture: Picture, n: int, most_added: int) -> list[Token]:
 
 
 def _encode(
-    tokenizer: Any, texts: tuple[str, ...], limit: int | None, truncate: bool, target: bool = False
+    tokenizer: Any, texts: tuple[str, ...], option: str, limit: int | None, truncate: bool
 ) -> tuple[Any, list[str]]:
-    """The tokens of a text or a pair, no more than the model takes; and whether some were cut off."""
-    given = (
-        {"text_target": texts[0]} if target else dict(zip(("text", "text_pair"), texts, strict=False))
-    )
+    """The tokens of a text or a pair, no more than the model takes; and whether some were cut off.
+
+    Args:
+        tokenizer: the model's.
+        texts: one or two.
+        option: what they are called; a `--target` is cut as the decoder reads it.
+        limit: how many tokens the model takes.
+        truncate: whether they may be cut to that.
+    """
+    names = ("text_target",) if option == "--target" else ("text", "text_pair")
+    given = dict(zip(names, texts, strict=False))
     encoding = tokenizer(**given, return_special_tokens_mask=True)
     n = len(encoding["input_ids"])
-    option = "--target" if target else "--text" if len(texts) == 1 else "--text with --pair"
     if limit is None or n <= limit:
         return encoding, []
     if not truncate:

@@ -38,6 +38,23 @@ def stack_of(path: str, config: Any, *, cross: bool) -> str:
     return "self"
 
 
+def layer_of(model: Any, path: str, n_known: int) -> tuple[int, int]:
+    """The number of the layer that a module attends for, and how many there are.
+
+    Args:
+        model: whose module it is.
+        path: the module's name in the model.
+        n_known: how many layers of its stack have attended before it.
+    """
+    config = model.config
+    if getattr(config, "num_hidden_groups", None):  # ALBERT runs the same modules again and again
+        return n_known, config.num_hidden_layers * getattr(config, "inner_group_num", 1)
+    match = re.match(r"(?:(.*?)\.)?(\d+)(?:\.|$)", path)
+    if match is None:
+        return 0, 1
+    return int(match[2]), len(model.get_submodule(match[1] or ""))
+
+
 def check_numbers(
     model: str, config: Any, reading: Reading, layers: Collection[int], heads: Collection[int]
 ) -> None:

@@ -23,15 +23,22 @@ def give_target(checkpoint: Checkpoint, model: Any, reading: Reading) -> None:
     """
     import torch
 
-    labels = torch.tensor([reading.labels], device=model.device)
     with told_as_the_models_fault(checkpoint):
-        if hasattr(model, "prepare_decoder_input_ids_from_labels"):
-            shifted = model.prepare_decoder_input_ids_from_labels(labels=labels)
-        else:
-            start = torch.full_like(labels[:, :1], model.config.decoder_start_token_id)
-            shifted = torch.cat([start, labels[:, :-1]], dim=1)
-    reading.inputs["decoder_input_ids"] = shifted
-    reading.target = tokens_of(reading.tokenizer, shifted[0].tolist())
+        read = shifted(model, reading.labels)
+    reading.inputs["decoder_input_ids"] = torch.tensor([read], device=model.device)
+    reading.target = tokens_of(reading.tokenizer, read)
+
+
+def shifted(model: Any, labels: list[int]) -> list[int]:
+    """What a decoder reads to write these labels: moved to the right, behind the token that starts."""
+    import torch
+
+    if not labels:
+        return [model.config.decoder_start_token_id]
+    if hasattr(model, "prepare_decoder_input_ids_from_labels"):
+        given = torch.tensor([labels], device=model.device)
+        return model.prepare_decoder_input_ids_from_labels(labels=given)[0].tolist()
+    return [model.config.decoder_start_token_id, *labels[:-1]]
 
 
 def write_on(checkpoint: Checkpoint, model: Any, reading: Reading, n: int) -> str:

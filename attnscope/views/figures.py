@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from attnscope.results import AttentionMap, AttentionMaps, Picture, Token
 from attnscope.views.heading import named
 from attnscope.views.patches import asked_text, first_query, on_patches, weights_of
-from attnscope.views.pooling import borders, chunks, pooled
+from attnscope.views.pooling import borders, chunks, first_tokens, pooling_text, positions, smaller
 from attnscope.views.tokens import label
 
 if TYPE_CHECKING:
@@ -27,6 +27,7 @@ PANEL, LARGEST_GRID = (
     1.4,
     14.0,
 )  # inches: of a map in a grid, and of all side by side, or below each other
+LARGEST = 1000  # cells along an axis of a map that stands alone: fewer than pixels, so that all are seen
 SPOTS = 128  # of a map in a grid, at most, along each axis
 GAP = 0.08  # between two maps of a grid, in widths of a map
 PICTURE = 5.0  # inches of one picture
@@ -38,23 +39,23 @@ GREY, THIN = "0.45", 0.6
 
 def draw_map(figure: Figure, maps: AttentionMaps, map: AttentionMap) -> None:
     """One map, with the tokens at both sides and the scale at the right."""
-    n_Q, n_K = map.attention.shape
-    width, height = min(LONGEST, CELL * n_K), min(LONGEST, CELL * n_Q)
+    rows, columns = map.attention.shape
+    width, height = min(LONGEST, CELL * columns), min(LONGEST, CELL * rows)
     axes = _axes(figure, width, height)
-    top = _top([map.attention])
-    axes.imshow(map.attention, COLOURS, vmin=0, vmax=top, aspect="auto")
-    _label_axis(axes, maps.key_tokens, width / n_K, "x")
-    _label_axis(axes, maps.query_tokens, height / n_Q, "y")
+    shown, extent = _spots(maps, map)
+    top = _top([shown])
+    axes.imshow(shown, COLOURS, vmin=0, vmax=top, extent=extent, aspect="auto", interpolation="nearest")
+    axes.set(xlim=(-0.5, columns - 0.5), ylim=(rows - 0.5, -0.5))
+    (queries, keys), places = first_tokens(maps), positions(maps)
+    _label_axis(axes, keys, places[1], width / columns, "x")
+    _label_axis(axes, queries, places[0], height / rows, "y")
     axes.set_xlabel("keys")
     axes.set_ylabel("queries")
-    axes.set_title(
-        f"{named(maps.model, maps.stack)} · layer {map.layer} · head {map.head}",
-        parse_math=False,
-        pad=10,
-    )
-    for position in borders(maps.key_tokens):
+    title = f"{named(maps.model, maps.stack)} · layer {map.layer} · head {map.head}"
+    axes.set_title(title + _pooled_text(maps), parse_math=False, pad=10)
+    for position in borders(keys):
         axes.axvline(position - 0.5, color=GREY, linewidth=THIN)
-    for position in borders(maps.query_tokens):
+    for position in borders(queries):
         axes.axhline(position - 0.5, color=GREY, linewidth=THIN)
     _add_scale(figure, axes, COLOURS, top, height)
 
@@ -62,14 +63,11 @@ def draw_map(figure: Figure, maps: AttentionMaps, map: AttentionMap) -> None:
 def draw_grid(figure: Figure, maps: AttentionMaps) -> None:
     """A map for each head, heads side by side and layers below each other, on one scale."""
     n_Q, n_K = len(maps.query_tokens), len(maps.key_tokens)
-    rows, columns = chunks(n_Q, SPOTS), chunks(n_K, SPOTS)
-    panels = {(map.layer, map.head): pooled(map.attention, rows, columns) for map in maps.maps}
+    rows, columns = (chunks(size, SPOTS) for size in maps.maps[0].attention.shape)
+    panels = {(map.layer, map.head): smaller(maps, map.attention, rows, columns) for map in maps.maps}
     axes, height = _panels(figure, panels, min(2.0, max(0.25, n_Q / n_K)), PANEL)
-    axes.set_title(
-        f"{named(maps.model, maps.stack)} · {n_Q} queries downwards, {n_K} keys across",
-        parse_math=False,
-        pad=10,
-    )
+    title = f"{named(maps.model, maps.stack)} · {n_Q} queries downwards, {n_K} keys across"
+    axes.set_title(title + _pooled_text(maps), parse_math=False, pad=10)
     _add_scale(figure, axes, COLOURS, _top(panels.values()), height)
 
 
@@ -191,18 +189,36 @@ def _add_scale(figure: Figure, axes: Axes, colours: Any, top: float, height: flo
     scale.tick_params(length=2, width=THIN)
 
 
-def _label_axis(axes: Axes, tokens: Sequence[Token], cell: float, side: Literal["x", "y"]) -> None:
+def _spots(
+    maps: AttentionMaps, map: AttentionMap
+) -> tuple[np.ndarray, tuple[float, float, float, float]]:
+    """A map of no more cells than a figure has room for; and its edges, counted in cells."""
+    rows, columns = (chunks(size, LARGEST) for size in map.attention.shape)
+    right, bottom = (len(axis) * len(axis[0]) - 0.5 for axis in (columns, rows))
+    return smaller(maps, map.attention, rows, columns), (-0.5, right, bottom, -0.5)
+
+
+def _pooled_text(maps: AttentionMaps) -> str:
+    """How maps are pooled that came so, below a title."""
+    return "" if maps.pooling is None else f"\n{pooling_text(maps)}"
+
+
+def _label_axis(
+    axes: Axes, tokens: Sequence[Token], places: list[range], cell: float, side: Literal["x", "y"]
+) -> None:
     """Tokens beside their cells; where there are too many, every few, with their positions.
 
     Args:
         axes: of the map.
-        tokens: along this axis.
-        cell: the size of a token's cell in inches.
+        tokens: the first of each cell along this axis.
+        places: the positions of all of them.
+        cell: the size of a cell in inches.
         side: `x`, where tokens stand above the map and are read downwards; or `y`.
     """
     every = max(1, ceil(BETWEEN_LABELS / cell))
     shown = range(0, len(tokens), every)
-    texts = [_text(tokens[i]) if every == 1 else f"{i}  {_text(tokens[i])}" for i in shown]
+    alone = every == 1 and max(map(len, places)) == 1
+    texts = [_text(tokens[i]) if alone else f"{places[i].start}  {_text(tokens[i])}" for i in shown]
     axis = axes.xaxis if side == "x" else axes.yaxis
     axis.set_ticks(list(shown), labels=texts, parse_math=False)
     if side == "x":

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
 from enum import Enum
 from math import isnan
 from typing import TYPE_CHECKING
@@ -12,11 +12,11 @@ from rich.cells import cell_len
 from rich.console import Console
 from rich.text import Text
 
-from attnscope.results import AttentionMap, AttentionMaps, Token
+from attnscope.results import AttentionMap, AttentionMaps
 from attnscope.views import axes
 from attnscope.views.colours import NOT_A_NUMBER, Scale
 from attnscope.views.patches import print_patches
-from attnscope.views.pooling import borders, groups, pooled
+from attnscope.views.pooling import SHOWN, borders, first_tokens, groups, positions, smaller, span
 from attnscope.views.row import print_row
 from attnscope.views.table import print_line
 
@@ -30,6 +30,7 @@ TALLEST = 10  # letters of a key written downwards
 LONGEST = 24  # cells of a query's token
 EVERY = 5  # columns from one position to the next, where keys are not written across
 SMALLEST = 0.005  # weights below it are 0 %
+HIDDEN = "; what a query cannot see is 0, and counts"
 
 
 def print_heatmap(
@@ -69,13 +70,15 @@ class Column:
     """A column of a map.
 
     Attributes:
-        keys: the positions of the keys that share it.
+        columns: of the map, those that share it.
+        keys: the positions of their keys.
         text: the first of them, as it is written.
         style: of that text.
         width: in cells of the terminal.
         divided: whether another text begins with it, so that a line stands before it.
     """
 
+    columns: range
     keys: range
     text: str
     style: str
@@ -176,12 +179,14 @@ def _print_map(maps: AttentionMaps, attention: np.ndarray, console: Console) -> 
     scale = Scale.of(console, attention)
     terminal = console.is_terminal
     room = console.width if terminal else max(console.width, PIPED)
-    rows = groups(maps.query_tokens, MOST_ROWS if terminal else len(maps.query_tokens))
+    queries, _ = first_tokens(maps)
+    rows = groups(queries, MOST_ROWS if terminal else len(queries))
     labels = _labels(maps, rows, min(LONGEST, room // 4), scale)
     indent = 1 + max(label.cell_len for label in labels)
-    layout = _layout(maps.key_tokens, room, indent, scale)
-    cells = pooled(attention, rows, [column.keys for column in layout.columns])
-    starts = borders(maps.query_tokens)
+    layout = _layout(maps, room, indent, scale)
+    cells = smaller(maps, attention, rows, [column.columns for column in layout.columns])
+    layout = replace(layout, scale=Scale.of(console, cells))
+    starts = borders(queries)
     lines = list(layout.head())
     for row, label, weights in zip(rows, labels, cells.tolist(), strict=True):
         if row.start in starts:
@@ -193,40 +198,42 @@ def _print_map(maps: AttentionMaps, attention: np.ndarray, console: Console) -> 
         console.print(line, soft_wrap=True)
     print_line(console, Text())
     if scale.ramp or not layout.numbers:
-        print_line(console, scale.legend(console.width))
+        print_line(console, layout.scale.legend(console.width))
     for sentence in _sentences(maps, rows, layout):
         print_line(console, sentence)
 
 
 def _labels(maps: AttentionMaps, rows: list[range], width: int, scale: Scale) -> list[Text]:
     """What stands before each row: its queries' positions, and as many tokens as fit into `width`."""
-    tokens, first = maps.query_tokens, maps.first_query
-    numbers = [axes.range_text(range(row.start + first, row.stop + first), scale) for row in rows]
-    texts = [axes.group_text([tokens[i] for i in row], scale) for row in rows]
+    spans = [span(positions(maps)[0], row) for row in rows]
+    numbers = [axes.range_text(each, scale) for each in spans]
+    own = [maps.query_tokens[each.start - maps.first_query :][: min(len(each), width)] for each in spans]
+    texts = [axes.group_text(tokens, scale) for tokens in own]
     number_width = max(map(cell_len, numbers))
     text_width = min(width, max(map(cell_len, texts)))
     labels = []
-    for row, number, text in zip(rows, numbers, texts, strict=True):
-        style = axes.token_style(tokens[row.start])
+    for tokens, number, text in zip(own, numbers, texts, strict=True):
+        style = axes.token_style(tokens[0])
         label = Text(" " * (number_width - cell_len(number))).append(number, axes.QUERY).append(" ")
         labels.append(label + axes.left(text, text_width, scale, style))
     return labels
 
 
-def _layout(tokens: Sequence[Token], room: int, indent: int, scale: Scale) -> Layout:
+def _layout(maps: AttentionMaps, room: int, indent: int, scale: Scale) -> Layout:
     """The layout that says most in the room there is.
 
     Args:
-        tokens: the keys.
+        maps: whose keys stand above it.
         room: columns of the terminal.
         indent: how many of them stand before the map.
         scale: what weights look like.
     """
+    (_, tokens), (_, places) = first_tokens(maps), positions(maps)
     starts = borders(tokens)
     room -= indent + len(starts)
     texts = [axes.token_text(token, scale) for token in tokens]
     digits = max(1, len(_percent(scale.top, scale)))
-    positions = groups(tokens, len(tokens))
+    shared = groups(tokens, len(tokens))
     across = _widths([cell_len(text) for text in texts], digits, room)
     if across is not None:
         widths, keys, numbers = across, Keys.ACROSS, True
@@ -235,14 +242,19 @@ def _layout(tokens: Sequence[Token], room: int, indent: int, scale: Scale) -> La
     elif len(tokens) * 2 <= room:
         widths, keys, numbers = [2] * len(tokens), Keys.DOWN, False
     else:
-        positions = groups(tokens, max(1, room))
-        width = max(1, min(2, room // len(positions)))
-        widths, keys, numbers = [width] * len(positions), Keys.COUNTED, False
+        shared = groups(tokens, max(1, room))
+        width = max(1, min(2, room // len(shared)))
+        widths, keys, numbers = [width] * len(shared), Keys.COUNTED, False
     columns = [
         Column(
-            each, texts[each.start], axes.token_style(tokens[each.start]), width, each.start in starts
+            each,
+            span(places, each),
+            texts[each.start],
+            axes.token_style(tokens[each.start]),
+            width,
+            each.start in starts,
         )
-        for each, width in zip(positions, widths, strict=True)
+        for each, width in zip(shared, widths, strict=True)
     ]
     return Layout(scale, indent, columns, keys, numbers)
 
@@ -281,13 +293,15 @@ def _sentences(maps: AttentionMaps, rows: list[range], layout: Layout) -> Iterat
     if layout.numbers:
         said.append(f"; weights in %, {marks.small} below 0.5, blank 0")
     yield said
-    columns = [column.keys for column in layout.columns]
     n_Q, n_K = len(maps.query_tokens), len(maps.key_tokens)
-    if (len(rows), len(columns)) != (n_Q, n_K):
+    if (len(rows), len(layout.columns)) != (n_Q, n_K):
+        kind = "max" if maps.pooling is None else maps.pooling.shown
+        high = max(len(span(positions(maps)[0], row)) for row in rows)
+        wide = max(len(column.keys) for column in layout.columns)
         yield Text(
             f"{_size(n_Q, n_K, layout.scale)} weights pooled to"
-            f" {_size(len(rows), len(columns), layout.scale)} cells: each shows the largest of"
-            f" {_size(max(map(len, rows)), max(map(len, columns)), layout.scale)}"
+            f" {_size(len(rows), len(layout.columns), layout.scale)} cells: each shows {SHOWN[kind]} of"
+            f" {_size(high, wide, layout.scale)}" + (HIDDEN if kind == "mean" else "")
         )
     elif layout.keys is Keys.COUNTED and maps.key_tokens != maps.query_tokens:
         yield axes.listed(maps.key_tokens, layout.scale)

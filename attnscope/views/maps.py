@@ -12,11 +12,12 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
-from attnscope.results import AttentionMap, AttentionMaps
+from attnscope.results import AttentionMap, AttentionMaps, Pooling
 from attnscope.views.columns import Column, check_columns
 from attnscope.views.heading import named
 from attnscope.views.heatmap import print_heatmap
 from attnscope.views.overview import print_overview
+from attnscope.views.pooling import first_tokens, of_cells, pooling_text, positions
 from attnscope.views.records import markdown, markdown_table, plain
 from attnscope.views.strongest import strongest
 from attnscope.views.table import print_columns, print_heading, print_line
@@ -48,6 +49,8 @@ def maps_heading(maps: AttentionMaps, map: AttentionMap | None = None) -> list[s
     ]
     if maps.picture:
         lines[-1] += f" · patches {maps.picture.rows} × {maps.picture.columns}"
+    if maps.pooling:
+        lines[-1] += f" · {pooling_text(maps)}"
     return lines
 
 
@@ -68,27 +71,40 @@ def maps_record(maps: AttentionMaps) -> dict[str, Any]:
             maps.first_query + i for i, token in enumerate(maps.query_tokens) if token.generated
         ],
         "patches": maps.picture and [maps.picture.rows, maps.picture.columns],
+        "pooling": maps.pooling and _pooling_record(maps.pooling),
     }
-    of_maps = [
-        {
-            "layer": each.layer,
-            "head": each.head,
-            "kv_head": each.kv_head,
-            "attention": _rows(each.attention),
-        }
-        for each in maps.maps
-    ]
+    of_maps = [_map_record(each) for each in maps.maps]
     end = {"checks": plain(maps.checks), "notices": maps.notices}
     if len(of_maps) == 1:
         return {"schema": "attnscope.map/1"} | of_maps[0] | about | end
     return {"schema": "attnscope.maps/1"} | about | {"maps": of_maps} | end
 
 
+def _map_record(each: AttentionMap) -> dict[str, Any]:
+    record = {"layer": each.layer, "head": each.head, "kv_head": each.kv_head}
+    pooled = {"mean": each.mean, "max": each.max}
+    weights = {"attention": each.attention} | {k: v for k, v in pooled.items() if v is not None}
+    return record | {name: _rows(array) for name, array in weights.items()}
+
+
+def _pooling_record(pooling: Pooling) -> dict[str, Any]:
+    """What is shown, and of each row and column of cells how many tokens share it."""
+    return {
+        "shown": pooling.shown,
+        "queries": [len(cell) for cell in pooling.queries],
+        "keys": [len(cell) for cell in pooling.keys],
+    }
+
+
 def of_query(maps: AttentionMaps, query: int) -> AttentionMaps:
-    """The same maps, of one query alone, by its position."""
+    """The same maps, of one query alone, by its position; of pooled maps, the one that was kept."""
     row = query - maps.first_query
-    own = [replace(each, attention=each.attention[[row]]) for each in maps.maps]
-    return replace(maps, query_tokens=[maps.query_tokens[row]], first_query=query, maps=own)
+    tokens = [maps.query_tokens[row]]
+    if maps.pooling is None:
+        own = [replace(each, attention=each.attention[[row]]) for each in maps.maps]
+    else:
+        own = [AttentionMap(each.layer, each.head, each.kv_head, each.row[None]) for each in maps.maps]
+    return replace(maps, query_tokens=tokens, first_query=query, maps=own, pooling=None)
 
 
 def print_maps(
@@ -110,7 +126,8 @@ def print_maps(
         query: only this query's row.
         wide: all columns.
     """
-    print_heading(maps_heading(maps, map), console)
+    whole = replace(maps, pooling=None) if columns else maps  # the columns are of single queries
+    print_heading(maps_heading(whole, map), console)
     if columns:
         print_columns(columns, console, wide)
     else:
@@ -127,10 +144,16 @@ def print_maps(
 
 def strongest_record(maps: AttentionMaps, map: AttentionMap, k: int) -> list[list[dict[str, Any]]]:
     """For each query its k strongest keys, the strongest first."""
-    rows = _rows(map.attention)
+    import numpy as np
+
+    ranked = [keys for _, keys in strongest(maps, map, k)]
+    weights = _rows(np.array([[weight for _, weight in keys] for keys in ranked]))
     return [
-        [{"key": key, "token": maps.key_tokens[key].text, "attention": row[key]} for key, _ in keys]
-        for row, (_, keys) in zip(rows, strongest(maps, map, k), strict=True)
+        [
+            {"key": key, "token": maps.key_tokens[key].text, "attention": weight}
+            for (key, _), weight in zip(keys, own, strict=True)
+        ]
+        for keys, own in zip(ranked, weights, strict=True)
     ]
 
 
@@ -157,13 +180,38 @@ def maps_text(maps: AttentionMaps, map: AttentionMap | None, columns: list[Colum
 
 
 def weights_csv(maps: AttentionMaps) -> Iterator[str]:
-    """Lines of CSV, one for each head, query and key: made map by map, because there may be many."""
+    """Lines of CSV, one for each head, query and key: made map by map, because there may be many.
+
+    Of pooled maps there is a line for each cell, with the first query, the first key, and how many of
+    each it has.
+    """
+    if maps.pooling is not None:
+        yield from _cells_csv(maps)
+        return
     yield "layer,head,query,query_token,key,key_token,attention"
     queries, keys = (_csv(token.text for token in axis) for axis in (maps.query_tokens, maps.key_tokens))
     for each in maps.maps:
         for q, row in enumerate(_rows(each.attention)):
             start = f"{each.layer},{each.head},{maps.first_query + q},{queries[q]},"
             yield "\n".join(f"{start}{k},{keys[k]},{weight}" for k, weight in enumerate(row))
+
+
+def _cells_csv(maps: AttentionMaps) -> Iterator[str]:
+    """The same of pooled maps."""
+    yield "layer,head,query,query_token,queries,key,key_token,keys,attention,mean,max"
+    starts = [
+        [f"{cell.start},{text},{len(cell)}" for cell, text in zip(cells, _csv(texts), strict=True)]
+        for cells, texts in zip(
+            positions(maps),
+            ((token.text for token in axis) for axis in first_tokens(maps)),
+            strict=True,
+        )
+    ]
+    for each in maps.maps:
+        arrays = (_rows(array) for array in (each.attention, each.mean, each.max))
+        for query, *rows in zip(starts[0], *arrays, strict=True):
+            for key, *numbers in zip(starts[1], *rows, strict=True):
+                yield ",".join([f"{each.layer},{each.head},{query},{key}", *map(str, numbers)])
 
 
 def _csv(texts: Iterable[str]) -> list[str]:
@@ -178,6 +226,7 @@ def _csv(texts: Iterable[str]) -> list[str]:
 
 def matrix_columns(maps: AttentionMaps, map: AttentionMap) -> list[Column]:
     """A row for each query, a column for each key: what Markdown holds."""
+    maps = of_cells(maps)
     queries = Column("", "query", [[(label(token.text), "")] for token in maps.query_tokens], [])
     columns = [queries]
     for k, token in enumerate(maps.key_tokens):
@@ -202,6 +251,6 @@ def _compact(key: str, value: Any) -> str:
     def text(each: Any) -> str:
         return json.dumps(each, allow_nan=False, ensure_ascii=False)
 
-    if key in ("attention", "maps"):
+    if key in ("attention", "mean", "max", "maps"):
         return "[\n    " + ",\n    ".join(text(each) for each in value) + "\n  ]"
     return text(value)

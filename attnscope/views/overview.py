@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 from rich.text import Text
 
-from attnscope.results import AttentionMaps
+from attnscope.results import AttentionMap, AttentionMaps
 from attnscope.views.colours import Scale, pixel_lines
 from attnscope.views.columns import AXIS_STYLES
-from attnscope.views.pooling import chunks, pooled
+from attnscope.views.pooling import SHOWN, chunks, positions, smaller, span
 from attnscope.views.table import print_line
 
 if TYPE_CHECKING:
@@ -38,22 +38,21 @@ def print_overview(maps: AttentionMaps, console: Console) -> None:
     """
     import numpy as np
 
-    scale = Scale.of(
-        console, np.array([np.nan_to_num(each.attention).max(initial=0) for each in maps.maps])
-    )
     heads = sorted({each.head for each in maps.maps})
     layers = sorted({each.layer for each in maps.maps})
-    attention = {(each.layer, each.head): each.attention for each in maps.maps}
     indent = max(len(HEAD), *(len(str(layer)) for layer in layers)) + GAP
     room = max(LEAST, console.width - indent) + GAP
     most = room // (LEAST + GAP)  # maps side by side
     bands = chunks(len(heads), ceil(len(heads) / most))
     width = min(MOST, room // len(bands[0]) - GAP)
+    high = _height(width, Scale.of(console, np.zeros(0)))
+    small = {(each.layer, each.head): _small(maps, each, width, high) for each in maps.maps}
+    scale = Scale.of(console, np.array([np.nan_to_num(each).max(initial=0) for each in small.values()]))
     for band in bands:
         shown = [heads[i] for i in band]
         print_line(console, _head(shown, indent, width))
         for layer in layers:
-            pictures = [_picture(attention.get((layer, head)), width, scale) for head in shown]
+            pictures = [_picture(small.get((layer, head)), width, scale) for head in shown]
             for i, line in enumerate(_side_by_side(pictures, width)):
                 label = Text(str(layer) if i == 0 else "", LAYER)
                 label.append(" " * (indent - label.cell_len)).append_text(line)
@@ -67,10 +66,12 @@ def print_overview(maps: AttentionMaps, console: Console) -> None:
 def _sentence(maps: AttentionMaps, width: int, scale: Scale) -> str:
     """What a reader must know of the small maps."""
     n_Q, n_K = len(maps.query_tokens), len(maps.key_tokens)
-    high = len(chunks(n_Q, _height(width, scale))[0])
-    wide = len(chunks(n_K, width)[0])
+    queries, keys = positions(maps)
+    high = len(span(queries, chunks(len(queries), _height(width, scale))[0]))
+    wide = len(span(keys, chunks(len(keys), width)[0]))
+    kind = "max" if maps.pooling is None else maps.pooling.shown
     pooling = (
-        f"; each spot is the largest of {high} {scale.marks.times} {wide} weights"
+        f"; each spot is {SHOWN[kind]} of {high} {scale.marks.times} {wide} weights"
         if high * wide > 1
         else ""
     )
@@ -91,16 +92,19 @@ def _head(heads: list[int], indent: int, width: int) -> Text:
     return line
 
 
-def _picture(attention: np.ndarray | None, width: int, scale: Scale) -> list[Text]:
+def _small(maps: AttentionMaps, map: AttentionMap, width: int, height: int) -> np.ndarray:
+    """A map of at most so many spots."""
+    rows, columns = map.attention.shape
+    return smaller(maps, map.attention, chunks(rows, height), chunks(columns, width))
+
+
+def _picture(small: np.ndarray | None, width: int, scale: Scale) -> list[Text]:
     """A map in `width` characters, about as high as wide, with a gap below; nothing for no map."""
     import numpy as np
 
-    if attention is None:
+    if small is None:
         return []
-    n_Q, n_K = attention.shape
-    height = _height(width, scale)
-    small = pooled(attention, chunks(n_Q, height), chunks(n_K, width))
-    larger = height // small.shape[0], width // small.shape[1]
+    larger = _height(width, scale) // small.shape[0], width // small.shape[1]
     lines = pixel_lines(np.kron(small, np.ones(larger, small.dtype)), scale)
     return lines if scale.rows_per_line == 2 else [*lines, Text()]
 

@@ -1,16 +1,24 @@
-"""Long axes on few cells: neighbouring tokens share a cell, which shows the largest of their weights."""
+"""Long axes on few cells: neighbouring tokens share a cell, which shows the largest of their weights.
+
+Maps of long texts come pooled already. Their cells are pooled once more where there is less room.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import groupby
 from math import ceil
 from typing import TYPE_CHECKING
 
+from attnscope.results import AttentionMaps, Token
+from attnscope.views.tokens import label
+
 if TYPE_CHECKING:
     import numpy as np
 
-    from attnscope.results import Token
+SHOWN = {"max": "the largest", "mean": "the mean"}
+"""What a cell can show of its weights."""
 
 
 def borders(tokens: Sequence[Token]) -> list[int]:
@@ -42,6 +50,79 @@ def chunks(size: int, most: int) -> list[range]:
     return [range(i, min(i + each, size)) for i in range(0, size, each)]
 
 
+def positions(maps: AttentionMaps) -> tuple[list[range], list[range]]:
+    """The positions of the queries of each row of a map, and of the keys of each column."""
+    if maps.pooling is not None:
+        return maps.pooling.queries, maps.pooling.keys
+    first, n_Q, n_K = maps.first_query, len(maps.query_tokens), len(maps.key_tokens)
+    return [range(i, i + 1) for i in range(first, first + n_Q)], [range(i, i + 1) for i in range(n_K)]
+
+
+def first_tokens(maps: AttentionMaps) -> tuple[list[Token], list[Token]]:
+    """The first query of each row of a map, and the first key of each column."""
+    if maps.pooling is None:
+        return maps.query_tokens, maps.key_tokens
+    queries = [maps.query_tokens[cell.start - maps.first_query] for cell in maps.pooling.queries]
+    return queries, [maps.key_tokens[cell.start] for cell in maps.pooling.keys]
+
+
+def span(cells: Sequence[range], group: range) -> range:
+    """The positions of the tokens of several cells."""
+    return range(cells[group.start].start, cells[group[-1]].stop)
+
+
+def of_cells(maps: AttentionMaps) -> AttentionMaps:
+    """Maps in which cells are tokens: of pooled maps, each with the name of its first, `32–63 The`."""
+    if maps.pooling is None:
+        return maps
+    queries, keys = (
+        [_with_positions(token, cell) for token, cell in zip(*axis, strict=True)]
+        for axis in zip(first_tokens(maps), positions(maps), strict=True)
+    )
+    notices = [*maps.notices, f"pooled to {pooling_text(maps)}."]
+    return replace(
+        maps, query_tokens=queries, key_tokens=keys, first_query=0, pooling=None, notices=notices
+    )
+
+
+def row_of(maps: AttentionMaps, query: int) -> int:
+    """The row of pooled maps that a query stands in; of others, the position that it has."""
+    if maps.pooling is None:
+        return query
+    return next(row for row, cell in enumerate(maps.pooling.queries) if query in cell)
+
+
+def pooling_text(maps: AttentionMaps) -> str:
+    """How many cells a pooled map has, and what they show."""
+    assert maps.pooling is not None
+    rows, columns = len(maps.pooling.queries), len(maps.pooling.keys)
+    n_Q, n_K = (max(map(len, axis)) for axis in positions(maps))
+    if n_Q == n_K == 1:
+        return f"{rows} × {columns} cells of one weight each"
+    return f"{rows} × {columns} cells: {SHOWN[maps.pooling.shown]} of {n_Q} × {n_K} weights each"
+
+
+def smaller(
+    maps: AttentionMaps, attention: np.ndarray, rows: Sequence[range], columns: Sequence[range]
+) -> np.ndarray:
+    """A map on fewer cells, which show what its own do: the largest of their weights, or the mean.
+
+    Args:
+        maps: whose map it is.
+        attention: the map.
+        rows, columns: which of its rows, and of its columns, share one, as `groups` has them.
+    """
+    import numpy as np
+
+    if maps.pooling is None or maps.pooling.shown == "max":
+        return pooled(attention, rows, columns)
+    n_Q, n_K = (np.array([len(cell) for cell in axis], "float32") for axis in positions(maps))
+    starts_Q, starts_K = ([group.start for group in axis] for axis in (rows, columns))
+    of_rows = np.add.reduceat(attention * n_Q[:, None], starts_Q, axis=0)
+    sums = np.add.reduceat(of_rows * n_K, starts_K, axis=1)
+    return sums / np.add.reduceat(n_Q, starts_Q)[:, None] / np.add.reduceat(n_K, starts_K)
+
+
 def pooled(weights: np.ndarray, rows: Sequence[range], columns: Sequence[range]) -> np.ndarray:
     """The largest weight of each cell.
 
@@ -59,6 +140,13 @@ def pooled(weights: np.ndarray, rows: Sequence[range], columns: Sequence[range])
         return np.zeros((len(rows), len(columns)), weights.dtype)
     of_rows = np.maximum.reduceat(weights, [row.start for row in rows], axis=0)
     return np.maximum.reduceat(of_rows, [column.start for column in columns], axis=1)
+
+
+def _with_positions(token: Token, cell: range) -> Token:
+    """A cell's first token as a name of the cell, which is special only where the token is alone."""
+    alone = len(cell) == 1
+    ends = str(cell.start) if alone else f"{cell[0]}–{cell[-1]}"
+    return replace(token, text=f"{ends} {label(token.text)}", special=alone and token.special)
 
 
 def _runs(tokens: Sequence[Token]) -> list[range]:

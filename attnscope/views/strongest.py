@@ -19,7 +19,7 @@ def strongest(
 
     Args:
         maps: whose tokens they are.
-        map: the head.
+        map: the head; a pooled map with its `top`, of at least k keys.
         k: how many keys; fewer where there are no more.
 
     Returns:
@@ -28,8 +28,11 @@ def strongest(
     """
     import numpy as np
 
-    order = np.argsort(-map.attention, axis=1, kind="stable")[:, :k]
-    weights = np.take_along_axis(map.attention, order, axis=1)
+    if map.top is not None:
+        order, weights = (each[:, :k] for each in map.top)
+    else:
+        order = np.argsort(-map.attention, axis=1, kind="stable")[:, :k]
+        weights = np.take_along_axis(map.attention, order, axis=1)
     keys = [list(zip(*each, strict=True)) for each in zip(order.tolist(), weights.tolist(), strict=True)]
     return list(enumerate(keys, start=maps.first_query))
 

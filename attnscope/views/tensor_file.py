@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from attnscope.errors import FileError
-from attnscope.views.whole_file import check_file, whole_file
+from attnscope.whole_file import check_file, whole_file
 
 if TYPE_CHECKING:
     import numpy as np

@@ -223,16 +223,16 @@ def test_what_does_not_explain_the_output_is_not_shown(attnscope, monkeypatch, s
 
     from attnscope.models import observe
 
-    right = observe._call
+    right = observe._handed
     command = ["model", saved(family), "--text", SHORT, "--layer", 1, "--dtype", dtype, "-f", "json"]
     own = attnscope(*command).json
     assert own["notices"] == []
 
-    def wrong(*handed, **options):
-        call = right(*handed, **options)
-        return replace(call, scale=30 * call.scale)
+    def wrong(*given, **options):
+        handed = right(*given, **options)
+        return replace(handed, scale=30 * handed.scale)
 
-    monkeypatch.setattr(observe, "_call", wrong)
+    monkeypatch.setattr(observe, "_handed", wrong)
     r = attnscope(*command)
     [notice] = r.json["notices"]
     assert "does not explain what its attention returns" in notice

@@ -1,0 +1,124 @@
+"""What a user wants to know of a model's heads, and whether it can be asked together."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from attnscope.cli.options import Format
+from attnscope.cli.request import numbers
+from attnscope.errors import OptionError
+
+
+@dataclass(frozen=True)
+class Asked:
+    """The options of `attnscope heads`."""
+
+    model: str
+    text: str | None
+    file: Path | None
+    corpus: str | None
+    field: str | None
+    target: str | None
+    target_field: str | None
+    max_length: int | None
+    truncate: bool
+    special: bool
+    metrics: str | None
+    sort: str | None
+    reverse: bool
+    top: int | None
+    stack: str | None
+    layer: str | None
+    head: str | None
+    dtype: str | None
+    device: str
+    device_map: str | None
+    memory: str | None
+    batch_tokens: int | None
+    checkpoint: Path | None
+    plot: Path | None
+    page: Path | None
+    force: bool
+    format: Format
+    wide: bool
+
+    @property
+    def source(self) -> str:
+        """What one text is called."""
+        return f"--file {self.file}" if self.file is not None else "--text"
+
+    @property
+    def layers(self) -> list[int] | None:
+        """The layers that are asked for; None: all."""
+        return numbers("--layer", self.layer or "all")
+
+    @property
+    def heads(self) -> list[int] | None:
+        """The heads that are asked for; None: all."""
+        return numbers("--head", self.head or "all")
+
+    @property
+    def measured(self) -> list[str]:
+        """The metrics that are asked for, in order.
+
+        Raises:
+            OptionError: there is no such metric.
+        """
+        from attnscope.models.metrics import METRICS
+
+        names = [name.strip() for name in self.metrics.split(",")] if self.metrics else list(METRICS)
+        for option, name in [*(("--metrics", name) for name in names), ("--sort", self.sort)]:
+            if name is not None and name not in METRICS:
+                raise OptionError(f"{option}: there is no metric {name!r}.", hint=", ".join(METRICS))
+        if self.sort is not None and self.sort not in names:
+            raise OptionError(
+                f"--sort {self.sort} is not among --metrics {self.metrics}.",
+                hint=f"--metrics {self.metrics},{self.sort}",
+            )
+        return list(dict.fromkeys(names))
+
+    def check(self) -> None:
+        """Raise an OptionError for options that say nothing together, or nothing at all."""
+        self.measured, self.layers, self.heads  # noqa: B018 - a mistake is told first
+        for given, message, hint in self._conflicts():
+            if given:
+                raise OptionError(message, hint=hint)
+
+    def _conflicts(self) -> Iterator[tuple[object, str, str | None]]:
+        """What says nothing: whether it is given, why it cannot be, and what can."""
+        read = [name for name in ("text", "file", "corpus") if getattr(self, name) is not None]
+        reads = '--text "…", --file FILE or --corpus FILE'
+        yield not read, "there is nothing to read.", reads
+        yield (
+            len(read) > 1,
+            f"--{' and --'.join(read)} are each something to read: one at a time.",
+            reads,
+        )
+        of_corpus = {
+            "--field": self.field,
+            "--target-field": self.target_field,
+            "--batch-tokens": self.batch_tokens,
+            "--checkpoint": self.checkpoint,
+        }
+        for option, given in of_corpus.items():
+            message = f"{option} is about a corpus, and there is none."
+            yield given is not None and self.corpus is None, message, f"--corpus FILE {option} …"
+        message = "--target is beside one text, and a corpus has many."
+        yield self.target is not None and self.corpus, message, "--target-field NAME"
+        message = "--truncate is for one text; the texts of a corpus are cut."
+        yield self.truncate and self.corpus, message, "--max-length N"
+        message = "--max-length cuts a text only where --truncate says that it may be cut."
+        cuts = self.corpus is not None or self.truncate
+        yield self.max_length is not None and not cuts, message, "--truncate --max-length N"
+        message = "--device and --device-map both say where the model runs."
+        yield self.device_map and self.device != "cpu", message, "one of the two"
+        message = "--reverse turns the order of --sort round, and there is no --sort."
+        yield self.reverse and self.sort is None, message, "--sort entropy --reverse"
+        message = "--device meta computes no values, and metrics are made of values."
+        yield self.device.startswith("meta"), message, "--device cpu"
+        message = "--wide is about a table's columns."
+        yield self.wide and self.format is not Format.TABLE, message, "--format table"
+        message = "--force replaces a file, and none is written."
+        yield self.force and not (self.plot or self.page), message, "--page FILE.html --force"

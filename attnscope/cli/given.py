@@ -1,0 +1,43 @@
+"""What several commands are given in the same way: a file as one text, and memory."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from attnscope.errors import FileError, SizeError
+from attnscope.units import bytes_text
+
+
+def content(path: Path) -> str:
+    """A file as one text.
+
+    Raises:
+        FileError: it cannot be read, or is not UTF-8.
+    """
+    try:
+        return path.read_text(encoding="utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise FileError(f"{path} is not UTF-8.", hint="iconv -t utf-8 …") from error
+    except FileNotFoundError as error:
+        raise FileError(f"there is no file {path}.") from error
+    except OSError as error:
+        raise FileError(f"cannot read {path}: {error.strerror}.") from error
+
+
+def memory_for(asked: str | None, device: str) -> int:
+    """How many bytes a run may take on a device: those of `--memory`; else a share of what is free.
+
+    Raises:
+        OptionError: `--memory` is no size.
+        SizeError: it is more than the device has free.
+    """
+    from attnscope.inputs.drawn import free_memory
+    from attnscope.models.plan import SHARE, bytes_of
+
+    free = free_memory(device)
+    if asked is None:
+        return int(SHARE * (2**34 if free is None else free))
+    memory = bytes_of(asked)
+    if free is not None and memory > free:
+        raise SizeError(f"--memory {asked} is more than the {bytes_text(free)} that {device} has free.")
+    return memory

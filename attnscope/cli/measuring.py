@@ -1,0 +1,340 @@
+"""What `heads` does: lets a model read, measures its heads, and shows the numbers."""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+from typing import TYPE_CHECKING, Any
+
+from attnscope.cli.asked import Asked
+from attnscope.cli.given import content, memory_for
+from attnscope.cli.options import Format
+from attnscope.cli.output import print_json, progress, stdout, tell, uncollected
+from attnscope.errors import FileError, OptionError
+from attnscope.results import AttentionMaps, HeadTable
+from attnscope.units import bytes_text
+
+if TYPE_CHECKING:
+    from attnscope.inputs.corpus import Corpus
+    from attnscope.models.batches import Batch, Reader
+    from attnscope.models.checkpoint import Checkpoint
+    from attnscope.models.ranks import Ranks
+    from attnscope.models.survey import Survey
+    from attnscope.models.tally import Tally
+
+LONGEST = 4096
+"""The tokens that a text of a corpus is cut to, unless another length is asked for."""
+
+IN_A_PAGE = 2**25
+"""How many weights a page holds at most, in the maps of all heads together."""
+
+
+def show_heads(asked: Asked) -> int:
+    """Let a model read, and show what its heads do; the exit status: 130 if it was interrupted."""
+    _check_files(asked)
+    from attnscope.inputs.corpus import open_corpus
+    from attnscope.models.ranks import ranks_of
+
+    corpus = None if asked.corpus is None else open_corpus(asked.corpus, asked.field, asked.target_field)
+    text = "" if asked.corpus is not None else _text(asked)
+    _check_shared(asked)
+    with ranks_of(asked.device) as ranks:
+        _check_same(corpus, ranks)
+        checkpoint, survey, reader = _load(asked, ranks)
+        if corpus is None:
+            table = _of_text(asked, survey, reader, text)
+        else:
+            table = _of_corpus(asked, survey, reader, corpus, ranks)
+        if ranks.first:
+            _print(asked, table)
+            _draw(asked, checkpoint, survey, table)
+    return 130 if table.partial else 0
+
+
+def _check_files(asked: Asked) -> None:
+    """Raise an AttnscopeError if a file cannot be written, or is there already."""
+    from attnscope.inputs.drawn import check_device_name
+    from attnscope.whole_file import check_file
+
+    check_device_name(asked.device)
+    if asked.plot is not None:
+        from attnscope.views.plot import check_plot
+
+        check_plot(asked.plot, force=asked.force)
+    if asked.page is not None:
+        inside = f"--page {asked.page / 'heads.html'}"
+        suffixes = (".html", ".htm")
+        check_file(asked.page, force=asked.force, suffixes=suffixes, kind="a page", inside=inside)
+    if asked.checkpoint is not None:
+        inside = f"--checkpoint {asked.checkpoint / 'run.npz'}"
+        check_file(asked.checkpoint, force=True, suffixes=(".npz",), kind="a run", inside=inside)
+
+
+def _check_shared(asked: Asked) -> None:
+    """Raise an OptionError for what several processes cannot share."""
+    from attnscope.models.ranks import launched
+
+    if not launched():
+        return
+    if asked.corpus is None:
+        raise OptionError(
+            "torchrun divides a corpus among processes, and this is one text.", hint="--corpus"
+        )
+    if asked.corpus == "-":
+        raise OptionError(
+            "standard input is read by one process, and these are several.", hint="--corpus FILE"
+        )
+    if asked.device_map is not None:
+        raise OptionError(
+            "--device-map divides one model among all GPUs, and torchrun starts one for each.",
+            hint="attnscope heads … --device-map auto, without torchrun; or --device cuda",
+        )
+
+
+def _check_same(corpus: Corpus | None, ranks: Ranks) -> None:
+    """Raise a FileError if the processes do not read the same corpus."""
+    if corpus is None or ranks.world == 1:
+        return
+    identities = ranks.exchange(corpus.identity())
+    for rank, identity in enumerate(identities):
+        if identity != identities[0]:
+            raise FileError(
+                f"process {rank} finds another file under {corpus} than process 0.",
+                hint="a folder that all machines share, or a copy of the same file on each",
+            )
+
+
+def _load(asked: Asked, ranks: Ranks) -> tuple[Checkpoint, Survey, Reader]:
+    """The model, what measures it, and what makes its batches."""
+    from attnscope.inputs.drawn import check_device
+    from attnscope.models.batches import Reader
+    from attnscope.models.checkpoint import find_checkpoint
+    from attnscope.models.loading import load_config, load_model, load_tokenizer
+    from attnscope.models.reading import check_reads
+    from attnscope.models.survey import Survey
+
+    checkpoint = find_checkpoint(asked.model)
+    with _shown(ranks, f"loading {checkpoint.name} …"), uncollected():
+        config = load_config(checkpoint)
+        check_reads(checkpoint, config, "text")
+        targets = "--target" if asked.target is not None else "--target-field"
+        if (asked.target or asked.target_field) is not None and not config.is_encoder_decoder:
+            raise OptionError(
+                f"{targets} is what a decoder beside an encoder reads, and {checkpoint.name}"
+                f" ({config.model_type}) is not made of two."
+            )
+        check_device(ranks.device)
+        tokenizer = load_tokenizer(checkpoint)
+        options: dict[str, Any] = {"dtype": asked.dtype, "device": ranks.device}
+        model = load_model(checkpoint, config, device_map=asked.device_map, **options)
+    longest = asked.max_length
+    if longest is None and asked.corpus is not None:
+        longest = LONGEST
+    reader = Reader(model, tokenizer, longest)
+    what = {"layers": asked.layers, "stack": asked.stack, "special": asked.special}
+    return checkpoint, Survey(checkpoint, model, asked.measured, **what), reader  # type: ignore[arg-type]
+
+
+def _text(asked: Asked) -> str:
+    """The text that is given, or the content of a file."""
+    text = content(asked.file) if asked.file is not None else asked.text or ""
+    if not text.strip():
+        raise OptionError(f"{asked.source} is empty: there is nothing to measure.")
+    if any("\ud800" <= character <= "\udfff" for character in text):  # how Python holds them
+        raise OptionError(f"{asked.source} holds bytes that are no UTF-8.", hint='--text "$(iconv …)"')
+    return text
+
+
+def _of_text(asked: Asked, survey: Survey, reader: Reader, text: str) -> HeadTable:
+    """Measure the heads on one text."""
+    name = survey.checkpoint.name
+    read = reader.read([text], None if asked.target is None else [asked.target])
+    if not read:
+        raise OptionError(f"{asked.source} has no tokens in {name}.", hint="another text")
+    if read[0].cut and not asked.truncate:
+        raise OptionError(
+            f"{asked.source} is {read[0].length:,} tokens long, and the model takes {reader.limit:,}.",
+            hint="--truncate; or --corpus FILE, which reads the lines of a file as texts of their own",
+        )
+    batch = reader.batch(read)
+    with progress(f"running {name} on some tokens …"):
+        prove(asked, survey, batch)
+    plan(asked, survey, str(survey.model.device), *batch.inputs["input_ids"].shape)
+    with progress(f"measuring {name} …"):
+        tally = survey.measure(batch)
+    table = _table(asked, survey, tally)
+    if read[0].cut:
+        table.notices.append(
+            f"{asked.source} was cut from {read[0].length:,} tokens to {reader.limit:,}."
+        )
+    return table
+
+
+def _of_corpus(asked: Asked, survey: Survey, reader: Reader, corpus: Corpus, ranks: Ranks) -> HeadTable:
+    """Measure the heads on many texts."""
+    from attnscope.cli.census import Census
+
+    tokens = asked.batch_tokens or (16384 if "cuda" in str(survey.model.device) else 4096)
+    longest = max(reader.limit or 0, tokens)
+    plan(asked, survey, str(survey.model.device), 1, longest, tell_it=ranks.first)
+    census = Census(
+        survey, reader, corpus, ranks, tokens=tokens, prove=lambda batch: prove(asked, survey, batch)
+    )
+    settings = {
+        "model": survey.checkpoint.name,
+        "dtype": str(survey.model.dtype),
+        "metrics": asked.measured,
+        "corpus": corpus.identity(),
+        "max_length": reader.limit,
+        "batch_tokens": tokens,
+        "special": asked.special,
+        "stack": asked.stack,
+        "layers": asked.layers,
+    }
+    tally = census.run(asked.checkpoint, settings)
+    state, table = census.state, _table(asked, survey, tally)
+    table.partial, table.skipped = not state.done, state.skipped
+    if state.first_skipped is not None:
+        line, why = state.first_skipped
+        table.notices.append(f"line {line} of {corpus} {why}.")
+    if tally.cut:
+        table.notices.append(
+            f"{tally.cut:,} of {tally.sequences:,} texts were cut to {reader.limit:,} tokens."
+        )
+    return table
+
+
+def plan(
+    asked: Asked, survey: Survey, device: str, n_batch: int, n_tokens: int, *, tell_it: bool = True
+) -> None:
+    """Divide the memory up, say how, and give the survey its part."""
+    from attnscope.models.plan import plan_run
+
+    memory = memory_for(asked.memory, device)
+    model = survey.model
+    of = (n_batch, n_tokens, memory, device)
+    kept = 0
+    if survey.why_eager is not None:  # it makes the maps of all heads, those of a layer out of others
+        n_map = sum(survey.found.values()) + 2 * max(survey.found.values())
+        kept = 4 * n_batch * n_tokens**2 * n_map
+    planned = plan_run(survey.checkpoint.name, model.config, model.dtype.itemsize, *of, kept=kept)
+    survey.blockwise.block_bytes, survey.memory = planned.block, memory
+    if tell_it:
+        tell(f"{planned}")
+
+
+def prove(asked: Asked, survey: Survey, batch: Batch) -> None:
+    """Find out how the model attends, and that it has the layers and heads that are asked for."""
+    from attnscope.models.ranges import check_layer, check_range
+
+    survey.prove(batch)
+    name, found = survey.checkpoint.name, survey.found
+    stacks = [asked.stack] if asked.stack else list(survey.n_layer)
+    for stack in stacks:
+        having = sorted(layer for known, layer in found if known == stack)
+        if not having:
+            raise OptionError(
+                f"{name} runs no {stack} attention here: only {', '.join(survey.n_layer)}.",
+                hint=f"--stack {next(iter(survey.n_layer))}",
+            )
+        if len(stacks) == 1:
+            for layer in asked.layers or []:
+                check_layer(layer, having, survey.n_layer[stack], name)
+            for head in asked.heads or []:
+                check_range("head", head, max(found[stack, layer] for layer in having), name)
+
+
+def _table(asked: Asked, survey: Survey, tally: Tally) -> HeadTable:
+    """The numbers of the heads that were asked for."""
+    from attnscope.models.metrics import meaning
+
+    of_stack = {stack: list(survey.of_stack(stack)) for stack in tally.layers}
+    rows = [
+        row
+        for row in tally.rows(asked.measured, of_stack)
+        if asked.heads is None or row.head in asked.heads
+    ]
+    stacks = {row.stack for row in rows}
+    table = HeadTable(
+        model=survey.checkpoint.name,
+        metrics={name: meaning(name) for name in asked.measured},
+        sequences=tally.sequences,
+        tokens=tally.tokens,
+        layers={stack: sizes for stack, sizes in tally.layers.items() if stack in stacks},
+        rows=rows,
+    )
+    if survey.why_eager is not None:
+        table.notices.append(f"{survey.why_eager}. It ran with its own eager attention.")
+    return table
+
+
+def _print(asked: Asked, table: HeadTable) -> None:
+    """Print the table in the format that is asked for."""
+    from attnscope.views import heads
+
+    order: dict[str, Any] = {"sort": asked.sort, "reverse": asked.reverse, "top": asked.top}
+    if asked.format is Format.JSON:
+        print_json(heads.heads_record(table, **order))
+    elif asked.format is Format.CSV:
+        print(heads.heads_csv(table, **order))
+    elif asked.format is Format.MARKDOWN:
+        print(heads.heads_markdown(table, **order))
+    else:
+        heads.print_heads(table, stdout(), **order, wide=asked.wide)
+
+
+def _draw(asked: Asked, checkpoint: Checkpoint, survey: Survey, table: HeadTable) -> None:
+    """Write the plot and the page, and say so."""
+    if asked.plot is not None:
+        from attnscope.views.plot import save_heads_plot
+
+        shown = [asked.sort] if asked.sort else list(table.metrics)
+        with progress(f"drawing {asked.plot} …"):
+            save_heads_plot(asked.plot, table, metrics=shown, force=asked.force)
+        tell(f"drew {asked.plot}, {bytes_text(asked.plot.stat().st_size)}")
+    if asked.page is not None:
+        from attnscope.views.page.page import page_html
+        from attnscope.views.ranking import ranked
+        from attnscope.whole_file import whole_file
+
+        with progress(f"writing {asked.page} …"), whole_file(asked.page) as unfinished:
+            stacks = _maps(asked, checkpoint, survey)
+            first, *_ = ranked(table, asked.sort, reverse=asked.reverse)
+            html = page_html(
+                stacks,
+                layer=first.layer,
+                head=first.head,
+                title=f"{table.model} · heads",
+                heads=table,
+                metric=asked.sort,
+            )
+            unfinished.write_text(html, encoding="utf-8")
+        n = sum(len(each.maps) for each in stacks)
+        size = bytes_text(asked.page.stat().st_size)
+        tell(f"wrote {len(table.rows)} heads, {n} of them with their maps, {size}, to {asked.page}")
+
+
+def _maps(asked: Asked, checkpoint: Checkpoint, survey: Survey) -> list[AttentionMaps]:
+    """The maps of one text's heads, where they are few and small enough for a page."""
+    from attnscope.models.gallery import Wanted
+    from attnscope.models.maps import look
+    from attnscope.models.reading import read_text
+    from attnscope.models.writing import give_target
+
+    if asked.text is None or asked.max_length is not None or survey.why_eager is not None:
+        return []
+    model = survey.model
+    reading = read_text(
+        checkpoint, model.config, asked.text, target=asked.target, truncate=asked.truncate
+    )
+    n = len(reading.source) + len(reading.labels)
+    if n**2 * sum(survey.found.values()) > IN_A_PAGE:
+        return []
+    reading.to(str(model.device))
+    if asked.target is not None:
+        give_target(checkpoint, model, reading)
+    return look(checkpoint, model, reading, Wanted(asked.stack, asked.layers, asked.heads)).stacks
+
+
+def _shown(ranks: Ranks, doing: str) -> Any:
+    """Progress, told by the first process alone."""
+    return progress(doing) if ranks.first else nullcontext()

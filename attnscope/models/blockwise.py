@@ -1,0 +1,84 @@
+"""Attends in a model's place, a block of queries at a time, in as much memory as is given."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from attnscope.models.observe import Handed
+
+if TYPE_CHECKING:
+    import torch
+
+    from attnscope.attention.blocks import Block, BlockedAttention
+
+
+TIDY = 32
+"""Matrix products are faster with a multiple of so many rows."""
+
+
+class Blockwise:
+    """Computes what a layer's attention returns, and shows the weights of each block on the way.
+
+    Args:
+        block_bytes: how much a block's weights, and what they are made of, may take. It is at least one
+            query's.
+    """
+
+    def __init__(self, block_bytes: int) -> None:
+        self.block_bytes = block_bytes
+        self._memory: torch.Tensor | None = None
+
+    def attend(
+        self, handed: Handed, see: Callable[[Block], None], marks: torch.Tensor | None = None
+    ) -> torch.Tensor:
+        """What the values are collected to, `n_batch n_Q n_head d_V`.
+
+        Args:
+            handed: what a layer hands to its attention.
+            see: gets each block; its weights are gone when the next one comes.
+            marks: kinds of keys, `n_batch n_K n_mark`.
+        """
+        attention = blocked(handed, marks)
+        rows, memory = self._room(attention)
+        n_batch, n_head, n_Q, _ = handed.query.shape
+        collected = handed.value.new_empty(n_batch, n_Q, n_head, handed.value.shape[-1])
+        for start in range(0, n_Q, rows):
+            queries = range(start, min(start + rows, n_Q))
+            block, x_raw = attention.block(queries, memory)
+            collected[:, queries.start : queries.stop] = x_raw.transpose(1, 2)
+            see(block)
+        return collected
+
+    def _room(self, attention: BlockedAttention) -> tuple[int, torch.Tensor]:
+        """How many queries there are in a block, and the memory for its weights."""
+        import torch
+
+        of_a_query = attention.numbers_of_a_query
+        rows = max(1, min(attention.n_Q, self.block_bytes // (attention.dtype.itemsize * of_a_query)))
+        if TIDY < rows < attention.n_Q:
+            rows -= rows % TIDY
+        size, like = rows * of_a_query, attention.K
+        old = self._memory
+        if old is None or old.numel() < size or (old.device, old.dtype) != (like.device, like.dtype):
+            self._memory = torch.empty(size, dtype=like.dtype, device=like.device)
+        assert self._memory is not None
+        return rows, self._memory
+
+
+def blocked(handed: Handed, marks: torch.Tensor | None = None) -> BlockedAttention:
+    """The attention that a layer asks for, to be computed in blocks."""
+    from attnscope.attention.blocks import BlockedAttention
+
+    return BlockedAttention(
+        handed.query,
+        handed.key,
+        handed.value,
+        handed.mask,
+        handed.position_bias,
+        handed.sinks,
+        marks,
+        causal=handed.causal,
+        scale=handed.scale,
+        softcap=handed.softcap,
+    )

@@ -1,0 +1,178 @@
+"""Pools the maps of long texts while they are computed: a block of queries at a time, never all."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+from math import ceil
+from typing import TYPE_CHECKING, Any
+
+from attnscope.results import Token
+
+if TYPE_CHECKING:
+    import torch
+
+    from attnscope.attention.blocks import Block
+
+MOST = 256
+"""A pooled map has at most so many rows of cells, and as many columns."""
+
+
+def cells(tokens: Sequence[Token], most: int = MOST) -> list[range]:
+    """The tokens that share a cell: neighbours of one text, equally many but for a text's last cell.
+
+    Args:
+        tokens: of an axis.
+        most: how many cells there may be.
+    """
+    n = len(tokens)
+    starts = [i for i in range(1, n) if tokens[i].segment != tokens[i - 1].segment]
+    size = 1 if n <= most else ceil(n / (most - len(starts)))
+    return [
+        range(i, min(i + size, end))
+        for start, end in pairwise([0, *starts, n])
+        for i in range(start, end, size)
+    ]
+
+
+class Cells:
+    """Pools the weights of some heads of one layer, as its blocks come, from the first to the last.
+
+    Of the rows in one row of cells only the sum and the largest weight for each key are kept, and of
+    these, when its last query has been seen, those of each cell.
+
+    Args:
+        heads: of the layer.
+        queries: the positions that share each row of cells; the first may be later than the layer's
+            first query.
+        keys: the positions that share each column; all keys.
+        like: a tensor with the device of the weights, and their dtype.
+
+    Attributes:
+        mean, max: the mean and the largest weight of each cell, `n_head len(queries) len(keys)`. What a
+            query cannot see is 0, and counts.
+    """
+
+    def __init__(
+        self, heads: list[int], queries: list[range], keys: list[range], like: torch.Tensor
+    ) -> None:
+        import torch
+
+        n_K = keys[-1].stop
+        self.heads, self.queries, self.keys = heads, queries, keys
+        self.mean = like.new_zeros(len(heads), len(queries), len(keys))
+        self.max = torch.zeros_like(self.mean)
+        self._sum = like.new_zeros(len(heads), n_K + 1)  # the last is no key's, and stays 0
+        self._largest = torch.zeros_like(self._sum)
+        longest = max(map(len, keys))
+        padded = [[*cell, *[n_K] * (longest - len(cell))] for cell in keys]
+        self._of_cell = torch.tensor(padded, device=like.device)
+
+    def see(self, block: Block) -> None:
+        """Pool a block's weights."""
+        import torch
+
+        attention = of_heads(block, self.heads)
+        own = slice(block.keys.start, block.keys.stop)
+        for number, rows in self._parts(block.queries):
+            part = attention[:, rows]  # [n_head, rows, keys]
+            self._sum[:, own] += part.sum(dim=1)
+            self._largest[:, own] = torch.maximum(self._largest[:, own], part.amax(dim=1))
+            if block.queries.start + rows.stop == self.queries[number].stop:
+                self._finish(number)
+
+    def _parts(self, queries: range) -> Iterator[tuple[int, slice]]:
+        """The rows of cells that a block has a part in, and which of its rows that is."""
+        first = max(0, bisect_right(self.queries, queries.start, key=lambda cell: cell.start) - 1)
+        for number in range(first, len(self.queries)):
+            cell = self.queries[number]
+            start, stop = max(cell.start, queries.start), min(cell.stop, queries.stop)
+            if cell.start >= queries.stop:
+                return
+            yield number, slice(start - queries.start, stop - queries.start)
+
+    def _finish(self, number: int) -> None:
+        """Pool a row of cells over the keys of each, and begin the next."""
+        import torch
+
+        n = len(self.queries[number]) * torch.tensor([len(cell) for cell in self.keys]).to(self._sum)
+        self.mean[:, number] = self._sum[:, self._of_cell].sum(dim=-1) / n
+        self.max[:, number] = self._largest[:, self._of_cell].amax(dim=-1)
+        self._sum.zero_()
+        self._largest.zero_()
+
+
+class Rows:
+    """Keeps of one head of a layer what is wanted of single queries, as its blocks come.
+
+    Args:
+        head: of the layer.
+        first: the position of the first query that counts.
+        n_K: how many keys there are.
+        query: the position of the query whose weights are kept, all of them.
+        top: how many keys each query looks at most are kept.
+    """
+
+    def __init__(self, head: int, first: int, n_K: int, query: int | None, top: int | None) -> None:
+        self.head, self.first, self.n_K = head, first, n_K
+        self.query, self.top = query, top
+        self.row: torch.Tensor | None = None
+        self.strongest: list[tuple[torch.Tensor, torch.Tensor]] = []
+
+    def kept(self) -> tuple[Any, Any]:
+        """The query's weights, `n_K`; each query's strongest keys and their weights, `n_Q k` each.
+
+        All are numpy; None stands for what is not wanted.
+        """
+        import torch
+
+        row = None if self.row is None else self.row.float().cpu().numpy()
+        if not self.strongest:
+            return row, None
+        keys, weights = (torch.cat(each).cpu() for each in zip(*self.strongest, strict=True))
+        return row, (keys.numpy(), weights.float().numpy())
+
+    def see(self, block: Block) -> None:
+        """Keep what is wanted of a block."""
+        from torch.nn.functional import pad
+
+        queries = range(max(self.first, block.queries.start), block.queries.stop)
+        with_query = self.query is not None and self.query in queries
+        if not queries or not (with_query or self.top):
+            return
+        weights = block.attention[0, self.head, queries.start - block.queries.start :]
+        weights = pad(weights, (block.keys.start, self.n_K - block.keys.stop))  # [rows, n_K]
+        if with_query:
+            self.row = weights[self.query - queries.start].clone()  # type: ignore[operator]
+        if self.top:
+            self.strongest.append(strongest(weights, self.top))
+
+
+def strongest(weights: torch.Tensor, k: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """The k largest weights of each row, the largest first; of equals, the one further left.
+
+    Args:
+        weights: `n_Q n_K`; those that are not a number come last.
+        k: how many; fewer where there are no more.
+
+    Returns:
+        Their keys and themselves, `n_Q k`.
+    """
+    import torch
+
+    k = min(k, weights.shape[-1])
+    ranked = weights.nan_to_num(nan=-1.0)
+    least = torch.topk(ranked, k).values[:, -1:]
+    larger, equal = ranked > least, ranked == least
+    missing = k - larger.sum(dim=-1, keepdim=True)  # so many of the equals, from the left
+    keys = (larger | (equal & (equal.cumsum(dim=-1) <= missing))).nonzero()[:, 1].view(-1, k)
+    order = ranked.gather(-1, keys).argsort(dim=-1, descending=True, stable=True)
+    keys = keys.gather(-1, order)
+    return keys, weights.gather(-1, keys)
+
+
+def of_heads(block: Block, heads: list[int]) -> torch.Tensor:
+    """The weights of some heads of a block's first sequence, `n_head queries keys`."""
+    attention = block.attention[0]
+    return attention if len(heads) == len(attention) else attention[heads]

@@ -1,0 +1,156 @@
+"""What the heads of a model look at in a long text: pooled maps, and never a whole one on the way.
+
+The model runs once. Where it calls attention, attnscope attends in its place, a block of queries at a
+time, and pools each block's weights before the next one takes their memory. That this attention is the
+model's own is found out before, on a few tokens, layer by layer.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from attnscope.errors import ModelError
+from attnscope.models.blockwise import Blockwise
+from attnscope.models.cells import Cells, Rows, cells
+from attnscope.models.checkpoint import Checkpoint
+from attnscope.models.gallery import Gallery, Layer, Seen, Wanted, difference_of, output_tolerance
+from attnscope.models.loading import told_as_the_models_fault
+from attnscope.models.maps import main_output, run, why_eager
+from attnscope.models.observe import Call, Handed, attending, observing
+from attnscope.models.reading import Reading
+from attnscope.results import AttentionMap, Pooling
+
+if TYPE_CHECKING:
+    import torch
+
+    from attnscope.attention.blocks import Block
+
+FEW = 48
+"""How many tokens are read to compare attnscope's attention with the model's own."""
+
+
+@dataclass(frozen=True)
+class Pooled:
+    """How the maps of a long text are wanted.
+
+    Attributes:
+        shown: `max` or `mean`: what each cell shows of its weights.
+        block_bytes: how much memory a block of weights may take.
+        query: the position of a query whose row is wanted whole.
+        top: how many of the keys that each query looks at most are wanted.
+        head: whose row, and whose keys; None: nobody's.
+    """
+
+    shown: str = "max"
+    block_bytes: int = 2**24
+    query: int | None = None
+    top: int | None = None
+    head: Wanted | None = None
+
+
+def look_in_blocks(
+    checkpoint: Checkpoint, model: Any, reading: Reading, wanted: Wanted, pooled: Pooled
+) -> Seen:
+    """Let a model read, and pool the maps of its heads on the way.
+
+    Args:
+        checkpoint: where the model is from.
+        model: as `load_model` returned it.
+        reading: what it reads.
+        wanted: the heads to keep.
+        pooled: how they are kept.
+
+    Raises:
+        ModelError: the model has no attention, or attends in a way that cannot be seen from outside.
+    """
+    for config in (model.config, model.config.get_text_config()):
+        config.use_cache = False  # keys and values of all layers, for a next token: there is none
+    inputs = {name: tensor[:, :FEW] for name, tensor in reading.inputs.items()}
+    few = replace(reading, inputs=inputs, source=reading.source[:FEW], target=reading.target[:FEW])
+    tried = Pooler(Gallery(checkpoint.name, model, few, Wanted(wanted.stack)), pooled)
+    with observing(model, tried.compare), told_as_the_models_fault(checkpoint):
+        run(model, few, logits=False)
+    for reason in why_eager(tried.gallery, reading, wanted).values():
+        raise ModelError(
+            f"{reason}. Its maps can only be had whole, from its own eager attention, and are not pooled"
+            " on the way.",
+            hint="a shorter text, without --pool",
+        )
+    pooler = Pooler(Gallery(checkpoint.name, model, reading, wanted), pooled)
+    with attending(model, pooler.attend), told_as_the_models_fault(checkpoint):
+        output = run(model, reading, logits=False)
+    return pooler.gallery.seen(main_output(output))
+
+
+class Pooler:
+    """Attends in a model's place, and pools the maps of the wanted heads.
+
+    Args:
+        gallery: knows which they are, and gets them.
+        pooled: how they are kept.
+    """
+
+    def __init__(self, gallery: Gallery, pooled: Pooled) -> None:
+        self.gallery, self.pooled = gallery, pooled
+        self.blockwise = Blockwise(pooled.block_bytes)
+        self.fused = gallery.model.config._attn_implementation == "sdpa"
+
+    def compare(self, call: Call) -> None:
+        """Note it, if attnscope's attention is not what a layer's own returned."""
+        layer = self.gallery.layer(call)
+        if layer is None:
+            return
+        self.gallery.announce(layer)
+        collected = self.blockwise.attend(call, _let_go)
+        difference = difference_of(collected, call.output.to(collected))
+        if not difference <= output_tolerance(call):
+            off = f"in layer {layer.number} it is {difference:.2g} off"
+            self.gallery.unexplained[layer.stack] = off
+
+    def attend(self, handed: Handed) -> torch.Tensor | None:
+        """Attend for one layer; None, if nobody wants to know, and the model's own is as lean."""
+        layer = self.gallery.layer(handed)
+        heads = [] if layer is None else self.gallery.announce(layer)
+        if layer is not None and heads:
+            return self._pool(handed, layer, heads)
+        if self.fused and handed.query.shape[-1] == handed.value.shape[-1]:
+            return None
+        return self.blockwise.attend(handed, _let_go)
+
+    def _pool(self, handed: Handed, layer: Layer, heads: list[int]) -> torch.Tensor:
+        """Attend for one layer, and add the maps of its heads to those that are there."""
+        import torch
+
+        maps, pooled = self.gallery.found[layer.stack], self.pooled
+        first = maps.first_query
+        if maps.pooling is None:
+            queries = [range(first + cell.start, first + cell.stop) for cell in cells(maps.query_tokens)]
+            maps.pooling = Pooling(pooled.shown, queries, cells(maps.key_tokens))
+        dtype = torch.promote_types(handed.query.dtype, torch.float32)
+        like = torch.empty(0, dtype=dtype, device=handed.query.device)
+        of_cells = Cells(heads, maps.pooling.queries, maps.pooling.keys, like)
+        rows: dict[int, Rows] = {}
+        if pooled.head is not None:
+            of = (layer.stack, layer.number, layer.n_head)
+            for head in pooled.head.heads_of(*of, first=not maps.maps):
+                rows[head] = Rows(head, first, layer.n_K, pooled.query, pooled.top)
+
+        def see(block: Block) -> None:
+            of_cells.see(block)
+            for of_head in rows.values():
+                of_head.see(block)
+
+        collected = self.blockwise.attend(handed, see)
+        group = layer.n_head // layer.n_kv_head
+        means, largest = (each.float().cpu().numpy() for each in (of_cells.mean, of_cells.max))
+        for head, mean, most in zip(heads, means, largest, strict=True):
+            shown = mean if pooled.shown == "mean" else most
+            row, top = rows[head].kept() if head in rows else (None, None)
+            of_layer = (layer.number, head, head // group)
+            maps.maps.append(AttentionMap(*of_layer, shown, mean, most, row, top))
+        return collected
+
+
+def _let_go(block: Block) -> None:
+    """Nobody wants to see it."""

@@ -1,0 +1,498 @@
+"""What is measured of a head: small functions of what its queries give to their keys.
+
+Each is a mean over queries: for every query a number, and NaN where the question does not make sense
+for it. To ask how much goes to a kind of key makes sense for a query that can see such a key: so causal
+models and windows need no rules of their own. Below, a_ij is the weight that query i gives to key j;
+a row sums to 1, or to less where a sink takes a part.
+
+A metric is a function here, with its name in METRICS, and a test. What it asks of the weights is
+gathered block by block, for all queries of a layer; a metric works on what was gathered.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import torch
+
+    from attnscope.attention.blocks import Block
+
+MARKS = ("separator", "punctuation")
+"""Kinds of keys: how much falls on them is collected beside the values."""
+
+
+@dataclass(frozen=True)
+class Side:
+    """The tokens of a batch that look, or are looked at.
+
+    Attributes:
+        ids: `n_batch n`, the tokenizer's numbers; -1 for padding.
+        real: `n_batch n`, False for padding.
+        special: `n_batch n`, what the tokenizer added.
+        separator: `n_batch n`, special tokens that end a text: `[SEP]`, `</s>`.
+        punctuation: `n_batch n`, tokens of nothing but punctuation.
+    """
+
+    ids: torch.Tensor
+    real: torch.Tensor
+    special: torch.Tensor
+    separator: torch.Tensor
+    punctuation: torch.Tensor
+
+    @property
+    def marks(self) -> torch.Tensor:
+        """`n_batch n n_mark`: whether a token is of each of MARKS."""
+        import torch
+
+        return torch.stack([getattr(self, mark) for mark in MARKS], dim=-1)
+
+    @property
+    def beginning(self) -> torch.Tensor:
+        """The position of the first token that is no padding: `n_batch 1 1 1`."""
+        return self.real.int().argmax(dim=-1)[:, None, None, None]
+
+    def first(self, n: int) -> Side:
+        """The first `n` tokens of the first sequence."""
+        return Side(**{name: tensor[:1, :n] for name, tensor in vars(self).items()})
+
+    def to(self, device: torch.device) -> Side:
+        """The same on another device."""
+        return Side(**{name: tensor.to(device) for name, tensor in vars(self).items()})
+
+
+class Rows:
+    """What the queries of a layer give to their keys, gathered block by block.
+
+    Args:
+        asking: the side of the queries.
+        seen: the side of the keys; in self-attention the same.
+        positions: the single keys that are asked about: some of POSITIONS.
+        pairs: what is asked of every query and every key together: some of PAIRS.
+        like: rows of another layer with the same mask and the same questions: there it was gathered
+            already who sees what.
+
+    Attributes:
+        entropy: H_i, `n_batch n_head n_Q`.
+        largest: max_j a_ij, the same.
+        n_visible: how many keys a query sees that are no padding, `n_batch n_head n_Q`; or 1 for heads.
+    """
+
+    def __init__(
+        self,
+        asking: Side,
+        seen: Side,
+        positions: Collection[str] = (),
+        pairs: Collection[str] = (),
+        like: Rows | None = None,
+    ) -> None:
+        self.asking, self.seen, self._like = asking, seen, like
+        self._positions, self._pairs = list(positions), list(pairs)
+        self._gathered: dict[str, list[torch.Tensor]] = {}
+
+    def add(self, block: Block) -> None:
+        """Gather what is asked of the next queries."""
+        spot = Spot(block, self.asking, self.seen)
+        positions = [POSITIONS[name](spot) for name in self._positions]
+        pairs = [PAIRS[name](spot) for name in self._pairs]
+        gathered = {"entropy": block.entropy, "largest": block.largest, "marks": block.marked}
+        if positions:
+            gathered["at"] = spot.at(positions)
+        if pairs:
+            gathered["pairs"] = spot.over(pairs)
+        if self._like is None:
+            gathered |= spot.sight(positions, pairs)
+        for name, part in gathered.items():
+            self._gathered.setdefault(name, []).append(part)
+
+    @property
+    def entropy(self) -> torch.Tensor:
+        return self._whole("entropy")
+
+    @property
+    def largest(self) -> torch.Tensor:
+        return self._whole("largest")
+
+    @property
+    def n_visible(self) -> torch.Tensor:
+        return self._whole("visible")
+
+    @property
+    def i(self) -> torch.Tensor:
+        """The positions of the queries: `n_Q`."""
+        import torch
+
+        return torch.arange(self.entropy.shape[-1], device=self.entropy.device)
+
+    def at(self, position: str) -> torch.Tensor:
+        """a_ij of one key j for each query, `n_batch n_head n_Q`; NaN where it cannot see that."""
+        k = self._positions.index(position)
+        return _where(self._whole("at visible")[..., k] > 0, self._whole("at")[..., k])
+
+    def on(self, mark: str) -> torch.Tensor:
+        """Σ_j a_ij over marked keys, `n_batch n_head n_Q`; NaN for queries that see none."""
+        k = MARKS.index(mark)
+        return _where(self._whole("marks visible")[..., k] > 0, self._whole("marks")[..., k])
+
+    def over(self, pair: str) -> torch.Tensor:
+        """Σ_j a_ij x_ij, where x_ij is one of PAIRS: `n_batch n_head n_Q`."""
+        return self._whole("pairs")[..., self._pairs.index(pair)]
+
+    def given_to(self, pair: str) -> torch.Tensor:
+        """The same of a kind of keys; NaN for queries that see none."""
+        n = self._whole("pairs visible")[..., self._pairs.index(pair)]
+        return _where(n > 0, self.over(pair))
+
+    def _whole(self, name: str) -> torch.Tensor:
+        """What was gathered of all queries."""
+        import torch
+
+        of = self if name in self._gathered or self._like is None else self._like
+        parts = of._gathered[name]
+        if len(parts) > 1:
+            parts[:] = [torch.cat(parts, dim=2)]
+        return parts[0]
+
+
+@dataclass(frozen=True)
+class Spot:
+    """A block of weights, and whose they are.
+
+    Attributes:
+        block: the weights, and who sees whom; its marks are those of `Side.marks`.
+        asking, seen: the sides of queries and keys.
+    """
+
+    block: Block
+    asking: Side
+    seen: Side
+
+    @cached_property
+    def i(self) -> torch.Tensor:
+        """The positions of the queries, `queries 1`."""
+        return _positions(self.block.queries, self.block.attention)[:, None]
+
+    @cached_property
+    def j(self) -> torch.Tensor:
+        """The positions of the keys, `1 keys`."""
+        return _positions(self.block.keys, self.block.attention)[None]
+
+    @property
+    def offset(self) -> int:
+        """How far right of the first key the first query's own key is."""
+        return self.block.queries.start - self.block.keys.start
+
+    @cached_property
+    def visible(self) -> torch.Tensor:
+        """Whether a query sees a key that is a token: `n_batch n_head queries keys`, or 1 for heads."""
+        visible = self.block.visible & self.of_keys(self.seen.real)
+        return visible.expand(-1, -1, len(self.block.queries), -1)
+
+    def of_keys(self, of_each: torch.Tensor) -> torch.Tensor:
+        """What is known of each token, `n_batch n_K`, for these keys: `n_batch 1 1 keys`."""
+        return of_each[:, None, None, self.block.keys.start : self.block.keys.stop]
+
+    def of_queries(self, of_each: torch.Tensor) -> torch.Tensor:
+        """What is known of each token, `n_batch n_Q`, for these queries: `n_batch 1 queries 1`."""
+        return of_each[:, None, self.block.queries.start : self.block.queries.stop, None]
+
+    def at(self, positions: list[torch.Tensor]) -> torch.Tensor:
+        """a_ij of single keys j for each query, 0 where it cannot see them.
+
+        Args:
+            positions: of keys: broadcast to `n_batch 1 queries 1`.
+
+        Returns:
+            `n_batch n_head queries n_position`.
+        """
+        n_head = self.block.attention.shape[1]
+        index, inside = self._index(positions)
+        weights = self.block.attention.gather(-1, index.expand(-1, n_head, -1, -1))
+        return weights.masked_fill(~inside, 0)
+
+    def over(self, pairs: list[torch.Tensor]) -> torch.Tensor:
+        """Σ_j a_ij x_ij, in one product.
+
+        Args:
+            pairs: x_ij, `n_batch 1 queries keys`, or 1 for an axis along which nothing differs.
+
+        Returns:
+            `n_batch n_head queries n_pair`.
+        """
+        n_batch, _, n_rows, n_keys = self.block.attention.shape
+        x = self.block.attention.new_empty(n_batch, n_rows, len(pairs), n_keys)
+        for k, pair in enumerate(pairs):
+            x[:, :, k] = _as_numbers(pair)[:, 0]
+        return (self.block.attention.transpose(1, 2) @ x.mT).transpose(1, 2)
+
+    def sight(self, positions: list[torch.Tensor], pairs: list[torch.Tensor]) -> dict[str, torch.Tensor]:
+        """How many keys a query sees that are tokens: all of them, marked ones, and those asked about.
+
+        Args:
+            positions, pairs: as in `at` and `over`.
+
+        Returns:
+            `n_batch n_head queries` of all; and of each kind, `n_batch n_head queries n_kind`; or 1 for
+            heads, where nothing differs.
+        """
+        import torch
+
+        n = _as_numbers(self.visible).to(self.block.attention.dtype)
+        keys = self.block.keys
+        seen = {
+            "visible": n.sum(dim=-1),
+            "marks visible": n @ self.seen.marks[:, None, keys.start : keys.stop].to(n),
+        }
+        if positions:
+            index, inside = self._index(positions)
+            seen["at visible"] = n.gather(-1, index.expand(-1, n.shape[1], -1, -1)) * inside
+        if pairs:
+            of_each = [(n * _as_numbers(pair)).sum(dim=-1) for pair in pairs]
+            seen["pairs visible"] = torch.stack(of_each, dim=-1)
+        return seen
+
+    def _index(self, positions: list[torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor]:
+        """Where single keys are among these, and whether they are: `n_batch 1 queries n_position`."""
+        import torch
+
+        n_batch, _, n_rows, n_keys = self.block.attention.shape
+        shape = (n_batch, 1, n_rows, 1)
+        index = torch.cat([each.long().expand(shape) for each in positions], dim=-1)
+        index = index - self.block.keys.start
+        inside = index.clamp(0, n_keys - 1)
+        return inside, index == inside
+
+
+def _positions(axis: range, like: torch.Tensor) -> torch.Tensor:
+    import torch
+
+    return torch.arange(axis.start, axis.stop, device=like.device, dtype=torch.int32)
+
+
+def _as_numbers(kinds: torch.Tensor) -> torch.Tensor:
+    """True and False as 1 and 0, without a copy: so they are converted several times faster."""
+    import torch
+
+    return kinds.view(torch.uint8) if kinds.dtype == torch.bool else kinds
+
+
+def _where(counts: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
+    """Values where they count, and NaN elsewhere."""
+    return values.masked_fill(~counts, float("nan"))
+
+
+def same_token(spot: Spot) -> torch.Tensor:
+    """Whether key j is the same token as query i."""
+    return spot.of_queries(spot.asking.ids) == spot.of_keys(spot.seen.ids)
+
+
+def same_elsewhere(spot: Spot) -> torch.Tensor:
+    """Whether key j is the same token as query i, at another position of the same sequence."""
+    same = same_token(spot)
+    same.diagonal(spot.offset, dim1=-2, dim2=-1).fill_(False)
+    return same
+
+
+def after_copy(spot: Spot) -> torch.Tensor:
+    """Whether key j, before query i, comes after a copy of it."""
+    before = spot.seen.ids.roll(1, dims=-1)
+    before[:, 0] = -1  # nothing is before the first, and padding is no token
+    copies = spot.of_queries(spot.asking.ids) == spot.of_keys(before)
+    return copies.tril_(spot.offset - 1)
+
+
+def steps_apart(spot: Spot) -> torch.Tensor:
+    """|i − j|."""
+    return (spot.j.to(spot.block.attention.dtype) - spot.i).abs_()[None, None]
+
+
+POSITIONS: dict[str, Callable[[Spot], torch.Tensor]] = {
+    "self": lambda spot: spot.i,
+    "previous": lambda spot: spot.i - 1,
+    "next": lambda spot: spot.i + 1,
+    "first": lambda spot: spot.seen.beginning,
+}
+"""Single keys that are asked about: their positions, broadcasting to `n_batch 1 queries 1`."""
+
+PAIRS: dict[str, Callable[[Spot], torch.Tensor]] = {
+    "same": same_elsewhere,
+    "same of source": same_token,
+    "induction": after_copy,
+    "distance": steps_apart,
+}
+"""What is asked of every query and key together: broadcasts to `n_batch 1 queries keys`."""
+
+
+def entropy(rows: Rows) -> torch.Tensor:
+    """How widely it looks, in nats.
+
+    H_i = −Σ_j a_ij ln a_ij (Shannon 1948, "A Mathematical Theory of Communication", section 6).
+    """
+    return rows.entropy
+
+
+def entropy_share(rows: Rows) -> torch.Tensor:
+    """Its entropy, of the largest that is possible.
+
+    H_i / ln n_i, where query i can see n_i keys; not for queries that see only one.
+    """
+    n = rows.n_visible
+    return _where(n > 1, rows.entropy / n.log())
+
+
+def to_self(rows: Rows) -> torch.Tensor:
+    """Attention to the token itself.
+
+    a_ii (Kovaleva et al. 2019, "Revealing the Dark Secrets of BERT", section 4.1: diagonal).
+    """
+    return rows.at("self")
+
+
+def to_previous(rows: Rows) -> torch.Tensor:
+    """Attention to the token before.
+
+    a_i,i−1 (Clark et al. 2019, "What Does BERT Look At?", section 3.1).
+    """
+    return rows.at("previous")
+
+
+def to_next(rows: Rows) -> torch.Tensor:
+    """Attention to the token after.
+
+    a_i,i+1 (Clark et al. 2019, section 3.1).
+    """
+    return rows.at("next")
+
+
+def to_first(rows: Rows) -> torch.Tensor:
+    """Attention to the first token.
+
+    a_i0, of queries that are not that token (Xiao et al. 2023, "Efficient Streaming Language Models with
+    Attention Sinks", section 3.1). With padding at the left, it is the first that is none.
+    """
+    is_first = rows.i == rows.seen.beginning.squeeze(-1)  # [n_batch, 1, n_Q]
+    return _where(~is_first, rows.at("first"))
+
+
+def to_first_of_source(rows: Rows) -> torch.Tensor:
+    """Attention to the first token.
+
+    The same for queries of another sequence, of which none is that token.
+    """
+    return rows.at("first")
+
+
+def to_separators(rows: Rows) -> torch.Tensor:
+    """Attention to separators, such as [SEP] and </s>.
+
+    Σ_j a_ij over separators j (Clark et al. 2019, section 3.2).
+    """
+    return rows.on("separator")
+
+
+def to_punctuation(rows: Rows) -> torch.Tensor:
+    """Attention to punctuation.
+
+    Σ_j a_ij over tokens j of punctuation alone (Clark et al. 2019, section 3.2: periods and commas).
+    """
+    return rows.on("punctuation")
+
+
+def to_same(rows: Rows) -> torch.Tensor:
+    """Attention to the same token elsewhere.
+
+    Σ_j a_ij over j ≠ i whose token is that of i (Wang et al. 2022, "Interpretability in the Wild",
+    section 3.1: duplicate token heads).
+    """
+    return rows.given_to("same")
+
+
+def to_same_in_source(rows: Rows) -> torch.Tensor:
+    """Attention to the same token.
+
+    Σ_j a_ij over all j whose token is that of i, where they are of different sequences.
+    """
+    return rows.given_to("same of source")
+
+
+def induction(rows: Rows) -> torch.Tensor:
+    """Attention to what came after the same token before.
+
+    Σ_j a_ij over j < i whose preceding token, j − 1, is that of i (Olsson et al. 2022, "In-context
+    Learning and Induction Heads": prefix matching).
+    """
+    return rows.given_to("induction")
+
+
+def distance(rows: Rows) -> torch.Tensor:
+    """How far it looks, in tokens.
+
+    Σ_j a_ij |i − j| (Vig and Belinkov 2019, "Analyzing the Structure of Attention in a Transformer
+    Language Model", section 4.3).
+    """
+    return rows.over("distance")
+
+
+def largest(rows: Rows) -> torch.Tensor:
+    """The largest weight of a query.
+
+    max_j a_ij (Voita et al. 2019, "Analyzing Multi-Head Self-Attention", section 4: confidence).
+    """
+    return rows.largest
+
+
+def effective(rows: Rows) -> torch.Tensor:
+    """How many keys it looks at: so many equal weights have this entropy.
+
+    exp H_i, the perplexity of the row.
+    """
+    return rows.entropy.exp()
+
+
+@dataclass(frozen=True)
+class Metric:
+    """A metric: `of` what was gathered, for each head and query, `n_batch n_head n_Q`; NaN: not counted.
+
+    Attributes:
+        of: the function.
+        position, pair: what it asks, of POSITIONS or of PAIRS.
+    """
+
+    of: Callable[[Rows], torch.Tensor]
+    position: str | None = None
+    pair: str | None = None
+
+
+METRICS = {
+    "entropy": Metric(entropy),
+    "entropy_share": Metric(entropy_share),
+    "self": Metric(to_self, position="self"),
+    "previous": Metric(to_previous, position="previous"),
+    "next": Metric(to_next, position="next"),
+    "first": Metric(to_first, position="first"),
+    "separator": Metric(to_separators),
+    "punctuation": Metric(to_punctuation),
+    "same": Metric(to_same, pair="same"),
+    "induction": Metric(induction, pair="induction"),
+    "distance": Metric(distance, pair="distance"),
+    "largest": Metric(largest),
+    "effective": Metric(effective),
+}
+"""The metrics of attention within a sequence, by the names that users give them."""
+
+CROSS = {
+    **{name: METRICS[name] for name in ("entropy", "entropy_share")},
+    "first": Metric(to_first_of_source, position="first"),
+    **{name: METRICS[name] for name in ("separator", "punctuation")},
+    "same": Metric(to_same_in_source, pair="same of source"),
+    **{name: METRICS[name] for name in ("largest", "effective")},
+}
+"""Those of attention to another sequence: a query has no neighbours there."""
+
+
+def meaning(name: str) -> str:
+    """What a metric says, in a few words."""
+    return (METRICS[name].of.__doc__ or "").split("\n")[0].rstrip(".")

@@ -1,0 +1,310 @@
+"""Measures every head of a model on batches of texts, without ever holding a whole map.
+
+The model runs as always; but where it calls attention, attnscope attends in its place, a block of
+queries at a time, and measures each block's weights before the next one takes their memory. That this
+attention is the model's own is found out before, on a few tokens, layer by layer. A model whose
+attention cannot be seen, or is another one, runs eager, and is measured on the weights that it returns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from typing import TYPE_CHECKING, Any
+
+from attnscope.errors import ModelError, SizeError
+from attnscope.models.batches import Batch
+from attnscope.models.blockwise import Blockwise, blocked
+from attnscope.models.checkpoint import Checkpoint
+from attnscope.models.gallery import difference_of, output_tolerance
+from attnscope.models.loading import load_model, told_as_the_models_fault
+from attnscope.models.maps import returned_maps
+from attnscope.models.metrics import CROSS, METRICS, Metric, Rows, Side
+from attnscope.models.observe import Call, Handed, attending, observing
+from attnscope.models.stacks import has_towers, layer_of, stack_of, stacks_that_run
+from attnscope.models.tally import Key, Tally
+from attnscope.units import bytes_text
+
+if TYPE_CHECKING:
+    import torch
+
+
+FEW = 48
+"""How many tokens are read to compare attnscope's attention with the model's own."""
+
+
+class Survey:
+    """Measures the heads of a model, a batch at a time.
+
+    Args:
+        checkpoint: where the model is from.
+        model: as `load_model` returned it.
+        metrics: the names of those that are measured.
+        layers: of which layers; None: of all.
+        stack: of which stack; None: of all.
+        special: whether queries count that the tokenizer added.
+        block_bytes: how much memory a block of weights may take.
+
+    Attributes:
+        found: how many heads each layer has, by stack and number: known once it is proved.
+        n_layer: how many layers each stack has.
+        why_eager: why the model runs eager, if it has to.
+        memory: how many bytes whole maps may take, where it does; None: as many as there are.
+    """
+
+    def __init__(
+        self,
+        checkpoint: Checkpoint,
+        model: Any,
+        metrics: Sequence[str],
+        *,
+        layers: Collection[int] | None = None,
+        stack: str | None = None,
+        special: bool = True,
+        block_bytes: int = 2**24,
+    ) -> None:
+        self.checkpoint, self.model, self.metrics = checkpoint, model, metrics
+        self.layers, self.stack, self.special = layers, stack, special
+        self.blockwise = Blockwise(block_bytes)
+        for config in (model.config, model.config.get_text_config()):
+            config.use_cache = False  # keys and values of all layers, for a next token: there is none
+        self.found: dict[Key, int] = {}
+        self.n_layer: dict[str, int] = {}
+        self.why_eager: str | None = None
+        self.memory: int | None = None
+        self._known: dict[Any, tuple[Rows, torch.Tensor | None]] = {}
+
+    def of_stack(self, stack: str) -> dict[str, Metric]:
+        """The metrics that make sense for a stack, by name."""
+        metrics = CROSS if stack == "cross" else METRICS
+        return {name: metrics[name] for name in self.metrics if name in metrics}
+
+    def measure(self, batch: Batch) -> Tally:
+        """Let the model read a batch, and add up what is measured of its heads.
+
+        Raises:
+            ModelError: the model cannot run on it, or its attention is not finite.
+        """
+        n = sum(text.n_tokens for text in batch.texts)
+        self._known.clear()
+        tally = Tally(sequences=len(batch.texts), tokens=n, cut=sum(text.cut for text in batch.texts))
+        if self.why_eager is None:
+            attend = attending(self.model, lambda handed: self._attend(batch, tally, handed))
+            with attend, told_as_the_models_fault(self.checkpoint):
+                run(self.model, batch)
+        else:
+            self._measure_eager(batch, tally)
+        return tally
+
+    def prove(self, batch: Batch) -> None:
+        """Find out on a few tokens whether attnscope's attention is the model's; if not, load it eager.
+
+        Args:
+            batch: one text that is to be read.
+        """
+        unlike: dict[str, str] = {}
+
+        def see(call: Call) -> None:
+            stack = stack_of(call.path, self.model.config, cross=call.cross)
+            number, self.n_layer[stack] = layer_of(self.model, call.path, _n_known(self.found, stack))
+            if (stack, number) in self.found:
+                unlike[stack] = f"layer {number} attends more than once"
+            self.found[stack, number] = call.n_head
+            attention = blocked(call)
+            memory = attention.K.new_empty(attention.n_Q * attention.numbers_of_a_query)
+            _, x_raw = attention.block(range(attention.n_Q), memory)
+            difference = difference_of(x_raw.transpose(1, 2), call.output.to(x_raw))
+            if not difference <= output_tolerance(call):
+                unlike[stack] = f"in layer {number} it is {difference:.2g} off"
+
+        with observing(self.model, see), told_as_the_models_fault(self.checkpoint):
+            run(self.model, batch.first(FEW))
+        name = self.checkpoint.name
+        runs = stacks_that_run(self.model.config, picture=False, decodes=batch.target is not None)
+        for stack in runs:
+            if stack in unlike:
+                self.why_eager = (
+                    f"what {name} was seen to hand over does not explain what its attention returns:"
+                    f" {unlike[stack]}"
+                )
+            elif stack not in self.n_layer:
+                self.why_eager = f"{name} does not call attention through transformers' registry"
+        if self.why_eager is not None:
+            dtype, device = str(self.model.dtype).removeprefix("torch."), str(self.model.device)
+            self.model = load_model(
+                self.checkpoint, self.model.config, dtype=dtype, device=device, attention="eager"
+            )
+            tally = self.measure(batch.first(FEW))
+            self.found = tally.heads
+            self.n_layer = {stack: n_layer for stack, (n_layer, _) in tally.layers.items()}
+
+    def _attend(self, batch: Batch, tally: Tally, handed: Handed) -> torch.Tensor | None:
+        """Attend for one layer, block by block, and measure; None if nobody wants to know."""
+        stack = stack_of(handed.path, self.model.config, cross=handed.cross)
+        n_batch, n_head, n_Q, _ = handed.query.shape
+        place = layer_of(self.model, handed.path, _n_known(tally.heads, stack))
+        if not self._is_wanted(tally, stack, *place, n_head):
+            if self.model.config._attn_implementation != "eager":
+                return None
+            return self.blockwise.attend(handed, lambda block: None)  # eager ones would make whole maps
+        asking, seen = self._sides(batch, stack, (n_batch, n_Q, handed.key.shape[-2]))
+        asking, seen = asking.to(handed.query.device), seen.to(handed.query.device)
+        rows = self._rows(stack, asking, seen, handed)
+        collected = self.blockwise.attend(handed, rows.add, seen.marks)
+        self._check_finite(collected, place[0])
+        self._add(tally, (stack, place[0]), rows)
+        return collected
+
+    def _is_wanted(self, tally: Tally, stack: str, number: int, n_layer: int, n_head: int) -> bool:
+        """Note that a layer attends; whether it is to be measured."""
+        tally.layers[stack] = (n_layer, max(n_head, tally.layers.get(stack, (0, 0))[1]))
+        tally.heads[stack, number] = n_head
+        return self.stack in (None, stack) and (self.layers is None or number in self.layers)
+
+    def _sides(self, batch: Batch, stack: str, sizes: tuple[int, int, int]) -> tuple[Side, Side]:
+        """Whose tokens look, and whose are looked at.
+
+        Raises:
+            ModelError: the model does not attend from each token to each token.
+        """
+        asking, seen = batch.source, batch.source
+        if stack in ("decoder", "cross") and batch.target is not None:
+            asking = batch.target
+            seen = batch.source if stack == "cross" else batch.target
+        known = (*asking.ids.shape, seen.ids.shape[1])
+        if sizes != known:
+            raise ModelError(
+                f"{self.checkpoint.name} attends from {sizes[0]} × {sizes[1]} queries to {sizes[2]}"
+                f" keys, and there are {known[0]} × {known[1]} and {known[2]} tokens: attnscope measures"
+                " attention among all tokens."
+            )
+        return asking, seen
+
+    def _rows(self, stack: str, asking: Side, seen: Side, handed: Handed | None = None) -> Rows:
+        """Nothing yet; and what is to be gathered for the metrics of a stack.
+
+        Layers with the same mask see the same: what is asked of masks is asked once in a batch.
+        """
+        asked = self.of_stack(stack).values()
+        positions = [metric.position for metric in asked if metric.position is not None]
+        pairs = [metric.pair for metric in asked if metric.pair is not None]
+        if handed is None:
+            return Rows(asking, seen, positions, pairs)
+        mask = handed.mask
+        place = None if mask is None else (mask.data_ptr(), mask.shape, mask.stride())
+        key = (stack, handed.causal, place, asking.ids.device)
+        like, _ = self._known.get(key, (None, None))
+        rows = Rows(asking, seen, positions, pairs, like)
+        if like is None:
+            self._known[key] = rows, mask  # as long as the mask is here, no other is in its place
+        return rows
+
+    def _add(self, tally: Tally, key: Key, rows: Rows) -> None:
+        """Add up what was gathered of a layer, metric by metric.
+
+        Raises:
+            ModelError: its weights are not numbers.
+        """
+        import torch
+
+        self._check_finite(rows.entropy, key[1])
+        counts = rows.asking.real if self.special else rows.asking.real & ~rows.asking.special
+        precise = torch.float32 if rows.entropy.device.type == "mps" else torch.float64
+        totals, n = [], []
+        for metric in self.of_stack(key[0]).values():
+            values = metric.of(rows)  # [n_batch, n_head, n_Q]
+            valid = ~values.isnan() & counts[:, None]
+            totals.append(values.masked_fill(~valid, 0).sum(dim=-1, dtype=precise))
+            n.append(valid.sum(dim=-1, dtype=precise))
+        tally.add(key, *(torch.stack(each, dim=-1).cpu().double().numpy() for each in (totals, n)))
+
+    def _check_finite(self, computed: torch.Tensor, layer: int) -> None:
+        """Raise a ModelError if something that a layer's attention computed is not a number."""
+        import torch
+
+        if not bool(computed.sum(dtype=torch.float32).isfinite()):
+            raise ModelError(
+                f"the attention of {self.checkpoint.name} is not finite in layer {layer}.",
+                hint="--dtype float32" if self.model.dtype == torch.float16 else None,
+            )
+
+    def _measure_eager(self, batch: Batch, tally: Tally) -> None:
+        """Measure the weights that the model's own eager attention returns."""
+        self._check_room(batch)
+        taken: set[str] = set()
+
+        def take(call: Call) -> None:
+            stack = stack_of(call.path, self.model.config, cross=call.cross)
+            number, n_layer = layer_of(self.model, call.path, _n_known(tally.heads, stack))
+            if call.weights is not None and (stack, number) not in tally.heads:
+                taken.add(stack)
+                self._take(batch, tally, stack, number, n_layer, call.weights)
+
+        with observing(self.model, take), told_as_the_models_fault(self.checkpoint):
+            run(self.model, batch)
+        runs = stacks_that_run(self.model.config, picture=False, decodes=batch.target is not None)
+        if set(runs) <= taken:
+            return
+        with told_as_the_models_fault(self.checkpoint):
+            output = run(self.model, batch, output_attentions=True)
+        for stack, maps in returned_maps(self.checkpoint.name, output, self.model.config, picture=False):
+            if stack in taken:
+                continue
+            taken.add(stack)
+            for number, attention in enumerate(maps):
+                if attention is not None:
+                    self._take(batch, tally, stack, number, len(maps), attention)
+        lacking = sorted(set(runs) - taken)
+        if lacking:
+            raise ModelError(
+                f"{self.checkpoint.name} is a {type(self.model).__name__}, which returns no attention"
+                f" weights{'' if lacking == ['self'] else f' in its {lacking[0]}'}.",
+                hint="a model with attention",
+            )
+
+    def _check_room(self, batch: Batch) -> None:
+        """Raise a SizeError if there is no room for the maps of all heads."""
+        n_batch, n_K = batch.source.ids.shape
+        n_Q = n_K if batch.target is None else max(n_K, batch.target.ids.shape[1])
+        needed = 4 * n_batch * n_Q * n_K * sum(self.found.values())
+        if self.memory is not None and needed > self.memory:
+            raise SizeError(
+                f"{self.why_eager}. Its own eager attention makes whole maps: of {n_K:,} tokens these"
+                f" take {bytes_text(needed)}, and may take {bytes_text(self.memory)}.",
+                hint="a shorter text, or more --memory, if there is",
+            )
+
+    def _take(
+        self, batch: Batch, tally: Tally, stack: str, number: int, n_layer: int, weights: torch.Tensor
+    ) -> None:
+        """Measure a whole map of each head: `n_batch n_head n_Q n_K`."""
+        from attnscope.attention.blocks import of_weights
+
+        if not self._is_wanted(tally, stack, number, n_layer, weights.shape[1]):
+            return
+        n_batch, _, n_Q, n_K = weights.shape
+        asking, seen = self._sides(batch, stack, (n_batch, n_Q, n_K))
+        asking, seen = asking.to(weights.device), seen.to(weights.device)
+        rows = self._rows(stack, asking, seen)
+        rows.add(of_weights(weights.float(), seen.marks))
+        self._add(tally, (stack, number), rows)
+
+
+def _n_known(layers: Collection[Key], stack: str) -> int:
+    """How many layers of a stack have attended."""
+    return sum(known == stack for known, _ in layers)
+
+
+def run(model: Any, batch: Batch, **options: Any) -> Any:
+    """Run the part of a model that attends: no logits are computed where they can be left out."""
+    import torch
+
+    inputs: dict[str, Any] = {name: each.to(model.device) for name, each in batch.inputs.items()}
+    call = model
+    if has_towers(model.config) and hasattr(model, "get_text_features"):
+        call = model.get_text_features
+    elif model.config.is_encoder_decoder and batch.target is None:
+        call = model.get_encoder()
+    elif model.base_model is not model:
+        call = model.base_model
+    with torch.no_grad():
+        return call(**inputs, **options, return_dict=True)

@@ -1,0 +1,277 @@
+"""`attnscope model --file` and `--pool`, through the entry point."""
+
+import csv
+import io
+import re
+
+import numpy as np
+import pytest
+from models.readers import WORDS, save_reader
+
+from attnscope.cli import long_text
+from attnscope.models.plan import bytes_of
+
+
+@pytest.fixture(scope="module")
+def llama(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("llama")
+    save_reader("llama", folder, max_position_embeddings=700)
+    return folder
+
+
+@pytest.fixture
+def file(tmp_path):
+    """A file of 299 words: 301 tokens, two of which share a cell."""
+    path = tmp_path / "long.txt"
+    path.write_text(" ".join(np.random.default_rng(0).choice(WORDS[5:], 299)), encoding="utf-8")
+    return path
+
+
+def pooled(weights, kind):
+    """Cells of 2 × 2 weights of a map, the last row and column of which have cells of their own."""
+    weights = np.array(weights)
+    starts = range(0, len(weights), 2)
+    return np.array([[getattr(np, kind)(weights[i : i + 2, j : j + 2]) for j in starts] for i in starts])
+
+
+def test_a_file_is_read_whole_as_one_text(attnscope, llama, tmp_path):
+    path = tmp_path / "text.txt"
+    path.write_bytes("\ufeffthe cat\n\nsat on\tthe mat".encode())
+    one = attnscope("model", llama, "--file", path, "-f", "json")
+    assert one.json == attnscope("model", llama, "--text", "the cat sat on the mat", "-f", "json").json
+    assert one.json["pooling"] is None
+
+
+def test_beside_a_file_stands_what_stands_beside_a_text(attnscope, tmp_path):
+    path = tmp_path / "text.txt"
+    path.write_text("The cat sat.")
+    r = attnscope("bert", "--file", path, "--pair", "It was tired.", "-f", "json")
+    assert r.json["key_segments"] == [0] * 6 + [1] * 5
+    path.write_text("tired " * 600)
+    command = ["bert", "--file", path, "-f", "json"]
+    assert f"--file {path} is 602 tokens long, and the model takes 512." in attnscope(*command).err
+    cut = attnscope(*command, "--truncate").json
+    assert cut["notices"] == [f"--file {path} was cut from 602 tokens to 512."]
+
+
+def test_a_target_stands_beside_a_file(attnscope, tmp_path):
+    save_reader("t5", tmp_path / "t5")
+    (tmp_path / "text.txt").write_text("the cat sat on")
+    command = [
+        "model",
+        tmp_path / "t5",
+        "--file",
+        tmp_path / "text.txt",
+        "--target",
+        "a dog",
+        "-f",
+        "json",
+    ]
+    whole = attnscope(*command).json
+    assert (whole["stack"], len(whole["query_tokens"]), len(whole["key_tokens"])) == ("cross", 4, 6)
+    r = attnscope(*command, "--pool", "max")
+    assert np.allclose(r.json["attention"], whole["attention"], atol=1e-6)
+    assert r.json["pooling"] == {"shown": "max", "queries": [1] * 4, "keys": [1] * 6}
+
+
+@pytest.mark.parametrize("shown", ["max", "mean"])
+def test_pooled_maps_are_pooled_whole_maps(attnscope, llama, file, shown):
+    command = ["model", llama, "--file", file, "--layer", "all", "--head", "0,3", "-f", "json"]
+    whole = attnscope(*command).json
+    r = attnscope(*command, "--pool", shown)
+    assert (r.exit_status, r.json["schema"]) == (0, "attnscope.maps/1")
+    assert r.err.startswith("attnscope: 301 tokens take ")
+    assert r.json["query_tokens"] == whole["query_tokens"]
+    assert r.json["pooling"] == {"shown": shown, "queries": [2] * 150 + [1], "keys": [2] * 150 + [1]}
+    for each, own in zip(r.json["maps"], whole["maps"], strict=True):
+        assert (each["layer"], each["head"]) == (own["layer"], own["head"])
+        assert each["attention"] == each[shown]
+        for kind in ("max", "mean"):
+            assert abs(np.array(each[kind]) - pooled(own["attention"], kind)).max() <= 1e-6
+
+
+def test_maps_that_are_too_large_are_pooled_without_being_asked(attnscope, llama, file, monkeypatch):
+    monkeypatch.setattr(long_text, "WHOLE", 4 * 301 * 301)
+    r = attnscope("model", llama, "--file", file)
+    told, plan = r.err.splitlines()
+    assert told == "attnscope: whole maps would take 353.9 KiB: they are pooled"
+    assert plan.startswith("attnscope: 301 tokens take ")
+    heading = "301 queries · 301 keys · 151 × 151 cells: the largest of 2 × 2 weights each"
+    assert r.out.splitlines()[1] == heading
+    monkeypatch.setattr(long_text, "WHOLE", 4 * 301 * 301 + 1)
+    assert "pooled" not in attnscope("model", llama, "--file", file).err
+
+
+def test_eight_thousand_tokens_are_too_many_for_a_whole_map():
+    assert 4 * 8192**2 >= long_text.WHOLE > 4 * 8191**2
+
+
+def test_memory_is_kept_to(attnscope, llama, file):
+    r = attnscope("model", llama, "--file", file, "--pool", "max", "--memory", "1M")
+    assert r.exit_status == 2
+    assert "a shorter text; or more --memory, if there is" in r.err
+    least = bytes_of(re.search("takes at least (.*?iB)", r.err)[1])
+    more = f"{int(1.1 * least) + 301 * 301 * 8}"  # and what is kept
+    blocks = attnscope("model", llama, "--file", file, "--pool", "max", "--memory", more)
+    assert blocks.exit_status == 0
+    assert "for 301 queries' weights at once" not in blocks.err
+    whole = attnscope("model", llama, "--file", file, "--pool", "max")
+    assert "for 301 queries' weights at once" in whole.err
+    assert blocks.out == whole.out
+
+
+def test_less_memory_than_whole_maps_take_pools_them(attnscope, llama, file):
+    r = attnscope("model", llama, "--file", file, "--layer", "all", "--head", "all", "--memory", "4M")
+    assert r.err.startswith("attnscope: whole maps would take 4.1 MiB: they are pooled")
+
+
+def test_more_memory_than_there_is_is_told(attnscope, llama, file):
+    r = attnscope("model", llama, "--file", file, "--pool", "max", "--memory", "900T")
+    assert "--memory 900T is more than the" in r.err
+
+
+def test_a_query_of_a_pooled_map_is_whole_in_every_format(attnscope, llama, file):
+    command = ["model", llama, "--file", file, "--layer", 1, "--head", 2]
+    row = attnscope(*command, "-f", "json").json["attention"][77]
+    of_query = [*command, "--pool", "max", "--query", 77]
+    record = attnscope(*of_query, "-f", "json").json
+    assert np.allclose(record["attention"], [row], atol=1e-6)
+    assert (record["first_query"], record["pooling"]) == (77, None)
+    lines = list(csv.DictReader(io.StringIO(attnscope(*of_query, "-f", "csv").out)))
+    assert np.allclose([float(line["attention"]) for line in lines], row, atol=1e-6)
+    text = attnscope(*of_query).out
+    assert "query 77 " in text
+    assert "78–300: 0" in text
+    assert f"{row[77]:.4f}" in text
+    r = attnscope(*command, "--pool", "max", "--query", 301)
+    assert "there is no query 301: they are 0 to 300." in r.err
+
+
+def test_strongest_keys_of_a_pooled_map_are_those_of_the_whole_map(attnscope, llama, file):
+    command = ["model", llama, "--file", file, "--layer", 1, "--head", 2, "--top", 4]
+    whole, own = (attnscope(*command, *more, "-f", "json").json for more in ([], ["--pool", "max"]))
+    assert len(own["strongest"]) == 301
+    for ours, theirs in zip(own["strongest"], whole["strongest"], strict=True):
+        assert [each["attention"] for each in ours] == pytest.approx(
+            [each["attention"] for each in theirs], abs=1e-6
+        )
+    tables = [attnscope(*command, *more).out for more in ([], ["--pool", "max"])]
+    assert tables[0].splitlines()[:5] == tables[1].splitlines()[:5]
+
+
+def test_pooled_maps_are_saved_with_all_that_is_known(attnscope, llama, file, tmp_path, read_tensors):
+    command = ["model", llama, "--file", file, "--pool", "mean"]
+    one, all_ = tmp_path / "one.npz", tmp_path / "all.safetensors"
+    r = attnscope(*command, "--save", one, "--query", 5, "--show", "max[3,:2]", "-f", "json")
+    saved = read_tensors(one)
+    assert set(saved) == {"attention", "mean", "max", "row", "queries_of_cells", "keys_of_cells"}
+    assert saved["attention"].equal(saved["mean"])
+    assert saved["row"].shape == (301,)
+    assert saved["keys_of_cells"].tolist()[-2:] == [[298, 300], [300, 301]]
+    assert r.json["shown"]["values"] == pytest.approx(saved["max"][3, :2].tolist())
+    attnscope(*command, "--head", "0-1", "--save", all_)
+    names = [f"layer0.head{head}{kind}" for head in (0, 1) for kind in ("", ".mean", ".max")]
+    assert set(read_tensors(all_)) == {*names, "queries_of_cells", "keys_of_cells"}
+    wrong = attnscope(*command, "--show", "row")
+    assert "there is no 'row' in this pooled map." in wrong.err
+
+
+def test_pooled_maps_are_drawn_and_on_a_page(attnscope, llama, file, tmp_path):
+    plot, page = tmp_path / "x.svg", tmp_path / "x.html"
+    r = attnscope(
+        "model", llama, "--file", file, "--pool", "max", "--query", 9, "--plot", plot, "--page", page
+    )
+    assert r.exit_status == 0, r.err
+    assert "wrote 12 heads" in r.err
+    assert r'"text":"8\u20139 ' in page.read_text(encoding="utf-8")
+    assert '"query":4' in page.read_text(encoding="utf-8")
+    assert "keys" in plot.read_text(encoding="utf-8")
+
+
+def test_generated_tokens_are_the_rows_of_a_pooled_map(attnscope, llama, file):
+    command = ["model", llama, "--file", file, "--generate", 3, "-f", "json"]
+    whole, own = (attnscope(*command, *more).json for more in ([], ["--pool", "max"]))
+    assert own["query_tokens"] == whole["query_tokens"]
+    assert own["first_query"] == whole["first_query"] == 301
+    assert own["pooling"]["queries"] == [1] * len(whole["query_tokens"])
+    largest = [[max(row[j : j + 2]) for j in range(0, len(row), 2)] for row in whole["attention"]]
+    assert np.allclose(own["attention"], largest, atol=1e-6)
+
+
+def test_verify_compares_pooled_maps(attnscope, llama, file, monkeypatch):
+    command = [
+        "model",
+        llama,
+        "--file",
+        file,
+        "--layer",
+        "all",
+        "--pool",
+        "mean",
+        "--verify",
+        "-f",
+        "json",
+    ]
+    r = attnscope(*command)
+    [check] = r.json["checks"]
+    assert (check["name"], check["ok"], r.exit_status) == ("2 pooled maps = eager's", True, 0)
+    from attnscope.models import cells
+
+    right = cells.of_heads
+    monkeypatch.setattr(cells, "of_heads", lambda block, heads: right(block, heads).roll(1, dims=-1))
+    r = attnscope(*command)
+    assert (r.json["checks"][0]["ok"], r.exit_status) == (False, 1)
+
+
+@pytest.mark.parametrize(
+    ("option", "message"),
+    [
+        ("--steps", "--steps shows whole tensors of queries and keys, and these maps take 353.9 KiB."),
+        ("--verify", "--verify compares with whole maps of the model's own eager attention, and these"),
+    ],
+)
+def test_what_takes_whole_maps_is_refused_where_they_are_too_large(
+    attnscope, llama, file, monkeypatch, option, message
+):
+    monkeypatch.setattr(long_text, "WHOLE", 1000)
+    r = attnscope("model", llama, "--file", file, option)
+    assert (r.exit_status, r.out) == (2, "")
+    assert message in r.err
+
+
+def test_attention_that_is_not_seen_is_not_pooled(attnscope, tmp_path):
+    save_reader("deberta-v2", tmp_path / "model")
+    r = attnscope("model", tmp_path / "model", "--text", "the cat", "--pool", "max")
+    assert r.exit_status == 2
+    assert (
+        "does not call attention through transformers' registry. Its maps can only be had whole" in r.err
+    )
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--file", "nowhere.txt"], "there is no file nowhere.txt."),
+        (["--file", "."], "cannot read .: Is a directory."),
+        (["--file", "latin.txt"], "latin.txt is not UTF-8."),
+        (["--file", "empty.txt"], "--file empty.txt is empty: there is nothing to look at."),
+        (["--file", "x", "--text", "a"], "--text and --file are each something to look at: one at a time."),
+        (["--file", "x", "--image", "y"], "--file and --image are each something to look at: one at a time."),
+        (["--file", "x", "--circuits"], "--circuits is about a head's weights"),
+        (["--image", "x", "--pool", "max"], "--pool is about a text, and --image is a picture."),
+        (["--image", "x", "--memory", "1G"], "--memory is about a text, and --image is a picture."),
+        (["--pool", "max"], "--pool is about attention in a text, and there is none."),
+        (["--memory", "1G"], "--memory is about attention in a text, and there is none."),
+        (["--text", "a", "--memory", "much"], "--memory is 'much', and takes a size."),
+        (["--text", "a", "--pool", "max", "--steps"], "--steps shows whole tensors, and --pool maps of few"),
+        (["--text", "a", "--pool", "max", "--query", "0", "--head", "all"], "--query is for one head"),
+    ],
+)  # fmt: skip
+def test_mistakes_are_told_in_a_line(attnscope, tmp_path, monkeypatch, options, message):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "latin.txt").write_bytes("Übung".encode("latin-1"))
+    (tmp_path / "empty.txt").write_text(" \n")
+    r = attnscope("bert", *options)
+    assert (r.exit_status, r.out) == (2, "")
+    assert message in r.err.splitlines()[0]
+    assert len(r.err.splitlines()) <= 3

@@ -1,0 +1,175 @@
+"""Small checkpoints whose heads are measured, and what a loop finds of the same heads."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from models.naive_metrics import Numbers, naive_mean, naive_metrics
+from models.readers import save_reader
+from transformers import AutoTokenizer
+
+from attnscope.models.batches import Batch, Reader
+from attnscope.models.checkpoint import Checkpoint
+from attnscope.models.loading import load_config, load_model, load_tokenizer
+from attnscope.models.metrics import METRICS
+from attnscope.models.survey import Survey
+from attnscope.models.tally import Tally
+from attnscope.results import HeadRow
+
+TEXTS = [
+    "the cat sat on the mat because it was tired .",
+    "a dog ran . the dog sat . the dog ran",
+    "the cat",
+    ". . a mat",
+]
+TARGETS = ["a dog ran on the mat .", "the cat . the cat", "it was", "a"]
+DECODERS = "gpt2 gpt_neox llama mistral gemma2 gpt_oss qwen3 lfm2 bloom gptj mpt".split()
+MORE = {
+    "modernbert": {"local_attention": 4, "global_attn_every_n_layers": 2},
+    "gpt_oss": {
+        "intermediate_size": 32
+    },  # its experts' kernels for narrow dtypes take multiples of 16 bytes
+}
+
+Head = tuple[str, int, int]
+"""A stack, a layer, a head."""
+
+
+class Family:
+    """A checkpoint of a family, and what a loop finds of its heads."""
+
+    def __init__(self, name: str, folder: Path, **more: Any) -> None:
+        save_reader(name, folder, **{**MORE.get(name, {}), **more})
+        self.name, self.checkpoint = name, Checkpoint(name, folder)
+        self.config = load_config(self.checkpoint)
+        self.targets = TARGETS if self.config.is_encoder_decoder else None
+
+    def model(self, **options: Any) -> Any:
+        return load_model(self.checkpoint, load_config(self.checkpoint), **options)
+
+    def survey(self, *, dtype: str | None = None, **options: Any) -> tuple[Survey, Batch]:
+        """What measures its heads, and all the texts in one batch; it is proved on the longest."""
+        model = self.model(dtype=dtype)
+        reader = Reader(model, load_tokenizer(self.checkpoint))
+        texts = reader.read(TEXTS, self.targets)
+        [batch] = reader.batches(texts, 1000)
+        survey = Survey(self.checkpoint, model, list(METRICS), **options)
+        survey.prove(reader.batch([max(texts, key=lambda text: text.n_tokens)]))
+        return survey, batch
+
+    def heads(self, **options: Any) -> dict[Head, HeadRow]:
+        """What attnscope measures of each head."""
+        return rows_of(*self.survey(**options))
+
+    def expected(self, **options: Any) -> dict[Head, list[tuple[list[int], Numbers]]]:
+        """For each head and each text: the queries' tokens, and every metric of every query."""
+        model = self.model(attention="eager", **options)
+        found: dict[Head, list[tuple[list[int], Numbers]]] = {}
+        for i, text in enumerate(TEXTS):
+            source = ids_of(self.checkpoint, text)
+            target = (
+                None
+                if self.targets is None
+                else decoder_reads(model, ids_of(self.checkpoint, self.targets[i]))
+            )
+            given = {"input_ids": [source], "attention_mask": [[1] * len(source)]}
+            given |= {} if target is None else {"decoder_input_ids": [target]}
+            with torch.no_grad():
+                tensors = {name: torch.tensor(ids) for name, ids in given.items()}
+                output = model(**tensors, output_attentions=True, return_dict=True)
+            for stack, layer, maps in maps_of(output, self.config):
+                queries = target if stack in ("decoder", "cross") else source
+                keys = target if stack == "decoder" else source
+                sees = self.sight(stack, layer)
+                for head, rows in enumerate(maps.tolist()):
+                    told = (
+                        queries,
+                        naive_metrics(rows, queries, keys, sees, cross=stack == "cross", **KINDS),
+                    )
+                    found.setdefault((stack, layer, head), []).append(told)
+                    assert all(  # the rule is the model's
+                        (a > 0) == sees(i, j) for i, row in enumerate(rows) for j, a in enumerate(row)
+                    )
+        return found
+
+    def sight(self, stack: str, layer: int) -> Callable[[int, int], bool]:
+        """Whether query i sees key j."""
+        causal = stack == "decoder" or self.name in DECODERS
+        kinds = getattr(self.config, "layer_types", None) or ["sliding_attention"] * 2
+        slides = stack == "self" and kinds[layer % len(kinds)] == "sliding_attention"
+        window = getattr(self.config, "sliding_window", None) if slides else None
+        if window is None:
+            return lambda i, j: j <= i or not causal
+        if causal:
+            return lambda i, j: 0 <= i - j < window
+        return lambda i, j: abs(i - j) <= window
+
+
+KINDS = {"separators": [3], "punctuation": [14]}
+SPECIAL = [0, 2, 3]
+"""The numbers of tokens in the tokenizer of eighteen words: [SEP], the point; [PAD], [CLS] and [SEP]."""
+
+
+def ids_of(checkpoint: Checkpoint, text: str) -> list[int]:
+    return AutoTokenizer.from_pretrained(checkpoint.folder)(text)["input_ids"]
+
+
+def decoder_reads(model: Any, labels: list[int]) -> list[int]:
+    """Moved to the right, behind the token that starts."""
+    return [model.config.decoder_start_token_id, *labels[:-1]]
+
+
+def maps_of(output: Any, config: Any) -> Iterator[tuple[str, int, torch.Tensor]]:
+    """Stack, layer and weights, `n_head n_Q n_K`, of the one text that was read."""
+    stacks = {"self": "attentions", "encoder": "encoder_attentions"}
+    stacks |= {"decoder": "decoder_attentions", "cross": "cross_attentions"}
+    kinds = getattr(config, "layer_types", None) or []
+    attends = [layer for layer, kind in enumerate(kinds) if kind != "conv"]
+    for stack, name in stacks.items():
+        maps = getattr(output, name, None) or []
+        for number, of_layer in enumerate(maps):
+            yield stack, attends[number] if attends else number, of_layer[0]
+
+
+def rows_of(survey: Survey, batch: Batch) -> dict[Head, HeadRow]:
+    return rows_in(survey, survey.measure(batch))
+
+
+def rows_in(survey: Survey, tally: Tally) -> dict[Head, HeadRow]:
+    of_stack = {stack: survey.of_stack(stack) for stack in tally.layers}
+    return {(row.stack, row.layer, row.head): row for row in tally.rows(list(METRICS), of_stack)}
+
+
+def assert_equal(
+    ours: dict[Head, HeadRow],
+    theirs: dict[Head, list[tuple[list[int], Numbers]]],
+    *,
+    special: bool = True,
+    tolerance: float = 1e-5,
+) -> None:
+    """Means and errors of all metrics of all heads are the same."""
+    assert ours.keys() == theirs.keys()
+    for head, row in ours.items():
+        assert list(row.values) == list(METRICS)
+        for name, value in row.values.items():
+            sequences = [
+                [
+                    number
+                    for query, number in zip(
+                        queries, numbers.get(name, [None] * len(queries)), strict=True
+                    )
+                    if special or query not in SPECIAL
+                ]
+                for queries, numbers in theirs[head]
+            ]
+            mean, error = naive_mean(sequences)
+            assert value == near(mean, tolerance), (head, name, value, mean)
+            assert row.errors[name] == near(error, tolerance), (head, name, row.errors[name], error)
+
+
+def near(number: float | None, tolerance: float) -> Any:
+    return None if number is None else pytest.approx(number, rel=tolerance, abs=tolerance)

@@ -13,7 +13,7 @@ import attnscope as package
 from attnscope.cli import app, textbook
 from attnscope.cli.app import main
 
-COMMANDS = ["sdpa", "mha", "example", "scaling", "trace", "run", "bert", "model"]
+COMMANDS = ["sdpa", "mha", "example", "scaling", "trace", "run", "bert", "model", "heads"]
 OF_THE_USERS_CODE = {"trace", "run"}
 
 
@@ -96,6 +96,8 @@ def test_interrupting_exits_130_without_a_traceback():
 
 @pytest.mark.parametrize("command", [each for each in COMMANDS if each not in OF_THE_USERS_CODE])
 def test_json_is_one_document_and_nothing_else(attnscope, command):
-    r = attnscope(command, *(["minilm"] if command == "model" else []), "--format", "json")
+    of_a_model = {"model": ["minilm"], "heads": ["minilm", "--text", "The cat sat."]}
+    r = attnscope(command, *of_a_model.get(command, []), "--format", "json")
     assert r.json["schema"].startswith("attnscope.")
-    assert r.err == ""
+    told = r"attnscope: 6 tokens take .*\n" if command == "heads" else ""
+    assert re.fullmatch(told, r.err)

@@ -77,6 +77,8 @@ class Census:
 
         if path is not None and path.exists():
             self.state = load_progress(path, settings)
+            if self.state.done:
+                self.survey.why_eager = self.state.why_eager
             if self.ranks.first:
                 read = f"{self.state.tally.sequences:,} texts"
                 tell(f"{path} has {read}: " + ("all there are" if self.state.done else "going on"))
@@ -91,14 +93,17 @@ class Census:
                         saved = time.monotonic()
         except KeyboardInterrupt:
             pass
-        finally:
-            if path is not None:
+        except Exception:
+            if path is not None and self.state.tally.sequences:
                 self._save(path, settings)
+            raise
         whole = Tally()
         whole.include(self.state.tally)
         if not self.state.done:
             whole.include(self.since)
         self._check(whole)
+        if path is not None:
+            self._save(path, settings)
         return whole
 
     def _round(self, windows: Sequence[Window], show: Callable[[float | None], None]) -> None:
@@ -110,7 +115,7 @@ class Census:
         before = self.state.share or 0.0
         encoded = [] if own is None else self._encoded(own)
         if not self._proved:
-            self._prove(encoded if own is windows[0] else self._encoded(windows[0]))
+            self._prove(windows)
         self.since = Tally()
         done = 0
         for batch in self.reader.batches(encoded, self.tokens):
@@ -132,15 +137,18 @@ class Census:
         given = [target or "" for target in targets] if any(targets) else None
         return self.reader.read([text.text for text in window.texts], given)
 
-    def _prove(self, encoded: Sequence[Encoded]) -> None:
-        """Let the survey find out how the model attends, on the longest of these texts."""
-        if encoded:
-            self.prove(self.reader.batch([max(encoded, key=lambda each: each.n_tokens)]))
-            self._proved = True
+    def _prove(self, windows: Sequence[Window]) -> None:
+        """Let the survey find out how the model attends, on the longest of the first texts."""
+        for window in windows:
+            encoded = self._encoded(window)
+            if encoded:
+                self.prove(self.reader.batch([max(encoded, key=lambda each: each.n_tokens)]))
+                self._proved = True
+                return
 
     def _save(self, path: Path, settings: dict[str, Any]) -> None:
         if self.ranks.first:
-            save_progress(path, self.state, settings)
+            save_progress(path, replace(self.state, why_eager=self.survey.why_eager), settings)
 
     def _check(self, whole: Tally) -> None:
         """Raise what there is to say if nothing was read."""

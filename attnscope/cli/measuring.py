@@ -9,7 +9,7 @@ from attnscope.cli.asked import Asked
 from attnscope.cli.given import content, memory_for
 from attnscope.cli.options import Format
 from attnscope.cli.output import print_json, progress, stdout, tell, uncollected
-from attnscope.errors import FileError, OptionError
+from attnscope.errors import FileError, ModelError, OptionError
 from attnscope.results import AttentionMaps, HeadTable
 from attnscope.units import bytes_text
 
@@ -115,11 +115,15 @@ def _load(asked: Asked, ranks: Ranks) -> tuple[Checkpoint, Survey, Reader]:
     checkpoint = find_checkpoint(asked.model)
     with _shown(ranks, f"loading {checkpoint.name} …"), uncollected():
         config = load_config(checkpoint)
-        check_reads(checkpoint, config, "text")
-        targets = "--target" if asked.target is not None else "--target-field"
-        if (asked.target or asked.target_field) is not None and not config.is_encoder_decoder:
+        try:
+            check_reads(checkpoint, config, "text")
+        except ModelError as error:
+            raise ModelError(error.message, hint="a model that reads text") from error
+        targets = {"--target": asked.target, "--target-field": asked.target_field}
+        given = [option for option, value in targets.items() if value is not None]
+        if given and not config.is_encoder_decoder:
             raise OptionError(
-                f"{targets} is what a decoder beside an encoder reads, and {checkpoint.name}"
+                f"{given[0]} is what a decoder beside an encoder reads, and {checkpoint.name}"
                 f" ({config.model_type}) is not made of two."
             )
         check_device(ranks.device)
@@ -150,11 +154,14 @@ def _of_text(asked: Asked, survey: Survey, reader: Reader, text: str) -> HeadTab
     read = reader.read([text], None if asked.target is None else [asked.target])
     if not read:
         raise OptionError(f"{asked.source} has no tokens in {name}.", hint="another text")
-    if read[0].cut and not asked.truncate:
-        raise OptionError(
-            f"{asked.source} is {read[0].length:,} tokens long, and the model takes {reader.limit:,}.",
-            hint="--truncate; or --corpus FILE, which reads the lines of a file as texts of their own",
-        )
+    lengths = {asked.source: read[0].length, "--target": read[0].target_length}
+    cut = {source: n for source, n in lengths.items() if reader.limit is not None and n > reader.limit}
+    for source, n in cut.items():
+        if not asked.truncate:
+            raise OptionError(
+                f"{source} is {n:,} tokens long, and the model takes {reader.limit:,}.",
+                hint="--truncate; or --corpus FILE, which reads a file line by line",
+            )
     batch = reader.batch(read)
     with progress(f"running {name} on some tokens …"):
         prove(asked, survey, batch)
@@ -162,10 +169,7 @@ def _of_text(asked: Asked, survey: Survey, reader: Reader, text: str) -> HeadTab
     with progress(f"measuring {name} …"):
         tally = survey.measure(batch)
     table = _table(asked, survey, tally)
-    if read[0].cut:
-        table.notices.append(
-            f"{asked.source} was cut from {read[0].length:,} tokens to {reader.limit:,}."
-        )
+    table.notices += [f"{of} was cut from {n:,} tokens to {reader.limit:,}." for of, n in cut.items()]
     return table
 
 
@@ -179,11 +183,16 @@ def _of_corpus(asked: Asked, survey: Survey, reader: Reader, corpus: Corpus, ran
     census = Census(
         survey, reader, corpus, ranks, tokens=tokens, prove=lambda batch: prove(asked, survey, batch)
     )
+    identity = corpus.identity()
     settings = {
         "model": survey.checkpoint.name,
         "dtype": str(survey.model.dtype),
         "metrics": asked.measured,
-        "corpus": corpus.identity(),
+        "corpus": identity["name"],
+        "size of the corpus": identity["size"],
+        "beginning of the corpus": identity["sha256"],
+        "field": identity["field"],
+        "target_field": identity["target_field"],
         "max_length": reader.limit,
         "batch_tokens": tokens,
         "special": asked.special,
@@ -191,6 +200,8 @@ def _of_corpus(asked: Asked, survey: Survey, reader: Reader, corpus: Corpus, ran
         "layers": asked.layers,
     }
     tally = census.run(asked.checkpoint, settings)
+    n_layer = {stack: n for stack, (n, _) in tally.layers.items()}
+    _check_numbers(asked, survey.checkpoint.name, n_layer, tally.heads)
     state, table = census.state, _table(asked, survey, tally)
     table.partial, table.skipped = not state.done, state.skipped
     if state.first_skipped is not None:
@@ -212,11 +223,16 @@ def plan(
     memory = memory_for(asked.memory, device)
     model = survey.model
     of = (n_batch, n_tokens, memory, device)
+    hint = "a shorter text: --truncate --max-length N; or more --memory, if there is"
+    if asked.corpus is not None:
+        hint = "--max-length N with --batch-tokens N, fewer of each; or more --memory, if there is"
     kept = 0
     if survey.why_eager is not None:  # it makes the maps of all heads, those of a layer out of others
         n_map = sum(survey.found.values()) + 2 * max(survey.found.values())
         kept = 4 * n_batch * n_tokens**2 * n_map
-    planned = plan_run(survey.checkpoint.name, model.config, model.dtype.itemsize, *of, kept=kept)
+    planned = plan_run(
+        survey.checkpoint.name, model.config, model.dtype.itemsize, *of, kept=kept, hint=hint
+    )
     survey.blockwise.block_bytes, survey.memory = planned.block, memory
     if tell_it:
         tell(f"{planned}")
@@ -224,23 +240,38 @@ def plan(
 
 def prove(asked: Asked, survey: Survey, batch: Batch) -> None:
     """Find out how the model attends, and that it has the layers and heads that are asked for."""
+    survey.prove(batch)
+    _check_numbers(asked, survey.checkpoint.name, survey.n_layer, survey.found)
+
+
+def _check_numbers(
+    asked: Asked, name: str, n_layer: dict[str, int], found: dict[tuple[str, int], int]
+) -> None:
+    """Raise an AttnscopeError if no stack has the layers and heads that are asked for.
+
+    Args:
+        asked: what is.
+        name: the model's.
+        n_layer: how many layers each stack has.
+        found: how many heads each layer has, by stack and number.
+    """
     from attnscope.models.ranges import check_layer, check_range
 
-    survey.prove(batch)
-    name, found = survey.checkpoint.name, survey.found
-    stacks = [asked.stack] if asked.stack else list(survey.n_layer)
+    stacks = [asked.stack] if asked.stack else list(n_layer)
     for stack in stacks:
         having = sorted(layer for known, layer in found if known == stack)
         if not having:
             raise OptionError(
-                f"{name} runs no {stack} attention here: only {', '.join(survey.n_layer)}.",
-                hint=f"--stack {next(iter(survey.n_layer))}",
+                f"{name} runs no {stack} attention here: only {', '.join(n_layer)}.",
+                hint=f"--stack {next(iter(n_layer))}",
             )
-        if len(stacks) == 1:
-            for layer in asked.layers or []:
-                check_layer(layer, having, survey.n_layer[stack], name)
-            for head in asked.heads or []:
-                check_range("head", head, max(found[stack, layer] for layer in having), name)
+    most = max(stacks, key=lambda stack: n_layer[stack])
+    own = {key: n_head for key, n_head in found.items() if key[0] in stacks}
+    having = sorted({layer for _, layer in own})
+    for layer in asked.layers or []:
+        check_layer(layer, having, n_layer[most], name)
+    for head in asked.heads or []:
+        check_range("head", head, max(own.values()), name)
 
 
 def _table(asked: Asked, survey: Survey, tally: Tally) -> HeadTable:
@@ -276,6 +307,8 @@ def _print(asked: Asked, table: HeadTable) -> None:
         print_json(heads.heads_record(table, **order))
     elif asked.format is Format.CSV:
         print(heads.heads_csv(table, **order))
+        for told in [*heads.heads_heading(table)[2:], *table.notices]:  # csv has no place for them
+            tell(told)
     elif asked.format is Format.MARKDOWN:
         print(heads.heads_markdown(table, **order))
     else:
@@ -320,11 +353,11 @@ def _maps(asked: Asked, checkpoint: Checkpoint, survey: Survey) -> list[Attentio
     from attnscope.models.reading import read_text
     from attnscope.models.writing import give_target
 
-    if asked.text is None or asked.max_length is not None or survey.why_eager is not None:
+    if asked.corpus is not None or asked.max_length is not None or survey.why_eager is not None:
         return []
     model = survey.model
     reading = read_text(
-        checkpoint, model.config, asked.text, target=asked.target, truncate=asked.truncate
+        checkpoint, model.config, _text(asked), target=asked.target, truncate=asked.truncate
     )
     n = len(reading.source) + len(reading.labels)
     if n**2 * sum(survey.found.values()) > IN_A_PAGE:

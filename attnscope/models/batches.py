@@ -22,17 +22,18 @@ class Encoded:
     Attributes:
         inputs: `input_ids` and its like: a number for each token.
         target: the tokens of the decoder beside an encoder, if it reads any.
-        length: how many tokens the text has; more than there are inputs, if it was cut.
+        length, target_length: how many tokens text and target have; more than there are, if it was cut.
     """
 
     inputs: dict[str, list[int]]
     target: list[int] | None
     length: int
+    target_length: int = 0
 
     @property
     def cut(self) -> bool:
-        """Whether the text was longer than the model takes."""
-        return self.length > len(self.inputs["input_ids"])
+        """Whether the text was longer than the model takes, or its target."""
+        return self.length > len(self.inputs["input_ids"]) or self.target_length > len(self.target or ())
 
     @property
     def n_tokens(self) -> int:
@@ -94,14 +95,19 @@ class Reader:
             texts: what the model reads.
             targets: what its decoder beside an encoder reads, one for each.
         """
+        if not texts:
+            return []
         encoding, lengths = self._encode(list(texts))
-        read = [[] for _ in texts] if targets is None else self._targets(list(targets))
+        read: list[Any] = [None] * len(texts)
+        target_lengths = [0] * len(texts)
+        if targets is not None:
+            read, target_lengths = self._targets(list(targets))
         names = [name for name in self.tokenizer.model_input_names if name in encoding]
         made = []
         for i, target in enumerate(read):
             inputs = {name: encoding[name][i] for name in names}
             if not all(map(self._is_special, inputs["input_ids"])):
-                made.append(Encoded(inputs, target if targets is not None else None, lengths[i]))
+                made.append(Encoded(inputs, target, lengths[i], target_lengths[i]))
         return made
 
     def batches(self, texts: Sequence[Encoded], tokens: int) -> Iterator[Batch]:
@@ -161,12 +167,12 @@ class Reader:
             return encoding, lengths
         return self.tokenizer(**given, truncation=True, max_length=self.limit), lengths
 
-    def _targets(self, texts: list[str]) -> list[list[int]]:
-        """What a decoder reads of these texts: their tokens, moved to the right."""
+    def _targets(self, texts: list[str]) -> tuple[list[Any], list[int]]:
+        """What a decoder reads of these texts, moved to the right; and how many tokens they have."""
         from attnscope.models.writing import shifted
 
-        encoding, _ = self._encode(texts, target=True)
-        return [shifted(self.model, ids) for ids in encoding["input_ids"]]
+        encoding, lengths = self._encode(texts, target=True)
+        return [shifted(self.model, ids) for ids in encoding["input_ids"]], lengths
 
     def _side(self, ids: list[list[int]]) -> Side:
         """What is known of these tokens."""

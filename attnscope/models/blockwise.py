@@ -13,6 +13,9 @@ if TYPE_CHECKING:
     from attnscope.attention.blocks import Block, BlockedAttention
 
 
+FEW = 48
+"""How many tokens are read to compare attnscope's attention with the model's own."""
+
 TIDY = 32
 """Matrix products are faster with a multiple of so many rows."""
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from attnscope.errors import ModelError
-from attnscope.models.blockwise import Blockwise
+from attnscope.models.blockwise import FEW, Blockwise
 from attnscope.models.cells import Cells, Rows, cells
 from attnscope.models.checkpoint import Checkpoint
 from attnscope.models.gallery import Gallery, Layer, Seen, Wanted, difference_of, output_tolerance
@@ -25,9 +25,6 @@ if TYPE_CHECKING:
     import torch
 
     from attnscope.attention.blocks import Block
-
-FEW = 48
-"""How many tokens are read to compare attnscope's attention with the model's own."""
 
 
 @dataclass(frozen=True)

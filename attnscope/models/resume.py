@@ -12,7 +12,7 @@ from attnscope.models.tally import Key, Tally
 
 VERSION = "attnscope.run/1"
 KEYS = {
-    *("settings", "lines", "offset", "skipped", "first_skipped", "share", "done"),
+    *("settings", "lines", "offset", "skipped", "first_skipped", "share", "done", "why_eager"),
     *("sequences", "tokens", "cut", "layers", "heads", "measured"),
 }
 """What a file says of its run."""
@@ -44,6 +44,7 @@ class Progress:
         first_skipped: the number of the first of them, and what was wrong with it.
         share: how much of the corpus's file that is, from 0 to 1, if it is one.
         done: whether the corpus has ended.
+        why_eager: why the model ran eager, if it had to.
     """
 
     tally: Tally
@@ -53,6 +54,7 @@ class Progress:
     first_skipped: tuple[int, str] | None = None
     share: float | None = None
     done: bool = False
+    why_eager: str | None = None
 
     def after(self, window: Window, tally: Tally) -> Progress:
         """How far the run is after one window more.
@@ -99,6 +101,7 @@ def save_progress(path: Path, progress: Progress, settings: dict[str, Any]) -> N
         "first_skipped": progress.first_skipped,
         "share": progress.share,
         "done": progress.done,
+        "why_eager": progress.why_eager,
         "sequences": tally.sequences,
         "tokens": tally.tokens,
         "cut": tally.cut,
@@ -146,6 +149,7 @@ def load_progress(path: Path, settings: dict[str, Any]) -> Progress:
         (first[0], first[1]) if first else None,
         told["share"],
         told["done"],
+        told["why_eager"],
     )
 
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from attnscope.errors import ModelError, SizeError
 from attnscope.models.batches import Batch
-from attnscope.models.blockwise import Blockwise, blocked
+from attnscope.models.blockwise import FEW, Blockwise, blocked
 from attnscope.models.checkpoint import Checkpoint
 from attnscope.models.gallery import difference_of, output_tolerance
 from attnscope.models.loading import load_model, told_as_the_models_fault
@@ -26,10 +26,6 @@ from attnscope.units import bytes_text
 
 if TYPE_CHECKING:
     import torch
-
-
-FEW = 48
-"""How many tokens are read to compare attnscope's attention with the model's own."""
 
 
 class Survey:
@@ -215,7 +211,9 @@ class Survey:
             valid = ~values.isnan() & counts[:, None]
             totals.append(values.masked_fill(~valid, 0).sum(dim=-1, dtype=precise))
             n.append(valid.sum(dim=-1, dtype=precise))
-        tally.add(key, *(torch.stack(each, dim=-1).cpu().double().numpy() for each in (totals, n)))
+        none = rows.entropy.new_empty(*rows.entropy.shape[:2], 0)  # where no metric makes sense
+        sums = [torch.stack(each, dim=-1) if each else none for each in (totals, n)]
+        tally.add(key, *(each.cpu().double().numpy() for each in sums))
 
     def _check_finite(self, computed: torch.Tensor, layer: int) -> None:
         """Raise a ModelError if something that a layer's attention computed is not a number."""

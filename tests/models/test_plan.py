@@ -111,7 +111,9 @@ def test_a_size_of_no_byte_and_one_without_end_are_no_sizes(text):
 
 
 def test_a_plan_is_the_sum_of_its_parts_and_says_them():
-    made = Plan(n_batch=1, n_tokens=12_000, activations=3 * 2**20, masks=2**20, kept=0, block=2**19, rows=7)
+    made = Plan(
+        n_batch=1, n_tokens=12_000, activations=3 * 2**20, masks=2**20, kept=0, block=2**19, rows=7
+    )
     assert made.total == 4.5 * 2**20
     assert str(made) == (
         "12,000 tokens take 4.5 MiB: 512.0 KiB for 7 queries' weights at once,"

@@ -1,0 +1,760 @@
+"""`attnscope heads` with one text, through the entry point."""
+
+import csv
+import io
+import json
+import re
+
+import numpy as np
+import pytest
+import torch
+from models.naive_metrics import naive_mean, naive_metrics
+from models.readers import save_reader, save_seer
+from transformers import AutoModel, AutoTokenizer
+
+from attnscope.models.metrics import METRICS
+
+TEXT = "The cat sat on the mat because it was tired."
+SHORT = "the cat sat on the mat"
+LONG = "the cat sat on . " * 40
+FORMATS = ["table", "json", "csv", "markdown"]
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory):
+    """A family's checkpoint with random weights, made when it is first asked for."""
+    made = {}
+
+    def folder(family, **more):
+        key = (family, *sorted(more.items()))
+        if key not in made:
+            made[key] = tmp_path_factory.mktemp(family)
+            save_reader(family, made[key], **more)
+        return made[key]
+
+    return folder
+
+
+@pytest.fixture
+def measured(attnscope):
+    """The heads' records, by stack, layer and head."""
+
+    def measure(*arguments):
+        r = attnscope("heads", *arguments, "--format", "json")
+        assert r.exit_status == 0, r.err
+        return {(row["stack"], row["layer"], row["head"]): row for row in r.json["heads"]}
+
+    return measure
+
+
+def eager(folder, text, **options):
+    """A text's tokens, and what transformers' own eager attention returns of it."""
+    model = AutoModel.from_pretrained(folder, attn_implementation="eager", **options).eval()
+    given = AutoTokenizer.from_pretrained(folder)(text, return_tensors="pt")
+    with torch.no_grad():
+        return given["input_ids"][0].tolist(), model(**given, output_attentions=True).attentions
+
+
+def lines_of(r):
+    """The rows of the first table with a rule, as words."""
+    lines = r.out.splitlines()
+    start = next(i for i, line in enumerate(lines) if set(line) == {"─"})
+    rows = []
+    for line in lines[start + 1 :]:
+        if not line.strip():
+            break
+        rows.append(line.split())
+    return rows
+
+
+def are_near(row, other):
+    """Whether two records hold the same numbers: layers that are not measured run the model's own attention."""
+    names = [name for name in METRICS if name in row]
+    return names and all(row[name] == pytest.approx(other[name], abs=1e-6) for name in names)
+
+
+def csv_rows(r):
+    return list(csv.DictReader(io.StringIO(r.out)))
+
+
+def order_of(r, format):
+    """The layers and heads of a result, in its order."""
+    if format == "json":
+        return [(row["layer"], row["head"]) for row in r.json["heads"]]
+    if format == "csv":
+        return [(int(row["layer"]), int(row["head"])) for row in csv_rows(r)]
+    if format == "markdown":
+        rows = [line.split("|")[1:3] for line in r.out.splitlines() if re.match(r"\| +\d", line)]
+        return [(int(layer), int(head)) for layer, head in rows]
+    return [(int(row[0]), int(row[1])) for row in lines_of(r)]
+
+
+def data_in(page):
+    """What a page knows."""
+    return json.loads(re.search(r'id="data">(.*?)</script>', page.read_text(), re.S)[1])
+
+
+# What is measured
+
+
+def test_every_metric_is_what_a_loop_over_the_models_own_maps_finds(measured, minilm):
+    found = measured("minilm", "--text", TEXT)
+    ids, maps = eager(minilm, TEXT)
+    tokenizer = AutoTokenizer.from_pretrained(minilm)
+    known = {"separators": [tokenizer.sep_token_id], "punctuation": tokenizer(".")["input_ids"][1:2]}
+    assert len(found) == 72
+    for layer in (0, 3, 5):
+        for head in (0, 7, 11):
+            rows = maps[layer][0, head].double().tolist()
+            naive = naive_metrics(rows, ids, ids, lambda i, j: True, **known)
+            own = found["self", layer, head]
+            for name in METRICS:
+                mean, _ = naive_mean([naive[name]])
+                assert own[name] == pytest.approx(mean, abs=2e-5, rel=1e-5), (layer, head, name)
+
+
+def test_one_text_has_no_errors(attnscope):
+    r = attnscope("heads", "minilm", "--text", TEXT, "-f", "json")
+    assert all(error is None for row in r.json["heads"] for error in row["errors"].values())
+    assert r.json["sequences"] == 1
+    assert r.json["tokens"] == 13
+    assert (r.json["partial"], r.json["skipped"], r.json["notices"]) == (False, 0, [])
+    assert r.json["stacks"] == {"self": {"n_layer": 6, "n_head": 12}}
+    r = attnscope("heads", "minilm", "--text", TEXT, "-f", "csv")
+    assert "_error" not in r.out
+
+
+def test_a_file_is_one_text(attnscope, tmp_path):
+    path = tmp_path / "text.txt"
+    path.write_text("The cat sat on the mat\nbecause it was tired.\n", encoding="utf-8-sig")
+    ours = attnscope("heads", "minilm", "--file", path, "-f", "csv")
+    assert ours.exit_status == 0
+    assert ours.out == attnscope("heads", "minilm", "--text", TEXT, "-f", "csv").out
+
+
+def test_queries_that_the_tokenizer_added_can_be_left_out(measured, minilm):
+    found = measured("minilm", "--text", TEXT, "--no-special", "--layer", 2)
+    _, maps = eager(minilm, TEXT)
+    for head in range(12):
+        rows = maps[2][0, head, 1:-1].double()
+        entropy = -(rows * rows.log()).sum(-1).mean()
+        assert found["self", 2, head]["entropy"] == pytest.approx(float(entropy), abs=1e-5)
+        assert found["self", 2, head]["first"] == pytest.approx(float(rows[:, 0].mean()), abs=1e-6)
+
+
+def test_a_text_is_cut_where_that_is_asked_for(attnscope, measured, saved):
+    folder = saved("bert")  # takes 16 tokens
+    words = SHORT.split()
+    cut = measured(folder, "--text", " ".join(words * 5), "--truncate", "--max-length", 8)
+    whole = measured(folder, "--text", " ".join(words))  # 6 words, [CLS] and [SEP]
+    assert cut == whole
+    r = attnscope("heads", folder, "--text", " ".join(words * 5), "--truncate", "-f", "json")
+    assert r.json["tokens"] == 16
+    assert r.json["notices"] == ["--text was cut from 32 tokens to 16."]
+    r = attnscope("heads", folder, "--text", SHORT, "--truncate", "-f", "json")
+    assert (r.json["tokens"], r.json["notices"]) == (8, [])
+
+
+def test_a_decoder_reads_its_target(measured, saved):
+    folder = saved("bart")
+    found = measured(folder, "--text", SHORT, "--target", "a dog ran", "--metrics", "entropy,previous")
+    assert {(stack, layer) for stack, layer, _ in found} == {
+        *(("encoder", layer) for layer in range(2)),
+        *(("decoder", layer) for layer in range(3)),
+        *(("cross", layer) for layer in range(3)),
+    }
+    model = AutoModel.from_pretrained(folder, attn_implementation="eager").eval()
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    given = tokenizer(SHORT, return_tensors="pt")
+    # its decoder begins with the token of its own that its configuration names
+    ids = torch.tensor([[1, *tokenizer("a dog ran")["input_ids"][:-1]]])
+    with torch.no_grad():
+        output = model(**given, decoder_input_ids=ids, output_attentions=True)
+    for stack, maps in {
+        "encoder": output.encoder_attentions,
+        "decoder": output.decoder_attentions,
+        "cross": output.cross_attentions,
+    }.items():
+        for layer, heads in enumerate(maps):
+            for head, weights in enumerate(heads[0].double()):
+                entropy = -(weights * weights.clamp(min=1e-300).log()).sum(-1).mean()
+                row = found[stack, layer, head]
+                assert row["entropy"] == pytest.approx(float(entropy), abs=1e-5)
+                if stack == "cross":
+                    assert row["previous"] is None
+                else:
+                    previous = weights.diagonal(-1).mean()
+                    assert row["previous"] == pytest.approx(float(previous), abs=1e-6)
+
+
+def test_an_encoder_reads_alone_without_a_target(measured, saved):
+    found = measured(saved("bart"), "--text", SHORT)
+    assert {stack for stack, _, _ in found} == {"encoder"}
+
+
+def test_a_text_tower_reads(attnscope, saved):
+    r = attnscope("heads", saved("clip"), "--text", SHORT, "-f", "json")
+    assert r.exit_status == 0, r.err
+    assert list(r.json["stacks"]) == ["text"]
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float64"])
+def test_other_dtypes_are_near_float32(measured, dtype):
+    found, others = (
+        measured("minilm", "--text", TEXT, "--dtype", name, "--metrics", "entropy,self,largest")
+        for name in ("float32", dtype)
+    )
+    assert found != others
+    near = 1e-5 if dtype == "float64" else 0.05
+    for place, row in found.items():
+        for name in ("entropy", "self", "largest"):
+            assert others[place][name] == pytest.approx(row[name], abs=near)
+
+
+def test_a_model_that_is_measured_eager_is_told_of(attnscope, saved):
+    r = attnscope("heads", saved("xlnet"), "--text", SHORT, "-f", "json")
+    assert r.exit_status == 0
+    [notice] = r.json["notices"]
+    assert notice.endswith("It ran with its own eager attention.")
+    r = attnscope("heads", saved("xlnet"), "--text", SHORT)
+    assert "its own eager attention." in " ".join(r.out.split())
+
+
+def test_memory_decides_the_block_and_not_the_numbers(attnscope, saved):
+    command = ["heads", saved("bert", max_position_embeddings=512), "--text", LONG, "-f", "json"]
+    whole, tight = attnscope(*command), attnscope(*command, "--memory", "700K")
+    assert re.search(r"for 202 queries' weights at once", whole.err)
+    rows = int(re.search(r"for (\d+) queries' weights at once", tight.err)[1])
+    assert 1 <= rows < 202
+    assert len(whole.json["heads"]) == 6
+    for ours, theirs in zip(tight.json["heads"], whole.json["heads"], strict=True):
+        for name in METRICS:
+            assert ours[name] == pytest.approx(theirs[name], abs=1e-5, rel=1e-5)
+
+
+def test_the_plan_is_told_on_stderr_with_its_bytes(attnscope):
+    r = attnscope("heads", "minilm", "--text", TEXT, "-f", "csv")
+    [line] = r.err.splitlines()
+    assert re.fullmatch(
+        r"attnscope: 13 tokens take [\d.]+ [KM]iB: [\d.]+ [KM]iB for 13 queries' weights at once,"
+        r" [\d.]+ [KM]iB for what the layers compute",
+        line,
+    )
+    assert "tokens take" not in r.out
+
+
+def test_what_does_not_fit_is_refused_before_it_starts(attnscope, monkeypatch):
+    from attnscope.models.survey import Survey
+
+    monkeypatch.setattr(Survey, "measure", lambda *_: pytest.fail("it started"))
+    r = attnscope("heads", "minilm", "--text", TEXT, "--memory", "1K")
+    assert (r.exit_status, r.out) == (2, "")
+    assert re.search(
+        r"minilm takes at least [\d.]+ [KM]iB for 13 tokens .* and may take 1\.0 KiB\.", r.err
+    )
+    r = attnscope("heads", "minilm", "--text", TEXT, "--memory", "1000000G")
+    assert (r.exit_status, r.out) == (2, "")
+    assert "--memory 1000000G is more than the" in r.err
+
+
+# What is shown
+
+
+@pytest.mark.parametrize("format", FORMATS)
+def test_the_formats_hold_the_same_heads_in_the_same_order(attnscope, format):
+    command = ["heads", "minilm", "--text", TEXT, "--sort", "entropy", "--top", 7]
+    ranked = order_of(attnscope(*command, "--format", "json"), "json")
+    assert len(ranked) == 7
+    assert order_of(attnscope(*command, "--format", format), format) == ranked
+    turned = order_of(attnscope(*command, "--reverse", "--format", format), format)
+    assert len(turned) == 7
+    assert not set(turned) & set(ranked)
+
+
+@pytest.mark.parametrize("format", ["json", "csv"])
+def test_the_formats_hold_the_same_numbers(measured, attnscope, format):
+    command = ["minilm", "--text", TEXT, "--metrics", "entropy,induction", "--sort", "induction"]
+    found = measured(*command)
+    r = attnscope("heads", *command, "--format", format)
+    rows = r.json["heads"] if format == "json" else csv_rows(r)
+    values = [float(row["induction"]) for row in rows]
+    assert values == sorted(values, reverse=True)
+    for row in rows:
+        own = found["self", int(row["layer"]), int(row["head"])]
+        assert float(row["entropy"]) == own["entropy"]
+
+
+def test_markdown_and_the_table_round_the_same_numbers(measured, attnscope):
+    command = ["minilm", "--text", TEXT, "--metrics", "entropy,self", "--layer", 1, "--head", 3]
+    row = measured(*command)["self", 1, 3]
+    [[*_, entropy, own]] = lines_of(attnscope("heads", *command))
+    assert float(entropy) == pytest.approx(row["entropy"], rel=5e-3)
+    assert float(own) == pytest.approx(row["self"], rel=5e-3)
+    markdown = attnscope("heads", *command, "-f", "markdown").out
+    assert f"| {entropy} | {own} |" in markdown
+    assert "- self: Attention to the token itself" in markdown
+    assert markdown.startswith("**minilm**\n\n6 layers × 12 heads · 1 sequence · 13 tokens\n")
+
+
+def test_reverse_turns_the_order_round(attnscope):
+    command = ["heads", "minilm", "--text", TEXT, "--sort", "distance", "-f", "csv"]
+    down = [float(row["distance"]) for row in csv_rows(attnscope(*command))]
+    up = [float(row["distance"]) for row in csv_rows(attnscope(*command, "--reverse"))]
+    assert down == sorted(down, reverse=True)
+    assert up == sorted(up)
+    assert len(up) == len(down) == 72
+
+
+def test_top_keeps_as_many_as_there_are(attnscope):
+    command = ["heads", "minilm", "--text", TEXT, "--layer", 0, "-f", "csv"]
+    assert len(csv_rows(attnscope(*command, "--top", 5))) == 5
+    assert len(csv_rows(attnscope(*command, "--top", 500))) == 12
+
+
+def test_layers_and_heads_can_be_chosen(attnscope, measured):
+    whole = measured("minilm", "--text", TEXT, "--metrics", "entropy,next")
+    some = measured(
+        *("minilm", "--text", TEXT, "--metrics", "entropy,next"), "--layer", "0,3-4", "--head", "1,11"
+    )
+    assert set(some) == {("self", layer, head) for layer in (0, 3, 4) for head in (1, 11)}
+    assert all(are_near(row, whole[place]) for place, row in some.items())
+    everything = ["--layer", "all", "--head", "all"]
+    assert measured("minilm", "--text", TEXT, "--metrics", "entropy,next", *everything) == whole
+
+
+def test_only_the_metrics_that_are_asked_for_are_shown_in_their_order(attnscope):
+    command = ["heads", "minilm", "--text", TEXT, "--top", 1]
+    r = attnscope(*command, "--metrics", " self , entropy,self", "-f", "csv")
+    assert r.out.splitlines()[0] == "layer,head,self,entropy"
+    r = attnscope(*command, "--metrics", "self,entropy", "-f", "json")
+    assert list(r.json["metrics"]) == ["self", "entropy"]
+    r = attnscope(*command, "-f", "json")
+    assert list(r.json["metrics"]) == list(METRICS)
+
+
+@pytest.mark.parametrize(
+    ("options", "places"),
+    [
+        (["--stack", "encoder", "--layer", 1], {("encoder", 1)}),
+        (["--stack", "cross"], {("cross", layer) for layer in range(3)}),
+        (["--stack", "decoder", "--head", 3], {("decoder", layer) for layer in range(3)}),
+        (["--layer", 2], {("decoder", 2), ("cross", 2)}),  # the encoder has two layers
+        (["--head", 3], {(stack, layer) for stack in ("decoder", "cross") for layer in range(3)}),
+        (["--layer", 0, "--head", 0], {(stack, 0) for stack in ("encoder", "decoder", "cross")}),
+    ],
+)
+def test_of_several_stacks_those_are_shown_that_have_what_is_asked_for(measured, saved, options, places):
+    command = [saved("bart"), "--text", SHORT, "--target", "a dog", "--metrics", "entropy"]
+    found = measured(*command, *options)
+    assert {(stack, layer) for stack, layer, _ in found} == places
+    whole = measured(*command)
+    assert all(are_near(row, whole[place]) for place, row in found.items())
+    if "--head" in options:
+        assert {head for _, _, head in found} == {options[options.index("--head") + 1]}
+
+
+@pytest.mark.parametrize("format", FORMATS)
+def test_stacks_are_named_where_there_are_several(attnscope, saved, format):
+    command = [saved("bart"), "--text", SHORT, "--target", "a dog", "--sort", "entropy", "-f", format]
+    r = attnscope("heads", *command)
+    assert r.exit_status == 0
+    assert all(stack in r.out for stack in ("encoder", "decoder", "cross"))
+    if format == "csv":
+        assert r.out.startswith("stack,layer,head,entropy")
+
+
+@pytest.mark.parametrize("options", [["--stack", "cross"], []])
+@pytest.mark.parametrize("format", FORMATS)
+def test_a_metric_that_a_stack_does_not_have_is_empty(attnscope, saved, options, format):
+    command = [saved("bart"), "--text", SHORT, "--target", "a dog", "--metrics", "self", *options]
+    r = attnscope("heads", *command, "--sort", "self", "-f", format)
+    assert r.exit_status == 0, r.err
+    if format == "json":
+        for row in r.json["heads"]:
+            assert (row["self"] is None) == (row["stack"] == "cross")
+
+
+def test_the_glance_has_a_grid_and_the_leaders_of_each_metric(attnscope, measured):
+    r = attnscope("heads", "minilm", "--text", TEXT)
+    assert r.exit_status == 0
+    found = measured("minilm", "--text", TEXT)
+    leaders = {row[0]: row[1] for row in lines_of(r)}
+    assert list(leaders) == list(METRICS)
+    for name, place in leaders.items():
+        _, layer, head = max(found, key=lambda key, name=name: found[key][name])
+        assert place == f"{layer}.{head}"
+    assert "▓" in r.out
+
+
+def test_sorting_shows_one_grid_and_the_metrics_meaning(attnscope):
+    r = attnscope("heads", "minilm", "--text", TEXT, "--sort", "previous", "--top", 3)
+    assert "3 of 72 heads by previous, the largest at the top: Attention to the token before" in r.out
+    assert len(lines_of(r)) == 3
+    assert "largest 1.00 in 0.2" in r.out
+    r = attnscope("heads", "minilm", "--text", TEXT, "--sort", "previous", "--reverse")
+    assert "72 heads by previous, the smallest at the top" in r.out
+
+
+def test_what_is_piped_is_never_cut(attnscope):
+    r = attnscope("heads", "minilm", "--text", TEXT, "--sort", "entropy", "--top", 2)
+    heading = next(line for line in r.out.splitlines() if line.startswith("layer"))
+    assert heading.split() == ["layer", "head", *METRICS]
+    assert len(heading) > 100
+
+
+def test_wide_shows_every_column_on_a_narrow_terminal(attnscope, monkeypatch):
+    from rich.console import Console
+
+    from attnscope.cli import measuring
+
+    monkeypatch.setattr(
+        measuring, "stdout", lambda: Console(highlight=False, width=60, force_terminal=True)
+    )
+    command = ["heads", "minilm", "--text", TEXT, "--sort", "entropy", "--top", 2]
+    narrow, wide = attnscope(*command).out, attnscope(*command, "--wide").out
+    for r in (narrow, wide):
+        assert all(len(re.sub(r"\x1b\[[\d;]*m", "", line)) <= 60 for line in r.splitlines())
+    assert "effective" not in narrow
+    assert all(name in wide for name in METRICS)
+
+
+def test_stdout_has_only_the_result(attnscope, tmp_path):
+    plot, page = tmp_path / "heads.svg", tmp_path / "heads.html"
+    command = ["heads", "minilm", "--text", TEXT, "-f", "json", "--plot", plot, "--page", page]
+    r = attnscope(*command)
+    assert json.loads(r.out)["schema"] == "attnscope.heads/1"
+    planned, drew, wrote = r.err.splitlines()
+    assert planned.startswith("attnscope: 13 tokens take ")
+    assert re.fullmatch(rf"attnscope: drew {plot}, [\d.]+ KiB", drew)
+    assert re.fullmatch(
+        rf"attnscope: wrote 72 heads, 72 of them with their maps, [\d.]+ KiB, to {page}", wrote
+    )
+
+
+# Plots and pages
+
+
+@pytest.mark.parametrize("suffix", ["png", "svg", "pdf"])
+def test_the_heads_are_drawn(attnscope, tmp_path, suffix):
+    path = tmp_path / f"heads.{suffix}"
+    r = attnscope("heads", "minilm", "--text", TEXT, "--metrics", "entropy,next", "--plot", path)
+    assert r.exit_status == 0
+    beginning = {"png": b"\x89PNG", "svg": b"<?xml", "pdf": b"%PDF"}[suffix]
+    assert path.read_bytes().startswith(beginning)
+    if suffix == "svg":
+        assert all(f">{name}" in path.read_text() for name in ("entropy", "next", "layer", "head"))
+        only = tmp_path / "one.svg"
+        command = ["heads", "minilm", "--text", TEXT, "--metrics", "entropy,next", "--plot", only]
+        assert attnscope(*command, "--sort", "next").exit_status == 0
+        assert ">entropy" not in only.read_text()
+        assert ">next" in only.read_text()
+
+
+def test_a_page_has_the_numbers_and_of_a_short_text_the_maps(attnscope, measured, tmp_path):
+    page = tmp_path / "heads.html"
+    command = ["minilm", "--text", TEXT, "--metrics", "entropy,self", "--sort", "self"]
+    r = attnscope("heads", *command, "--page", page)
+    assert r.exit_status == 0
+    found, data = measured(*command), data_in(page)
+    [stack] = data["stacks"]
+    assert data["metric"] == "self"
+    assert [metric["name"] for metric in data["metrics"]] == ["entropy", "self"]
+    assert len(stack["queries"]) == 13
+    assert len(stack["heads"]) == 72
+    for head in stack["heads"]:
+        row = found["self", head["layer"], head["head"]]
+        assert head["values"] == pytest.approx([row["entropy"], row["self"]], rel=1e-5)
+        assert "weights" in head
+    _, layer, head = max(found, key=lambda place: found[place]["self"])
+    assert (data["first"]["layer"], data["first"]["head"]) == (layer, head)
+
+
+def test_a_page_of_some_heads_has_their_maps_alone(attnscope, tmp_path):
+    page = tmp_path / "heads.html"
+    command = ["heads", "minilm", "--text", TEXT, "--layer", "2,4", "--head", "3-4", "--page", page]
+    r = attnscope(*command)
+    assert "wrote 4 heads, 4 of them with their maps" in r.err
+    [stack] = data_in(page)["stacks"]
+    places = [(head["layer"], head["head"]) for head in stack["heads"]]
+    assert places == [(2, 3), (2, 4), (4, 3), (4, 4)]
+    assert all("weights" in head for head in stack["heads"])
+
+
+def test_a_page_of_several_stacks(attnscope, saved, tmp_path):
+    page = tmp_path / "heads.html"
+    command = ["heads", saved("bart"), "--text", SHORT, "--target", "a dog", "--page", page]
+    r = attnscope(*command)
+    assert "wrote 30 heads, 30 of them with their maps" in r.err
+    stacks = data_in(page)["stacks"]
+    assert [(stack["name"], len(stack["heads"])) for stack in stacks] == [
+        ("encoder", 6),
+        ("decoder", 12),
+        ("cross", 12),
+    ]
+    assert attnscope(*command, "--force", "--stack", "cross").exit_status == 0
+    assert [stack["name"] for stack in data_in(page)["stacks"]] == ["cross"]
+
+
+def test_a_page_of_a_long_text_has_the_numbers_alone(attnscope, monkeypatch, tmp_path):
+    from attnscope.cli import measuring
+
+    monkeypatch.setattr(measuring, "IN_A_PAGE", 13 * 13 * 72 - 1)
+    page = tmp_path / "heads.html"
+    r = attnscope("heads", "minilm", "--text", TEXT, "--page", page)
+    assert r.exit_status == 0
+    [stack] = data_in(page)["stacks"]
+    assert len(stack["heads"]) == 72
+    assert not any("weights" in head for head in stack["heads"])
+    monkeypatch.setattr(measuring, "IN_A_PAGE", 13 * 13 * 72)
+    assert attnscope("heads", "minilm", "--text", TEXT, "--page", page, "--force").exit_status == 0
+    assert all("weights" in head for head in data_in(page)["stacks"][0]["heads"])
+
+
+def test_a_page_of_a_short_file_has_its_maps(attnscope, tmp_path):
+    page, path = tmp_path / "heads.html", tmp_path / "text.txt"
+    path.write_text(TEXT)
+    r = attnscope("heads", "minilm", "--file", path, "--page", page)
+    assert "wrote 72 heads, 72 of them with their maps" in r.err
+
+
+def test_a_file_that_is_there_is_replaced_on_request_alone(attnscope, tmp_path):
+    plot, page = tmp_path / "heads.svg", tmp_path / "heads.html"
+    for option, path in (("--plot", plot), ("--page", page)):
+        path.write_text("mine")
+        command = ["heads", "minilm", "--text", TEXT, "--metrics", "entropy", option, path]
+        r = attnscope(*command)
+        assert (r.exit_status, r.out) == (2, "")
+        assert f"{path} exists already." in " ".join(r.err.split())
+        assert path.read_text() == "mine"
+        assert attnscope(*command, "--force").exit_status == 0
+        assert len(path.read_text()) > 1000
+
+
+def test_what_fails_leaves_no_page_behind(attnscope, monkeypatch, tmp_path):
+    from attnscope.views.page import page
+
+    monkeypatch.setattr(page, "page_html", lambda *_, **__: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        attnscope("heads", "minilm", "--text", TEXT, "--page", tmp_path / "heads.html")
+    assert list(tmp_path.iterdir()) == []
+
+
+# Where it runs
+
+
+def test_a_model_that_is_divided_among_devices_finds_the_same(attnscope, saved):
+    for family in ("bert", "llama"):
+        command = ["heads", saved(family), "--text", SHORT, "-f", "csv"]
+        whole, divided = attnscope(*command), attnscope(*command, "--device-map", "auto")
+        assert divided.exit_status == 0, divided.err
+        rows = zip(csv_rows(whole), csv_rows(divided), strict=True)
+        for ours, theirs in rows:
+            for name, value in ours.items():
+                if value:
+                    assert float(theirs[name]) == pytest.approx(float(value), abs=1e-6)
+
+
+def test_to_divide_a_model_takes_accelerate(attnscope, monkeypatch):
+    from attnscope.models import loading
+
+    found = loading.find_spec
+    monkeypatch.setattr(
+        loading, "find_spec", lambda name, *more: None if name == "accelerate" else found(name, *more)
+    )
+    r = attnscope("heads", "minilm", "--text", TEXT, "--device-map", "auto")
+    assert (r.exit_status, r.out) == (2, "")
+    assert "accelerate, which is not installed." in r.err
+    assert "try  pip install 'attnscope[accelerate]'" in r.err
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--text", TEXT], "torchrun divides a corpus among processes, and this is one text."),
+        (["--file", "text.txt"], "torchrun divides a corpus among processes, and this is one text."),
+        (["--corpus", "-"], "standard input is read by one process, and these are several."),
+        (
+            ["--corpus", "text.txt", "--device-map", "auto"],
+            "--device-map divides one model among all GPUs",
+        ),
+        (
+            ["--corpus", "text.txt", "--device", "cuda"],
+            "this machine has 0 GPUs, and process 2 needs another.",
+        ),
+    ],
+)
+def test_what_several_processes_cannot_share_is_refused(
+    attnscope, monkeypatch, tmp_path, options, message
+):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "text.txt").write_text(TEXT)
+    if torch.cuda.is_available() and "cuda" in options:
+        pytest.skip("there is a GPU")
+    for name, value in {"WORLD_SIZE": "2", "RANK": "1", "LOCAL_RANK": "1"}.items():
+        monkeypatch.setenv(name, value)
+    r = attnscope("heads", "minilm", *options)
+    assert (r.exit_status, r.out) == (2, "")
+    assert message in r.err
+
+
+# Mistakes
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ([], "there is nothing to read."),
+        (["--text", "a", "--file", "x.txt"], "--text and --file are each something to read: one at a time."),
+        (["--text", "a", "--corpus", "x.txt"], "--text and --corpus are each something to read: one at a time."),
+        (["--file", "a", "--corpus", "x.txt"], "--file and --corpus are each something to read: one at a time."),
+        (["--text", "a", "--field", "b"], "--field is about a corpus, and there is none."),
+        (["--text", "a", "--target-field", "b"], "--target-field is about a corpus, and there is none."),
+        (["--text", "a", "--batch-tokens", 9], "--batch-tokens is about a corpus, and there is none."),
+        (["--text", "a", "--checkpoint", "x.npz"], "--checkpoint is about a corpus, and there is none."),
+        (["--corpus", "x.txt", "--target", "b"], "--target is beside one text, and a corpus has many."),
+        (["--corpus", "x.txt", "--truncate"], "--truncate is for one text; the texts of a corpus are cut."),
+        (["--text", "a", "--max-length", 9], "--max-length cuts a text only where --truncate says"),
+        (["--text", "a", "--device", "cuda", "--device-map", "auto"], "--device and --device-map both say where"),
+        (["--text", "a", "--reverse"], "--reverse turns the order of --sort round, and there is no --sort."),
+        (["--text", "a", "--device", "meta"], "--device meta computes no values, and metrics are made of values."),
+        (["--text", "a", "--wide", "-f", "csv"], "--wide is about a table's columns."),
+        (["--text", "a", "--wide", "-f", "json"], "--wide is about a table's columns."),
+        (["--text", "a", "--force"], "--force replaces a file, and none is written."),
+        (["--text", "a", "--metrics", "entropy,foo"], "--metrics: there is no metric 'foo'."),
+        (["--text", "a", "--metrics", "entropy,"], "--metrics: there is no metric ''."),
+        (["--text", "a", "--sort", "Entropy"], "--sort: there is no metric 'Entropy'."),
+        (["--text", "a", "--metrics", "self,next", "--sort", "same"], "--sort same is not among --metrics self,next."),
+        (["--text", "a", "--layer", "x"], "--layer is 'x', and takes numbers from 0."),
+        (["--text", "a", "--head", "-1"], "--head is '-1', and takes numbers from 0."),
+        (["--text", "a", "--layer", "3-1"], "--layer 3-1 ends before it begins."),
+        (["--text", "a", "--top", 0], "Invalid value for '--top': 0 is not in the range x>=1."),
+        (["--text", "a", "--stack", "both"], "Invalid value for '--stack': 'both' is not one of"),
+        (["--text", "a", "--device", "tpu"], "'tpu' is not a device."),
+        (["--text", "a", "--device", "cuda:9"], "there is no device cuda:9 here"),
+        (["--text", "a", "--dtype", "int8"], "there is no dtype int8"),
+        (["--text", "a", "--memory", "much"], "--memory is 'much', and takes a size."),
+        (["--text", "a", "--memory", "0"], "--memory is '0', and takes a size."),
+        (["--text", ""], "--text is empty: there is nothing to measure."),
+        (["--text", " \n"], "--text is empty: there is nothing to measure."),
+        (["--text", "a\udcffb"], "--text holds bytes that are no UTF-8."),
+        (["--file", "empty.txt"], "--file empty.txt is empty: there is nothing to measure."),
+        (["--file", "bytes.txt"], "bytes.txt is not UTF-8."),
+        (["--file", "none.txt"], "there is no file none.txt."),
+        (["--file", "."], "cannot read .: Is a directory."),
+        (["--text", "\N{ZERO WIDTH SPACE}"], "--text has no tokens in minilm."),
+        (["--text", LONG * 3], "--text is 602 tokens long, and the model takes 512."),
+        (["--text", "a", "--target", "b"], "--target is what a decoder beside an encoder reads, and minilm (bert)"),
+        (["--text", "a", "--target", ""], "--target is what a decoder beside an encoder reads, and minilm (bert)"),
+        (["--text", "a", "--plot", "x.gif"], "x.gif ends in .gif"),
+        (["--text", "a", "--page", "x.txt"], "x.txt ends in .txt"),
+        (["--text", "a", "--plot", "nowhere/x.png"], "there is no folder nowhere"),
+        (["--text", "a", "--page", "nowhere/x.html"], "there is no folder nowhere"),
+        (["--corpus", "x.txt", "--checkpoint", "x.txt"], "x.txt ends in .txt"),
+        (["--corpus", "x.txt", "--checkpoint", "nowhere/x.npz"], "there is no folder nowhere"),
+    ],
+)  # fmt: skip
+def test_mistakes_are_told_in_a_line_and_nothing_is_written(
+    attnscope, monkeypatch, tmp_path, options, message
+):
+    monkeypatch.chdir(tmp_path)
+    contents = {"x.txt": b"a\n", "empty.txt": b" \n\n", "bytes.txt": b"\xff\xfe\x00"}
+    for name, content in contents.items():
+        (tmp_path / name).write_bytes(content)
+    r = attnscope("heads", "minilm", *options)
+    assert (r.exit_status, r.out) == (2, "")
+    assert message in r.err.splitlines()[0]
+    assert len(r.err.splitlines()) <= 3
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == contents
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--layer", 6], "there is no layer 6 in minilm: it has layers 0 to 5."),
+        (["--layer", "0-9"], "there is no layer 6 in minilm: it has layers 0 to 5."),
+        (["--head", 12], "there is no head 12 in minilm: it has heads 0 to 11."),
+        (["--stack", "cross"], "minilm runs no cross attention here: only self."),
+    ],
+)
+def test_what_the_model_lacks_is_told(attnscope, monkeypatch, tmp_path, options, message):
+    monkeypatch.chdir(tmp_path)
+    command = ["heads", "minilm", "--text", TEXT, "--page", "x.html", "--plot", "x.png", *options]
+    r = attnscope(*command)
+    assert (r.exit_status, r.out) == (2, "")
+    assert message in r.err
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("options", "named"),
+    [
+        (["--layer", 9], "layer 9"),
+        (["--layer", "0,9"], "layer 9"),
+        (["--head", 9], "head 9"),
+        (["--stack", "encoder", "--layer", 2], "layer 2"),
+        (["--stack", "encoder", "--head", 3], "head 3"),
+        (["--stack", "decoder", "--layer", 3], "layer 3"),
+        (["--stack", "self"], "self"),
+    ],
+)
+def test_what_none_of_several_stacks_has_is_told(attnscope, saved, options, named):
+    r = attnscope("heads", saved("bart"), "--text", SHORT, "--target", "a dog", *options, "-f", "csv")
+    assert (r.exit_status, r.out) == (2, "")
+    error = next(line for line in r.err.splitlines() if "error:" in line)
+    assert named in error
+
+
+@pytest.mark.parametrize("stack", ["decoder", "cross"])
+def test_a_stack_that_runs_only_with_a_target_is_told(attnscope, saved, stack):
+    r = attnscope("heads", saved("bart"), "--text", SHORT, "--stack", stack)
+    assert (r.exit_status, r.out) == (2, "")
+    assert f"runs no {stack} attention here: only encoder." in r.err
+
+
+@pytest.mark.parametrize("long", ["--text", "--target"])
+def test_neither_a_text_nor_a_target_is_cut_unasked(attnscope, saved, long):
+    texts = {"--text": SHORT, "--target": SHORT} | {long: LONG}
+    command = ["heads", saved("bart"), *(word for pair in texts.items() for word in pair), "-f", "json"]
+    r = attnscope(*command)
+    assert (r.exit_status, r.out) == (2, "")
+    assert f"{long} is 202 tokens long, and the model takes 16." in r.err
+    r = attnscope(*command, "--truncate")
+    assert r.exit_status == 0
+    assert f"{long} was cut from 202 tokens to 16." in r.json["notices"]
+
+
+@pytest.mark.parametrize("length", [1, 2])
+def test_a_length_without_room_for_a_text_is_refused(attnscope, length):
+    """[CLS] and [SEP] take two."""
+    r = attnscope("heads", "minilm", "--text", TEXT, "--truncate", "--max-length", length)
+    assert (r.exit_status, r.out) == (2, "")
+    assert "--max-length" in r.err
+
+
+def test_a_model_that_does_not_read_is_told(attnscope, tmp_path):
+    save_seer("vit", tmp_path)
+    r = attnscope("heads", tmp_path, "--text", TEXT)
+    assert (r.exit_status, r.out) == (2, "")
+    assert "(vit) does not read text." in r.err
+    assert "--image" not in r.err  # which heads does not have
+
+
+def test_numbers_that_are_not_finite_are_told_with_their_layer(attnscope, tmp_path):
+    from safetensors.torch import load_file, save_file
+
+    save_reader("bert", tmp_path)
+    weights = load_file(tmp_path / "model.safetensors")
+    weights["encoder.layer.1.attention.self.query.weight"][0, 0] = float("nan")
+    save_file(weights, tmp_path / "model.safetensors", metadata={"format": "pt"})
+    r = attnscope("heads", tmp_path, "--text", SHORT)
+    assert (r.exit_status, r.out) == (2, "")
+    assert "is not finite in layer 1." in r.err
+
+
+def test_values_are_plain_numbers(attnscope):
+    """Nothing of numpy's or torch's own is in the JSON, and no NaN."""
+    r = attnscope("heads", "minilm", "--text", "a", "-f", "json")
+    assert "NaN" not in r.out
+    assert all(isinstance(row["entropy"], float) for row in r.json["heads"])
+    assert all(row["same"] is None for row in r.json["heads"])  # no token is there twice
+    assert np.isfinite([row["entropy"] for row in r.json["heads"]]).all()

@@ -75,13 +75,8 @@ class Census:
         """
         from attnscope.inputs.corpus import Position
 
-        if path is not None and path.exists():
-            self.state = load_progress(path, settings)
-            if self.state.done:
-                self.survey.why_eager = self.state.why_eager
-            if self.ranks.first:
-                read = f"{self.state.tally.sequences:,} texts"
-                tell(f"{path} has {read}: " + ("all there are" if self.state.done else "going on"))
+        if path is not None:
+            self._resume(path, settings)
         windows = self.corpus.windows(Position(self.state.lines, self.state.offset))
         saved = time.monotonic()
         try:
@@ -106,6 +101,19 @@ class Census:
             self._save(path, settings)
         return whole
 
+    def _resume(self, path: Path, settings: dict[str, Any]) -> None:
+        """Go on from a file, if it is there: the first process reads it, for all."""
+        kept = load_progress(path, settings) if self.ranks.first and path.exists() else None
+        kept, *_ = self.ranks.exchange(kept)
+        if kept is None:
+            return
+        self.state = kept
+        if kept.done:
+            self.survey.why_eager = kept.why_eager
+        if self.ranks.first:
+            read = f"{kept.tally.sequences:,} texts"
+            tell(f"{path} has {read}: " + ("all there are" if kept.done else "going on"))
+
     def _round(self, windows: Sequence[Window], show: Callable[[float | None], None]) -> None:
         """Measure as many windows as there are processes, and add them up."""
         if not windows:
@@ -127,6 +135,8 @@ class Census:
         found = self.ranks.exchange((self.since, self._stop))
         for window, (tally, _) in zip(windows, found, strict=False):
             state = state.after(window, tally)
+        if len(windows) < self.ranks.world:
+            state = replace(state, done=True)
         self.state, self.since = state, Tally()
         self._stop = any(stop for _, stop in found)
         show(self.state.share)

@@ -35,7 +35,7 @@ def check_device(device: str) -> None:
     if int(number or 0) >= count:
         raise OptionError(
             f"there is no device {device} here: torch {torch.__version__} sees {count} of kind {kind}.",
-            hint="--device cpu, or --dry-run, which needs no device",
+            hint="--device cpu",
         )
 
 

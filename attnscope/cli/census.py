@@ -126,19 +126,26 @@ class Census:
             self._prove(windows)
         self.since = Tally()
         done = 0
+        whole = True
         for batch in self.reader.batches(encoded, self.tokens):
+            if self._stop:
+                whole = False
+                break
             self.since.include(self.survey.measure(batch))
             done += len(batch.texts)
             if own is not None and own.share is not None:
                 show(before + (own.share - before) * done / len(encoded))
+        found = self.ranks.exchange((self.since, self._stop, whole))
+        self._stop = any(stop for _, stop, _ in found)
+        self.since = Tally()
+        if not all(each_whole for _, _, each_whole in found):  # shown, and measured again another time
+            for tally, _, _ in found:
+                self.since.include(tally)
+            return
         state = self.state
-        found = self.ranks.exchange((self.since, self._stop))
-        for window, (tally, _) in zip(windows, found, strict=False):
+        for window, (tally, _, _) in zip(windows, found, strict=False):
             state = state.after(window, tally)
-        if len(windows) < self.ranks.world:
-            state = replace(state, done=True)
-        self.state, self.since = state, Tally()
-        self._stop = any(stop for _, stop in found)
+        self.state = replace(state, done=len(windows) < self.ranks.world)
         show(self.state.share)
 
     def _encoded(self, window: Window) -> list[Encoded]:
@@ -175,7 +182,7 @@ class Census:
 
     @contextmanager
     def _interruptible(self) -> Iterator[None]:
-        """Among several processes, Ctrl-C ends the run after a round, for all of them."""
+        """Among several processes, Ctrl-C ends the run after the batches that all are in."""
         if self.ranks.world == 1:
             yield
             return

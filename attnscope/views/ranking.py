@@ -84,6 +84,8 @@ def _metric_columns(table: HeadTable, rows: list[HeadRow], metric: str, style: s
     """A metric, for people with its standard error; for programs this is a column of its own."""
     values, errors = [row.values[metric] for row in rows], [row.errors[metric] for row in rows]
     places = decimals(values)
+    if any(map(is_known, errors)):
+        places = max(places, decimals(errors, 2))
     margins = [f"±{error:.{places}f}" if is_known(error) else "" for error in errors]
     width = max(map(len, margins), default=0)
     cells = []

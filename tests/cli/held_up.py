@@ -9,22 +9,26 @@ from attnscope.cli import census
 from attnscope.cli.app import entry
 from attnscope.models.survey import Survey
 
-folder, at = Path(sys.argv.pop(1)), int(sys.argv.pop(1))
-census.BETWEEN_SAVINGS = 0.0  # seconds: after each round
-measure, batches = Survey.measure, []
+
+def hold(folder, at):
+    """Let every measuring wait, when it is its turn; and save after each round."""
+    census.BETWEEN_SAVINGS = 0.0  # seconds
+    measure, batches = Survey.measure, []
+
+    def measure_later(self, batch):
+        if len(batches) == at:
+            rank = os.environ.get("RANK", "0")
+            (folder / f"coming.{rank}").write_text(str(os.getpid()))
+            (folder / f"coming.{rank}").rename(folder / f"held.{rank}")
+            until = time.monotonic() + 100
+            while not (folder / "go on").exists() and time.monotonic() < until:
+                time.sleep(0.02)
+        batches.append(batch)
+        return measure(self, batch)
+
+    Survey.measure = measure_later
 
 
-def measure_later(self, batch):
-    if len(batches) == at:
-        rank = os.environ.get("RANK", "0")
-        (folder / f"coming.{rank}").write_text(str(os.getpid()))
-        (folder / f"coming.{rank}").rename(folder / f"held.{rank}")
-        until = time.monotonic() + 100
-        while not (folder / "go on").exists() and time.monotonic() < until:
-            time.sleep(0.02)
-    batches.append(batch)
-    return measure(self, batch)
-
-
-Survey.measure = measure_later
-sys.exit(entry())
+if __name__ == "__main__":
+    hold(Path(sys.argv.pop(1)), int(sys.argv.pop(1)))
+    sys.exit(entry())

@@ -150,15 +150,7 @@ def heads(
             rich_help_panel=SHOWN,
         ),
     ] = None,
-    dtype: Annotated[
-        str | None,
-        typer.Option(
-            "--dtype",
-            help="What to load the model in: float32, bfloat16, float16, float64.",
-            show_default="as it is stored",
-            rich_help_panel=RUN,
-        ),
-    ] = None,
+    dtype: options.ModelDtype = None,
     device: Annotated[
         str,
         typer.Option(
@@ -176,16 +168,7 @@ def heads(
             rich_help_panel=RUN,
         ),
     ] = None,
-    memory: Annotated[
-        str | None,
-        typer.Option(
-            "--memory",
-            metavar="SIZE",
-            help="How much the run may take beside the model's weights: 2G, 500M.",
-            show_default="80 % of what is free",
-            rich_help_panel=RUN,
-        ),
-    ] = None,
+    memory: options.Memory = None,
     batch_tokens: Annotated[
         int | None,
         typer.Option(
@@ -206,12 +189,7 @@ def heads(
             rich_help_panel=RUN,
         ),
     ] = None,
-    plot: Annotated[
-        Path | None,
-        typer.Option(
-            "--plot", metavar="FILE", help="Draw it: .png, .svg or .pdf.", rich_help_panel=OUTPUT
-        ),
-    ] = None,
+    plot: options.Plot = None,
     page: Annotated[
         Path | None,
         typer.Option(

@@ -66,7 +66,6 @@ def show_attention(request: Request) -> int:
 def _check_files(request: Request) -> None:
     """Raise an AttnscopeError if a file cannot be written, or is there already."""
     from attnscope.inputs.drawn import check_device_name
-    from attnscope.whole_file import check_file
 
     check_device_name(request.device)
     request.output.check([])
@@ -75,13 +74,9 @@ def _check_files(request: Request) -> None:
 
         check_plot(request.plot, force=request.force)
     if request.page is not None:
-        check_file(
-            request.page,
-            force=request.force,
-            suffixes=(".html", ".htm"),
-            kind="a page",
-            inside=f"--page {request.page / 'attention.html'}",
-        )
+        from attnscope.views.page.page import check_page
+
+        check_page(request.page, name="attention.html", force=request.force)
 
 
 def _read(request: Request, checkpoint: Checkpoint, config: Any) -> Reading:

@@ -61,9 +61,9 @@ def _check_files(asked: Asked) -> None:
 
         check_plot(asked.plot, force=asked.force)
     if asked.page is not None:
-        inside = f"--page {asked.page / 'heads.html'}"
-        suffixes = (".html", ".htm")
-        check_file(asked.page, force=asked.force, suffixes=suffixes, kind="a page", inside=inside)
+        from attnscope.views.page.page import check_page
+
+        check_page(asked.page, name="heads.html", force=asked.force)
     if asked.checkpoint is not None:
         inside = f"--checkpoint {asked.checkpoint / 'run.npz'}"
         check_file(asked.checkpoint, force=True, suffixes=(".npz",), kind="a run", inside=inside)

@@ -152,12 +152,7 @@ def model(
             rich_help_panel=SHOWN,
         ),
     ] = False,
-    plot: Annotated[
-        Path | None,
-        typer.Option(
-            "--plot", metavar="FILE", help="Draw it: .png, .svg or .pdf.", rich_help_panel=OUTPUT
-        ),
-    ] = None,
+    plot: options.Plot = None,
     page: Annotated[
         Path | None,
         typer.Option(
@@ -167,31 +162,14 @@ def model(
             rich_help_panel=OUTPUT,
         ),
     ] = None,
-    dtype: Annotated[
-        str | None,
-        typer.Option(
-            "--dtype",
-            help="What to load the model in: float32, bfloat16, float16, float64.",
-            show_default="as it is stored",
-            rich_help_panel=RUN,
-        ),
-    ] = None,
+    dtype: options.ModelDtype = None,
     device: Annotated[
         str,
         typer.Option(
             "--device", help="Where it runs: cpu, cuda, cuda:1, mps, xpu.", rich_help_panel=RUN
         ),
     ] = "cpu",
-    memory: Annotated[
-        str | None,
-        typer.Option(
-            "--memory",
-            metavar="SIZE",
-            help="How much a run may take beside the model's weights: 2G, 500M.",
-            show_default="80 % of what is free",
-            rich_help_panel=RUN,
-        ),
-    ] = None,
+    memory: options.Memory = None,
     show: Annotated[
         str | None,
         typer.Option(

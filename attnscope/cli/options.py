@@ -246,6 +246,29 @@ Wide = Annotated[
         rich_help_panel=OUTPUT,
     ),
 ]
+ModelDtype = Annotated[
+    str | None,
+    typer.Option(
+        "--dtype",
+        help="What to load the model in: float32, bfloat16, float16, float64.",
+        show_default="as it is stored",
+        rich_help_panel=RUN,
+    ),
+]
+Memory = Annotated[
+    str | None,
+    typer.Option(
+        "--memory",
+        metavar="SIZE",
+        help="How much a run may take beside the model's weights: 2G, 500M.",
+        show_default="80 % of what is free",
+        rich_help_panel=RUN,
+    ),
+]
+Plot = Annotated[
+    Path | None,
+    typer.Option("--plot", metavar="FILE", help="Draw it: .png, .svg or .pdf.", rich_help_panel=OUTPUT),
+]
 OutputFormat = Annotated[
     Format, typer.Option("--format", "-f", help="How to print it.", rich_help_panel=OUTPUT)
 ]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -56,6 +56,10 @@ class Batch:
     source: Side
     target: Side | None
     texts: Sequence[Encoded]
+
+    def to(self, device: torch.device) -> Batch:
+        """The same with its inputs on another device."""
+        return replace(self, inputs={name: each.to(device) for name, each in self.inputs.items()})
 
     def first(self, n: int) -> Batch:
         """The beginning of its first text: `n` tokens at most."""

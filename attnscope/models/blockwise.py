@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from attnscope.models.observe import Handed
+from attnscope.models.gallery import difference_of, output_tolerance
+from attnscope.models.observe import Call, Handed
 
 if TYPE_CHECKING:
     import torch
@@ -67,6 +68,19 @@ class Blockwise:
             self._memory = torch.empty(size, dtype=like.dtype, device=like.device)
         assert self._memory is not None
         return rows, self._memory
+
+
+def disagreement(call: Call, number: int, blockwise: Blockwise) -> str | None:
+    """How far blocks are from what a layer's own attention returned, if rounding does not explain it."""
+    collected = blockwise.attend(call, let_go)
+    difference = difference_of(collected, call.output.to(collected))
+    if difference <= output_tolerance(call):
+        return None
+    return f"in layer {number} it is {difference:.2g} off"
+
+
+def let_go(block: Block) -> None:
+    """What looks at blocks whose weights nobody wants to see."""
 
 
 def blocked(handed: Handed, marks: torch.Tensor | None = None) -> BlockedAttention:

@@ -178,17 +178,13 @@ class Gallery:
     def layer(self, handed: Handed) -> Layer | None:
         """The layer that attends; None if it has done so before: its calls cannot be told apart."""
         stack = stack_of(handed.path, self.model.config, cross=handed.cross)
-        number, n_layer = layer_of(self.model, handed.path, self._n_known(stack))
+        number, n_layer = layer_of(self.model, stack, handed.path, self.layers)
         if (stack, number) in self.layers:
             self.unexplained[stack] = f"layer {number} attends more than once"
             return None
         n_batch, n_head, n_Q, _ = handed.query.shape
         _, n_kv_head, n_K, _ = handed.key.shape
         return Layer(stack, number, n_layer, n_batch, n_head, n_kv_head, n_Q, n_K)
-
-    def _n_known(self, stack: str) -> int:
-        """How many layers of a stack have called."""
-        return sum(known == stack for known, _ in self.layers)
 
     def announce(self, layer: Layer) -> list[int]:
         """Note that a layer has attention; the heads of it that are wanted.

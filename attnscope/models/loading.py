@@ -95,6 +95,17 @@ def load_model(
         return (model.to(device) if device_map is None else model).eval()
 
 
+def load_eager(checkpoint: Checkpoint, model: Any) -> Any:
+    """A loaded model once more, in the same dtype on the same device, with eager attention."""
+    return load_model(
+        checkpoint,
+        model.config,
+        dtype=str(model.dtype).removeprefix("torch."),
+        device=str(model.device),
+        attention="eager",
+    )
+
+
 def load_tokenizer(checkpoint: Checkpoint) -> Any:
     """The model's tokenizer.
 

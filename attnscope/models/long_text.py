@@ -11,12 +11,12 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from attnscope.errors import ModelError
-from attnscope.models.blockwise import FEW, Blockwise
+from attnscope.models.blockwise import FEW, Blockwise, disagreement, let_go
 from attnscope.models.cells import Cells, Rows, cells
 from attnscope.models.checkpoint import Checkpoint
-from attnscope.models.gallery import Gallery, Layer, Seen, Wanted, difference_of, output_tolerance
+from attnscope.models.gallery import Gallery, Layer, Seen, Wanted
 from attnscope.models.loading import told_as_the_models_fault
-from attnscope.models.maps import main_output, run, why_eager
+from attnscope.models.maps import main_output, run, wanted_stacks, why_eager
 from attnscope.models.observe import Call, Handed, attending, observing
 from attnscope.models.reading import Reading
 from attnscope.results import AttentionMap, Pooling
@@ -68,7 +68,8 @@ def look_in_blocks(
     tried = Pooler(Gallery(checkpoint.name, model, few, Wanted(wanted.stack)), pooled)
     with observing(model, tried.compare), told_as_the_models_fault(checkpoint):
         run(model, few, logits=False)
-    for reason in why_eager(tried.gallery, reading, wanted).values():
+    seen, stacks = tried.gallery, wanted_stacks(model, reading, wanted)
+    for reason in why_eager(checkpoint.name, stacks, seen.unexplained, seen.n_layer).values():
         raise ModelError(
             f"{reason}. Its maps can only be had whole, from its own eager attention, and are not pooled"
             " on the way.",
@@ -99,10 +100,8 @@ class Pooler:
         if layer is None:
             return
         self.gallery.announce(layer)
-        collected = self.blockwise.attend(call, _let_go)
-        difference = difference_of(collected, call.output.to(collected))
-        if not difference <= output_tolerance(call):
-            off = f"in layer {layer.number} it is {difference:.2g} off"
+        off = disagreement(call, layer.number, self.blockwise)
+        if off is not None:
             self.gallery.unexplained[layer.stack] = off
 
     def attend(self, handed: Handed) -> torch.Tensor | None:
@@ -113,7 +112,7 @@ class Pooler:
             return self._pool(handed, layer, heads)
         if self.fused and handed.query.shape[-1] == handed.value.shape[-1]:
             return None
-        return self.blockwise.attend(handed, _let_go)
+        return self.blockwise.attend(handed, let_go)
 
     def _pool(self, handed: Handed, layer: Layer, heads: list[int]) -> torch.Tensor:
         """Attend for one layer, and add the maps of its heads to those that are there."""
@@ -147,7 +146,3 @@ class Pooler:
             of_layer = (layer.number, head, head // group)
             maps.maps.append(AttentionMap(*of_layer, shown, mean, most, row, top))
         return collected
-
-
-def _let_go(block: Block) -> None:
-    """Nobody wants to see it."""

@@ -9,19 +9,21 @@ are taken from its own eager attention instead.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from attnscope.errors import ModelError
 from attnscope.models.checkpoint import Checkpoint
 from attnscope.models.gallery import Gallery, Seen, Wanted
-from attnscope.models.loading import load_model, told_as_the_models_fault
+from attnscope.models.loading import load_eager, told_as_the_models_fault
 from attnscope.models.observe import observing
 from attnscope.models.reading import Reading
 from attnscope.models.stacks import STACKS, counts, has_towers, stacks_that_run
 
 if TYPE_CHECKING:
     import torch
+
+    from attnscope.models.batches import Batch
 
 
 def look(
@@ -48,30 +50,39 @@ def look(
     with observing(model, gallery.see), told_as_the_models_fault(checkpoint):
         output = run(model, reading)
     seen = gallery.seen(main_output(output))
-    seen.eager = why_eager(gallery, reading, wanted)
+    stacks = wanted_stacks(model, reading, wanted)
+    seen.eager = why_eager(checkpoint.name, stacks, gallery.unexplained, gallery.n_layer)
     if seen.eager:
         _take_eager(seen, eager_maps(checkpoint, model, reading, wanted, list(seen.eager)))
     return seen
 
 
-def why_eager(gallery: Gallery, reading: Reading, wanted: Wanted) -> dict[str, str]:
-    """Why a stack's maps have to come from the model's eager attention, of those whose have to.
+def wanted_stacks(model: Any, reading: Reading, wanted: Wanted) -> list[str]:
+    """The stacks that a reading runs through, or the one that is wanted."""
+    picture, decodes = reading.picture is not None, bool(reading.target)
+    runs = stacks_that_run(model.config, picture=picture, decodes=decodes)
+    return [wanted.stack] if wanted.stack else runs
+
+
+def why_eager(
+    name: str, stacks: Collection[str], unexplained: Mapping[str, str], seen: Collection[str]
+) -> dict[str, str]:
+    """Why a stack's weights have to come from the model's eager attention, of those whose have to.
 
     Args:
-        gallery: what was seen in a run.
-        reading: what the model read.
-        wanted: the heads that are wanted.
+        name: what the user called the model.
+        stacks: those that are needed.
+        unexplained: what was wrong with some of them.
+        seen: those that attended where it can be seen.
     """
-    name, config = gallery.name, gallery.model.config
-    runs = stacks_that_run(config, picture=reading.picture is not None, decodes=bool(reading.target))
     reasons = {}
-    for stack in [wanted.stack] if wanted.stack else runs:
-        if stack in gallery.unexplained:
+    for stack in stacks:
+        if stack in unexplained:
             reasons[stack] = (
                 f"what {name} was seen to hand over does not explain what its attention returns:"
-                f" {gallery.unexplained[stack]}"
+                f" {unexplained[stack]}"
             )
-        elif stack not in gallery.n_layer:
+        elif stack not in seen:
             reasons[stack] = f"{name} does not call attention through transformers' registry"
     return reasons
 
@@ -106,13 +117,7 @@ def eager_maps(
     Raises:
         ModelError: it returns none for one of them, or they are not a weight for each query and key.
     """
-    eager = load_model(
-        checkpoint,
-        model.config,
-        dtype=str(model.dtype).removeprefix("torch."),
-        device=str(model.device),
-        attention="eager",
-    )
+    eager = load_eager(checkpoint, model)
     gallery = Gallery(checkpoint.name, eager, reading, wanted, stacks=stacks)
     with observing(eager, gallery.take_call), told_as_the_models_fault(checkpoint):
         output = run(eager, reading)
@@ -138,12 +143,12 @@ def eager_maps(
     return gallery.seen(main_output(output))
 
 
-def run(model: Any, reading: Reading, *, logits: bool = True, **options: Any) -> Any:
+def run(model: Any, reading: Reading | Batch, *, logits: bool = True, **options: Any) -> Any:
     """Run a model, or the part of it that the reading is for, and return its output.
 
     Args:
         model: as `load_model` returned it.
-        reading: what it reads.
+        reading: what it reads: its inputs, on the model's device, and whether a decoder reads too.
         logits: whether to compute them: of a long text, they are the largest tensor.
         options: more for the model.
     """

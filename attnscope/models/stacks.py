@@ -38,16 +38,18 @@ def stack_of(path: str, config: Any, *, cross: bool) -> str:
     return "self"
 
 
-def layer_of(model: Any, path: str, n_known: int) -> tuple[int, int]:
+def layer_of(model: Any, stack: str, path: str, known: Collection[tuple[str, int]]) -> tuple[int, int]:
     """The number of the layer that a module attends for, and how many there are.
 
     Args:
         model: whose module it is.
+        stack: which of its stacks the module belongs to.
         path: the module's name in the model.
-        n_known: how many layers of its stack have attended before it.
+        known: the layers that have attended before it, by stack and number.
     """
     config = model.config
     if getattr(config, "num_hidden_groups", None):  # ALBERT runs the same modules again and again
+        n_known = sum(each == stack for each, _ in known)
         return n_known, config.num_hidden_layers * getattr(config, "inner_group_num", 1)
     match = re.match(r"(?:(.*?)\.)?(\d+)(?:\.|$)", path)
     if match is None:

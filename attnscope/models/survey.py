@@ -12,15 +12,14 @@ from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING, Any
 
 from attnscope.errors import ModelError, SizeError
+from attnscope.models import maps
 from attnscope.models.batches import Batch
-from attnscope.models.blockwise import FEW, Blockwise, blocked
+from attnscope.models.blockwise import FEW, Blockwise, disagreement, let_go
 from attnscope.models.checkpoint import Checkpoint
-from attnscope.models.gallery import difference_of, output_tolerance
-from attnscope.models.loading import load_model, told_as_the_models_fault
-from attnscope.models.maps import returned_maps
+from attnscope.models.loading import load_eager, told_as_the_models_fault
 from attnscope.models.metrics import CROSS, METRICS, Metric, Rows, Side
 from attnscope.models.observe import Call, Handed, attending, observing
-from attnscope.models.stacks import has_towers, layer_of, stack_of, stacks_that_run
+from attnscope.models.stacks import layer_of, stack_of, stacks_that_run
 from attnscope.models.tally import Key, Tally
 from attnscope.units import bytes_text
 
@@ -101,34 +100,21 @@ class Survey:
 
         def see(call: Call) -> None:
             stack = stack_of(call.path, self.model.config, cross=call.cross)
-            number, self.n_layer[stack] = layer_of(self.model, call.path, _n_known(self.found, stack))
+            number, self.n_layer[stack] = layer_of(self.model, stack, call.path, self.found)
             if (stack, number) in self.found:
                 unlike[stack] = f"layer {number} attends more than once"
             self.found[stack, number] = call.n_head
-            attention = blocked(call)
-            memory = attention.K.new_empty(attention.n_Q * attention.numbers_of_a_query)
-            _, x_raw = attention.block(range(attention.n_Q), memory)
-            difference = difference_of(x_raw.transpose(1, 2), call.output.to(x_raw))
-            if not difference <= output_tolerance(call):
-                unlike[stack] = f"in layer {number} it is {difference:.2g} off"
+            off = disagreement(call, number, self.blockwise)
+            if off is not None:
+                unlike[stack] = off
 
         with observing(self.model, see), told_as_the_models_fault(self.checkpoint):
             run(self.model, batch.first(FEW))
-        name = self.checkpoint.name
         runs = stacks_that_run(self.model.config, picture=False, decodes=batch.target is not None)
-        for stack in runs:
-            if stack in unlike:
-                self.why_eager = (
-                    f"what {name} was seen to hand over does not explain what its attention returns:"
-                    f" {unlike[stack]}"
-                )
-            elif stack not in self.n_layer:
-                self.why_eager = f"{name} does not call attention through transformers' registry"
+        for reason in maps.why_eager(self.checkpoint.name, runs, unlike, self.n_layer).values():
+            self.why_eager = reason
         if self.why_eager is not None:
-            dtype, device = str(self.model.dtype).removeprefix("torch."), str(self.model.device)
-            self.model = load_model(
-                self.checkpoint, self.model.config, dtype=dtype, device=device, attention="eager"
-            )
+            self.model = load_eager(self.checkpoint, self.model)
             tally = self.measure(batch.first(FEW))
             self.found = tally.heads
             self.n_layer = {stack: n_layer for stack, (n_layer, _) in tally.layers.items()}
@@ -137,11 +123,11 @@ class Survey:
         """Attend for one layer, block by block, and measure; None if nobody wants to know."""
         stack = stack_of(handed.path, self.model.config, cross=handed.cross)
         n_batch, n_head, n_Q, _ = handed.query.shape
-        place = layer_of(self.model, handed.path, _n_known(tally.heads, stack))
+        place = layer_of(self.model, stack, handed.path, tally.heads)
         if not self._is_wanted(tally, stack, *place, n_head):
             if self.model.config._attn_implementation != "eager":
                 return None
-            return self.blockwise.attend(handed, lambda block: None)  # eager ones would make whole maps
+            return self.blockwise.attend(handed, let_go)  # eager ones would make whole maps
         asking, seen = self._sides(batch, stack, (n_batch, n_Q, handed.key.shape[-2]))
         asking, seen = asking.to(handed.query.device), seen.to(handed.query.device)
         rows = self._rows(stack, asking, seen, handed)
@@ -232,7 +218,7 @@ class Survey:
 
         def take(call: Call) -> None:
             stack = stack_of(call.path, self.model.config, cross=call.cross)
-            number, n_layer = layer_of(self.model, call.path, _n_known(tally.heads, stack))
+            number, n_layer = layer_of(self.model, stack, call.path, tally.heads)
             if call.weights is not None and (stack, number) not in tally.heads:
                 taken.add(stack)
                 self._take(batch, tally, stack, number, n_layer, call.weights)
@@ -244,13 +230,15 @@ class Survey:
             return
         with told_as_the_models_fault(self.checkpoint):
             output = run(self.model, batch, output_attentions=True)
-        for stack, maps in returned_maps(self.checkpoint.name, output, self.model.config, picture=False):
+        for stack, returned in maps.returned_maps(
+            self.checkpoint.name, output, self.model.config, picture=False
+        ):
             if stack in taken:
                 continue
             taken.add(stack)
-            for number, attention in enumerate(maps):
+            for number, attention in enumerate(returned):
                 if attention is not None:
-                    self._take(batch, tally, stack, number, len(maps), attention)
+                    self._take(batch, tally, stack, number, len(returned), attention)
         lacking = sorted(set(runs) - taken)
         if lacking:
             raise ModelError(
@@ -287,22 +275,6 @@ class Survey:
         self._add(tally, (stack, number), rows)
 
 
-def _n_known(layers: Collection[Key], stack: str) -> int:
-    """How many layers of a stack have attended."""
-    return sum(known == stack for known, _ in layers)
-
-
 def run(model: Any, batch: Batch, **options: Any) -> Any:
     """Run the part of a model that attends: no logits are computed where they can be left out."""
-    import torch
-
-    inputs: dict[str, Any] = {name: each.to(model.device) for name, each in batch.inputs.items()}
-    call = model
-    if has_towers(model.config) and hasattr(model, "get_text_features"):
-        call = model.get_text_features
-    elif model.config.is_encoder_decoder and batch.target is None:
-        call = model.get_encoder()
-    elif model.base_model is not model:
-        call = model.base_model
-    with torch.no_grad():
-        return call(**inputs, **options, return_dict=True)
+    return maps.run(model, batch.to(model.device), logits=False, **options)

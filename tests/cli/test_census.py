@@ -24,7 +24,7 @@ import pytest
 import torch
 from cli.processes import Hold, command, environment, heads, running
 from models.naive_metrics import naive_mean, naive_metrics
-from models.readers import WORDS, save_reader
+from models.readers import WORDS
 from transformers import AutoModel, AutoTokenizer
 
 from attnscope.cli import census
@@ -49,21 +49,6 @@ def drawn(n, seed=0, longest=30):
     """Texts of the words that small models know."""
     generator = random.Random(seed)
     return [" ".join(generator.choices(WORDS[5:], k=generator.randint(1, longest))) for _ in range(n)]
-
-
-@pytest.fixture(scope="module")
-def saved(tmp_path_factory):
-    """A family's checkpoint with random weights, made when it is first asked for."""
-    made = {}
-
-    def folder(family, **more):
-        key = (family, *sorted(more.items()))
-        if key not in made:
-            made[key] = tmp_path_factory.mktemp("saved") / family
-            save_reader(family, made[key], **more)
-        return made[key]
-
-    return folder
 
 
 @pytest.fixture

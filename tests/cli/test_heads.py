@@ -20,21 +20,6 @@ LONG = "the cat sat on . " * 40
 FORMATS = ["table", "json", "csv", "markdown"]
 
 
-@pytest.fixture(scope="module")
-def saved(tmp_path_factory):
-    """A family's checkpoint with random weights, made when it is first asked for."""
-    made = {}
-
-    def folder(family, **more):
-        key = (family, *sorted(more.items()))
-        if key not in made:
-            made[key] = tmp_path_factory.mktemp(family)
-            save_reader(family, made[key], **more)
-        return made[key]
-
-    return folder
-
-
 @pytest.fixture
 def measured(attnscope):
     """The heads' records, by stack, layer and head."""

@@ -38,22 +38,6 @@ TEXT = "The cat sat on the [MASK] because it was tired."
 SHORT = "the cat sat on the mat"
 
 
-@pytest.fixture(scope="module")
-def saved(tmp_path_factory):
-    """A family's checkpoint, made when it is first asked for."""
-    made = {}
-
-    def folder(family, **more):
-        key = (family, *sorted(more.items()))
-        if key not in made:
-            made[key] = tmp_path_factory.mktemp(family)
-            see = family in ("vit", "clip", "deit", "dinov2", "yolos")
-            (save_seer if see else save_reader)(family, made[key], **more)
-        return made[key]
-
-    return folder
-
-
 def eager(folder, text, **options):
     """What the bundled model returns itself."""
     model = BertModel.from_pretrained(folder, attn_implementation="eager").eval()

@@ -11,13 +11,14 @@ import json
 from base64 import b64encode
 from hashlib import sha256
 from importlib.resources import files
-from pathlib import PurePath
+from pathlib import Path, PurePath
 from typing import Any
 
 from attnscope.results import AttentionMap, AttentionMaps, HeadTable, Picture, Token
 from attnscope.views.page import packing
 from attnscope.views.page.heads import heads_data, metrics_data, with_measured
 from attnscope.views.tokens import label
+from attnscope.whole_file import check_file
 
 SCRIPTS = ("weights.js", "drawing.js", "overview.js", "metrics.js", "page.js")
 STYLES = ("page.css", "metrics.css")
@@ -25,6 +26,21 @@ STYLES = ("page.css", "metrics.css")
 
 OF_METRICS = {"metrics.js", "metrics.css"}
 """What a page without metrics has no use for."""
+
+
+def check_page(path: Path, *, name: str, force: bool = False) -> None:
+    """Find out whether a page can be written.
+
+    Args:
+        path: the file.
+        name: what it may be called, for who names a folder.
+        force: whether it may replace a file that is there.
+
+    Raises:
+        FileError: it cannot: unknown suffix, no such folder, no right to write, there already.
+    """
+    inside = f"--page {path / name}"
+    check_file(path, force=force, suffixes=(".html", ".htm"), kind="a page", inside=inside)
 
 
 def page_html(

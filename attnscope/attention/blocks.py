@@ -21,7 +21,6 @@ class Block:
     Attributes:
         queries, keys: positions.
         attention: the weights, `n_batch n_head queries keys`. Its memory is the next block's.
-        marked: how much of each row falls on marked keys, `n_batch n_head queries n_mark`.
         entropy: −Σ_j a_ij ln a_ij of each row, `n_batch n_head queries`, in nats.
         largest: max_j a_ij, the same.
     """
@@ -29,7 +28,6 @@ class Block:
     queries: range
     keys: range
     attention: torch.Tensor
-    marked: torch.Tensor
     entropy: torch.Tensor
     largest: torch.Tensor
     _sight: Callable[[], torch.Tensor]
@@ -51,8 +49,6 @@ class BlockedAttention:
             n_K`.
         position_bias: added to the scores; broadcasts to the same.
         sinks: a score for each head, `n_head`, that takes part in the softmax and gets no value.
-        marks: kinds of keys, `n_batch n_K n_mark`, 1 or 0: collected beside the values, they say how
-            much of a row falls on each kind.
         causal: whether no query sees a key after it; queries and keys begin together.
         scale: what the dot products are multiplied with.
         softcap: the scores are soft-capped at this.
@@ -72,15 +68,14 @@ class BlockedAttention:
         mask: torch.Tensor | None = None,
         position_bias: torch.Tensor | None = None,
         sinks: torch.Tensor | None = None,
-        marks: torch.Tensor | None = None,
         *,
         causal: bool = False,
         scale: float,
         softcap: float | None = None,
     ) -> None:
         self.dtype = torch.promote_types(Q.dtype, torch.float32)
-        self.Q, self.K, self.d_V = Q, K.to(self.dtype).contiguous(), V.shape[-1]
-        self.V = _beside(V.to(self.dtype), marks)  # [n_batch, n_kv_head, n_K, d_V + n_mark]
+        self.Q = Q
+        self.K, self.V = K.to(self.dtype).contiguous(), V.to(self.dtype).contiguous()
         self.mask, self.position_bias, self.sinks = _four_axes(mask), _four_axes(position_bias), sinks
         self.causal, self.scale, self.softcap = causal, scale, softcap
         self.n_batch, self.n_head, self.n_Q, _ = Q.shape
@@ -109,7 +104,7 @@ class BlockedAttention:
         Q = self.Q[:, :, queries.start : queries.stop].to(self.dtype) * self.scale
         Q = Q.reshape(self.n_batch * self.n_kv_head, -1, Q.shape[-1])  # [·, group·rows, d_K]
         K = self.K[:, :, keys.start : keys.stop].flatten(0, 1)  # [n_batch·n_kv_head, keys, d_K]
-        V = self.V[:, :, keys.start : keys.stop].flatten(0, 1)  # [n_batch·n_kv_head, keys, d_V + n_mark]
+        V = self.V[:, :, keys.start : keys.stop].flatten(0, 1)  # [n_batch·n_kv_head, keys, d_V]
 
         memory = memory[: 2 * size].view(2, *shape)
         torch.bmm(Q, K.mT, out=memory[0].view(*Q.shape[:2], n_keys))
@@ -121,11 +116,10 @@ class BlockedAttention:
         hide(scores)
         attention, entropy, largest = self._softmax(scores, out=memory[1])
 
-        collected = torch.bmm(attention.view(*Q.shape[:2], n_keys), V)  # [·, group·rows, d_V + n_mark]
-        collected = collected.view(self.n_batch, self.n_head, n_rows, -1)
-        x_raw, marked = collected[..., : self.d_V], collected[..., self.d_V :]
+        x_raw = torch.bmm(attention.view(*Q.shape[:2], n_keys), V)  # [·, group·rows, d_V]
         sight = partial(self._visible, queries, keys)
-        return Block(queries, keys, attention, marked, entropy, largest, sight), x_raw
+        block = Block(queries, keys, attention, entropy, largest, sight)
+        return block, x_raw.view(self.n_batch, self.n_head, n_rows, -1)
 
     def _sees(self, queries: range) -> tuple[range, Callable[[torch.Tensor], object]]:
         """The keys that some of these queries see, and what takes the others out of their scores."""
@@ -169,7 +163,8 @@ class BlockedAttention:
         m = scores.amax(dim=-1)
         attention = torch.softmax(scores, dim=-1, out=out)
         largest = attention.amax(dim=-1)
-        entropy = -largest.log() - scores.sub_(m[..., None]).mul_(attention).sum(dim=-1)
+        u = scores.sub_(m[..., None])
+        entropy = -largest.log() - torch.einsum("bhij,bhij->bhi", u, attention)
         entropy.clamp_(min=0)  # rounding
         if self.sinks is None:
             return attention, entropy, largest
@@ -178,27 +173,18 @@ class BlockedAttention:
         return attention, p * entropy + torch.special.entr(p), p * largest
 
 
-def of_weights(attention: torch.Tensor, marks: torch.Tensor) -> Block:
+def of_weights(attention: torch.Tensor) -> Block:
     """All rows of a map that somebody else computed, as one block.
 
     Which keys a query sees, its weights tell: one that no head gives any weight to, it does not see.
 
     Args:
         attention: `n_batch n_head n_Q n_K`.
-        marks: kinds of keys, `n_batch n_K n_mark`.
     """
     n_Q, n_K = attention.shape[-2:]
     visible = (attention > 0).any(dim=1, keepdim=True)
-    marked = attention @ marks[:, None].to(attention)
     entropy, largest = torch.special.entr(attention).sum(dim=-1), attention.amax(dim=-1)
-    return Block(range(n_Q), range(n_K), attention, marked, entropy, largest, lambda: visible)
-
-
-def _beside(V: torch.Tensor, marks: torch.Tensor | None) -> torch.Tensor:
-    """Values with marks as further columns."""
-    if marks is None:
-        return V.contiguous()
-    return torch.cat([V, marks[:, None].to(V).expand(*V.shape[:3], -1)], dim=-1)
+    return Block(range(n_Q), range(n_K), attention, entropy, largest, lambda: visible)
 
 
 def _four_axes(tensor: torch.Tensor | None) -> torch.Tensor | None:

@@ -33,17 +33,14 @@ class Blockwise:
         self.block_bytes = block_bytes
         self._memory: torch.Tensor | None = None
 
-    def attend(
-        self, handed: Handed, see: Callable[[Block], None], marks: torch.Tensor | None = None
-    ) -> torch.Tensor:
+    def attend(self, handed: Handed, see: Callable[[Block], None]) -> torch.Tensor:
         """What the values are collected to, `n_batch n_Q n_head d_V`.
 
         Args:
             handed: what a layer hands to its attention.
             see: gets each block; its weights are gone when the next one comes.
-            marks: kinds of keys, `n_batch n_K n_mark`.
         """
-        attention = blocked(handed, marks)
+        attention = blocked(handed)
         rows, memory = self._room(attention)
         n_batch, n_head, n_Q, _ = handed.query.shape
         collected = handed.value.new_empty(n_batch, n_Q, n_head, handed.value.shape[-1])
@@ -83,7 +80,7 @@ def let_go(block: Block) -> None:
     """What looks at blocks whose weights nobody wants to see."""
 
 
-def blocked(handed: Handed, marks: torch.Tensor | None = None) -> BlockedAttention:
+def blocked(handed: Handed) -> BlockedAttention:
     """The attention that a layer asks for, to be computed in blocks."""
     from attnscope.attention.blocks import BlockedAttention
 
@@ -94,7 +91,6 @@ def blocked(handed: Handed, marks: torch.Tensor | None = None) -> BlockedAttenti
         handed.mask,
         handed.position_bias,
         handed.sinks,
-        marks,
         causal=handed.causal,
         scale=handed.scale,
         softcap=handed.softcap,

@@ -21,9 +21,6 @@ if TYPE_CHECKING:
 
     from attnscope.attention.blocks import Block
 
-MARKS = ("separator", "punctuation")
-"""Kinds of keys: how much falls on them is collected beside the values."""
-
 
 @dataclass(frozen=True)
 class Side:
@@ -42,13 +39,6 @@ class Side:
     special: torch.Tensor
     separator: torch.Tensor
     punctuation: torch.Tensor
-
-    @property
-    def marks(self) -> torch.Tensor:
-        """`n_batch n n_mark`: whether a token is of each of MARKS."""
-        import torch
-
-        return torch.stack([getattr(self, mark) for mark in MARKS], dim=-1)
 
     @property
     def beginning(self) -> torch.Tensor:
@@ -98,7 +88,7 @@ class Rows:
         spot = Spot(block, self.asking, self.seen)
         positions = [POSITIONS[name](spot) for name in self._positions]
         pairs = [PAIRS[name](spot) for name in self._pairs]
-        gathered = {"entropy": block.entropy, "largest": block.largest, "marks": block.marked}
+        gathered = {"entropy": block.entropy, "largest": block.largest}
         if positions:
             gathered["at"] = spot.at(positions)
         if pairs:
@@ -132,11 +122,6 @@ class Rows:
         k = self._positions.index(position)
         return _where(self._whole("at visible")[..., k] > 0, self._whole("at")[..., k])
 
-    def on(self, mark: str) -> torch.Tensor:
-        """Σ_j a_ij over marked keys, `n_batch n_head n_Q`; NaN for queries that see none."""
-        k = MARKS.index(mark)
-        return _where(self._whole("marks visible")[..., k] > 0, self._whole("marks")[..., k])
-
     def over(self, pair: str) -> torch.Tensor:
         """Σ_j a_ij x_ij, where x_ij is one of PAIRS: `n_batch n_head n_Q`."""
         return self._whole("pairs")[..., self._pairs.index(pair)]
@@ -162,7 +147,7 @@ class Spot:
     """A block of weights, and whose they are.
 
     Attributes:
-        block: the weights, and who sees whom; its marks are those of `Side.marks`.
+        block: the weights, and who sees whom.
         asking, seen: the sides of queries and keys.
     """
 
@@ -229,7 +214,7 @@ class Spot:
         return (self.block.attention.transpose(1, 2) @ x.mT).transpose(1, 2)
 
     def sight(self, positions: list[torch.Tensor], pairs: list[torch.Tensor]) -> dict[str, torch.Tensor]:
-        """How many keys a query sees that are tokens: all of them, marked ones, and those asked about.
+        """How many keys a query sees that are tokens: all of them, and those that are asked about.
 
         Args:
             positions, pairs: as in `at` and `over`.
@@ -241,11 +226,7 @@ class Spot:
         import torch
 
         n = _as_numbers(self.visible).to(self.block.attention.dtype)
-        keys = self.block.keys
-        seen = {
-            "visible": n.sum(dim=-1),
-            "marks visible": n @ self.seen.marks[:, None, keys.start : keys.stop].to(n),
-        }
+        seen = {"visible": n.sum(dim=-1)}
         if positions:
             index, inside = self._index(positions)
             seen["at visible"] = n.gather(-1, index.expand(-1, n.shape[1], -1, -1)) * inside
@@ -318,6 +299,8 @@ POSITIONS: dict[str, Callable[[Spot], torch.Tensor]] = {
 """Single keys that are asked about: their positions, broadcasting to `n_batch 1 queries 1`."""
 
 PAIRS: dict[str, Callable[[Spot], torch.Tensor]] = {
+    "separator": lambda spot: spot.of_keys(spot.seen.separator),
+    "punctuation": lambda spot: spot.of_keys(spot.seen.punctuation),
     "same": same_elsewhere,
     "same of source": same_token,
     "induction": after_copy,
@@ -390,7 +373,7 @@ def to_separators(rows: Rows) -> torch.Tensor:
 
     Σ_j a_ij over separators j (Clark et al. 2019, section 3.2).
     """
-    return rows.on("separator")
+    return rows.given_to("separator")
 
 
 def to_punctuation(rows: Rows) -> torch.Tensor:
@@ -398,7 +381,7 @@ def to_punctuation(rows: Rows) -> torch.Tensor:
 
     Σ_j a_ij over tokens j of punctuation alone (Clark et al. 2019, section 3.2: periods and commas).
     """
-    return rows.on("punctuation")
+    return rows.given_to("punctuation")
 
 
 def to_same(rows: Rows) -> torch.Tensor:
@@ -473,8 +456,8 @@ METRICS = {
     "previous": Metric(to_previous, position="previous"),
     "next": Metric(to_next, position="next"),
     "first": Metric(to_first, position="first"),
-    "separator": Metric(to_separators),
-    "punctuation": Metric(to_punctuation),
+    "separator": Metric(to_separators, pair="separator"),
+    "punctuation": Metric(to_punctuation, pair="punctuation"),
     "same": Metric(to_same, pair="same"),
     "induction": Metric(induction, pair="induction"),
     "distance": Metric(distance, pair="distance"),

@@ -131,7 +131,7 @@ class Survey:
         asking, seen = self._sides(batch, stack, (n_batch, n_Q, handed.key.shape[-2]))
         asking, seen = asking.to(handed.query.device), seen.to(handed.query.device)
         rows = self._rows(stack, asking, seen, handed)
-        collected = self.blockwise.attend(handed, rows.add, seen.marks)
+        collected = self.blockwise.attend(handed, rows.add)
         self._check_finite(collected, place[0])
         self._add(tally, (stack, place[0]), rows)
         return collected
@@ -271,7 +271,7 @@ class Survey:
         asking, seen = self._sides(batch, stack, (n_batch, n_Q, n_K))
         asking, seen = asking.to(weights.device), seen.to(weights.device)
         rows = self._rows(stack, asking, seen)
-        rows.add(of_weights(weights.float(), seen.marks))
+        rows.add(of_weights(weights.float()))
         self._add(tally, (stack, number), rows)
 
 

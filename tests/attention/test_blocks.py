@@ -116,17 +116,12 @@ def test_blocks_put_together_are_the_whole(case):
 def test_numbers_of_a_row_are_those_of_its_weights(case):
     ours, theirs, _, rows = case
     tolerance = TOLERANCE[ours["Q"].dtype]
-    marks = drawn(len(ours["Q"]), ours["K"].shape[2], 3, seed=7) > 0
-    blocks, collected = in_blocks(BlockedAttention(**ours, marks=marks), rows)
+    blocks, _ = in_blocks(BlockedAttention(**ours), rows)
     _, weights = observed(**theirs)
     entropy = -(weights * weights.log()).nan_to_num().sum(dim=-1)
-    marked = torch.einsum("bhqk,bkm->bhqm", weights, marks.to(weights))
-    for name, expected in (("entropy", entropy), ("marked", marked), ("largest", weights.amax(dim=-1))):
+    for name, expected in (("entropy", entropy), ("largest", weights.amax(dim=-1))):
         told = torch.cat([getattr(block, name) for block in blocks], dim=2)
         torch.testing.assert_close(told, expected, rtol=0, atol=10 * tolerance)
-    without = in_blocks(BlockedAttention(**ours), rows)[1]
-    torch.testing.assert_close(collected, without, rtol=0, atol=tolerance)
-    assert collected.shape[-1] == ours["V"].shape[-1]
 
 
 @given(
@@ -308,16 +303,14 @@ def test_a_map_of_somebody_else_is_a_block_too(n_batch, n_head, n_Q, n_K, seed):
     weights = (
         drawn(n_batch, n_head, n_Q, n_K, seed=seed).masked_fill(~visible, -torch.inf).softmax(dim=-1)
     )
-    marks = drawn(n_batch, n_K, 2, seed=seed + 1) > 0
-    block = of_weights(weights, marks)
+    block = of_weights(weights)
     assert (block.queries, block.keys) == (range(n_Q), range(n_K))
     assert torch.equal(block.visible, visible)
     assert torch.equal(block.attention, weights)
     torch.testing.assert_close(block.entropy, -(weights * weights.log()).nan_to_num().sum(dim=-1))
     torch.testing.assert_close(block.largest, weights.max(dim=-1).values)
-    torch.testing.assert_close(block.marked, (weights[..., None] * marks[:, None, None]).sum(dim=-2))
 
 
 def test_a_key_that_only_one_head_looks_at_can_be_seen():
     weights = torch.tensor([[[[1.0, 0, 0]], [[0.5, 0.5, 0]]]])
-    assert of_weights(weights, torch.zeros(1, 3, 1)).visible.tolist() == [[[[True, True, False]]]]
+    assert of_weights(weights).visible.tolist() == [[[[True, True, False]]]]

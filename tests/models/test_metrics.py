@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from attnscope.attention.blocks import BlockedAttention, of_weights
-from attnscope.models.metrics import CROSS, MARKS, METRICS, Rows, Side, meaning
+from attnscope.models.metrics import CROSS, METRICS, Rows, Side, meaning
 
 EVEN = [1 / 3] * 3
 """A row that looks at three keys equally."""
@@ -49,7 +49,7 @@ def measured(name: str, weights: list, asking: Side, seen: Side | None = None) -
     whole = maps if maps.dim() == 4 else maps[None, None]
     cross = seen is not None
     rows = rows_for(name, asking, seen or asking, cross=cross)
-    rows.add(of_weights(whole, (seen or asking).marks))
+    rows.add(of_weights(whole))
     values = (CROSS if cross else METRICS)[name].of(rows).expand(whole.shape[:3])
     told = told_of(values)
     return told if maps.dim() == 4 else told[0][0]
@@ -129,7 +129,7 @@ def test_the_first_of_another_sequence_is_a_neighbour_of_nobody():
     assert measured("first", FULL, FOUR, FOUR) == near(0.1, 0.4, 0.7, 0.05)
 
 
-@pytest.mark.parametrize("mark", MARKS)
+@pytest.mark.parametrize("mark", ["separator", "punctuation"])
 def test_what_falls_on_marked_keys_is_added_up(mark):
     tokens = side([1, 6, 1, 8], **{{"separator": "separators"}.get(mark, mark): (1,)})
     assert measured(mark, FULL, tokens) == near(0.4, 0.6, 0.8, 0.15)
@@ -137,7 +137,7 @@ def test_what_falls_on_marked_keys_is_added_up(mark):
     assert measured(mark, FULL, FOUR) == near(None, None, None, None)
 
 
-@pytest.mark.parametrize("mark", MARKS)
+@pytest.mark.parametrize("mark", ["separator", "punctuation"])
 def test_queries_that_see_no_marked_key_do_not_count(mark):
     tokens = side([5, 6, 1, 1], **{{"separator": "separators"}.get(mark, mark): (1,)})
     assert measured(mark, CAUSAL, tokens) == near(None, None, 0.25, 0.7)
@@ -246,9 +246,7 @@ def test_blocks_that_leave_keys_out_add_up_to_the_whole(name, rows):
         punctuation=(7,),
     )
     window = torch.ones(8, 8).tril().triu(-2).bool()
-    attention = BlockedAttention(
-        Q, K, K, window & tokens.real[:, None, None], marks=tokens.marks, scale=1.0
-    )
+    attention = BlockedAttention(Q, K, K, window & tokens.real[:, None, None], scale=1.0)
     gathered = rows_for(name, tokens, tokens)
     maps = torch.zeros(2, 3, 8, 8).double()
     memory = torch.empty(8 * attention.numbers_of_a_query).double()
@@ -274,18 +272,17 @@ def test_where_heads_see_different_keys_a_kind_counts_that_some_head_sees():
     tokens = side([5, 6, 5])
     seen = torch.stack([torch.eye(3), torch.ones(3, 3)]).bool()[None]
     Q = torch.zeros(1, 2, 3, 1).double()
-    attention = BlockedAttention(Q, Q, Q, seen, marks=tokens.marks, scale=1.0)
+    attention = BlockedAttention(Q, Q, Q, seen, scale=1.0)
     gathered = rows_for("same", tokens, tokens)
     gathered.add(attention.block(range(3), torch.empty(3 * attention.numbers_of_a_query).double())[0])
     values = told_of(METRICS["same"].of(gathered))
     assert values[0][1] == near(1 / 3, None, 1 / 3)
 
 
-def test_a_side_knows_its_beginning_and_its_marks():
+def test_a_side_knows_its_beginning():
     tokens = side([[5, 1, 2], [2, 5, 1]], separators=(1,), punctuation=(2,))
     tokens.real[1, 0] = False
     assert tokens.beginning.flatten().tolist() == [0, 1]
-    assert tokens.marks[0].tolist() == [[False, False], [True, False], [False, True]]
     assert tokens.first(2).ids.tolist() == [[5, 1]]
 
 

@@ -169,9 +169,9 @@ def test_narrow_dtypes_are_measured_in_float32(families, family, dtype):
     handed: list[Handed] = []
     attend = survey.blockwise.attend
 
-    def spy(given, see, marks=None):
+    def spy(given, see):
         handed.append(given)
-        return attend(given, see, marks)
+        return attend(given, see)
 
     survey.blockwise.attend = spy
     rows = rows_of(survey, batch)

@@ -270,7 +270,7 @@ def _draw(request: Request, seen: Seen, maps: AttentionMaps) -> None:
         tell(f"drew {request.plot}, {bytes_text(request.plot.stat().st_size)}")
     if request.page is not None:
         from attnscope.views.page.page import page_html
-        from attnscope.views.pooling import of_cells, row_of
+        from attnscope.views.pooling import row_of
         from attnscope.whole_file import whole_file
 
         shown = maps.maps[0]
@@ -281,7 +281,7 @@ def _draw(request: Request, seen: Seen, maps: AttentionMaps) -> None:
         with progress(f"writing {request.page} …"), whole_file(request.page) as unfinished:
             title = f"{maps.model} · attention"
             html = page_html(
-                [of_cells(each) for each in stacks],
+                stacks,
                 layer=shown.layer,
                 head=shown.head,
                 query=query,

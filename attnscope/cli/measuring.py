@@ -176,10 +176,12 @@ def _of_text(asked: Asked, survey: Survey, reader: Reader, text: str) -> HeadTab
 def _of_corpus(asked: Asked, survey: Survey, reader: Reader, corpus: Corpus, ranks: Ranks) -> HeadTable:
     """Measure the heads on many texts."""
     from attnscope.cli.census import Census
+    from attnscope.models.resume import fingerprint
 
     tokens = asked.batch_tokens or (16384 if "cuda" in str(survey.model.device) else 4096)
-    longest = max(reader.limit or 0, tokens)
-    plan(asked, survey, str(survey.model.device), 1, longest, tell_it=ranks.first)
+    longest = reader.limit or LONGEST
+    n_batch = max(1, tokens // longest)
+    plan(asked, survey, str(survey.model.device), n_batch, longest, tell_it=ranks.first)
     census = Census(
         survey, reader, corpus, ranks, tokens=tokens, prove=lambda batch: prove(asked, survey, batch)
     )
@@ -187,6 +189,7 @@ def _of_corpus(asked: Asked, survey: Survey, reader: Reader, corpus: Corpus, ran
     settings = {
         "model": survey.checkpoint.name,
         "dtype": str(survey.model.dtype),
+        "weights": fingerprint(survey.model),
         "metrics": asked.measured,
         "corpus": identity["name"],
         "size of the corpus": identity["size"],
@@ -330,7 +333,7 @@ def _draw(asked: Asked, checkpoint: Checkpoint, survey: Survey, table: HeadTable
         from attnscope.whole_file import whole_file
 
         with progress(f"writing {asked.page} …"), whole_file(asked.page) as unfinished:
-            stacks = _maps(asked, checkpoint, survey)
+            stacks, why_none = _maps(asked, checkpoint, survey)
             first, *_ = ranked(table, asked.sort, reverse=asked.reverse)
             html = page_html(
                 stacks,
@@ -341,31 +344,38 @@ def _draw(asked: Asked, checkpoint: Checkpoint, survey: Survey, table: HeadTable
                 metric=asked.sort,
             )
             unfinished.write_text(html, encoding="utf-8")
-        n = sum(len(each.maps) for each in stacks)
-        size = bytes_text(asked.page.stat().st_size)
-        tell(f"wrote {len(table.rows)} heads, {n} of them with their maps, {size}, to {asked.page}")
+        size, maps = bytes_text(asked.page.stat().st_size), why_none or "and their maps"
+        tell(f"wrote {len(table.rows)} heads, {maps}, {size}, to {asked.page}")
 
 
-def _maps(asked: Asked, checkpoint: Checkpoint, survey: Survey) -> list[AttentionMaps]:
-    """The maps of one text's heads, where they are few and small enough for a page."""
+def _maps(
+    asked: Asked, checkpoint: Checkpoint, survey: Survey
+) -> tuple[list[AttentionMaps], str | None]:
+    """The maps of one text's heads, if they are small enough for a page; else why there are none."""
     from attnscope.models.gallery import Wanted
     from attnscope.models.maps import look
     from attnscope.models.reading import read_text
     from attnscope.models.writing import give_target
 
-    if asked.corpus is not None or asked.max_length is not None or survey.why_eager is not None:
-        return []
+    if asked.corpus is not None:
+        return [], "without maps: each text of a corpus has its own"
+    if survey.why_eager is not None:
+        return [], "without maps: attnscope model --page takes them from a model's eager attention"
     model = survey.model
     reading = read_text(
         checkpoint, model.config, _text(asked), target=asked.target, truncate=asked.truncate
     )
-    n = len(reading.source) + len(reading.labels)
-    if n**2 * sum(survey.found.values()) > IN_A_PAGE:
-        return []
+    most = max(len(reading.source), len(reading.labels))
+    if asked.max_length is not None and most > asked.max_length:
+        return [], "without maps, because the text was cut with --max-length"
+    n_weight = (len(reading.source) + len(reading.labels)) ** 2 * sum(survey.found.values())
+    if n_weight > IN_A_PAGE:
+        return [], f"without maps: {n_weight:,} weights, and a page holds {IN_A_PAGE:,}"
     reading.to(str(model.device))
     if asked.target is not None:
         give_target(checkpoint, model, reading)
-    return look(checkpoint, model, reading, Wanted(asked.stack, asked.layers, asked.heads)).stacks
+    wanted = Wanted(asked.stack, asked.layers, asked.heads)
+    return look(checkpoint, model, reading, wanted).stacks, None
 
 
 def _shown(ranks: Ranks, doing: str) -> Any:

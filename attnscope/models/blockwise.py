@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from attnscope.models.gallery import difference_of, output_tolerance
 from attnscope.models.observe import Call, Handed
@@ -74,6 +74,12 @@ def disagreement(call: Call, number: int, blockwise: Blockwise) -> str | None:
     if difference <= output_tolerance(call):
         return None
     return f"in layer {number} it is {difference:.2g} off"
+
+
+def is_lean(model: Any, handed: Handed) -> bool:
+    """Whether a model's own attention makes no whole map: torch's is fused where K and V are as wide."""
+    fused = model.config._attn_implementation == "sdpa"
+    return fused and handed.query.shape[-1] == handed.value.shape[-1]
 
 
 def let_go(block: Block) -> None:

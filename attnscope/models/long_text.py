@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from attnscope.errors import ModelError
-from attnscope.models.blockwise import FEW, Blockwise, disagreement, let_go
+from attnscope.models.blockwise import FEW, Blockwise, disagreement, is_lean, let_go
 from attnscope.models.cells import Cells, Rows, cells
 from attnscope.models.checkpoint import Checkpoint
 from attnscope.models.gallery import Gallery, Layer, Seen, Wanted
@@ -92,7 +92,6 @@ class Pooler:
     def __init__(self, gallery: Gallery, pooled: Pooled) -> None:
         self.gallery, self.pooled = gallery, pooled
         self.blockwise = Blockwise(pooled.block_bytes)
-        self.fused = gallery.model.config._attn_implementation == "sdpa"
 
     def compare(self, call: Call) -> None:
         """Note it, if attnscope's attention is not what a layer's own returned."""
@@ -110,7 +109,7 @@ class Pooler:
         heads = [] if layer is None else self.gallery.announce(layer)
         if layer is not None and heads:
             return self._pool(handed, layer, heads)
-        if self.fused and handed.query.shape[-1] == handed.value.shape[-1]:
+        if is_lean(self.gallery.model, handed):
             return None
         return self.blockwise.attend(handed, let_go)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
+from hashlib import sha256
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -74,6 +75,19 @@ class Progress:
             self.first_skipped or window.first_skipped,
             window.share,
         )
+
+
+def fingerprint(model: Any) -> str:
+    """What tells a model's weights from others: of the names, sizes and first numbers of each."""
+    import torch
+
+    digest = sha256()
+    for name, parameter in model.named_parameters():
+        digest.update(f"{name} {tuple(parameter.shape)} ".encode())
+        if not parameter.is_meta:  # as where accelerate keeps it on disk
+            first = parameter.detach().flatten()[:64].to("cpu", torch.float32)
+            digest.update(first.numpy().tobytes())
+    return digest.hexdigest()[:16]
 
 
 def save_progress(path: Path, progress: Progress, settings: dict[str, Any]) -> None:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from attnscope.errors import ModelError, SizeError
 from attnscope.models import maps
 from attnscope.models.batches import Batch
-from attnscope.models.blockwise import FEW, Blockwise, disagreement, let_go
+from attnscope.models.blockwise import FEW, Blockwise, disagreement, is_lean, let_go
 from attnscope.models.checkpoint import Checkpoint
 from attnscope.models.loading import load_eager, told_as_the_models_fault
 from attnscope.models.metrics import CROSS, METRICS, Metric, Rows, Side
@@ -125,9 +125,7 @@ class Survey:
         n_batch, n_head, n_Q, _ = handed.query.shape
         place = layer_of(self.model, stack, handed.path, tally.heads)
         if not self._is_wanted(tally, stack, *place, n_head):
-            if self.model.config._attn_implementation != "eager":
-                return None
-            return self.blockwise.attend(handed, let_go)  # eager ones would make whole maps
+            return None if is_lean(self.model, handed) else self.blockwise.attend(handed, let_go)
         asking, seen = self._sides(batch, stack, (n_batch, n_Q, handed.key.shape[-2]))
         asking, seen = asking.to(handed.query.device), seen.to(handed.query.device)
         rows = self._rows(stack, asking, seen, handed)

@@ -58,7 +58,9 @@ def print_heads(
     if ordered:
         print_line(console, Text(_order(table, rows, sort, reverse), "dim"))
     if ordered or few:
-        print_columns(head_columns(table, rows, sort), console, wide)
+        left_out = print_columns(head_columns(table, rows, sort), console, wide)
+        if left_out:
+            print_line(console, Text(f"{_counted(left_out, 'more metric')}: --wide", "dim"))
     if not few and (sort is not None or not ordered):
         print_grids(table, console, list(table.metrics) if sort is None else [sort])
     if not ordered:

@@ -55,16 +55,19 @@ def print_line(console: Console, text: Text) -> None:
     console.print(text, soft_wrap=not console.is_terminal)
 
 
-def print_columns(columns: list[Column], console: Console, wide: bool = False) -> None:
+def print_columns(columns: list[Column], console: Console, wide: bool = False) -> int:
     """Print columns, the most wanted first: those that fit, or all, in several tables if need be.
 
     Sentences stand below their rows; flexible ones do only where there is no room beside.
+
+    Returns:
+        How many had no room.
     """
     shown = [column for column in columns if column.cells and (wide or not column.wide)]
     beside = [column for column in shown if not column.below]
     below = [column for column in shown if column.below]
     if not shown:
-        return
+        return 0
     if all(column.flexible for column in below) and _fits(shown, console):
         beside, below = shown, []
     if _fits(beside, console):
@@ -76,6 +79,7 @@ def print_columns(columns: list[Column], console: Console, wide: bool = False) -
     for part in parts:
         _print_table(part, console, below)
         below = []
+    return len(beside) - len({column.key for part in parts for column in part})
 
 
 def _fits(columns: list[Column], console: Console) -> bool:

@@ -24,7 +24,8 @@ import pytest
 import torch
 from cli.processes import Hold, command, environment, heads, running
 from models.naive_metrics import naive_mean, naive_metrics
-from models.readers import WORDS
+from models.readers import WORDS, save_reader
+from safetensors.torch import load_file, save_file
 from transformers import AutoModel, AutoTokenizer
 
 from attnscope.cli import census
@@ -362,13 +363,16 @@ def test_what_to_do_against_too_little_memory_is_something_for_a_corpus(attnscop
 def test_the_plan_is_told_before_anything_is_read(attnscope, bert, write):
     r = attnscope("heads", bert, "--corpus", write("c.txt", TEXTS), "--batch-tokens", 200, *CSV)
     [line] = r.err.splitlines()
-    assert re.match(r"attnscope: .*tokens take [\d.]+ MiB: .* queries' weights at once", line)
+    assert re.match(r"attnscope: 3 × 64 tokens take [\d.]+ KiB: .* queries' weights at once", line)
+    r = attnscope("heads", bert, "--corpus", "c.txt", "--batch-tokens", 20, *CSV)
+    assert r.err.startswith("attnscope: 64 tokens take ")
 
 
 def test_a_page_and_a_plot_are_of_the_numbers(attnscope, bert, write):
     command = ["heads", bert, "--corpus", write("c.txt", TEXTS), "--sort", "self", "-f", "json"]
     r = attnscope(*command, "--page", "x.html", "--plot", "x.svg")
     assert r.exit_status == 0
+    assert "heads, without maps: each text of a corpus has its own," in r.err
     data = json.loads(re.search(r'id="data">(.*?)</script>', Path("x.html").read_text(), re.S)[1])
     [stack] = data["stacks"]
     assert data["metric"] == "self"
@@ -588,6 +592,18 @@ def test_a_run_of_another_model_is_refused(attnscope, bert, saved, write):
     r = attnscope("heads", saved("gpt2"), "--corpus", "c.txt", "--checkpoint", "run.npz")
     assert (r.exit_status, r.out) == (2, "")
     assert "run.npz is of a run with model " in r.err
+
+
+def test_a_run_of_a_model_that_has_other_weights_by_now_is_refused(attnscope, write, tmp_path):
+    command = ["heads", "bert", "--corpus", write("c.txt", TEXTS), "--checkpoint", "run.npz"]
+    save_reader("bert", tmp_path / "bert")
+    assert attnscope(*command).exit_status == 0
+    weights = load_file(tmp_path / "bert" / "model.safetensors")
+    weights["encoder.layer.1.attention.self.query.bias"][0] += 1
+    save_file(weights, tmp_path / "bert" / "model.safetensors", metadata={"format": "pt"})
+    r = attnscope(*command)
+    assert (r.exit_status, r.out) == (2, "")
+    assert "run.npz is of a run with weights " in r.err
 
 
 def damaged(content):

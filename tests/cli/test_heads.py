@@ -411,9 +411,7 @@ def test_stdout_has_only_the_result(attnscope, tmp_path):
     planned, drew, wrote = r.err.splitlines()
     assert planned.startswith("attnscope: 13 tokens take ")
     assert re.fullmatch(rf"attnscope: drew {plot}, [\d.]+ KiB", drew)
-    assert re.fullmatch(
-        rf"attnscope: wrote 72 heads, 72 of them with their maps, [\d.]+ KiB, to {page}", wrote
-    )
+    assert re.fullmatch(rf"attnscope: wrote 72 heads, and their maps, [\d.]+ KiB, to {page}", wrote)
 
 
 # Plots and pages
@@ -458,7 +456,7 @@ def test_a_page_of_some_heads_has_their_maps_alone(attnscope, tmp_path):
     page = tmp_path / "heads.html"
     command = ["heads", "minilm", "--text", TEXT, "--layer", "2,4", "--head", "3-4", "--page", page]
     r = attnscope(*command)
-    assert "wrote 4 heads, 4 of them with their maps" in r.err
+    assert "wrote 4 heads, and their maps" in r.err
     [stack] = data_in(page)["stacks"]
     places = [(head["layer"], head["head"]) for head in stack["heads"]]
     assert places == [(2, 3), (2, 4), (4, 3), (4, 4)]
@@ -469,7 +467,7 @@ def test_a_page_of_several_stacks(attnscope, saved, tmp_path):
     page = tmp_path / "heads.html"
     command = ["heads", saved("bart"), "--text", SHORT, "--target", "a dog", "--page", page]
     r = attnscope(*command)
-    assert "wrote 30 heads, 30 of them with their maps" in r.err
+    assert "wrote 30 heads, and their maps" in r.err
     stacks = data_in(page)["stacks"]
     assert [(stack["name"], len(stack["heads"])) for stack in stacks] == [
         ("encoder", 6),
@@ -487,6 +485,7 @@ def test_a_page_of_a_long_text_has_the_numbers_alone(attnscope, monkeypatch, tmp
     page = tmp_path / "heads.html"
     r = attnscope("heads", "minilm", "--text", TEXT, "--page", page)
     assert r.exit_status == 0
+    assert "wrote 72 heads, without maps: 12,168 weights, and a page holds 12,167, " in r.err
     [stack] = data_in(page)["stacks"]
     assert len(stack["heads"]) == 72
     assert not any("weights" in head for head in stack["heads"])
@@ -499,7 +498,21 @@ def test_a_page_of_a_short_file_has_its_maps(attnscope, tmp_path):
     page, path = tmp_path / "heads.html", tmp_path / "text.txt"
     path.write_text(TEXT)
     r = attnscope("heads", "minilm", "--file", path, "--page", page)
-    assert "wrote 72 heads, 72 of them with their maps" in r.err
+    assert "wrote 72 heads, and their maps" in r.err
+
+
+@pytest.mark.parametrize(("most", "maps"), [(13, "and their maps"), (12, "without maps, because the text was cut")])  # fmt: skip
+def test_a_page_of_a_text_that_was_cut_has_the_numbers_alone(attnscope, tmp_path, most, maps):
+    page = tmp_path / "heads.html"
+    r = attnscope("heads", "minilm", "--text", TEXT, "--truncate", "--max-length", most, "--page", page)
+    assert f"wrote 72 heads, {maps}" in r.err
+    [stack] = data_in(page)["stacks"]
+    assert all(("weights" in head) == (most == 13) for head in stack["heads"])
+
+
+def test_a_page_of_a_model_that_runs_eager_says_where_its_maps_are(attnscope, saved, tmp_path):
+    r = attnscope("heads", saved("deberta-v2"), "--text", SHORT, "--page", tmp_path / "heads.html")
+    assert "without maps: attnscope model --page takes them from a model's eager attention" in r.err
 
 
 def test_a_file_that_is_there_is_replaced_on_request_alone(attnscope, tmp_path):

@@ -129,8 +129,17 @@ def test_piped_the_table_has_every_metric():
     assert titles == ["layer", "head", *MEANINGS]
 
 
+def test_what_a_narrow_terminal_has_no_room_for_is_counted():
+    lines = heads(head_table(sequences=20), width=60, sort="self", top=2)
+    shown = next(line for line in lines if line.startswith("layer  ")).split()[2:]
+    assert 1 < len(shown) < len(MEANINGS)
+    assert f"{len(MEANINGS) - len(shown)} more metrics: --wide" in lines
+    assert not any("--wide" in line for line in heads(head_table(), width=300, sort="self", top=2))
+
+
 def test_with_wide_every_metric_is_there_in_a_narrow_terminal():
     lines = heads(head_table(sequences=20), width=60, sort="self", top=2, wide=True)
+    assert not any("--wide" in line for line in lines)
     titles = [name for line in lines if line.startswith("layer  ") for name in line.split()]
     assert set(titles) == {"layer", "head", *MEANINGS}
 

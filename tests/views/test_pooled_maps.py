@@ -11,6 +11,7 @@ from attnscope.results import AttentionMap, AttentionMaps, Pooling, Token
 from attnscope.views.heatmap import print_heatmap
 from attnscope.views.maps import maps_heading, maps_record, maps_text, of_query, weights_csv
 from attnscope.views.overview import print_overview
+from attnscope.views.page.page import page_html
 from attnscope.views.plot import save_plot
 from attnscope.views.pooling import of_cells, row_of, smaller
 from attnscope.views.strongest import strongest
@@ -142,6 +143,12 @@ def test_a_page_gets_cells_as_tokens():
     assert (cells.first_query, cells.pooling) == (0, None)
     assert cells.notices == ["pooled to 2 × 3 cells: the largest of 2 × 3 weights each."]
     assert [row_of(maps, query) for query in (3, 4, 5)] == [0, 0, 1]
+
+
+def test_a_page_says_how_many_tokens_were_pooled():
+    html = page_html([maps_of("max")], layer=0, head=0, query=1, title="tiny")
+    assert "<span>3 queries, 7 keys</span>" in html
+    assert "pooled to 2 × 3 cells: the largest of 2 × 3 weights each." in html
 
 
 def test_a_figure_has_the_positions_of_cells(tmp_path):

@@ -17,6 +17,7 @@ from typing import Any
 from attnscope.results import AttentionMap, AttentionMaps, HeadTable, Picture, Token
 from attnscope.views.page import packing
 from attnscope.views.page.heads import heads_data, metrics_data, with_measured
+from attnscope.views.pooling import of_cells
 from attnscope.views.tokens import label
 from attnscope.whole_file import check_file
 
@@ -58,7 +59,7 @@ def page_html(
     Args:
         stacks: the maps that it shows; those without maps are left out.
         layer, head: what it shows first, in the first stack that has it.
-        query: the query that is chosen at first, if one is: its position in its sequence.
+        query: the row that is chosen at first, if one is: a query's position, or a pooled map's cell.
         title: its heading, and its title.
         heads: metrics that colour the overview, of these heads and of others.
         metric: the one that it shows first; None for the first of them.
@@ -69,12 +70,14 @@ def page_html(
     from jinja2 import Environment, StrictUndefined
     from markupsafe import Markup
 
-    stacks = [stack for stack in stacks if stack.maps]
+    sizes = [_size(stack) for stack in stacks if stack.maps]
+    stacks = [of_cells(stack) for stack in stacks if stack.maps]
     fine = sum(each.attention.size for stack in stacks for each in stack.maps) <= packing.FINE_TO
     packed = [packing.pack(stack.maps, fine=fine) for stack in stacks]
     if heads is not None:
         stacks = with_measured(stacks, heads)
         packed += [[] for _ in stacks[len(packed) :]]
+        sizes += ["no maps" for _ in stacks[len(sizes) :]]
     script, style = (_joined(names, metrics=heads is not None) for names in (SCRIPTS, STYLES))
     data = {
         "coding": {
@@ -101,7 +104,7 @@ def page_html(
     html = template.from_string(_own("page.html.j2")).render(
         title=without_folders(title),
         without_folders=without_folders,
-        stacks=stacks,
+        stacks=list(zip(stacks, sizes, strict=True)),
         heads=heads,
         weights=[[Markup(each.text) for each in own] for own in packed],
         largest_error=max((each.largest_error for own in packed for each in own), default=0.0),
@@ -124,6 +127,14 @@ def model_name(model: str) -> str:
     """
     of_hub = model.count("/") == 1 and model[0] not in "/.~"
     return model if of_hub else PurePath(model).name or model
+
+
+def _size(stack: AttentionMaps) -> str:
+    """How many tokens a stack looks from, and at."""
+    n_Q, n_K = len(stack.query_tokens), len(stack.key_tokens)
+    if stack.query_tokens == stack.key_tokens:
+        return f"{n_Q:,} token{'' if n_Q == 1 else 's'}"
+    return f"{n_Q:,} queries, {n_K:,} keys"
 
 
 def _stack_data(

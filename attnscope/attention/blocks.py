@@ -23,6 +23,7 @@ class Block:
         attention: the weights, `n_batch n_head queries keys`. Its memory is the next block's.
         entropy: −Σ_j a_ij ln a_ij of each row, `n_batch n_head queries`, in nats.
         largest: max_j a_ij, the same.
+        total: Σ_j a_ij, the same: 1, or less where a sink takes a part.
     """
 
     queries: range
@@ -30,6 +31,7 @@ class Block:
     attention: torch.Tensor
     entropy: torch.Tensor
     largest: torch.Tensor
+    total: torch.Tensor
     _sight: Callable[[], torch.Tensor]
 
     @property
@@ -114,11 +116,11 @@ class BlockedAttention:
         if self.position_bias is not None:
             scores.add_(_part(self.position_bias, queries, keys))
         hide(scores)
-        attention, entropy, largest = self._softmax(scores, out=memory[1])
+        attention, entropy, largest, total = self._softmax(scores, out=memory[1])
 
         x_raw = torch.bmm(attention.view(*Q.shape[:2], n_keys), V)  # [·, group·rows, d_V]
         sight = partial(self._visible, queries, keys)
-        block = Block(queries, keys, attention, entropy, largest, sight)
+        block = Block(queries, keys, attention, entropy, largest, total, sight)
         return block, x_raw.view(self.n_batch, self.n_head, n_rows, -1)
 
     def _sees(self, queries: range) -> tuple[range, Callable[[torch.Tensor], object]]:
@@ -150,10 +152,8 @@ class BlockedAttention:
         j = torch.arange(keys.start, keys.stop, dtype=torch.int32, device=self.K.device)
         return (j <= i[:, None])[None, None]
 
-    def _softmax(
-        self, scores: torch.Tensor, out: torch.Tensor
-    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """The weights, in `out`, the entropy of each row and its largest weight.
+    def _softmax(self, scores: torch.Tensor, out: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        """The weights, in `out`; of each row the entropy, the largest weight, and what all sum to.
 
         The scores are written over. With m the largest score and u_j = s_j − m, the weights are
         exp(u_j) / Z, the largest of them is 1 / Z, and the entropy −Σ_j a_j ln a_j is
@@ -167,10 +167,10 @@ class BlockedAttention:
         entropy = -largest.log() - torch.einsum("bhij,bhij->bhi", u, attention)
         entropy.clamp_(min=0)  # rounding
         if self.sinks is None:
-            return attention, entropy, largest
+            return attention, entropy, largest, torch.ones_like(entropy)
         p = torch.sigmoid(m - largest.log() - self.sinks.flatten().to(m)[:, None])
         attention.mul_(p[..., None])
-        return attention, p * entropy + torch.special.entr(p), p * largest
+        return attention, p * entropy + torch.special.entr(p), p * largest, p
 
 
 def of_weights(attention: torch.Tensor) -> Block:
@@ -184,7 +184,8 @@ def of_weights(attention: torch.Tensor) -> Block:
     n_Q, n_K = attention.shape[-2:]
     visible = (attention > 0).any(dim=1, keepdim=True)
     entropy, largest = torch.special.entr(attention).sum(dim=-1), attention.amax(dim=-1)
-    return Block(range(n_Q), range(n_K), attention, entropy, largest, lambda: visible)
+    total = attention.sum(dim=-1)
+    return Block(range(n_Q), range(n_K), attention, entropy, largest, total, lambda: visible)
 
 
 def _four_axes(tensor: torch.Tensor | None) -> torch.Tensor | None:

@@ -52,12 +52,12 @@ class Asked:
     @property
     def layers(self) -> list[int] | None:
         """The layers that are asked for; None: all."""
-        return numbers("--layer", self.layer or "all")
+        return numbers("--layer", "all" if self.layer is None else self.layer)
 
     @property
     def heads(self) -> list[int] | None:
         """The heads that are asked for; None: all."""
-        return numbers("--head", self.head or "all")
+        return numbers("--head", "all" if self.head is None else self.head)
 
     @property
     def measured(self) -> list[str]:
@@ -68,7 +68,9 @@ class Asked:
         """
         from attnscope.models.metrics import METRICS
 
-        names = [name.strip() for name in self.metrics.split(",")] if self.metrics else list(METRICS)
+        names = list(METRICS)
+        if self.metrics is not None:
+            names = [name.strip() for name in self.metrics.split(",")]
         for option, name in [*(("--metrics", name) for name in names), ("--sort", self.sort)]:
             if name is not None and name not in METRICS:
                 raise OptionError(f"{option}: there is no metric {name!r}.", hint=", ".join(METRICS))

@@ -108,8 +108,7 @@ class Census:
         if kept is None:
             return
         self.state = kept
-        if kept.done:
-            self.survey.why_eager = kept.why_eager
+        self.survey.why_eager = kept.why_eager  # for the case that there is nothing left to read
         if self.ranks.first:
             read = f"{kept.tally.sequences:,} texts"
             tell(f"{path} has {read}: " + ("all there are" if kept.done else "going on"))
@@ -124,7 +123,7 @@ class Census:
         encoded = [] if own is None else self._encoded(own)
         if not self._proved:
             self._prove(windows)
-        self.since = Tally()
+        self.since = Tally(empty=0 if own is None else len(own.texts) - len(encoded))
         done = 0
         whole = True
         for batch in self.reader.batches(encoded, self.tokens):
@@ -177,7 +176,7 @@ class Census:
         raise OptionError(
             f"{self.corpus} has no text that {self.survey.checkpoint.name} reads"
             + (f": line {line} {why}." if line else "."),
-            hint="--field NAME, where texts are in another field" if self.corpus.field else None,
+            hint=_other_fields(self.corpus),
         )
 
     @contextmanager
@@ -222,3 +221,12 @@ class Census:
                 bar.update(task, description=told, completed=share, total=None if share is None else 1.0)
 
             yield show
+
+
+def _other_fields(corpus: Corpus) -> str | None:
+    """What to do where texts are not where they were looked for."""
+    if corpus.field is None:
+        return None
+    if corpus.target_field is None:
+        return "--field NAME, where texts are in another field"
+    return "--field NAME --target-field NAME, where texts are in other fields"

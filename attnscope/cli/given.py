@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 from attnscope.errors import FileError, SizeError
@@ -15,17 +16,22 @@ def content(path: Path) -> str:
         FileError: it cannot be read, or is not UTF-8.
     """
     try:
-        return path.read_text(encoding="utf-8-sig")
+        text = path.read_text(encoding="utf-8-sig")
     except UnicodeDecodeError as error:
         raise FileError(f"{path} is not UTF-8.", hint="iconv -t utf-8 …") from error
     except FileNotFoundError as error:
         raise FileError(f"there is no file {path}.") from error
     except OSError as error:
         raise FileError(f"cannot read {path}: {error.strerror}.") from error
+    if "\0" in text:
+        raise FileError(f"{path} has a NUL character: it is no text.")
+    return text
 
 
 def memory_for(asked: str | None, device: str) -> int:
     """How many bytes a run may take on a device: those of `--memory`; else a share of what is free.
+
+    What is free is divided among the processes of a machine where they share it, as under torchrun.
 
     Raises:
         OptionError: `--memory` is no size.
@@ -36,7 +42,8 @@ def memory_for(asked: str | None, device: str) -> int:
 
     free = free_memory(device)
     if asked is None:
-        return int(SHARE * (2**34 if free is None else free))
+        sharing = int(os.environ.get("LOCAL_WORLD_SIZE", "1")) if device == "cpu" else 1
+        return int(SHARE * (2**34 if free is None else free) / sharing)
     memory = bytes_of(asked)
     if free is not None and memory > free:
         raise SizeError(f"--memory {asked} is more than the {bytes_text(free)} that {device} has free.")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import nullcontext
+from math import ceil
 from typing import TYPE_CHECKING, Any
 
 from attnscope.cli.asked import Asked
@@ -83,6 +84,11 @@ def _check_shared(asked: Asked) -> None:
         raise OptionError(
             "standard input is read by one process, and these are several.", hint="--corpus FILE"
         )
+    if ":" in asked.device:
+        raise OptionError(
+            f"--device {asked.device} is one device, and each process needs its own.",
+            hint=f"--device {asked.device.partition(':')[0]}",
+        )
     if asked.device_map is not None:
         raise OptionError(
             "--device-map divides one model among all GPUs, and torchrun starts one for each.",
@@ -139,12 +145,15 @@ def _load(asked: Asked, ranks: Ranks) -> tuple[Checkpoint, Survey, Reader]:
 
 
 def _text(asked: Asked) -> str:
-    """The text that is given, or the content of a file."""
+    """The text that is given, or the content of a file; an OptionError if it is none, or the target."""
     text = content(asked.file) if asked.file is not None else asked.text or ""
-    if not text.strip():
-        raise OptionError(f"{asked.source} is empty: there is nothing to measure.")
-    if any("\ud800" <= character <= "\udfff" for character in text):  # how Python holds them
-        raise OptionError(f"{asked.source} holds bytes that are no UTF-8.", hint='--text "$(iconv …)"')
+    for source, given in ((asked.source, text), ("--target", asked.target)):
+        if given is None:
+            continue
+        if not given.strip():
+            raise OptionError(f"{source} is empty: there is nothing to measure.")
+        if any("\ud800" <= character <= "\udfff" for character in given):  # how Python holds them
+            raise OptionError(f"{source} holds bytes that are no UTF-8.", hint=f'{source} "$(iconv …)"')
     return text
 
 
@@ -165,7 +174,8 @@ def _of_text(asked: Asked, survey: Survey, reader: Reader, text: str) -> HeadTab
     batch = reader.batch(read)
     with progress(f"running {name} on some tokens …"):
         prove(asked, survey, batch)
-    plan(asked, survey, str(survey.model.device), *batch.inputs["input_ids"].shape)
+    sides = [batch.source] if batch.target is None else [batch.source, batch.target]
+    plan(asked, survey, 1, max(side.ids.shape[1] for side in sides))
     with progress(f"measuring {name} …"):
         tally = survey.measure(batch)
     table = _table(asked, survey, tally)
@@ -179,17 +189,47 @@ def _of_corpus(asked: Asked, survey: Survey, reader: Reader, corpus: Corpus, ran
     from attnscope.models.resume import fingerprint
 
     tokens = asked.batch_tokens or (16384 if "cuda" in str(survey.model.device) else 4096)
-    longest = reader.limit or LONGEST
-    n_batch = max(1, tokens // longest)
-    plan(asked, survey, str(survey.model.device), n_batch, longest, tell_it=ranks.first)
+    assert reader.limit is not None
+    n_batch = ceil(tokens / reader.limit)
+    plan(asked, survey, n_batch, reader.limit, padded=tokens > 1, tell_it=ranks.first)
     census = Census(
         survey, reader, corpus, ranks, tokens=tokens, prove=lambda batch: prove(asked, survey, batch)
     )
+    settings = _settings(asked, survey, reader, corpus, tokens)
+    shared = asked.checkpoint is not None or ranks.world > 1
+    settings["weights"] = fingerprint(survey.model) if shared else None
+    for rank, weights in enumerate(ranks.exchange(settings["weights"])):
+        if weights != settings["weights"]:
+            raise ModelError(
+                f"process {rank} has other weights of {asked.model} than process {ranks.rank}.",
+                hint="a folder that all machines share, or the same revision on each",
+            )
+    tally = census.run(asked.checkpoint, settings)
+    n_layer = {stack: n for stack, (n, _) in tally.layers.items()}
+    _check_numbers(asked, survey.checkpoint.name, n_layer, tally.heads)
+    state, table = census.state, _table(asked, survey, tally)
+    table.partial, table.skipped = not state.done, state.skipped + tally.empty
+    if state.first_skipped is not None:
+        line, why = state.first_skipped
+        table.notices.append(f"line {line} of {corpus} {why}.")
+    if tally.empty:
+        what = "text" if tally.empty == 1 else "texts"
+        table.notices.append(f"{tally.empty:,} {what} without a token in {table.model} left out.")
+    if tally.cut:
+        table.notices.append(
+            f"{tally.cut:,} of {tally.sequences:,} texts were cut to {reader.limit:,} tokens."
+        )
+    return table
+
+
+def _settings(
+    asked: Asked, survey: Survey, reader: Reader, corpus: Corpus, tokens: int
+) -> dict[str, Any]:
+    """What decides the numbers of a run, by the names that users know."""
     identity = corpus.identity()
-    settings = {
+    return {
         "model": survey.checkpoint.name,
         "dtype": str(survey.model.dtype),
-        "weights": fingerprint(survey.model),
         "metrics": asked.measured,
         "corpus": identity["name"],
         "size of the corpus": identity["size"],
@@ -202,30 +242,23 @@ def _of_corpus(asked: Asked, survey: Survey, reader: Reader, corpus: Corpus, ran
         "stack": asked.stack,
         "layers": asked.layers,
     }
-    tally = census.run(asked.checkpoint, settings)
-    n_layer = {stack: n for stack, (n, _) in tally.layers.items()}
-    _check_numbers(asked, survey.checkpoint.name, n_layer, tally.heads)
-    state, table = census.state, _table(asked, survey, tally)
-    table.partial, table.skipped = not state.done, state.skipped
-    if state.first_skipped is not None:
-        line, why = state.first_skipped
-        table.notices.append(f"line {line} of {corpus} {why}.")
-    if tally.cut:
-        table.notices.append(
-            f"{tally.cut:,} of {tally.sequences:,} texts were cut to {reader.limit:,} tokens."
-        )
-    return table
 
 
 def plan(
-    asked: Asked, survey: Survey, device: str, n_batch: int, n_tokens: int, *, tell_it: bool = True
+    asked: Asked,
+    survey: Survey,
+    n_batch: int,
+    n_tokens: int,
+    *,
+    padded: bool = False,
+    tell_it: bool = True,
 ) -> None:
     """Divide the memory up, say how, and give the survey its part."""
     from attnscope.models.plan import plan_run
 
+    model, device = survey.model, str(survey.model.device)
     memory = memory_for(asked.memory, device)
-    model = survey.model
-    of = (n_batch, n_tokens, memory, device)
+    sizes = (model.dtype.itemsize, n_batch, n_tokens)
     hint = "a shorter text: --truncate --max-length N; or more --memory, if there is"
     if asked.corpus is not None:
         hint = "--max-length N with --batch-tokens N, fewer of each; or more --memory, if there is"
@@ -233,9 +266,8 @@ def plan(
     if survey.why_eager is not None:  # it makes the maps of all heads, those of a layer out of others
         n_map = sum(survey.found.values()) + 2 * max(survey.found.values())
         kept = 4 * n_batch * n_tokens**2 * n_map
-    planned = plan_run(
-        survey.checkpoint.name, model.config, model.dtype.itemsize, *of, kept=kept, hint=hint
-    )
+    options: dict[str, Any] = {"kept": kept, "padded": padded, "hint": hint}
+    planned = plan_run(survey.checkpoint.name, model.config, *sizes, memory, device, **options)
     survey.blockwise.block_bytes, survey.memory = planned.block, memory
     if tell_it:
         tell(f"{planned}")
@@ -273,8 +305,9 @@ def _check_numbers(
     having = sorted({layer for _, layer in own})
     for layer in asked.layers or []:
         check_layer(layer, having, n_layer[most], name)
+    shown = [n for (_, layer), n in own.items() if asked.layers is None or layer in asked.layers]
     for head in asked.heads or []:
-        check_range("head", head, max(own.values()), name)
+        check_range("head", head, max(shown), name)
 
 
 def _table(asked: Asked, survey: Survey, tally: Tally) -> HeadTable:
@@ -296,6 +329,8 @@ def _table(asked: Asked, survey: Survey, tally: Tally) -> HeadTable:
         layers={stack: sizes for stack, sizes in tally.layers.items() if stack in stacks},
         rows=rows,
     )
+    if asked.sort is not None and all(row.values[asked.sort] is None for row in rows):
+        table.notices.append(f"no query has {asked.sort} here: the heads are in the order of layers.")
     if survey.why_eager is not None:
         table.notices.append(f"{survey.why_eager}. It ran with its own eager attention.")
     return table
@@ -344,8 +379,12 @@ def _draw(asked: Asked, checkpoint: Checkpoint, survey: Survey, table: HeadTable
                 metric=asked.sort,
             )
             unfinished.write_text(html, encoding="utf-8")
-        size, maps = bytes_text(asked.page.stat().st_size), why_none or "and their maps"
-        tell(f"wrote {len(table.rows)} heads, {maps}, {size}, to {asked.page}")
+        n, size = len(table.rows), bytes_text(asked.page.stat().st_size)
+        heads, maps = ("a head", "its map") if n == 1 else (f"{n} heads", "their maps")
+        if why_none is None:
+            tell(f"wrote {heads} with {maps}, {size}, to {asked.page}")
+        else:
+            tell(f"wrote {heads}, {size}, to {asked.page}; without maps: {why_none}")
 
 
 def _maps(
@@ -358,24 +397,36 @@ def _maps(
     from attnscope.models.writing import give_target
 
     if asked.corpus is not None:
-        return [], "without maps: each text of a corpus has its own"
+        return [], "each text of a corpus has its own"
     if survey.why_eager is not None:
-        return [], "without maps: attnscope model --page takes them from a model's eager attention"
+        return [], "attnscope model --page takes them from a model's eager attention"
     model = survey.model
     reading = read_text(
         checkpoint, model.config, _text(asked), target=asked.target, truncate=asked.truncate
     )
-    most = max(len(reading.source), len(reading.labels))
-    if asked.max_length is not None and most > asked.max_length:
-        return [], "without maps, because the text was cut with --max-length"
-    n_weight = (len(reading.source) + len(reading.labels)) ** 2 * sum(survey.found.values())
+    sizes = (len(reading.source), len(reading.labels))
+    if asked.max_length is not None and max(sizes) > asked.max_length:
+        return [], "the text was cut with --max-length"
+    n_weight = _weights_of(asked, survey, *sizes)
     if n_weight > IN_A_PAGE:
-        return [], f"without maps: {n_weight:,} weights, and a page holds {IN_A_PAGE:,}"
+        return [], f"they have {n_weight:,} weights, and a page holds {IN_A_PAGE:,}"
     reading.to(str(model.device))
     if asked.target is not None:
         give_target(checkpoint, model, reading)
     wanted = Wanted(asked.stack, asked.layers, asked.heads)
     return look(checkpoint, model, reading, wanted).stacks, None
+
+
+def _weights_of(asked: Asked, survey: Survey, n_source: int, n_target: int) -> int:
+    """How many weights the heads have that are asked for, of so many tokens."""
+    n_target = n_target or n_source
+    sizes = {"decoder": n_target * n_target, "cross": n_target * n_source}
+    n_weight = 0
+    for (stack, layer), n_head in survey.found.items():
+        if asked.stack in (None, stack) and (asked.layers is None or layer in asked.layers):
+            heads = range(n_head) if asked.heads is None else [n for n in asked.heads if n < n_head]
+            n_weight += len(heads) * sizes.get(stack, n_source * n_source)
+    return n_weight
 
 
 def _shown(ranks: Ranks, doing: str) -> Any:

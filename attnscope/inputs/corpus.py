@@ -270,8 +270,9 @@ def _look(path: Path) -> tuple[int, str]:
         raise FileError(f"there is no file {path}.") from error
     except OSError as error:
         raise FileError(f"cannot read {path}: {error.strerror}.") from error
-    kind = "a folder" if S_ISDIR(status.st_mode) else "no regular file"
-    raise FileError(f"{path} is {kind}.", hint="- reads standard input: cat … | attnscope …")
+    if S_ISDIR(status.st_mode):
+        raise FileError(f"{path} is a folder.", hint=f"--corpus {path / 'FILE'}")
+    raise FileError(f"{path} is no regular file.", hint="- reads standard input: cat … | attnscope …")
 
 
 def _next_line(stream: Stream) -> tuple[bytes, int]:

@@ -56,9 +56,7 @@ class Blockwise:
         import torch
 
         of_a_query = attention.numbers_of_a_query
-        rows = max(1, min(attention.n_Q, self.block_bytes // (attention.dtype.itemsize * of_a_query)))
-        if TIDY < rows < attention.n_Q:
-            rows -= rows % TIDY
+        rows = tidy(self.block_bytes // (attention.dtype.itemsize * of_a_query), attention.n_Q)
         size, like = rows * of_a_query, attention.K
         old = self._memory
         if old is None or old.numel() < size or (old.device, old.dtype) != (like.device, like.dtype):
@@ -74,6 +72,12 @@ def disagreement(call: Call, number: int, blockwise: Blockwise) -> str | None:
     if difference <= output_tolerance(call):
         return None
     return f"in layer {number} it is {difference:.2g} off"
+
+
+def tidy(rows: int, n_Q: int) -> int:
+    """How many queries a block has, of those that there is room for: one at least, `n_Q` at most."""
+    rows = max(1, min(rows, n_Q))
+    return rows - rows % TIDY if TIDY < rows < n_Q else rows
 
 
 def is_lean(model: Any, handed: Handed) -> bool:

@@ -95,15 +95,28 @@ def load_model(
         return (model.to(device) if device_map is None else model).eval()
 
 
-def load_eager(checkpoint: Checkpoint, model: Any) -> Any:
-    """A loaded model once more, in the same dtype on the same device, with eager attention."""
+def load_eager(checkpoint: Checkpoint, model: Any, *, instead: bool = False) -> Any:
+    """A loaded model once more, in the same dtype on the same device or devices, with eager attention.
+
+    Args:
+        checkpoint: the model.
+        model: as `load_model` returned it.
+        instead: whether it is not needed any more: then its weights are let go of before.
+    """
+    dtype, device = str(model.dtype).removeprefix("torch."), str(model.device)
+    device_map = "auto" if hasattr(model, "hf_device_map") else None
+    if instead:
+        for parameter in model.parameters():
+            parameter.data = parameter.data.new_empty(0)
     return load_model(
-        checkpoint,
-        model.config,
-        dtype=str(model.dtype).removeprefix("torch."),
-        device=str(model.device),
-        attention="eager",
+        checkpoint, model.config, dtype=dtype, device=device, attention="eager", device_map=device_map
     )
+
+
+def forget_the_past(model: Any) -> None:
+    """Have a model keep no keys and values for a next token: there will be none."""
+    for config in (model.config, model.config.get_text_config()):
+        config.use_cache = False
 
 
 def load_tokenizer(checkpoint: Checkpoint) -> Any:

@@ -15,7 +15,7 @@ from attnscope.models.blockwise import FEW, Blockwise, disagreement, is_lean, le
 from attnscope.models.cells import Cells, Rows, cells
 from attnscope.models.checkpoint import Checkpoint
 from attnscope.models.gallery import Gallery, Layer, Seen, Wanted
-from attnscope.models.loading import told_as_the_models_fault
+from attnscope.models.loading import forget_the_past, told_as_the_models_fault
 from attnscope.models.maps import main_output, run, wanted_stacks, why_eager
 from attnscope.models.observe import Call, Handed, attending, observing
 from attnscope.models.reading import Reading
@@ -61,8 +61,7 @@ def look_in_blocks(
     Raises:
         ModelError: the model has no attention, or attends in a way that cannot be seen from outside.
     """
-    for config in (model.config, model.config.get_text_config()):
-        config.use_cache = False  # keys and values of all layers, for a next token: there is none
+    forget_the_past(model)
     inputs = {name: tensor[:, :FEW] for name, tensor in reading.inputs.items()}
     few = replace(reading, inputs=inputs, source=reading.source[:FEW], target=reading.target[:FEW])
     tried = Pooler(Gallery(checkpoint.name, model, few, Wanted(wanted.stack)), pooled)

@@ -68,6 +68,7 @@ class Rows:
     Attributes:
         entropy: H_i, `n_batch n_head n_Q`.
         largest: max_j a_ij, the same.
+        total: Σ_j a_ij, the same.
         n_visible: how many keys a query sees that are no padding, `n_batch n_head n_Q`; or 1 for heads.
     """
 
@@ -88,7 +89,7 @@ class Rows:
         spot = Spot(block, self.asking, self.seen)
         positions = [POSITIONS[name](spot) for name in self._positions]
         pairs = [PAIRS[name](spot) for name in self._pairs]
-        gathered = {"entropy": block.entropy, "largest": block.largest}
+        gathered = {"entropy": block.entropy, "largest": block.largest, "total": block.total}
         if positions:
             gathered["at"] = spot.at(positions)
         if pairs:
@@ -105,6 +106,10 @@ class Rows:
     @property
     def largest(self) -> torch.Tensor:
         return self._whole("largest")
+
+    @property
+    def total(self) -> torch.Tensor:
+        return self._whole("total")
 
     @property
     def n_visible(self) -> torch.Tensor:
@@ -320,10 +325,11 @@ def entropy(rows: Rows) -> torch.Tensor:
 def entropy_share(rows: Rows) -> torch.Tensor:
     """Its entropy, of the largest that is possible.
 
-    H_i / ln n_i, where query i can see n_i keys; not for queries that see only one.
+    H_i / (p_i ln(n_i / p_i)), where query i gives p_i to the n_i keys that it can see: H_i / ln n_i,
+    where no sink takes a part. Not for queries that see only one.
     """
-    n = rows.n_visible
-    return _where(n > 1, rows.entropy / n.log())
+    n, p = rows.n_visible, rows.total
+    return _where(n > 1, rows.entropy / (p * (n.log() - p.log())))
 
 
 def to_self(rows: Rows) -> torch.Tensor:

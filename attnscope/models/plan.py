@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from attnscope.errors import OptionError, SizeError
+from attnscope.models.blockwise import tidy
+from attnscope.models.metrics import METRICS, PAIRS
 from attnscope.units import bytes_text
 
 SHARE = 0.8
@@ -14,6 +16,9 @@ SHARE = 0.8
 
 LARGEST_BLOCK = {"cpu": 20 * 2**20, "cuda": 512 * 2**20}
 """The bytes of a block of weights that is large enough: on a CPU, what its caches hold."""
+
+NUMBERS_OF_A_METRIC = 3
+"""What is held of each query for a metric: what was gathered, its value, whether it counts."""
 
 UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 
@@ -27,7 +32,8 @@ class Plan:
         activations: what the layers compute, for all tokens.
         masks: what the model itself makes for each query and key: masks, biases of positions.
         kept: what else is held, such as maps.
-        block: the weights of a block of queries.
+        block: the weights of a block of queries, and what they are made of.
+        pairs: what is asked of each of its queries with each key.
         rows: how many queries are in a block.
     """
 
@@ -37,16 +43,22 @@ class Plan:
     masks: int
     kept: int
     block: int
+    pairs: int
     rows: int
+
+    @property
+    def at_once(self) -> int:
+        """What is made for a block, and written over by the next one."""
+        return self.block + self.pairs
 
     @property
     def total(self) -> int:
         """All of it."""
-        return self.activations + self.masks + self.kept + self.block
+        return self.activations + self.masks + self.kept + self.at_once
 
     def __str__(self) -> str:
-        texts = f"{self.n_batch} × " if self.n_batch > 1 else ""
-        parts = [f"{bytes_text(self.block)} for {self.rows} queries' weights at once"]
+        texts = f"{self.n_batch:,} × " if self.n_batch > 1 else ""
+        parts = [f"{bytes_text(self.at_once)} for {self.rows} queries' weights at once"]
         parts.append(f"{bytes_text(self.activations)} for what the layers compute")
         if self.masks:
             parts.append(f"{bytes_text(self.masks)} for the model's own masks")
@@ -81,6 +93,7 @@ def plan_run(
     device: str,
     *,
     kept: int = 0,
+    padded: bool | None = None,
     hint: str | None = None,
 ) -> Plan:
     """Divide memory up for a run.
@@ -96,6 +109,7 @@ def plan_run(
         memory: how many bytes the run may take beside the model's weights.
         device: where it runs.
         kept: how many bytes else are held, such as maps.
+        padded: whether some texts are padded; None: where there are several.
         hint: what to do if it is too little.
 
     Raises:
@@ -106,26 +120,28 @@ def plan_run(
     single = max(dtype_bytes, 4)
     of_heads = 3 * sizes.n_head * sizes.d_head + 4 * sizes.n_kv_head * sizes.d_head
     of_layer = dtype_bytes * (4 * sizes.d_feat + max(4 * sizes.d_ff, of_heads))
-    measured = 24 * METRICS_AT_MOST * sizes.n_head
+    measured = NUMBERS_OF_A_METRIC * 8 * len(METRICS) * sizes.n_head
     activations = n * (of_layer + single * 2 * sizes.n_kv_head * sizes.d_head + measured)
-    masks = n * n_tokens * _mask_bytes(config, n_batch)
+    masks = n * n_tokens * _mask_bytes(config, n_batch > 1 if padded is None else padded)
     if sizes.biases:  # for each head; then once more, added to the mask of each text
         masks += single * n_tokens**2 * (sizes.biases + n_batch * (sizes.biases + 1))
-    of_a_query = 2 * single * n_batch * sizes.n_head * n_tokens
+    of_weights = 2 * single * n_batch * sizes.n_head * n_tokens
+    of_pairs = len(PAIRS) + 2  # numbers, and what they are made of
+    if n_batch > 1:  # weights in another order, for one product with all pairs
+        of_pairs += sizes.n_head
+    of_a_query = of_weights + single * n_batch * n_tokens * of_pairs
     left = memory - activations - masks - kept
     if left < of_a_query:
         raise SizeError(
             f"{name} takes at least {bytes_text(activations + masks + kept + of_a_query)} for"
-            f" {f'{n_batch} × ' if n_batch > 1 else ''}{n_tokens:,} tokens beside its weights, and may"
+            f" {f'{n_batch:,} × ' if n_batch > 1 else ''}{n_tokens:,} tokens beside its weights, and may"
             f" take {bytes_text(memory)}.",
             hint=hint or "a shorter text: --truncate --max-length N; or more --memory, if there is",
         )
     enough = LARGEST_BLOCK["cuda" if device.startswith("cuda") else "cpu"]
-    rows = max(1, min(n_tokens, min(left, enough) // of_a_query))
-    return Plan(n_batch, n_tokens, activations, masks, kept, rows * of_a_query, rows)
-
-
-METRICS_AT_MOST = 13
+    rows = tidy(min(left // of_a_query, enough // of_weights), n_tokens)
+    pairs = rows * (of_a_query - of_weights)
+    return Plan(n_batch, n_tokens, activations, masks, kept, rows * of_weights, pairs, rows)
 
 
 @dataclass(frozen=True)
@@ -158,10 +174,10 @@ class _Sizes:
         return cls(d_feat, d_ff or 4 * d_feat, n_head, n_kv_head, d_head, biases)
 
 
-def _mask_bytes(config: Any, n_batch: int) -> int:
+def _mask_bytes(config: Any, padded: bool) -> int:
     """How many bytes a model's mask has for each query and key; none, where it makes none."""
     text = config.get_text_config()
     if config._attn_implementation == "eager":
         return 8  # of numbers, and while they are made
     windows = getattr(text, "sliding_window", None) or getattr(text, "local_attention", None)
-    return 2 if windows or n_batch > 1 else 0
+    return 2 if windows or padded else 0

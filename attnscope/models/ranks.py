@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -91,6 +91,8 @@ def ranks_of(device: str) -> Iterator[Ranks]:
         raise ModelError(f"the other processes are not to be found: {first_line(error)}.") from error
     try:
         yield Ranks(distributed.get_rank(), distributed.get_world_size(), device)
+        with suppress(RuntimeError):  # the first one prints; nobody leaves while another is at work
+            distributed.barrier()
     finally:
         distributed.destroy_process_group()
 

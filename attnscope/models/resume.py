@@ -14,7 +14,7 @@ from attnscope.models.tally import Key, Tally
 VERSION = "attnscope.run/1"
 KEYS = {
     *("settings", "lines", "offset", "skipped", "first_skipped", "share", "done", "why_eager"),
-    *("sequences", "tokens", "cut", "layers", "heads", "measured"),
+    *("sequences", "tokens", "cut", "empty", "layers", "heads", "measured"),
 }
 """What a file says of its run."""
 
@@ -77,16 +77,16 @@ class Progress:
         )
 
 
-def fingerprint(model: Any) -> str:
-    """What tells a model's weights from others: of the names, sizes and first numbers of each."""
+def fingerprint(model: Any) -> str | None:
+    """What tells a model's weights from others, on any device; None where some are not in memory."""
     import torch
 
     digest = sha256()
     for name, parameter in model.named_parameters():
+        if parameter.is_meta:  # accelerate keeps it elsewhere, where no room was left
+            return None
         digest.update(f"{name} {tuple(parameter.shape)} ".encode())
-        if not parameter.is_meta:  # as where accelerate keeps it on disk
-            first = parameter.detach().flatten()[:64].to("cpu", torch.float32)
-            digest.update(first.numpy().tobytes())
+        digest.update(parameter.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy())
     return digest.hexdigest()[:16]
 
 
@@ -119,6 +119,7 @@ def save_progress(path: Path, progress: Progress, settings: dict[str, Any]) -> N
         "sequences": tally.sequences,
         "tokens": tally.tokens,
         "cut": tally.cut,
+        "empty": tally.empty,
         "layers": tally.layers,
         "heads": [[stack, layer, n_head] for (stack, layer), n_head in tally.heads.items()],
         "measured": [[stack, layer] for stack, layer in tally.sums],
@@ -142,6 +143,8 @@ def load_progress(path: Path, settings: dict[str, Any]) -> Progress:
     told, sums = _stored(path)
     for name, given in settings.items():
         before = told["settings"].get(name)
+        if name == "weights" and None in (before, given):
+            continue
         if before != given:
             raise OptionError(
                 f"{path} is of a run with {name} {_short(before)}, and this one has {_short(given)}.",
@@ -156,6 +159,7 @@ def load_progress(path: Path, settings: dict[str, Any]) -> Progress:
             sequences=told["sequences"],
             tokens=told["tokens"],
             cut=told["cut"],
+            empty=told["empty"],
         ),
         told["lines"],
         told["offset"],

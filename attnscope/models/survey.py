@@ -16,7 +16,7 @@ from attnscope.models import maps
 from attnscope.models.batches import Batch
 from attnscope.models.blockwise import FEW, Blockwise, disagreement, is_lean, let_go
 from attnscope.models.checkpoint import Checkpoint
-from attnscope.models.loading import load_eager, told_as_the_models_fault
+from attnscope.models.loading import forget_the_past, load_eager, told_as_the_models_fault
 from attnscope.models.metrics import CROSS, METRICS, Metric, Rows, Side
 from attnscope.models.observe import Call, Handed, attending, observing
 from attnscope.models.stacks import layer_of, stack_of, stacks_that_run
@@ -60,8 +60,7 @@ class Survey:
         self.checkpoint, self.model, self.metrics = checkpoint, model, metrics
         self.layers, self.stack, self.special = layers, stack, special
         self.blockwise = Blockwise(block_bytes)
-        for config in (model.config, model.config.get_text_config()):
-            config.use_cache = False  # keys and values of all layers, for a next token: there is none
+        forget_the_past(model)
         self.found: dict[Key, int] = {}
         self.n_layer: dict[str, int] = {}
         self.why_eager: str | None = None
@@ -97,6 +96,7 @@ class Survey:
             batch: one text that is to be read.
         """
         unlike: dict[str, str] = {}
+        self.why_eager = None
 
         def see(call: Call) -> None:
             stack = stack_of(call.path, self.model.config, cross=call.cross)
@@ -114,7 +114,8 @@ class Survey:
         for reason in maps.why_eager(self.checkpoint.name, runs, unlike, self.n_layer).values():
             self.why_eager = reason
         if self.why_eager is not None:
-            self.model = load_eager(self.checkpoint, self.model)
+            self.model = load_eager(self.checkpoint, self.model, instead=True)
+            forget_the_past(self.model)
             tally = self.measure(batch.first(FEW))
             self.found = tally.heads
             self.n_layer = {stack: n_layer for stack, (n_layer, _) in tally.layers.items()}
@@ -126,8 +127,8 @@ class Survey:
         place = layer_of(self.model, stack, handed.path, tally.heads)
         if not self._is_wanted(tally, stack, *place, n_head):
             return None if is_lean(self.model, handed) else self.blockwise.attend(handed, let_go)
-        asking, seen = self._sides(batch, stack, (n_batch, n_Q, handed.key.shape[-2]))
-        asking, seen = asking.to(handed.query.device), seen.to(handed.query.device)
+        sizes = (n_batch, n_Q, handed.key.shape[-2])
+        asking, seen = self._sides(batch, stack, sizes, handed.query.device)
         rows = self._rows(stack, asking, seen, handed)
         collected = self.blockwise.attend(handed, rows.add)
         self._check_finite(collected, place[0])
@@ -140,8 +141,10 @@ class Survey:
         tally.heads[stack, number] = n_head
         return self.stack in (None, stack) and (self.layers is None or number in self.layers)
 
-    def _sides(self, batch: Batch, stack: str, sizes: tuple[int, int, int]) -> tuple[Side, Side]:
-        """Whose tokens look, and whose are looked at.
+    def _sides(
+        self, batch: Batch, stack: str, sizes: tuple[int, int, int], device: torch.device
+    ) -> tuple[Side, Side]:
+        """Whose tokens look, and whose are looked at, where a layer computes.
 
         Raises:
             ModelError: the model does not attend from each token to each token.
@@ -157,7 +160,7 @@ class Survey:
                 f" keys, and there are {known[0]} × {known[1]} and {known[2]} tokens: attnscope measures"
                 " attention among all tokens."
             )
-        return asking, seen
+        return asking.to(device), seen.to(device)
 
     def _rows(self, stack: str, asking: Side, seen: Side, handed: Handed | None = None) -> Rows:
         """Nothing yet; and what is to be gathered for the metrics of a stack.
@@ -248,11 +251,11 @@ class Survey:
     def _check_room(self, batch: Batch) -> None:
         """Raise a SizeError if there is no room for the maps of all heads."""
         n_batch, n_K = batch.source.ids.shape
-        n_Q = n_K if batch.target is None else max(n_K, batch.target.ids.shape[1])
-        needed = 4 * n_batch * n_Q * n_K * sum(self.found.values())
+        n = n_K if batch.target is None else max(n_K, batch.target.ids.shape[1])
+        needed = 4 * n_batch * n * n * sum(self.found.values())
         if self.memory is not None and needed > self.memory:
             raise SizeError(
-                f"{self.why_eager}. Its own eager attention makes whole maps: of {n_K:,} tokens these"
+                f"{self.why_eager}. Its own eager attention makes whole maps: of {n:,} tokens these"
                 f" take {bytes_text(needed)}, and may take {bytes_text(self.memory)}.",
                 hint="a shorter text, or more --memory, if there is",
             )
@@ -266,8 +269,7 @@ class Survey:
         if not self._is_wanted(tally, stack, number, n_layer, weights.shape[1]):
             return
         n_batch, _, n_Q, n_K = weights.shape
-        asking, seen = self._sides(batch, stack, (n_batch, n_Q, n_K))
-        asking, seen = asking.to(weights.device), seen.to(weights.device)
+        asking, seen = self._sides(batch, stack, (n_batch, n_Q, n_K), weights.device)
         rows = self._rows(stack, asking, seen)
         rows.add(of_weights(weights.float()))
         self._add(tally, (stack, number), rows)

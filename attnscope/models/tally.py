@@ -28,6 +28,7 @@ class Tally:
         heads: how many heads each layer has that attended.
         sequences, tokens: how many were read.
         cut: how many sequences were longer than the model takes.
+        empty: how many more texts there were, without a token of their own.
     """
 
     sums: dict[Key, np.ndarray] = field(default_factory=dict)
@@ -36,6 +37,7 @@ class Tally:
     sequences: int = 0
     tokens: int = 0
     cut: int = 0
+    empty: int = 0
 
     def add(self, key: Key, totals: np.ndarray, counts: np.ndarray) -> None:
         """Add the sequences of a batch, for one layer.
@@ -61,6 +63,7 @@ class Tally:
         self.sequences += other.sequences
         self.tokens += other.tokens
         self.cut += other.cut
+        self.empty += other.empty
 
     def rows(self, metrics: list[str], of_stack: dict[str, list[str]]) -> list[HeadRow]:
         """The mean of each metric for each head, and its standard error.

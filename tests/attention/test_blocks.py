@@ -119,9 +119,10 @@ def test_numbers_of_a_row_are_those_of_its_weights(case):
     blocks, _ = in_blocks(BlockedAttention(**ours), rows)
     _, weights = observed(**theirs)
     entropy = -(weights * weights.log()).nan_to_num().sum(dim=-1)
-    for name, expected in (("entropy", entropy), ("largest", weights.amax(dim=-1))):
+    expected = {"entropy": entropy, "largest": weights.amax(dim=-1), "total": weights.sum(dim=-1)}
+    for name, of_rows in expected.items():
         told = torch.cat([getattr(block, name) for block in blocks], dim=2)
-        torch.testing.assert_close(told, expected, rtol=0, atol=10 * tolerance)
+        torch.testing.assert_close(told, of_rows, rtol=0, atol=10 * tolerance)
 
 
 @given(
@@ -309,6 +310,7 @@ def test_a_map_of_somebody_else_is_a_block_too(n_batch, n_head, n_Q, n_K, seed):
     assert torch.equal(block.attention, weights)
     torch.testing.assert_close(block.entropy, -(weights * weights.log()).nan_to_num().sum(dim=-1))
     torch.testing.assert_close(block.largest, weights.max(dim=-1).values)
+    torch.testing.assert_close(block.total, weights.sum(dim=-1))
 
 
 def test_a_key_that_only_one_head_looks_at_can_be_seen():

@@ -363,16 +363,33 @@ def test_what_to_do_against_too_little_memory_is_something_for_a_corpus(attnscop
 def test_the_plan_is_told_before_anything_is_read(attnscope, bert, write):
     r = attnscope("heads", bert, "--corpus", write("c.txt", TEXTS), "--batch-tokens", 200, *CSV)
     [line] = r.err.splitlines()
-    assert re.match(r"attnscope: 3 × 64 tokens take [\d.]+ KiB: .* queries' weights at once", line)
+    assert re.match(r"attnscope: 4 × 64 tokens take [\d.]+ MiB: .* queries' weights at once", line)
     r = attnscope("heads", bert, "--corpus", "c.txt", "--batch-tokens", 20, *CSV)
     assert r.err.startswith("attnscope: 64 tokens take ")
+
+
+def test_texts_without_a_token_of_their_own_are_counted(attnscope, bert, write):
+    texts = [TEXTS[0], "[CLS]", TEXTS[1], "[SEP] [SEP]"]
+    command = ["heads", bert, "--corpus", write("c.txt", texts), "-f", "json", "--checkpoint", "run.npz"]
+    for _ in range(2):
+        record = attnscope(*command).json
+        assert (record["sequences"], record["skipped"]) == (2, 2)
+        assert f"2 texts without a token in {bert} left out." in record["notices"]
+
+
+def test_a_metric_that_no_query_has_is_told_where_heads_are_sorted_by_it(attnscope, saved, write):
+    command = ["heads", saved("llama"), "--corpus", write("c.txt", TEXTS)]
+    told = "no query has next here: the heads are in the order of layers."
+    assert told in attnscope(*command, "--sort", "next").out
+    assert told not in attnscope(*command).out
+    assert told not in attnscope(*command, "--sort", "previous").out
 
 
 def test_a_page_and_a_plot_are_of_the_numbers(attnscope, bert, write):
     command = ["heads", bert, "--corpus", write("c.txt", TEXTS), "--sort", "self", "-f", "json"]
     r = attnscope(*command, "--page", "x.html", "--plot", "x.svg")
     assert r.exit_status == 0
-    assert "heads, without maps: each text of a corpus has its own," in r.err
+    assert "; without maps: each text of a corpus has its own" in r.err
     data = json.loads(re.search(r'id="data">(.*?)</script>', Path("x.html").read_text(), re.S)[1])
     [stack] = data["stacks"]
     assert data["metric"] == "self"
@@ -647,6 +664,26 @@ def test_a_file_that_is_no_run_is_refused_and_left_as_it_is(attnscope, bert, wri
     assert Path("run.npz").read_bytes() == content
 
 
+def test_a_run_that_ended_before_it_was_told_so_knows_how_its_model_ran(attnscope, saved, write):
+    command = [
+        "heads",
+        saved("deberta-v2"),
+        "--corpus",
+        write("c.txt", TEXTS),
+        "--checkpoint",
+        "run.npz",
+    ]
+    whole = attnscope(*command, "-f", "json")
+    with np.load("run.npz") as stored:
+        arrays = dict(stored)
+    about = json.loads(str(arrays["about"]))
+    arrays["about"] = np.array(json.dumps({**about, "done": False}))
+    np.savez("run.npz", **arrays)
+    for _ in range(2):
+        assert attnscope(*command, "-f", "json").out == whole.out
+    assert "own eager attention" in whole.out
+
+
 def test_a_run_over_standard_input_goes_on_where_it_was(
     attnscope, bert, write, piped, small_windows, stops
 ):
@@ -845,6 +882,28 @@ def test_processes_that_find_different_files_are_told(bert, tmp_path):
     for r in ended:
         assert (r.exit_status, r.out) == (2, "")
     assert any("process 1 finds another file under c.txt than process 0." in r.err for r in ended)
+
+
+@pytest.mark.slow
+def test_processes_that_find_different_weights_are_told(tmp_path):
+    folders = [tmp_path / "here", tmp_path / "there"]
+    for folder in folders:
+        save_reader("bert", folder / "bert")
+        (folder / "c.txt").write_text("\n".join(TEXTS))
+    path = folders[1] / "bert" / "model.safetensors"
+    weights = load_file(path)
+    weights["encoder.layer.1.attention.self.query.bias"][0] += 1
+    save_file(weights, path, metadata={"format": "pt"})
+    line, port = command("bert", "--corpus", "c.txt"), free_port()
+    with ExitStack() as both:
+        runs = [
+            both.enter_context(running(line, env=by_hand(rank, port), cwd=folder))
+            for rank, folder in enumerate(folders)
+        ]
+        ended = [run.end() for run in runs]
+    for r in ended:
+        assert (r.exit_status, r.out) == (2, "")
+    assert any("process 1 has other weights of bert than process 0." in r.err for r in ended)
 
 
 @pytest.mark.slow

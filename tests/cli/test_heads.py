@@ -411,7 +411,7 @@ def test_stdout_has_only_the_result(attnscope, tmp_path):
     planned, drew, wrote = r.err.splitlines()
     assert planned.startswith("attnscope: 13 tokens take ")
     assert re.fullmatch(rf"attnscope: drew {plot}, [\d.]+ KiB", drew)
-    assert re.fullmatch(rf"attnscope: wrote 72 heads, and their maps, [\d.]+ KiB, to {page}", wrote)
+    assert re.fullmatch(rf"attnscope: wrote 72 heads with their maps, [\d.]+ KiB, to {page}", wrote)
 
 
 # Plots and pages
@@ -456,7 +456,7 @@ def test_a_page_of_some_heads_has_their_maps_alone(attnscope, tmp_path):
     page = tmp_path / "heads.html"
     command = ["heads", "minilm", "--text", TEXT, "--layer", "2,4", "--head", "3-4", "--page", page]
     r = attnscope(*command)
-    assert "wrote 4 heads, and their maps" in r.err
+    assert "wrote 4 heads with their maps" in r.err
     [stack] = data_in(page)["stacks"]
     places = [(head["layer"], head["head"]) for head in stack["heads"]]
     assert places == [(2, 3), (2, 4), (4, 3), (4, 4)]
@@ -467,7 +467,7 @@ def test_a_page_of_several_stacks(attnscope, saved, tmp_path):
     page = tmp_path / "heads.html"
     command = ["heads", saved("bart"), "--text", SHORT, "--target", "a dog", "--page", page]
     r = attnscope(*command)
-    assert "wrote 30 heads, and their maps" in r.err
+    assert "wrote 30 heads with their maps" in r.err
     stacks = data_in(page)["stacks"]
     assert [(stack["name"], len(stack["heads"])) for stack in stacks] == [
         ("encoder", 6),
@@ -485,27 +485,64 @@ def test_a_page_of_a_long_text_has_the_numbers_alone(attnscope, monkeypatch, tmp
     page = tmp_path / "heads.html"
     r = attnscope("heads", "minilm", "--text", TEXT, "--page", page)
     assert r.exit_status == 0
-    assert "wrote 72 heads, without maps: 12,168 weights, and a page holds 12,167, " in r.err
+    assert "; without maps: they have 12,168 weights, and a page holds 12,167" in r.err
     [stack] = data_in(page)["stacks"]
     assert len(stack["heads"]) == 72
     assert not any("weights" in head for head in stack["heads"])
     monkeypatch.setattr(measuring, "IN_A_PAGE", 13 * 13 * 72)
     assert attnscope("heads", "minilm", "--text", TEXT, "--page", page, "--force").exit_status == 0
     assert all("weights" in head for head in data_in(page)["stacks"][0]["heads"])
+    monkeypatch.setattr(measuring, "IN_A_PAGE", 13 * 13)
+    command = ["heads", "minilm", "--text", TEXT, "--layer", 0, "--head", 3, "--page", page, "--force"]
+    assert "wrote a head with its map, " in attnscope(*command).err
+
+
+def test_cross_attention_has_a_weight_for_each_token_of_both(attnscope, monkeypatch, saved, tmp_path):
+    from attnscope.cli import measuring
+
+    monkeypatch.setattr(measuring, "IN_A_PAGE", 0)
+    command = [
+        "heads",
+        saved("bart"),
+        "--text",
+        SHORT,
+        "--target",
+        "a dog",
+        "--page",
+        tmp_path / "x.html",
+    ]
+    n_source, n_target = 8, 4
+    for stack, per_head in (("encoder", n_source**2), ("decoder", n_target**2), ("cross", 4 * 8)):
+        r = attnscope(*command, "--stack", stack, "--layer", 0, "--head", 1, "--force")
+        assert f"they have {per_head} weights, and a page holds 0" in r.err
+
+
+def test_a_head_that_the_asked_layers_have_not_is_told(attnscope, saved):
+    folder = saved("bart", encoder_layers=3, encoder_attention_heads=2, decoder_layers=1)
+    r = attnscope("heads", folder, "--text", SHORT, "--target", "a dog", "--layer", 2, "--head", 3)
+    assert (r.exit_status, r.out) == (2, "")
+    assert "head 3" in r.err
+
+
+def test_the_plan_is_for_the_longer_of_text_and_target(attnscope, saved):
+    r = attnscope("heads", saved("bart"), "--text", "a dog", "--target", SHORT)
+    assert "attnscope: 8 tokens take " in r.err
+    r = attnscope("heads", saved("bart"), "--text", SHORT, "--target", "a dog")
+    assert "attnscope: 8 tokens take " in r.err
 
 
 def test_a_page_of_a_short_file_has_its_maps(attnscope, tmp_path):
     page, path = tmp_path / "heads.html", tmp_path / "text.txt"
     path.write_text(TEXT)
     r = attnscope("heads", "minilm", "--file", path, "--page", page)
-    assert "wrote 72 heads, and their maps" in r.err
+    assert "wrote 72 heads with their maps" in r.err
 
 
-@pytest.mark.parametrize(("most", "maps"), [(13, "and their maps"), (12, "without maps, because the text was cut")])  # fmt: skip
+@pytest.mark.parametrize(("most", "maps"), [(13, " with their maps, "), (12, "; without maps: the text was cut with --max-length")])  # fmt: skip
 def test_a_page_of_a_text_that_was_cut_has_the_numbers_alone(attnscope, tmp_path, most, maps):
     page = tmp_path / "heads.html"
     r = attnscope("heads", "minilm", "--text", TEXT, "--truncate", "--max-length", most, "--page", page)
-    assert f"wrote 72 heads, {maps}" in r.err
+    assert maps in r.err
     [stack] = data_in(page)["stacks"]
     assert all(("weights" in head) == (most == 13) for head in stack["heads"])
 
@@ -576,6 +613,10 @@ def test_to_divide_a_model_takes_accelerate(attnscope, monkeypatch):
             "--device-map divides one model among all GPUs",
         ),
         (
+            ["--corpus", "text.txt", "--device", "cuda:1"],
+            "--device cuda:1 is one device, and each process needs",
+        ),
+        (
             ["--corpus", "text.txt", "--device", "cuda"],
             "this machine has 0 GPUs, and process 2 needs another.",
         ),
@@ -593,6 +634,17 @@ def test_what_several_processes_cannot_share_is_refused(
     r = attnscope("heads", "minilm", *options)
     assert (r.exit_status, r.out) == (2, "")
     assert message in r.err
+
+
+def test_processes_of_a_machine_share_its_memory(monkeypatch):
+    from attnscope.cli.given import memory_for
+    from attnscope.inputs import drawn
+
+    monkeypatch.setattr(drawn, "free_memory", lambda device: 1000)
+    assert (memory_for(None, "cpu"), memory_for("300", "cpu")) == (800, 300)
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "4")
+    assert (memory_for(None, "cpu"), memory_for("300", "cpu")) == (200, 300)
+    assert memory_for(None, "cuda:1") == 800
 
 
 # Mistakes
@@ -622,6 +674,9 @@ def test_what_several_processes_cannot_share_is_refused(
         (["--text", "a", "--metrics", "entropy,"], "--metrics: there is no metric ''."),
         (["--text", "a", "--sort", "Entropy"], "--sort: there is no metric 'Entropy'."),
         (["--text", "a", "--metrics", "self,next", "--sort", "same"], "--sort same is not among --metrics self,next."),
+        (["--text", "a", "--metrics", ""], "--metrics: there is no metric ''."),
+        (["--text", "a", "--layer", ""], "--layer is '', and takes numbers from 0."),
+        (["--text", "a", "--head", ""], "--head is '', and takes numbers from 0."),
         (["--text", "a", "--layer", "x"], "--layer is 'x', and takes numbers from 0."),
         (["--text", "a", "--head", "-1"], "--head is '-1', and takes numbers from 0."),
         (["--text", "a", "--layer", "3-1"], "--layer 3-1 ends before it begins."),
@@ -633,16 +688,18 @@ def test_what_several_processes_cannot_share_is_refused(
         (["--text", "a", "--memory", "much"], "--memory is 'much', and takes a size."),
         (["--text", "a", "--memory", "0"], "--memory is '0', and takes a size."),
         (["--text", ""], "--text is empty: there is nothing to measure."),
+        (["--text", "a", "--target", ""], "--target is empty: there is nothing to measure."),
+        (["--text", "a", "--target", "a\udcffb"], "--target holds bytes that are no UTF-8."),
         (["--text", " \n"], "--text is empty: there is nothing to measure."),
         (["--text", "a\udcffb"], "--text holds bytes that are no UTF-8."),
         (["--file", "empty.txt"], "--file empty.txt is empty: there is nothing to measure."),
         (["--file", "bytes.txt"], "bytes.txt is not UTF-8."),
+        (["--file", "nul.txt"], "nul.txt has a NUL character: it is no text."),
         (["--file", "none.txt"], "there is no file none.txt."),
         (["--file", "."], "cannot read .: Is a directory."),
         (["--text", "\N{ZERO WIDTH SPACE}"], "--text has no tokens in minilm."),
         (["--text", LONG * 3], "--text is 602 tokens long, and the model takes 512."),
         (["--text", "a", "--target", "b"], "--target is what a decoder beside an encoder reads, and minilm (bert)"),
-        (["--text", "a", "--target", ""], "--target is what a decoder beside an encoder reads, and minilm (bert)"),
         (["--text", "a", "--plot", "x.gif"], "x.gif ends in .gif"),
         (["--text", "a", "--page", "x.txt"], "x.txt ends in .txt"),
         (["--text", "a", "--plot", "nowhere/x.png"], "there is no folder nowhere"),
@@ -655,7 +712,7 @@ def test_mistakes_are_told_in_a_line_and_nothing_is_written(
     attnscope, monkeypatch, tmp_path, options, message
 ):
     monkeypatch.chdir(tmp_path)
-    contents = {"x.txt": b"a\n", "empty.txt": b" \n\n", "bytes.txt": b"\xff\xfe\x00"}
+    contents = {"x.txt": b"a\n", "empty.txt": b" \n\n", "bytes.txt": b"\xff\xfe\x00", "nul.txt": b"a\0b"}
     for name, content in contents.items():
         (tmp_path / name).write_bytes(content)
     r = attnscope("heads", "minilm", *options)

@@ -474,7 +474,7 @@ def test_of_standard_input_only_the_fields_are_known():
     [
         ("gone.txt", {}, FileError, "there is no file gone.txt.", None),
         ("gone.csv", {}, FileError, "there is no file gone.csv.", None),
-        ("folder.txt", {}, FileError, "folder.txt is a folder.", "- reads standard input"),
+        ("folder.txt", {}, FileError, "folder.txt is a folder.", "--corpus folder.txt/FILE"),
         ("pipe.txt", {}, FileError, "pipe.txt is no regular file.", "- reads standard input"),
         ("loop.txt", {}, FileError, "cannot read loop.txt: Too many levels of symbolic links.", None),
         ("a.csv", {}, FileError, "a.csv ends in .csv, which names no format for texts.", ".txt (a"),

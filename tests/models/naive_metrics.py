@@ -43,7 +43,9 @@ def naive_metrics(
         entropy = -sum(a * log(a) for a in row if a > 0)
         note("entropy", entropy)
         note("effective", exp(entropy))
-        note("entropy_share", entropy / log(len(seen)) if len(seen) > 1 else None)
+        total = sum(row)
+        alike = -total * log(total / len(seen)) if len(seen) > 1 else None
+        note("entropy_share", alike and entropy / alike)
         note("largest", max(row))
         note_sum("separator", [j for j, key in enumerate(keys) if key in separators])
         note_sum("punctuation", [j for j, key in enumerate(keys) if key in punctuation])

@@ -84,6 +84,12 @@ def test_entropy_share_is_of_the_largest_possible_and_not_for_one_key():
     assert measured("entropy_share", weights, FOUR) == near(None, 1, 1.5 * log(2) / log(3), 1)
 
 
+def test_entropy_share_is_of_what_a_sink_leaves():
+    weights = [[0, 0, 0, 0], [0.1, 0.1, 0, 0], [0.3, 0.3, 0, 0], [0.01, 0.01, 0.01, 0.01]]
+    of_half = 0.6 * log(1 / 0.3) / (0.6 * log(2 / 0.6))
+    assert measured("entropy_share", weights, side([5, 6, 5, 6]))[1:] == near(1, of_half, 1)
+
+
 def test_entropy_share_does_not_count_padding_among_what_can_be_seen():
     padded = side([5, 6, 7, 8], padding=2)
     assert measured("entropy_share", [[0.5, 0.5, 0, 0]] * 4, padded)[:2] == near(1, 1)

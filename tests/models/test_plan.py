@@ -112,14 +112,23 @@ def test_a_size_of_no_byte_and_one_without_end_are_no_sizes(text):
 
 def test_a_plan_is_the_sum_of_its_parts_and_says_them():
     made = Plan(
-        n_batch=1, n_tokens=12_000, activations=3 * 2**20, masks=2**20, kept=0, block=2**19, rows=7
+        n_batch=1,
+        n_tokens=12_000,
+        activations=3 * 2**20,
+        masks=2**20,
+        kept=0,
+        block=2**18,
+        pairs=2**18,
+        rows=7,
     )
     assert made.total == 4.5 * 2**20
     assert str(made) == (
         "12,000 tokens take 4.5 MiB: 512.0 KiB for 7 queries' weights at once,"
         " 3.0 MiB for what the layers compute, 1.0 MiB for the model's own masks"
     )
-    made = Plan(n_batch=8, n_tokens=12, activations=2**20, masks=0, kept=0, block=2**20, rows=12)
+    made = Plan(
+        n_batch=8, n_tokens=12, activations=2**20, masks=0, kept=0, block=2**19, pairs=2**19, rows=12
+    )
     assert str(made).startswith("8 × 12 tokens take 2.0 MiB")
     assert "masks" not in str(made)
 
@@ -128,7 +137,7 @@ def test_a_plan_is_the_sum_of_its_parts_and_says_them():
 @pytest.mark.parametrize("n", [1, 100, 3000])
 def test_a_run_gets_what_it_takes_and_is_refused_a_byte_less(n, n_batch):
     enough = plan(n, n_batch=n_batch)
-    least = enough.activations + enough.masks + enough.block // enough.rows
+    least = enough.activations + enough.masks + enough.at_once // enough.rows
     made = plan(n, n_batch=n_batch, memory=least)
     assert made.total == least
     assert made.rows == 1
@@ -141,11 +150,11 @@ def test_a_run_gets_what_it_takes_and_is_refused_a_byte_less(n, n_batch):
 
 
 def test_what_is_left_over_is_for_blocks():
-    least = plan(2000).total - plan(2000).block
-    row = plan(2000).block // plan(2000).rows
+    most = plan(2000)
+    least, row = most.total - most.at_once, most.at_once // most.rows
     for rows in (1, 2, 7):
         made = plan(2000, memory=least + rows * row + row - 1)
-        assert (made.rows, made.block) == (rows, rows * row)
+        assert (made.rows, made.at_once) == (rows, rows * row)
         assert made.total <= least + rows * row + row - 1
 
 
@@ -173,7 +182,7 @@ def test_as_many_queries_are_in_a_block_as_was_said(dtype, n_batch, n):
 
 
 def test_a_long_text_takes_so_much_more_as_it_is_longer():
-    sizes = [plan(n).total - plan(n).block for n in (1000, 10_000, 1_000_000)]
+    sizes = [plan(n).total - plan(n).at_once for n in (1000, 10_000, 1_000_000)]
     assert [size / sizes[0] for size in sizes] == [1, 10, 1000]
     assert plan(1_000_000).masks == 0
     assert plan(1_000_000).block <= LARGEST_BLOCK["cpu"] or plan(1_000_000).rows == 1
@@ -195,6 +204,12 @@ def test_masks_that_the_model_makes_grow_with_the_square(config, n_batch):
     assert small >= 1000**2
     assert large == 100 * small
     assert plan(1000, config, n_batch=3 * n_batch).masks >= small
+
+
+def test_one_of_several_texts_may_be_as_long_as_all_and_its_mask_with_it():
+    of = (4, 1, 1000, PLENTY, "cpu")
+    assert plan_run("small", config_of(), *of, padded=True).masks == 2 * 1000**2
+    assert plan_run("small", config_of(), *of).masks == 0
 
 
 def test_wider_models_and_wider_numbers_take_more():
@@ -264,7 +279,7 @@ def measured_and_planned(
     n_map = sum(survey.found.values()) + 2 * max(survey.found.values())
     maps = 4 * n_batch * n * n * n_map if survey.why_eager else 0
     most = plan(n, survey.model.config, n_batch=n_batch, kept=maps)
-    room = most.total - most.block + 2**19
+    room = most.total - most.at_once + 2**19
     made = plan(n, survey.model.config, n_batch=n_batch, memory=room, kept=maps)
     survey.blockwise.block_bytes = made.block
     return peak_of(lambda: survey.measure(batch)), made.total

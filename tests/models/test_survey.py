@@ -19,7 +19,7 @@ from attnscope.models.blockwise import Blockwise
 from attnscope.models.loading import load_tokenizer
 from attnscope.models.metrics import CROSS, METRICS
 from attnscope.models.observe import Handed, attending
-from attnscope.models.survey import run
+from attnscope.models.survey import Survey, run
 from attnscope.models.tally import Tally
 
 LENGTH = 13
@@ -247,6 +247,18 @@ def test_attention_that_is_not_finite_is_told_with_its_layer(tmp_path, family, w
 
 def is_of_query(name: str) -> bool:
     return name.endswith(("q_proj.weight", "query_key_value.weight"))
+
+
+def test_a_model_that_runs_eager_is_held_once_and_without_a_past(families):
+    made = families("bloom")
+    model = made.model()
+    reader = Reader(model, load_tokenizer(made.checkpoint))
+    survey = Survey(made.checkpoint, model, ["entropy"])
+    survey.prove(reader.batch(reader.read(["the cat sat"])))
+    assert survey.model is not model
+    assert sum(each.numel() for each in model.parameters()) == 0
+    assert survey.model.config.use_cache is False
+    assert reader.read(["the cat sat"])  # of which only the configuration is asked
 
 
 def test_values_that_do_not_fit_into_float16_are_told_with_what_to_do(families):

@@ -163,8 +163,7 @@ class BlockedAttention:
         m = scores.amax(dim=-1)
         attention = torch.softmax(scores, dim=-1, out=out)
         largest = attention.amax(dim=-1)
-        u = scores.sub_(m[..., None])
-        entropy = -largest.log() - torch.einsum("bhij,bhij->bhi", u, attention)
+        entropy = -largest.log() - scores.sub_(m[..., None]).mul_(attention).sum(dim=-1)
         entropy.clamp_(min=0)  # rounding
         if self.sinks is None:
             return attention, entropy, largest, torch.ones_like(entropy)

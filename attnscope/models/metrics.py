@@ -83,21 +83,31 @@ class Rows:
         self.asking, self.seen, self._like = asking, seen, like
         self._positions, self._pairs = list(positions), list(pairs)
         self._gathered: dict[str, list[torch.Tensor]] = {}
+        self._places: dict[tuple[range, range], Places] = {} if like is None else like._places
 
     def add(self, block: Block) -> None:
         """Gather what is asked of the next queries."""
         spot = Spot(block, self.asking, self.seen)
-        positions = [POSITIONS[name](spot) for name in self._positions]
+        places = self._places_in(spot)
         pairs = [PAIRS[name](spot) for name in self._pairs]
         gathered = {"entropy": block.entropy, "largest": block.largest, "total": block.total}
-        if positions:
-            gathered["at"] = spot.at(positions)
+        if places is not None:
+            gathered["at"] = places.of(block.attention)
         if pairs:
             gathered["pairs"] = spot.over(pairs)
         if self._like is None:
-            gathered |= spot.sight(positions, pairs)
+            gathered |= spot.sight(places, pairs)
         for name, part in gathered.items():
             self._gathered.setdefault(name, []).append(part)
+
+    def _places_in(self, spot: Spot) -> Places | None:
+        """Where the keys that are asked about are in a block."""
+        if not self._positions:
+            return None
+        which = (spot.block.queries, spot.block.keys)
+        if which not in self._places:
+            self._places[which] = spot.places([POSITIONS[name](spot) for name in self._positions])
+        return self._places[which]
 
     @property
     def entropy(self) -> torch.Tensor:
@@ -148,6 +158,24 @@ class Rows:
 
 
 @dataclass(frozen=True)
+class Places:
+    """Where single keys are among those of a block: the same in all layers that see the same.
+
+    Attributes:
+        index: where, `n_batch 1 queries n_position`.
+        outside: whether the block does not have it; then `index` is another's.
+    """
+
+    index: torch.Tensor
+    outside: torch.Tensor
+
+    def of(self, numbers: torch.Tensor) -> torch.Tensor:
+        """Their numbers, of `n_batch n_head queries keys`: `n_batch n_head queries n_position`."""
+        index = self.index.expand(-1, numbers.shape[1], -1, -1)
+        return numbers.gather(-1, index).masked_fill_(self.outside, 0)
+
+
+@dataclass(frozen=True)
 class Spot:
     """A block of weights, and whose they are.
 
@@ -189,19 +217,20 @@ class Spot:
         """What is known of each token, `n_batch n_Q`, for these queries: `n_batch 1 queries 1`."""
         return of_each[:, None, self.block.queries.start : self.block.queries.stop, None]
 
-    def at(self, positions: list[torch.Tensor]) -> torch.Tensor:
-        """a_ij of single keys j for each query, 0 where it cannot see them.
+    def places(self, positions: list[torch.Tensor]) -> Places:
+        """Where single keys are among these.
 
         Args:
-            positions: of keys: broadcast to `n_batch 1 queries 1`.
-
-        Returns:
-            `n_batch n_head queries n_position`.
+            positions: broadcast to `n_batch 1 queries 1`.
         """
-        n_head = self.block.attention.shape[1]
-        index, inside = self._index(positions)
-        weights = self.block.attention.gather(-1, index.expand(-1, n_head, -1, -1))
-        return weights.masked_fill(~inside, 0)
+        import torch
+
+        n_batch, _, n_rows, n_keys = self.block.attention.shape
+        shape = (n_batch, 1, n_rows, 1)
+        index = torch.cat([each.long().expand(shape) for each in positions], dim=-1)
+        index = index - self.block.keys.start
+        near = index.clamp(0, n_keys - 1)
+        return Places(near, near != index)
 
     def over(self, pairs: list[torch.Tensor]) -> torch.Tensor:
         """Σ_j a_ij x_ij, in one product.
@@ -218,11 +247,11 @@ class Spot:
             x[:, :, k] = _as_numbers(pair)[:, 0]
         return (self.block.attention.transpose(1, 2) @ x.mT).transpose(1, 2)
 
-    def sight(self, positions: list[torch.Tensor], pairs: list[torch.Tensor]) -> dict[str, torch.Tensor]:
+    def sight(self, places: Places | None, pairs: list[torch.Tensor]) -> dict[str, torch.Tensor]:
         """How many keys a query sees that are tokens: all of them, and those that are asked about.
 
         Args:
-            positions, pairs: as in `at` and `over`.
+            places, pairs: as `places` and `over` have them.
 
         Returns:
             `n_batch n_head queries` of all; and of each kind, `n_batch n_head queries n_kind`; or 1 for
@@ -232,24 +261,12 @@ class Spot:
 
         n = _as_numbers(self.visible).to(self.block.attention.dtype)
         seen = {"visible": n.sum(dim=-1)}
-        if positions:
-            index, inside = self._index(positions)
-            seen["at visible"] = n.gather(-1, index.expand(-1, n.shape[1], -1, -1)) * inside
+        if places is not None:
+            seen["at visible"] = places.of(n)
         if pairs:
             of_each = [(n * _as_numbers(pair)).sum(dim=-1) for pair in pairs]
             seen["pairs visible"] = torch.stack(of_each, dim=-1)
         return seen
-
-    def _index(self, positions: list[torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor]:
-        """Where single keys are among these, and whether they are: `n_batch 1 queries n_position`."""
-        import torch
-
-        n_batch, _, n_rows, n_keys = self.block.attention.shape
-        shape = (n_batch, 1, n_rows, 1)
-        index = torch.cat([each.long().expand(shape) for each in positions], dim=-1)
-        index = index - self.block.keys.start
-        inside = index.clamp(0, n_keys - 1)
-        return inside, index == inside
 
 
 def _positions(axis: range, like: torch.Tensor) -> torch.Tensor:

@@ -192,15 +192,13 @@ class Survey:
         self._check_finite(rows.entropy, key[1])
         counts = rows.asking.real if self.special else rows.asking.real & ~rows.asking.special
         precise = torch.float32 if rows.entropy.device.type == "mps" else torch.float64
-        totals, n = [], []
-        for metric in self.of_stack(key[0]).values():
-            values = metric.of(rows)  # [n_batch, n_head, n_Q]
-            valid = ~values.isnan() & counts[:, None]
-            totals.append(values.masked_fill(~valid, 0).sum(dim=-1, dtype=precise))
-            n.append(valid.sum(dim=-1, dtype=precise))
-        none = rows.entropy.new_empty(*rows.entropy.shape[:2], 0)  # where no metric makes sense
-        sums = [torch.stack(each, dim=-1) if each else none for each in (totals, n)]
-        tally.add(key, *(each.cpu().double().numpy() for each in sums))
+        values = rows.entropy.new_empty(*rows.entropy.shape, 0)  # where no metric makes sense
+        if metrics := self.of_stack(key[0]).values():
+            values = torch.stack([metric.of(rows) for metric in metrics], dim=-1)
+        valid = ~values.isnan() & counts[:, None, :, None]  # [n_batch, n_head, n_Q, n_metric]
+        totals = values.masked_fill_(~valid, 0).sum(dim=2, dtype=precise)
+        n = valid.sum(dim=2, dtype=precise)
+        tally.add(key, *(each.cpu().double().numpy() for each in (totals, n)))
 
     def _check_finite(self, computed: torch.Tensor, layer: int) -> None:
         """Raise a ModelError if something that a layer's attention computed is not a number."""

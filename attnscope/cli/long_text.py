@@ -72,6 +72,7 @@ def plan(
         model.dtype.itemsize,
         *(1, n, memory, request.device),
         kept=kept,
+        pairs=0,
         hint="a shorter text; or more --memory, if there is",
     )
     tell(f"{planned}")

@@ -254,6 +254,7 @@ def plan(
     tell_it: bool = True,
 ) -> None:
     """Divide the memory up, say how, and give the survey its part."""
+    from attnscope.models.metrics import METRICS
     from attnscope.models.plan import plan_run
 
     model, device = survey.model, str(survey.model.device)
@@ -266,9 +267,10 @@ def plan(
     if survey.why_eager is not None:  # it makes the maps of all heads, those of a layer out of others
         n_map = sum(survey.found.values()) + 2 * max(survey.found.values())
         kept = 4 * n_batch * n_tokens**2 * n_map
-    options: dict[str, Any] = {"kept": kept, "padded": padded, "hint": hint}
+    pairs = sum(METRICS[name].pair is not None for name in asked.measured)
+    options: dict[str, Any] = {"kept": kept, "pairs": pairs, "padded": padded, "hint": hint}
     planned = plan_run(survey.checkpoint.name, model.config, *sizes, memory, device, **options)
-    survey.blockwise.block_bytes, survey.memory = planned.block, memory
+    survey.blockwise.block_bytes, survey.keep, survey.memory = planned.block, planned.keep, memory
     if tell_it:
         tell(f"{planned}")
 

@@ -64,6 +64,7 @@ class Rows:
         pairs: what is asked of every query and every key together: some of PAIRS.
         like: rows of another layer with the same mask and the same questions: there it was gathered
             already who sees what.
+        keep: how many bytes of what is asked of pairs may be kept for rows like these.
 
     Attributes:
         entropy: H_i, `n_batch n_head n_Q`.
@@ -79,24 +80,26 @@ class Rows:
         positions: Collection[str] = (),
         pairs: Collection[str] = (),
         like: Rows | None = None,
+        keep: int = 0,
     ) -> None:
         self.asking, self.seen, self._like = asking, seen, like
         self._positions, self._pairs = list(positions), list(pairs)
         self._gathered: dict[str, list[torch.Tensor]] = {}
         self._places: dict[tuple[range, range], Places] = {} if like is None else like._places
+        self._numbers: dict[tuple[range, range], torch.Tensor] = {} if like is None else like._numbers
+        self._keep = keep
 
     def add(self, block: Block) -> None:
         """Gather what is asked of the next queries."""
         spot = Spot(block, self.asking, self.seen)
-        places = self._places_in(spot)
-        pairs = [PAIRS[name](spot) for name in self._pairs]
+        places, numbers = self._places_in(spot), self._numbers_in(spot)
         gathered = {"entropy": block.entropy, "largest": block.largest, "total": block.total}
         if places is not None:
             gathered["at"] = places.of(block.attention)
-        if pairs:
-            gathered["pairs"] = spot.over(pairs)
+        if numbers is not None:
+            gathered["pairs"] = _over(block.attention, numbers)
         if self._like is None:
-            gathered |= spot.sight(places, pairs)
+            gathered |= spot.sight(places, numbers)
         for name, part in gathered.items():
             self._gathered.setdefault(name, []).append(part)
 
@@ -108,6 +111,18 @@ class Rows:
         if which not in self._places:
             self._places[which] = spot.places([POSITIONS[name](spot) for name in self._positions])
         return self._places[which]
+
+    def _numbers_in(self, spot: Spot) -> torch.Tensor | None:
+        """What is asked of the pairs in a block: `n_batch queries n_pair keys`."""
+        which = (spot.block.queries, spot.block.keys)
+        if not self._pairs or which in self._numbers:
+            return self._numbers.get(which)
+        numbers = spot.numbers([PAIRS[name](spot) for name in self._pairs])
+        size = numbers.numel() * numbers.itemsize
+        if size <= self._keep:
+            self._numbers[which] = numbers
+            self._keep -= size
+        return numbers
 
     @property
     def entropy(self) -> torch.Tensor:
@@ -232,40 +247,34 @@ class Spot:
         near = index.clamp(0, n_keys - 1)
         return Places(near, near != index)
 
-    def over(self, pairs: list[torch.Tensor]) -> torch.Tensor:
-        """Σ_j a_ij x_ij, in one product.
+    def numbers(self, pairs: list[torch.Tensor]) -> torch.Tensor:
+        """x_ij of each kind, as numbers: `n_batch queries n_pair keys`.
 
         Args:
             pairs: x_ij, `n_batch 1 queries keys`, or 1 for an axis along which nothing differs.
-
-        Returns:
-            `n_batch n_head queries n_pair`.
         """
         n_batch, _, n_rows, n_keys = self.block.attention.shape
         x = self.block.attention.new_empty(n_batch, n_rows, len(pairs), n_keys)
         for k, pair in enumerate(pairs):
             x[:, :, k] = _as_numbers(pair)[:, 0]
-        return (self.block.attention.transpose(1, 2) @ x.mT).transpose(1, 2)
+        return x
 
-    def sight(self, places: Places | None, pairs: list[torch.Tensor]) -> dict[str, torch.Tensor]:
+    def sight(self, places: Places | None, numbers: torch.Tensor | None) -> dict[str, torch.Tensor]:
         """How many keys a query sees that are tokens: all of them, and those that are asked about.
 
         Args:
-            places, pairs: as `places` and `over` have them.
+            places, numbers: as `places` and `numbers` make them.
 
         Returns:
             `n_batch n_head queries` of all; and of each kind, `n_batch n_head queries n_kind`; or 1 for
             heads, where nothing differs.
         """
-        import torch
-
         n = _as_numbers(self.visible).to(self.block.attention.dtype)
         seen = {"visible": n.sum(dim=-1)}
         if places is not None:
             seen["at visible"] = places.of(n)
-        if pairs:
-            of_each = [(n * _as_numbers(pair)).sum(dim=-1) for pair in pairs]
-            seen["pairs visible"] = torch.stack(of_each, dim=-1)
+        if numbers is not None:
+            seen["pairs visible"] = _over(n, numbers)
         return seen
 
 
@@ -273,6 +282,19 @@ def _positions(axis: range, like: torch.Tensor) -> torch.Tensor:
     import torch
 
     return torch.arange(axis.start, axis.stop, device=like.device, dtype=torch.int32)
+
+
+def _over(weights: torch.Tensor, numbers: torch.Tensor) -> torch.Tensor:
+    """Σ_j a_ij x_ij of each kind, in one product.
+
+    Args:
+        weights: a_ij, `n_batch n_head queries keys`.
+        numbers: x_ij, `n_batch queries n_pair keys`.
+
+    Returns:
+        `n_batch n_head queries n_pair`.
+    """
+    return (weights.transpose(1, 2) @ numbers.mT).transpose(1, 2)
 
 
 def _as_numbers(kinds: torch.Tensor) -> torch.Tensor:

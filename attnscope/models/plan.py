@@ -17,6 +17,9 @@ SHARE = 0.8
 LARGEST_BLOCK = {"cpu": 20 * 2**20, "cuda": 512 * 2**20}
 """The bytes of a block of weights that is large enough: on a CPU, what its caches hold."""
 
+KEPT = 48 * 2**20
+"""The bytes of what is asked of pairs of tokens that are kept: of some 2,000 tokens."""
+
 NUMBERS_OF_A_METRIC = 3
 """What is held of each query for a metric: what was gathered, its value, whether it counts."""
 
@@ -34,6 +37,7 @@ class Plan:
         kept: what else is held, such as maps.
         block: the weights of a block of queries, and what they are made of.
         pairs: what is asked of each of its queries with each key.
+        keep: how much of the latter is kept for further layers.
         rows: how many queries are in a block.
     """
 
@@ -45,6 +49,7 @@ class Plan:
     block: int
     pairs: int
     rows: int
+    keep: int = 0
 
     @property
     def at_once(self) -> int:
@@ -54,7 +59,7 @@ class Plan:
     @property
     def total(self) -> int:
         """All of it."""
-        return self.activations + self.masks + self.kept + self.at_once
+        return self.activations + self.masks + self.kept + self.keep + self.at_once
 
     def __str__(self) -> str:
         texts = f"{self.n_batch:,} × " if self.n_batch > 1 else ""
@@ -62,6 +67,8 @@ class Plan:
         parts.append(f"{bytes_text(self.activations)} for what the layers compute")
         if self.masks:
             parts.append(f"{bytes_text(self.masks)} for the model's own masks")
+        if self.keep:
+            parts.append(f"{bytes_text(self.keep)} for what is asked of tokens")
         if self.kept:
             parts.append(f"{bytes_text(self.kept)} for maps")
         return f"{texts}{self.n_tokens:,} tokens take {bytes_text(self.total)}: {', '.join(parts)}"
@@ -93,6 +100,7 @@ def plan_run(
     device: str,
     *,
     kept: int = 0,
+    pairs: int = len(PAIRS),
     padded: bool | None = None,
     hint: str | None = None,
 ) -> Plan:
@@ -109,6 +117,7 @@ def plan_run(
         memory: how many bytes the run may take beside the model's weights.
         device: where it runs.
         kept: how many bytes else are held, such as maps.
+        pairs: how much is asked of pairs of a query and a key.
         padded: whether some texts are padded; None: where there are several.
         hint: what to do if it is too little.
 
@@ -126,8 +135,8 @@ def plan_run(
     if sizes.biases:  # for each head; then once more, added to the mask of each text
         masks += single * n_tokens**2 * (sizes.biases + n_batch * (sizes.biases + 1))
     of_weights = 2 * single * n_batch * sizes.n_head * n_tokens
-    of_pairs = len(PAIRS) + 2  # numbers, and what they are made of
-    if n_batch > 1:  # weights in another order, for one product with all pairs
+    of_pairs = pairs + 2 if pairs else 0  # numbers, and what they are made of
+    if pairs and n_batch > 1:  # weights in another order, for one product with all pairs
         of_pairs += sizes.n_head
     of_a_query = of_weights + single * n_batch * n_tokens * of_pairs
     left = memory - activations - masks - kept
@@ -140,8 +149,17 @@ def plan_run(
         )
     enough = LARGEST_BLOCK["cuda" if device.startswith("cuda") else "cpu"]
     rows = tidy(min(left // of_a_query, enough // of_weights), n_tokens)
-    pairs = rows * (of_a_query - of_weights)
-    return Plan(n_batch, n_tokens, activations, masks, kept, rows * of_weights, pairs, rows)
+    return Plan(
+        n_batch,
+        n_tokens,
+        activations,
+        masks,
+        kept,
+        block=rows * of_weights,
+        pairs=rows * (of_a_query - of_weights),
+        rows=rows,
+        keep=min(KEPT, single * pairs * n_batch * n_tokens**2, left - rows * of_a_query),
+    )
 
 
 @dataclass(frozen=True)

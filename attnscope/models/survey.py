@@ -38,6 +38,7 @@ class Survey:
         stack: of which stack; None: of all.
         special: whether queries count that the tokenizer added.
         block_bytes: how much memory a block of weights may take.
+        keep: how many bytes may be kept of what is asked of tokens, for all layers that see the same.
 
     Attributes:
         found: how many heads each layer has, by stack and number: known once it is proved.
@@ -56,10 +57,11 @@ class Survey:
         stack: str | None = None,
         special: bool = True,
         block_bytes: int = 2**24,
+        keep: int = 0,
     ) -> None:
         self.checkpoint, self.model, self.metrics = checkpoint, model, metrics
         self.layers, self.stack, self.special = layers, stack, special
-        self.blockwise = Blockwise(block_bytes)
+        self.blockwise, self.keep = Blockwise(block_bytes), keep
         forget_the_past(model)
         self.found: dict[Key, int] = {}
         self.n_layer: dict[str, int] = {}
@@ -176,7 +178,8 @@ class Survey:
         place = None if mask is None else (mask.data_ptr(), mask.shape, mask.stride())
         key = (stack, handed.causal, place, asking.ids.device)
         like, _ = self._known.get(key, (None, None))
-        rows = Rows(asking, seen, positions, pairs, like)
+        keep = 0 if self._known else self.keep
+        rows = Rows(asking, seen, positions, pairs, like, keep)
         if like is None:
             self._known[key] = rows, mask  # as long as the mask is here, no other is in its place
         return rows

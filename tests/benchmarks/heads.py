@@ -78,8 +78,9 @@ def layers(model: LlamaForCausalLM, batch: Batch) -> None:
 
 
 def survey_of(model: LlamaForCausalLM, n: int) -> Survey:
-    block = plan_run("the model", model.config, 4, 1, n, MEMORY, "cpu").block
-    return Survey(Checkpoint("the model", None), model, list(METRICS), block_bytes=block)
+    plan = plan_run("the model", model.config, 4, 1, n, MEMORY, "cpu")
+    options = {"block_bytes": plan.block, "keep": plan.keep}
+    return Survey(Checkpoint("the model", None), model, list(METRICS), **options)
 
 
 def heads(model: LlamaForCausalLM, batch: Batch) -> Tally:

@@ -9,7 +9,8 @@ import pytest
 import torch
 
 from attnscope.attention.blocks import BlockedAttention, of_weights
-from attnscope.models.metrics import CROSS, METRICS, Rows, Side, meaning
+from attnscope.models import metrics
+from attnscope.models.metrics import CROSS, METRICS, POSITIONS, Rows, Side, meaning, same_elsewhere
 
 EVEN = [1 / 3] * 3
 """A row that looks at three keys equally."""
@@ -271,6 +272,30 @@ def test_blocks_that_leave_keys_out_add_up_to_the_whole(name, rows):
         for head in range(3):
             assert ours[b][head][:n] == near(*whole[b][head][:n])
     assert any(value is not None for head in ours[0] for value in head) != (name == "next")
+
+
+@pytest.mark.parametrize("keep", [0, 400, 10**6])
+def test_layers_that_see_the_same_are_asked_once_and_told_apart(keep, monkeypatch):
+    tokens = side([[5, 6, 5, 6, 7, 5, 6, 1]], separators=(1,), punctuation=(7,))
+    asked = []
+    monkeypatch.setitem(metrics.PAIRS, "same", lambda spot: asked.append(1) or same_elsewhere(spot))
+    positions, pairs = list(POSITIONS), ["separator", "punctuation", "same", "induction", "distance"]
+    first = None
+    for seed in range(3):
+        Q = torch.randn(1, 2, 8, 4, generator=torch.Generator().manual_seed(seed)).double()
+        attention = BlockedAttention(Q, Q, Q, causal=True, scale=1.0)
+        gathered = Rows(tokens, tokens, positions, pairs, first, keep)
+        first = first or gathered
+        memory = torch.empty(8 * attention.numbers_of_a_query).double()
+        for start in range(0, 8, 3):
+            gathered.add(attention.block(range(start, min(start + 3, 8)), memory)[0])
+        whole = (Q @ Q.mT).masked_fill(~torch.ones(8, 8).tril().bool(), -torch.inf).softmax(dim=-1)
+        for name in METRICS:
+            ours = told_of(METRICS[name].of(gathered).expand(1, 2, 8))
+            theirs = measured(name, whole.tolist(), tokens)
+            assert [near(*head) for head in ours[0]] == theirs[0]
+    in_blocks = len(asked) - 3 * 1  # the whole map is asked too, of one metric, for each layer
+    assert in_blocks == {0: 9, 400: 7, 10**6: 3}[keep]
 
 
 def test_where_heads_see_different_keys_a_kind_counts_that_some_head_sees():

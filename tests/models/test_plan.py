@@ -19,7 +19,7 @@ from attnscope.models.blockwise import Blockwise
 from attnscope.models.checkpoint import Checkpoint
 from attnscope.models.loading import load_config, load_model, load_tokenizer
 from attnscope.models.metrics import METRICS
-from attnscope.models.plan import LARGEST_BLOCK, Plan, bytes_of, plan_run
+from attnscope.models.plan import KEPT, LARGEST_BLOCK, Plan, bytes_of, plan_run
 from attnscope.models.survey import Survey
 
 PLENTY = 2**62
@@ -151,7 +151,7 @@ def test_a_run_gets_what_it_takes_and_is_refused_a_byte_less(n, n_batch):
 
 def test_what_is_left_over_is_for_blocks():
     most = plan(2000)
-    least, row = most.total - most.at_once, most.at_once // most.rows
+    least, row = most.total - most.at_once - most.keep, most.at_once // most.rows
     for rows in (1, 2, 7):
         made = plan(2000, memory=least + rows * row + row - 1)
         assert (made.rows, made.at_once) == (rows, rows * row)
@@ -182,7 +182,7 @@ def test_as_many_queries_are_in_a_block_as_was_said(dtype, n_batch, n):
 
 
 def test_a_long_text_takes_so_much_more_as_it_is_longer():
-    sizes = [plan(n).total - plan(n).at_once for n in (1000, 10_000, 1_000_000)]
+    sizes = [plan(n).total - plan(n).at_once - plan(n).keep for n in (1000, 10_000, 1_000_000)]
     assert [size / sizes[0] for size in sizes] == [1, 10, 1000]
     assert plan(1_000_000).masks == 0
     assert plan(1_000_000).block <= LARGEST_BLOCK["cpu"] or plan(1_000_000).rows == 1
@@ -204,6 +204,15 @@ def test_masks_that_the_model_makes_grow_with_the_square(config, n_batch):
     assert small >= 1000**2
     assert large == 100 * small
     assert plan(1000, config, n_batch=3 * n_batch).masks >= small
+
+
+def test_what_is_asked_of_tokens_is_kept_where_there_is_room():
+    most = plan(100_000)
+    assert most.keep == KEPT
+    assert plan(100_000, memory=most.total - 5).keep == KEPT - 5
+    assert plan(100_000, memory=most.total - KEPT).keep == 0
+    nothing_asked = plan_run("small", config_of(), 4, 1, 1000, PLENTY, "cpu", pairs=0)
+    assert (nothing_asked.pairs, nothing_asked.keep) == (0, 0)
 
 
 def test_one_of_several_texts_may_be_as_long_as_all_and_its_mask_with_it():

@@ -222,7 +222,7 @@ def test_the_plan_is_told_on_stderr_with_its_bytes(attnscope):
     [line] = r.err.splitlines()
     assert re.fullmatch(
         r"attnscope: 13 tokens take [\d.]+ [KM]iB: [\d.]+ [KM]iB for 13 queries' weights at once,"
-        r" [\d.]+ [KM]iB for what the layers compute",
+        r" [\d.]+ [KM]iB for what the layers compute, [\d.]+ [KM]iB for what is asked of tokens",
         line,
     )
     assert "tokens take" not in r.out

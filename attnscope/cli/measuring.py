@@ -98,15 +98,12 @@ def _check_shared(asked: Asked) -> None:
 
 def _check_same(corpus: Corpus | None, ranks: Ranks) -> None:
     """Raise a FileError if the processes do not read the same corpus."""
-    if corpus is None or ranks.world == 1:
-        return
-    identities = ranks.exchange(corpus.identity())
-    for rank, identity in enumerate(identities):
-        if identity != identities[0]:
-            raise FileError(
-                f"process {rank} finds another file under {corpus} than process 0.",
-                hint="a folder that all machines share, or a copy of the same file on each",
-            )
+    rank = None if corpus is None else ranks.unlike(corpus.identity())
+    if rank is not None:
+        raise FileError(
+            f"process {rank} finds another file under {corpus} than process 0.",
+            hint="a folder that all machines share, or a copy of the same file on each",
+        )
 
 
 def _load(asked: Asked, ranks: Ranks) -> tuple[Checkpoint, Survey, Reader]:
@@ -174,8 +171,7 @@ def _of_text(asked: Asked, survey: Survey, reader: Reader, text: str) -> HeadTab
     batch = reader.batch(read)
     with progress(f"running {name} on some tokens …"):
         prove(asked, survey, batch)
-    sides = [batch.source] if batch.target is None else [batch.source, batch.target]
-    plan(asked, survey, 1, max(side.ids.shape[1] for side in sides))
+    plan(asked, survey, 1, batch.longest)
     with progress(f"measuring {name} …"):
         tally = survey.measure(batch)
     table = _table(asked, survey, tally)
@@ -198,12 +194,12 @@ def _of_corpus(asked: Asked, survey: Survey, reader: Reader, corpus: Corpus, ran
     settings = _settings(asked, survey, reader, corpus, tokens)
     shared = asked.checkpoint is not None or ranks.world > 1
     settings["weights"] = fingerprint(survey.model) if shared else None
-    for rank, weights in enumerate(ranks.exchange(settings["weights"])):
-        if weights != settings["weights"]:
-            raise ModelError(
-                f"process {rank} has other weights of {asked.model} than process {ranks.rank}.",
-                hint="a folder that all machines share, or the same revision on each",
-            )
+    rank = ranks.unlike(settings["weights"])
+    if rank is not None:
+        raise ModelError(
+            f"process {rank} has other weights of {asked.model} than process 0.",
+            hint="a folder that all machines share, or the same revision on each",
+        )
     tally = census.run(asked.checkpoint, settings)
     n_layer = {stack: n for stack, (n, _) in tally.layers.items()}
     _check_numbers(asked, survey.checkpoint.name, n_layer, tally.heads)
@@ -425,7 +421,7 @@ def _weights_of(asked: Asked, survey: Survey, n_source: int, n_target: int) -> i
     sizes = {"decoder": n_target * n_target, "cross": n_target * n_source}
     n_weight = 0
     for (stack, layer), n_head in survey.found.items():
-        if asked.stack in (None, stack) and (asked.layers is None or layer in asked.layers):
+        if survey.wants(stack, layer):
             heads = range(n_head) if asked.heads is None else [n for n in asked.heads if n < n_head]
             n_weight += len(heads) * sizes.get(stack, n_source * n_source)
     return n_weight

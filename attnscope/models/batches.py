@@ -57,6 +57,12 @@ class Batch:
     target: Side | None
     texts: Sequence[Encoded]
 
+    @property
+    def longest(self) -> int:
+        """How many tokens its texts have, or their targets, if these are longer; padding included."""
+        sides = [self.source] if self.target is None else [self.source, self.target]
+        return max(side.ids.shape[1] for side in sides)
+
     def to(self, device: torch.device) -> Batch:
         """The same with its inputs on another device."""
         return replace(self, inputs={name: each.to(device) for name, each in self.inputs.items()})

@@ -52,6 +52,11 @@ class Ranks:
             distributed.all_gather_object(everybodys, found)
         return everybodys
 
+    def unlike(self, own: Any) -> int | None:
+        """The first process that has something else than process 0; None: all have the same."""
+        everybodys = self.exchange(own)
+        return next((rank for rank, each in enumerate(everybodys) if each != everybodys[0]), None)
+
 
 def launched() -> bool:
     """Whether this process is one of several, as `torchrun` starts them."""

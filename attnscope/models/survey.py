@@ -141,6 +141,10 @@ class Survey:
         """Note that a layer attends; whether it is to be measured."""
         tally.layers[stack] = (n_layer, max(n_head, tally.layers.get(stack, (0, 0))[1]))
         tally.heads[stack, number] = n_head
+        return self.wants(stack, number)
+
+    def wants(self, stack: str, number: int) -> bool:
+        """Whether a layer is to be measured."""
         return self.stack in (None, stack) and (self.layers is None or number in self.layers)
 
     def _sides(
@@ -251,9 +255,8 @@ class Survey:
 
     def _check_room(self, batch: Batch) -> None:
         """Raise a SizeError if there is no room for the maps of all heads."""
-        n_batch, n_K = batch.source.ids.shape
-        n = n_K if batch.target is None else max(n_K, batch.target.ids.shape[1])
-        needed = 4 * n_batch * n * n * sum(self.found.values())
+        n = batch.longest
+        needed = 4 * len(batch.texts) * n * n * sum(self.found.values())
         if self.memory is not None and needed > self.memory:
             raise SizeError(
                 f"{self.why_eager}. Its own eager attention makes whole maps: of {n:,} tokens these"

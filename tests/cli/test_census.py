@@ -14,7 +14,6 @@ import socket
 import sys
 import time
 from contextlib import ExitStack
-from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from shutil import copy
@@ -865,20 +864,24 @@ def test_a_process_that_is_lost_is_told_of_where_nobody_watches_over_them(large,
     assert "Traceback" not in r.err
 
 
+def end_in_two_folders(line, folders):
+    """What becomes of two processes that share a run, each in a folder of its own."""
+    port = free_port()
+    with ExitStack() as both:
+        runs = [
+            both.enter_context(running(line, env=by_hand(rank, port), cwd=folder))
+            for rank, folder in enumerate(folders)
+        ]
+        return [run.end() for run in runs]
+
+
 @pytest.mark.slow
 def test_processes_that_find_different_files_are_told(bert, tmp_path):
     folders = [tmp_path / "here", tmp_path / "there"]
     for folder, texts in zip(folders, (TEXTS, TEXTS[::-1]), strict=True):
         folder.mkdir()
         (folder / "c.txt").write_text("\n".join(texts))
-    line, port = command(bert, "--corpus", "c.txt"), free_port()
-    with ExitStack() as both:
-        start = partial(running, line)
-        runs = [
-            both.enter_context(start(env=by_hand(rank, port), cwd=folder))
-            for rank, folder in enumerate(folders)
-        ]
-        ended = [run.end() for run in runs]
+    ended = end_in_two_folders(command(bert, "--corpus", "c.txt"), folders)
     for r in ended:
         assert (r.exit_status, r.out) == (2, "")
     assert any("process 1 finds another file under c.txt than process 0." in r.err for r in ended)
@@ -894,13 +897,7 @@ def test_processes_that_find_different_weights_are_told(tmp_path):
     weights = load_file(path)
     weights["encoder.layer.1.attention.self.query.bias"][0] += 1
     save_file(weights, path, metadata={"format": "pt"})
-    line, port = command("bert", "--corpus", "c.txt"), free_port()
-    with ExitStack() as both:
-        runs = [
-            both.enter_context(running(line, env=by_hand(rank, port), cwd=folder))
-            for rank, folder in enumerate(folders)
-        ]
-        ended = [run.end() for run in runs]
+    ended = end_in_two_folders(command("bert", "--corpus", "c.txt"), folders)
     for r in ended:
         assert (r.exit_status, r.out) == (2, "")
     assert any("process 1 has other weights of bert than process 0." in r.err for r in ended)
@@ -914,21 +911,14 @@ def test_a_run_that_only_one_process_finds_goes_on_for_all(large, tmp_path):
     for each in folders:
         each.mkdir()
         copy(corpus, each / "c.txt")
-    hold, port = Hold(tmp_path, at=11), free_port()
+    hold = Hold(tmp_path, at=11)
     options = ["--corpus", "c.txt", "--checkpoint", "run.npz"]
     with running(command(folder, *options, hold=hold), cwd=folders[0]) as run:
         hold.processes(1)
         run.process.kill()
         run.end()
     assert (folders[0] / "run.npz").exists()
-    with ExitStack() as both:
-        runs = [
-            both.enter_context(
-                running(command(folder, *options, *CSV), env=by_hand(rank, port), cwd=folders[rank])
-            )
-            for rank in range(2)
-        ]
-        ended = [run.end() for run in runs]
+    ended = end_in_two_folders(command(folder, *options, *CSV), folders)
     assert ended[0].exit_status == 0, ended[0].err
     assert are_equal(ended[0].out, whole)
 

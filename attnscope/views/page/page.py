@@ -104,7 +104,8 @@ def page_html(
     html = template.from_string(_own("page.html.j2")).render(
         title=without_folders(title),
         without_folders=without_folders,
-        stacks=list(zip(stacks, sizes, strict=True)),
+        stacks=stacks,
+        sizes=sizes,
         heads=heads,
         weights=[[Markup(each.text) for each in own] for own in packed],
         largest_error=max((each.largest_error for own in packed for each in own), default=0.0),

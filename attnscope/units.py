@@ -15,6 +15,11 @@ def bytes_text(count: int) -> str:
     return f"{size:.1f} {unit}"
 
 
+def counted(count: int, what: str) -> str:
+    """So many of something: `1 token`, `1,152 tokens`."""
+    return f"{count:,} {what}{'' if count == 1 else 's'}"
+
+
 def flops_text(count: int) -> str:
     """Floating-point operations: `1152000` is `1.15 MFLOP`."""
     amount, _, unit = (count_text(count) or "0").partition(" ")

@@ -1,6 +1,6 @@
 import pytest
 
-from attnscope.units import bytes_text, count_text, flops_text
+from attnscope.units import bytes_text, count_text, counted, flops_text
 
 
 @pytest.mark.parametrize(
@@ -30,3 +30,8 @@ def test_counts_are_in_decimal_units(count, text):
 @pytest.mark.parametrize(("count", "text"), [(0, "0 FLOP"), (96, "96 FLOP"), (1_152_000, "1.15 MFLOP")])
 def test_operations_have_their_unit(count, text):
     assert flops_text(count) == text
+
+
+@pytest.mark.parametrize(("count", "text"), [(0, "0 tokens"), (1, "1 token"), (1152, "1,152 tokens")])
+def test_one_of_something_is_told_as_one(count, text):
+    assert counted(count, "token") == text

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 from attnscope.cli.options import Format
@@ -49,17 +50,17 @@ class Asked:
         """What one text is called."""
         return f"--file {self.file}" if self.file is not None else "--text"
 
-    @property
+    @cached_property
     def layers(self) -> list[int] | None:
         """The layers that are asked for; None: all."""
         return numbers("--layer", "all" if self.layer is None else self.layer)
 
-    @property
+    @cached_property
     def heads(self) -> list[int] | None:
         """The heads that are asked for; None: all."""
         return numbers("--head", "all" if self.head is None else self.head)
 
-    @property
+    @cached_property
     def measured(self) -> list[str]:
         """The metrics that are asked for, in order.
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 from attnscope.errors import FileError, SizeError
@@ -39,10 +38,11 @@ def memory_for(asked: str | None, device: str) -> int:
     """
     from attnscope.inputs.drawn import free_memory
     from attnscope.models.plan import SHARE, bytes_of
+    from attnscope.models.ranks import processes_here
 
     free = free_memory(device)
     if asked is None:
-        sharing = int(os.environ.get("LOCAL_WORLD_SIZE", "1")) if device == "cpu" else 1
+        sharing = processes_here() if device == "cpu" else 1
         return int(SHARE * (2**34 if free is None else free) / sharing)
     memory = bytes_of(asked)
     if free is not None and memory > free:

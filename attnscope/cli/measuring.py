@@ -12,7 +12,7 @@ from attnscope.cli.options import Format
 from attnscope.cli.output import print_json, progress, stdout, tell, uncollected
 from attnscope.errors import FileError, ModelError, OptionError
 from attnscope.results import AttentionMaps, HeadTable
-from attnscope.units import bytes_text
+from attnscope.units import bytes_text, counted
 
 if TYPE_CHECKING:
     from attnscope.inputs.corpus import Corpus
@@ -47,7 +47,7 @@ def show_heads(asked: Asked) -> int:
             table = _of_corpus(asked, survey, reader, corpus, ranks)
         if ranks.first:
             _print(asked, table)
-            _draw(asked, checkpoint, survey, table)
+            _draw(asked, checkpoint, survey, table, text)
     return 130 if table.partial else 0
 
 
@@ -209,8 +209,8 @@ def _of_corpus(asked: Asked, survey: Survey, reader: Reader, corpus: Corpus, ran
         line, why = state.first_skipped
         table.notices.append(f"line {line} of {corpus} {why}.")
     if tally.empty:
-        what = "text" if tally.empty == 1 else "texts"
-        table.notices.append(f"{tally.empty:,} {what} without a token in {table.model} left out.")
+        left_out = counted(tally.empty, "text")
+        table.notices.append(f"{left_out} without a token in {table.model} left out.")
     if tally.cut:
         table.notices.append(
             f"{tally.cut:,} of {tally.sequences:,} texts were cut to {reader.limit:,} tokens."
@@ -351,7 +351,7 @@ def _print(asked: Asked, table: HeadTable) -> None:
         heads.print_heads(table, stdout(), **order, wide=asked.wide)
 
 
-def _draw(asked: Asked, checkpoint: Checkpoint, survey: Survey, table: HeadTable) -> None:
+def _draw(asked: Asked, checkpoint: Checkpoint, survey: Survey, table: HeadTable, text: str) -> None:
     """Write the plot and the page, and say so."""
     if asked.plot is not None:
         from attnscope.views.plot import save_heads_plot
@@ -366,7 +366,7 @@ def _draw(asked: Asked, checkpoint: Checkpoint, survey: Survey, table: HeadTable
         from attnscope.whole_file import whole_file
 
         with progress(f"writing {asked.page} …"), whole_file(asked.page) as unfinished:
-            stacks, why_none = _maps(asked, checkpoint, survey)
+            stacks, why_none = _maps(asked, checkpoint, survey, text)
             first, *_ = ranked(table, asked.sort, reverse=asked.reverse)
             html = page_html(
                 stacks,
@@ -386,7 +386,7 @@ def _draw(asked: Asked, checkpoint: Checkpoint, survey: Survey, table: HeadTable
 
 
 def _maps(
-    asked: Asked, checkpoint: Checkpoint, survey: Survey
+    asked: Asked, checkpoint: Checkpoint, survey: Survey, text: str
 ) -> tuple[list[AttentionMaps], str | None]:
     """The maps of one text's heads, if they are small enough for a page; else why there are none."""
     from attnscope.models.gallery import Wanted
@@ -399,9 +399,7 @@ def _maps(
     if survey.why_eager is not None:
         return [], "attnscope model --page takes them from a model's eager attention"
     model = survey.model
-    reading = read_text(
-        checkpoint, model.config, _text(asked), target=asked.target, truncate=asked.truncate
-    )
+    reading = read_text(checkpoint, model.config, text, target=asked.target, truncate=asked.truncate)
     sizes = (len(reading.source), len(reading.labels))
     if asked.max_length is not None and max(sizes) > asked.max_length:
         return [], "the text was cut with --max-length"

@@ -63,6 +63,11 @@ def launched() -> bool:
     return int(os.environ.get("WORLD_SIZE", "1")) > 1 and "RANK" in os.environ
 
 
+def processes_here() -> int:
+    """How many processes of a run are on this machine."""
+    return int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+
+
 @contextmanager
 def ranks_of(device: str) -> Iterator[Ranks]:
     """This process among the others, as long as they work together: gloo on CPUs, nccl on GPUs.

@@ -8,6 +8,7 @@ from rich.console import Console
 from rich.text import Text
 
 from attnscope.results import HeadRow, HeadTable
+from attnscope.units import counted
 from attnscope.views.metric_grid import print_grids
 from attnscope.views.ranking import head_columns, leader_columns, ranked, several_stacks
 from attnscope.views.records import csv_table, markdown, markdown_table, plain
@@ -20,16 +21,15 @@ FEW = 12
 def heads_heading(table: HeadTable) -> list[str]:
     """A title, and below it how many heads there are, what they read, and what is missing of it."""
     sizes = [
-        f"{stack} " * several_stacks(table)
-        + f"{_counted(n_layer, 'layer')} × {_counted(n_head, 'head')}"
+        f"{stack} " * several_stacks(table) + f"{counted(n_layer, 'layer')} × {counted(n_head, 'head')}"
         for stack, (n_layer, n_head) in table.layers.items()
     ]
-    read = [_counted(table.sequences, "sequence"), _counted(table.tokens, "token")]
+    read = [counted(table.sequences, "sequence"), counted(table.tokens, "token")]
     lines = [table.model, " · ".join([*sizes, *read])]
     if table.partial:
         lines.append("partial: the run ended before the corpus did")
     if table.skipped:
-        lines.append(f"skipped: {_counted(table.skipped, 'line')} without text")
+        lines.append(f"skipped: {counted(table.skipped, 'line')} without text")
     return lines
 
 
@@ -60,7 +60,7 @@ def print_heads(
     if ordered or few:
         left_out = print_columns(head_columns(table, rows, sort), console, wide)
         if left_out:
-            print_line(console, Text(f"{_counted(left_out, 'more metric')}: --wide", "dim"))
+            print_line(console, Text(f"{counted(left_out, 'more metric')}: --wide", "dim"))
     if not few and (sort is not None or not ordered):
         print_grids(table, console, list(table.metrics) if sort is None else [sort])
     if not ordered:
@@ -116,14 +116,10 @@ def _are_few(rows: list[HeadRow]) -> bool:
 
 def _order(table: HeadTable, rows: list[HeadRow], sort: str | None, reverse: bool) -> str:
     """Which heads a table shows, and in which order."""
-    which = _counted(len(table.rows), "head")
+    which = counted(len(table.rows), "head")
     if len(rows) < len(table.rows):
         which = f"{len(rows):,} of {which}"
     if sort is None:
         return which
     at_the_top = "smallest" if reverse else "largest"
     return f"{which} by {sort}, the {at_the_top} at the top: {table.metrics[sort]}"
-
-
-def _counted(count: int, what: str) -> str:
-    return f"{count:,} {what}{'' if count == 1 else 's'}"

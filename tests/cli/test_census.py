@@ -23,8 +23,7 @@ import pytest
 import torch
 from cli.processes import Hold, command, environment, heads, running
 from models.naive_metrics import naive_mean, naive_metrics
-from models.readers import WORDS, save_reader
-from safetensors.torch import load_file, save_file
+from models.readers import WORDS, changed_weights, save_reader
 from transformers import AutoModel, AutoTokenizer
 
 from attnscope.cli import census
@@ -614,9 +613,8 @@ def test_a_run_of_a_model_that_has_other_weights_by_now_is_refused(attnscope, wr
     command = ["heads", "bert", "--corpus", write("c.txt", TEXTS), "--checkpoint", "run.npz"]
     save_reader("bert", tmp_path / "bert")
     assert attnscope(*command).exit_status == 0
-    weights = load_file(tmp_path / "bert" / "model.safetensors")
-    weights["encoder.layer.1.attention.self.query.bias"][0] += 1
-    save_file(weights, tmp_path / "bert" / "model.safetensors", metadata={"format": "pt"})
+    with changed_weights(tmp_path / "bert") as weights:
+        weights["encoder.layer.1.attention.self.query.bias"][0] += 1
     r = attnscope(*command)
     assert (r.exit_status, r.out) == (2, "")
     assert "run.npz is of a run with weights " in r.err
@@ -893,10 +891,8 @@ def test_processes_that_find_different_weights_are_told(tmp_path):
     for folder in folders:
         save_reader("bert", folder / "bert")
         (folder / "c.txt").write_text("\n".join(TEXTS))
-    path = folders[1] / "bert" / "model.safetensors"
-    weights = load_file(path)
-    weights["encoder.layer.1.attention.self.query.bias"][0] += 1
-    save_file(weights, path, metadata={"format": "pt"})
+    with changed_weights(folders[1] / "bert") as weights:
+        weights["encoder.layer.1.attention.self.query.bias"][0] += 1
     ended = end_in_two_folders(command("bert", "--corpus", "c.txt"), folders)
     for r in ended:
         assert (r.exit_status, r.out) == (2, "")

@@ -3,13 +3,14 @@
 import csv
 import io
 import json
+import os
 import re
 
 import numpy as np
 import pytest
 import torch
 from models.naive_metrics import naive_mean, naive_metrics
-from models.readers import save_reader, save_seer
+from models.readers import changed_weights, save_reader, save_seer
 from transformers import AutoModel, AutoTokenizer
 
 from attnscope.models.metrics import METRICS
@@ -538,6 +539,15 @@ def test_a_page_of_a_short_file_has_its_maps(attnscope, tmp_path):
     assert "wrote 72 heads with their maps" in r.err
 
 
+def test_a_page_of_what_a_pipe_gives_once_has_its_maps(attnscope, tmp_path):
+    end, beginning = os.pipe()
+    with open(beginning, "w") as pipe:
+        pipe.write(TEXT)
+    with open(end):
+        r = attnscope("heads", "minilm", "--file", f"/dev/fd/{end}", "--page", tmp_path / "heads.html")
+    assert "wrote 72 heads with their maps" in r.err
+
+
 @pytest.mark.parametrize(("most", "maps"), [(13, " with their maps, "), (12, "; without maps: the text was cut with --max-length")])  # fmt: skip
 def test_a_page_of_a_text_that_was_cut_has_the_numbers_alone(attnscope, tmp_path, most, maps):
     page = tmp_path / "heads.html"
@@ -795,12 +805,9 @@ def test_a_model_that_does_not_read_is_told(attnscope, tmp_path):
 
 
 def test_numbers_that_are_not_finite_are_told_with_their_layer(attnscope, tmp_path):
-    from safetensors.torch import load_file, save_file
-
     save_reader("bert", tmp_path)
-    weights = load_file(tmp_path / "model.safetensors")
-    weights["encoder.layer.1.attention.self.query.weight"][0, 0] = float("nan")
-    save_file(weights, tmp_path / "model.safetensors", metadata={"format": "pt"})
+    with changed_weights(tmp_path) as weights:
+        weights["encoder.layer.1.attention.self.query.weight"][0, 0] = float("nan")
     r = attnscope("heads", tmp_path, "--text", SHORT)
     assert (r.exit_status, r.out) == (2, "")
     assert "is not finite in layer 1." in r.err

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 from models.hub import Hub, serving
-from models.readers import save_picture, save_reader, save_seer, save_tokenizer
+from models.readers import changed_weights, save_picture, save_reader, save_seer, save_tokenizer
 from transformers import (
     AutoModelForCausalLM,
     AutoModelForImageClassification,
@@ -266,12 +266,9 @@ def test_a_picture_that_is_too_large_is_told(attnscope, saved, tmp_path, monkeyp
 def test_weights_that_are_not_numbers_are_shown_as_such(attnscope, tmp_path, saved):
     from shutil import copytree
 
-    from safetensors.torch import load_file, save_file
-
     folder = copytree(saved("bert"), tmp_path / "nan")
-    weights = load_file(folder / "model.safetensors")
-    weights["encoder.layer.1.attention.self.query.weight"][0, 0] = float("nan")
-    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+    with changed_weights(folder) as weights:
+        weights["encoder.layer.1.attention.self.query.weight"][0, 0] = float("nan")
     command = ["model", folder, "--text", SHORT]
     assert attnscope(*command, "--layer", 1, "-f", "json").json["attention"][0][0] == "NaN"
     for more in (["--layer", "all", "--head", "all"], ["--layer", 1], ["--layer", 1, "--top", 2]):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +11,7 @@ import numpy as np
 import torch
 from models.families import FAMILIES
 from PIL import Image
+from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
 from transformers import (
     AutoConfig,
@@ -76,6 +79,15 @@ def save_reader(family: str, folder: Path, kind: Any = None, **more: Any) -> Pre
     model.save_pretrained(folder)
     save_tokenizer(folder)
     return model
+
+
+@contextmanager
+def changed_weights(folder: Path) -> Iterator[dict[str, torch.Tensor]]:
+    """The weights of a saved model, by name; what is changed in them is saved."""
+    path = folder / "model.safetensors"
+    weights = load_file(path)
+    yield weights
+    save_file(weights, path, metadata={"format": "pt"})
 
 
 def save_tokenizer(folder: Path) -> None:

@@ -15,6 +15,7 @@ from pathlib import Path, PurePath
 from typing import Any
 
 from attnscope.results import AttentionMap, AttentionMaps, HeadTable, Picture, Token
+from attnscope.units import counted
 from attnscope.views.page import packing
 from attnscope.views.page.heads import heads_data, metrics_data, with_measured
 from attnscope.views.pooling import of_cells
@@ -134,7 +135,7 @@ def _size(stack: AttentionMaps) -> str:
     """How many tokens a stack looks from, and at."""
     n_Q, n_K = len(stack.query_tokens), len(stack.key_tokens)
     if stack.query_tokens == stack.key_tokens:
-        return f"{n_Q:,} token{'' if n_Q == 1 else 's'}"
+        return counted(n_Q, "token")
     return f"{n_Q:,} queries, {n_K:,} keys"
 
 

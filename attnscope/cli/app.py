@@ -26,6 +26,7 @@ from attnscope.cli.scripts import ScriptCommand
 from attnscope.cli.sdpa import sdpa
 from attnscope.cli.trace import trace
 from attnscope.errors import AttnscopeError
+from attnscope.models.ranks import launched
 
 
 class ExitStatus(IntEnum):
@@ -94,7 +95,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def entry() -> int:
-    """`main` for a process of its own: its end need not search everything for garbage once more."""
+    """`main` for a process of its own, which need not search everything for garbage at its end.
+
+    One of several that torchrun started ends at once. What is imported with a model keeps the group of
+    processes, and so gloo's threads, to the very end (`torch.distributed.nn.functional`, as a default
+    argument); and a thread that lets go of a tensor while Python takes itself down aborts the process,
+    whatever its exit status was to be (https://github.com/pytorch/pytorch/issues/190489).
+    """
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # what an encoding lacks is escaped
             stream.reconfigure(errors="backslashreplace")
@@ -107,6 +114,9 @@ def entry() -> int:
         _complain(f"cannot write the result: {error.strerror}.", None)
         os._exit(ExitStatus.BAD_INPUT)  # to flush once more at the end would fail once more
     if sys.argv[1:2] not in (["run"], ["trace"]):  # a user's code ends as it ends without us
+        if launched():
+            sys.stderr.flush()
+            os._exit(status)
         gc.freeze()
     return status
 

@@ -60,7 +60,7 @@ class Ranks:
 
 def launched() -> bool:
     """Whether this process is one of several, as `torchrun` starts them."""
-    return int(os.environ.get("WORLD_SIZE", "1")) > 1 and "RANK" in os.environ
+    return "RANK" in os.environ and os.environ.get("WORLD_SIZE", "1") != "1"
 
 
 def processes_here() -> int:

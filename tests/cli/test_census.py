@@ -42,6 +42,7 @@ TEXTS = [
 TARGETS = ["a dog ran on the mat .", "the cat . the cat", "it was", "a", "tired . tired . tired"]
 FORMATS = ["table", "json", "csv", "markdown"]
 CSV = ["--format", "csv"]
+WATCHED = Path(__file__).with_name("watched.py")
 
 
 def drawn(n, seed=0, longest=30):
@@ -871,6 +872,15 @@ def end_in_two_folders(line, folders):
             for rank, folder in enumerate(folders)
         ]
         return [run.end() for run in runs]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mistake", [False, True])
+def test_no_process_takes_python_down_under_threads_that_may_abort_it(bert, write, mistake):
+    corpus = write("c.txt", [] if mistake else TEXTS)
+    line = [sys.executable, WATCHED, "heads", bert, "--corpus", corpus]
+    for r in end_in_two_folders(line, [Path.cwd()] * 2):
+        assert r.exit_status == (2 if mistake else 0), r.err
 
 
 @pytest.mark.slow

@@ -26,7 +26,7 @@ from attnscope.cli.scripts import ScriptCommand
 from attnscope.cli.sdpa import sdpa
 from attnscope.cli.trace import trace
 from attnscope.errors import AttnscopeError
-from attnscope.models.ranks import launched
+from attnscope.models.launch import launched
 
 
 class ExitStatus(IntEnum):

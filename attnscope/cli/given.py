@@ -37,8 +37,8 @@ def memory_for(asked: str | None, device: str) -> int:
         SizeError: it is more than the device has free.
     """
     from attnscope.inputs.drawn import free_memory
+    from attnscope.models.launch import processes_here
     from attnscope.models.plan import SHARE, bytes_of
-    from attnscope.models.ranks import processes_here
 
     free = free_memory(device)
     if asked is None:

@@ -72,7 +72,7 @@ def _check_files(asked: Asked) -> None:
 
 def _check_shared(asked: Asked) -> None:
     """Raise an OptionError for what several processes cannot share."""
-    from attnscope.models.ranks import launched
+    from attnscope.models.launch import launched
 
     if not launched():
         return

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from attnscope.errors import ModelError, OptionError, first_line
+from attnscope.models.launch import launched
 
 
 @dataclass(frozen=True)
@@ -56,16 +57,6 @@ class Ranks:
         """The first process that has something else than process 0; None: all have the same."""
         everybodys = self.exchange(own)
         return next((rank for rank, each in enumerate(everybodys) if each != everybodys[0]), None)
-
-
-def launched() -> bool:
-    """Whether this process is one of several, as `torchrun` starts them."""
-    return "RANK" in os.environ and os.environ.get("WORLD_SIZE", "1") != "1"
-
-
-def processes_here() -> int:
-    """How many processes of a run are on this machine."""
-    return int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
 
 
 @contextmanager

@@ -6,10 +6,11 @@ from pathlib import Path
 import pytest
 
 PACKAGE = Path(__file__).parent.parent / "attnscope"
-LOW = {"errors", "results", "units", "values", "whole_file", "contracts"}
+LOW = {"errors", "results", "sinks", "units", "values", "whole_file", "contracts"}
 MAY_IMPORT = {
     "errors": set(),
     "results": set(),
+    "sinks": set(),
     "units": set(),
     "values": {"results"},
     "whole_file": {"errors"},

@@ -6,17 +6,18 @@ from pathlib import Path
 import pytest
 
 PACKAGE = Path(__file__).parent.parent / "attnscope"
-LOW = {"errors", "results", "sinks", "units", "values", "whole_file", "contracts"}
+LOW = {"errors", "results", "sinks", "text", "units", "values", "whole_file", "contracts"}
 MAY_IMPORT = {
-    "errors": set(),
+    "errors": {"text"},
     "results": set(),
     "sinks": set(),
+    "text": set(),
     "units": set(),
     "values": {"results"},
-    "whole_file": {"errors"},
-    "contracts": {"errors", "results"},
-    "attention": {"errors"},
-    "comments": {"errors", "results"},
+    "whole_file": {"errors", "text"},
+    "contracts": {"errors", "results", "text"},
+    "attention": {"errors", "text"},
+    "comments": {"errors", "results", "text"},
     "tracing": LOW,
     "verification": LOW,
     "inputs": LOW | {"attention"},

@@ -17,7 +17,7 @@ def sink_keys(special: Iterable[bool]) -> list[bool]:
     Args:
         special: of each key in order whether it is special (`Token.special`); without padding.
 
-    Source: Xiao et al. 2023, "Efficient Streaming Language Models with Attention Sinks", section 3.1 (the
-        first token); Clark et al. 2019, "What Does BERT Look At?", section 3.2 (separators).
+    Source: Xiao et al. 2023, "Efficient Streaming Language Models with Attention Sinks", section 3.1
+        (the first token); Clark et al. 2019, "What Does BERT Look At?", section 3.2 (separators).
     """
     return [position == 0 or is_special for position, is_special in enumerate(special)]

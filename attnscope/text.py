@@ -17,7 +17,7 @@ def printable(text: object) -> str:
     r"""A text on one line, with escapes for what would steer a terminal and for what nobody sees.
 
     Names, settings and messages that come from files may hold anything: escape sequences, newlines,
-    overrides of the direction of writing. Escapes are Python's. What is printable already stays as it is.
+    overrides of the direction of writing. Escapes are Python's. What is printable stays as it is.
 
     >>> printable("W\x1b[31m\nK\u202e")
     'W\\x1b[31m\\nK\\u202e'

@@ -19,6 +19,8 @@ class Asked:
     model: str
     text: str | None
     file: Path | None
+    ids: str | None
+    tokens: str | None
     corpus: str | None
     field: str | None
     target: str | None
@@ -48,7 +50,16 @@ class Asked:
     @property
     def source(self) -> str:
         """What one text is called."""
-        return f"--file {self.file}" if self.file is not None else "--text"
+        if self.file is not None:
+            return f"--file {self.file}"
+        return next(
+            (f"--{name}" for name in ("ids", "tokens") if getattr(self, name) is not None), "--text"
+        )
+
+    @property
+    def reads_ids(self) -> bool:
+        """Whether tokens or their ids are given in place of a text."""
+        return self.ids is not None or self.tokens is not None
 
     @cached_property
     def layers(self) -> list[int] | None:
@@ -91,7 +102,8 @@ class Asked:
 
     def _conflicts(self) -> Iterator[tuple[object, str, str | None]]:
         """What says nothing: whether it is given, why it cannot be, and what can."""
-        read = [name for name in ("text", "file", "corpus") if getattr(self, name) is not None]
+        options = ("text", "file", "ids", "tokens", "corpus")
+        read = [name for name in options if getattr(self, name) is not None]
         reads = '--text "…", --file FILE or --corpus FILE'
         yield not read, "there is nothing to read.", reads
         yield (

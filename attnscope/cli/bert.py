@@ -8,25 +8,35 @@ from typing import Annotated, Any
 import typer
 
 from attnscope.cli.model import model as of_model
+from attnscope.errors import OptionError
 
-Model = Annotated[
+Named = Annotated[
     str | None,
-    typer.Option(
-        "--model",
-        metavar="MODEL",
+    typer.Argument(
+        metavar="[MODEL]",
         help="minilm (bundled), a folder, or a hub name; bert-base-uncased where minilm is not"
         " installed.",
+        show_default=False,
     ),
 ]
+Model = Annotated[str | None, typer.Option("--model", metavar="MODEL", help="The same, as an option.")]
 
 
-def bert(model: Any = None, **given: Any) -> int:
+def bert(named: str | None = None, model: str | None = None, **given: Any) -> int:
     """One attention head of a BERT: its weights; with --text, what it looks at."""
-    return of_model(model, **given)
+    if named is not None and model is not None:
+        raise OptionError(
+            f"MODEL is {named}, and --model {model}: one of them.", hint=f"attnscope bert {named}"
+        )
+    return of_model(named if model is None else model, **given)  # type: ignore[arg-type]
 
 
-# Typer reads signatures: bert's is model's, with its argument turned into an option.
+# Typer reads signatures: bert's is model's, whose argument may be left out or written as an option.
 _first, *_others = inspect.signature(of_model, eval_str=True).parameters.values()
 bert.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
-    [_first.replace(annotation=Model, default=None), *_others]
+    [
+        _first.replace(name="named", annotation=Named, default=None),
+        _first.replace(annotation=Model, default=None),
+        *_others,
+    ]
 )

@@ -31,6 +31,8 @@ def heads(
             rich_help_panel=READS,
         ),
     ] = None,
+    ids: options.Ids = None,
+    tokens: options.Tokens = None,
     corpus: Annotated[
         str | None,
         typer.Option(

@@ -92,11 +92,17 @@ def _read(request: Request, checkpoint: Checkpoint, config: Any) -> Reading:
             f" ({config.model_type}) is not made of two.",
             hint='--text "…" --pair "…"',
         )
+    more: dict[str, Any] = {"target": request.target, "truncate": request.truncate}
+    if request.ids is not None or request.tokens is not None:
+        from attnscope.models.token_ids import ids_of, read_ids
+
+        ids = ids_of(checkpoint, request.ids, request.tokens)
+        named = "--tokens" if request.ids is None else "--ids"
+        return read_ids(checkpoint, config, ids, named=named, **more)
     text, named = request.text or "", "--text"
     if request.file is not None:
         text, named = content(request.file), f"--file {request.file}"
-    more: dict[str, Any] = {"pair": request.pair, "target": request.target}
-    return read_text(checkpoint, config, text, named=named, truncate=request.truncate, **more)
+    return read_text(checkpoint, config, text, named=named, pair=request.pair, **more)
 
 
 def _stack(request: Request, checkpoint: Checkpoint, config: Any) -> str:

@@ -36,7 +36,7 @@ def show_heads(asked: Asked) -> int:
     from attnscope.models.ranks import ranks_of
 
     corpus = None if asked.corpus is None else open_corpus(asked.corpus, asked.field, asked.target_field)
-    text = "" if asked.corpus is not None else _text(asked)
+    text = "" if asked.reads_ids or asked.corpus is not None else _text(asked)
     _check_shared(asked)
     with ranks_of(asked.device) as ranks:
         _check_same(corpus, ranks)
@@ -156,8 +156,18 @@ def _text(asked: Asked) -> str:
 
 def _of_text(asked: Asked, survey: Survey, reader: Reader, text: str) -> HeadTable:
     """Measure the heads on one text."""
+    from attnscope.models.reading import unknown_tokens
+
     name = survey.checkpoint.name
-    read = reader.read([text], None if asked.target is None else [asked.target])
+    targets = None if asked.target is None else [asked.target]
+    if asked.reads_ids:
+        from attnscope.models.token_ids import check_ids, ids_of
+
+        ids = ids_of(survey.checkpoint, asked.ids, asked.tokens)
+        check_ids(survey.checkpoint, survey.model.config, ids, asked.source)
+        read = [reader.read_ids(ids, targets)]
+    else:
+        read = reader.read([text], targets)
     if not read:
         raise OptionError(f"{asked.source} has no tokens in {name}.", hint="another text")
     lengths = {asked.source: read[0].length, "--target": read[0].target_length}
@@ -176,6 +186,14 @@ def _of_text(asked: Asked, survey: Survey, reader: Reader, text: str) -> HeadTab
         tally = survey.measure(batch)
     table = _table(asked, survey, tally)
     table.notices += [f"{of} was cut from {n:,} tokens to {reader.limit:,}." for of, n in cut.items()]
+    own = read[0].inputs["input_ids"]
+    if asked.reads_ids:
+        from attnscope.models.token_ids import notices_of_ids
+
+        table.notices += notices_of_ids(reader.tokenizer, own, asked.source)
+    else:
+        table.notices += unknown_tokens(reader.tokenizer, own, asked.source)
+    table.notices += unknown_tokens(reader.tokenizer, read[0].target or [], "--target")
     return table
 
 
@@ -392,6 +410,7 @@ def _maps(
     from attnscope.models.gallery import Wanted
     from attnscope.models.maps import look
     from attnscope.models.reading import read_text
+    from attnscope.models.token_ids import ids_of, read_ids
     from attnscope.models.writing import give_target
 
     if asked.corpus is not None:
@@ -399,7 +418,11 @@ def _maps(
     if survey.why_eager is not None:
         return [], "attnscope model --page takes them from a model's eager attention"
     model = survey.model
-    reading = read_text(checkpoint, model.config, text, target=asked.target, truncate=asked.truncate)
+    more: dict[str, Any] = {"target": asked.target, "truncate": asked.truncate, "named": asked.source}
+    if asked.reads_ids:
+        reading = read_ids(checkpoint, model.config, ids_of(checkpoint, asked.ids, asked.tokens), **more)
+    else:
+        reading = read_text(checkpoint, model.config, text, **more)
     sizes = (len(reading.source), len(reading.labels))
     if asked.max_length is not None and max(sizes) > asked.max_length:
         return [], "the text was cut with --max-length"

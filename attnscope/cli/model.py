@@ -67,6 +67,8 @@ def model(
             "--file", metavar="FILE", help="A file to read as one text.", rich_help_panel=READS
         ),
     ] = None,
+    ids: options.Ids = None,
+    tokens: options.Tokens = None,
     pair: Annotated[
         str | None,
         typer.Option("--pair", metavar="TEXT", help="The second text of a pair.", rich_help_panel=READS),

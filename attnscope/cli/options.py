@@ -255,6 +255,24 @@ ModelDtype = Annotated[
         rich_help_panel=RUN,
     ),
 ]
+Ids = Annotated[
+    str | None,
+    typer.Option(
+        "--ids",
+        metavar="N,…",
+        help="Token ids to read in place of a text, as they are: 101,2023,102.",
+        rich_help_panel="What it reads",
+    ),
+]
+Tokens = Annotated[
+    str | None,
+    typer.Option(
+        "--tokens",
+        metavar="'A B C'",
+        help="Entries of the vocabulary to read in place of a text, as they are.",
+        rich_help_panel="What it reads",
+    ),
+]
 Memory = Annotated[
     str | None,
     typer.Option(

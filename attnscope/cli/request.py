@@ -11,6 +11,9 @@ from attnscope.cli.options import Format
 from attnscope.cli.output import Output, refuse_in_csv
 from attnscope.errors import OptionError
 
+READS = ("text", "file", "ids", "tokens", "image")
+"""The options that give a model something to look at: one of them at a time."""
+
 
 @dataclass(frozen=True)
 class Request:
@@ -22,6 +25,8 @@ class Request:
     stack: str | None
     text: str | None
     file: Path | None
+    ids: str | None
+    tokens: str | None
     pair: str | None
     target: str | None
     image: Path | None
@@ -48,7 +53,7 @@ class Request:
     @property
     def reads(self) -> bool:
         """Whether the model is given something to look at."""
-        return any(given is not None for given in (self.text, self.file, self.image))
+        return any(getattr(self, name) is not None for name in READS)
 
     @property
     def decodes(self) -> bool:
@@ -126,7 +131,7 @@ def _of_reading(request: Request) -> Iterator[tuple[object, str, str | None]]:
     """The same for attention in a text or a picture."""
     message = "--circuits is about a head's weights, and --text about its attention."
     yield request.circuits, message, "one of the two"
-    read = [name for name in ("text", "file", "image") if getattr(request, name) is not None]
+    read = [name for name in READS if getattr(request, name) is not None]
     message = f"--{' and --'.join(read)} are each something to look at: one at a time."
     yield len(read) > 1, message, " or ".join(f"--{name}" for name in read)
     about_text = {
@@ -143,6 +148,9 @@ def _of_reading(request: Request) -> Iterator[tuple[object, str, str | None]]:
             f"{option} is about a text, and --image is a picture.",
             f'--text "…" {option} …',
         )
+    ids = next((name for name in ("ids", "tokens") if getattr(request, name) is not None), None)
+    message = f"--pair is the second of two texts, and --{ids} is read as it is."
+    yield ids and request.pair is not None, message, '--text "…" --pair "…"'
     message = "--target is what the decoder reads, and --generate lets it write that itself."
     yield request.generate and request.target is not None, message, "one of the two"
     message = "--stats is for the steps of a layer."

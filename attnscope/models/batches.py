@@ -120,6 +120,13 @@ class Reader:
                 made.append(Encoded(inputs, target, lengths[i], target_lengths[i]))
         return made
 
+    def read_ids(self, ids: list[int], targets: Sequence[str] | None = None) -> Encoded:
+        """What is given as token ids, with what the decoder beside an encoder reads, as texts."""
+        target, target_length = None, 0
+        if targets is not None:
+            [target], [target_length] = self._targets(list(targets))
+        return Encoded({"input_ids": ids[: self.limit]}, target, len(ids), target_length)
+
     def batches(self, texts: Sequence[Encoded], tokens: int) -> Iterator[Batch]:
         """Batches of texts, of neighbours in length; the shortest first.
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from io import BytesIO
-from itertools import accumulate
+from itertools import accumulate, groupby
 from pathlib import Path
 from typing import Any
 
 from attnscope.errors import FileError, ModelError, OptionError, first_line
+from attnscope.models.byte_tokens import bytes_of, characters_of
 from attnscope.models.checkpoint import Checkpoint
 from attnscope.models.loading import (
     class_of,
@@ -17,6 +18,7 @@ from attnscope.models.loading import (
     told_as_the_models_fault,
 )
 from attnscope.results import Picture, Token
+from attnscope.units import counted
 
 PAD_FIRST = {
     *("roberta", "xlm-roberta", "xlm-roberta-xl", "camembert", "roberta-prelayernorm", "data2vec-text"),
@@ -96,16 +98,46 @@ def read_text(
     both = named if pair is None else f"{named} with --pair"
     encoding, notices = _encode(tokenizer, texts, both, room(config), truncate)
     names = [name for name in tokenizer.model_input_names if name in encoding]
-    inputs = {name: _batch(encoding[name]) for name in names}
+    inputs = {name: batch_of(encoding[name]) for name in names}
     reading = Reading(inputs, tokenizer=tokenizer, notices=notices)
     reading.source = _tokens_of_encoding(tokenizer, encoding, text)
     if all(encoding["special_tokens_mask"]):
         raise OptionError(f"{named} has no tokens in {checkpoint.name}.", hint="another text")
+    reading.notices += unknown_tokens(tokenizer, encoding["input_ids"], both)
     if target is not None:
-        of_target, notices = _encode(tokenizer, (target,), "--target", room(config), truncate)
-        reading.labels = of_target["input_ids"]
+        reading.labels, notices = read_target(tokenizer, config, target, truncate)
         reading.notices += notices
     return reading
+
+
+def unknown_tokens(tokenizer: Any, ids: list[int], named: str) -> list[str]:
+    """Return a notice if a vocabulary does not have some of a text's tokens, with their share.
+
+    Args:
+        tokenizer: the model's; where its unknown token ends texts too, as GPT-2's does, none is known.
+        ids: the tokens.
+        named: what they are called.
+    """
+    unknown = tokenizer.unk_token_id
+    others = {getattr(tokenizer, f"{name}_token_id") for name in ("bos", "eos", "pad", "cls", "sep")}
+    if unknown is None or unknown in others:
+        return []
+    n_token = sum(number not in tokenizer.all_special_ids or number == unknown for number in ids)
+    count = ids.count(unknown)
+    if not count:
+        return []
+    are = "is" if count == 1 else "are"
+    return [
+        f"{count:,} of {counted(n_token, 'token')} in {named} ({count / n_token:.0%}) {are}"
+        f" {tokenizer.unk_token}: not in the model's vocabulary."
+    ]
+
+
+def read_target(tokenizer: Any, config: Any, target: str, truncate: bool) -> tuple[list[int], list[str]]:
+    """The ids of what a decoder is to read, and notices about them."""
+    encoding, notices = _encode(tokenizer, (target,), "--target", room(config), truncate)
+    ids = encoding["input_ids"]
+    return ids, notices + unknown_tokens(tokenizer, ids, "--target")
 
 
 def check_reads(checkpoint: Checkpoint, config: Any, what: str) -> None:
@@ -139,23 +171,32 @@ def room(config: Any) -> int | None:
 
 
 def tokens_of(tokenizer: Any, ids: list[int], **said: Any) -> list[Token]:
-    """Tokens as text, a leading space included.
+    """Return tokens as text, a leading space included.
+
+    Where the bytes of a character are divided among tokens, the last of them shows it, and all of them
+    bear a mark: see `byte_tokens.characters_of`.
 
     Args:
-        tokenizer: what knows the ids.
-        ids: the tokens' numbers.
+        tokenizer: what knows the ids; None: a token's text is its number.
+        ids: the tokens' numbers, in the order of the text.
         said: what is true of all of them, such as `generated=True`.
     """
+    if tokenizer is None:
+        return [Token(f"<{number}>", **said) for number in ids]
     special = set(tokenizer.all_special_ids) - {tokenizer.unk_token_id, tokenizer.mask_token_id}
     known = list(dict.fromkeys(ids))  # of a long text, far fewer than it has tokens
-    raw = tokenizer.convert_ids_to_tokens(known)
-    tokens = {
-        number: Token(
-            _text(tokenizer, number, piece, number in special), special=number in special, **said
-        )
-        for number, piece in zip(known, raw, strict=True)
+    pieces = tokenizer.convert_ids_to_tokens(known)
+    texts = {
+        number: _text(tokenizer, number, piece, number in special)
+        for number, piece in zip(known, pieces, strict=True)
     }
-    return [tokens[number] for number in ids]
+    shown: list[str] = []
+    for in_bytes, run in groupby(ids, key=lambda number: isinstance(texts[number], bytes)):
+        own: list[Any] = [texts[number] for number in run]
+        shown += characters_of(own) if in_bytes else own
+    return [
+        Token(text, special=number in special, **said) for number, text in zip(ids, shown, strict=True)
+    ]
 
 
 def read_image(checkpoint: Checkpoint, config: Any, path: Path) -> Reading:
@@ -278,8 +319,8 @@ def _tokens_of_encoding(tokenizer: Any, encoding: Any, first: str) -> list[Token
     return tokens
 
 
-def _text(tokenizer: Any, number: int, piece: str | None, special: bool) -> str:
-    """One token's text: as it decodes, where that says what it is."""
+def _text(tokenizer: Any, number: int, piece: str | None, special: bool) -> str | bytes:
+    """One token's text, as it decodes; its bytes where these are not whole characters."""
     if piece is None:  # the model has more ids than its tokenizer
         return f"<{number}>"
     if special or piece.startswith("##"):
@@ -287,10 +328,14 @@ def _text(tokenizer: Any, number: int, piece: str | None, special: bool) -> str:
     if "▁" in piece:  # sentencepiece's space, which decoding a lone token drops
         return piece.replace("▁", " ")
     text = tokenizer.decode([number])
-    return text if text and "\ufffd" not in text else piece
+    if text and "\ufffd" not in text:
+        return text
+    if not text and len(piece) == 1 and "\x80" <= piece <= "\xff":  # ByT5: a token is a byte
+        return piece.encode("latin-1")
+    return bytes_of(piece) or piece
 
 
-def _batch(numbers: list[int]) -> Any:
+def batch_of(numbers: list[int]) -> Any:
     import torch
 
     return torch.tensor([numbers])

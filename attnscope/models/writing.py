@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from attnscope.errors import OptionError
@@ -78,7 +79,7 @@ def write_on(checkpoint: Checkpoint, model: Any, reading: Reading, n: int) -> st
         reading.inputs["decoder_input_ids"] = written
         start, *rest = written[0].tolist()
         reading.target = tokens_of(tokenizer, [start]) + tokens_of(tokenizer, rest, generated=True)
-        return tokenizer.decode(rest, skip_special_tokens=True)
+        return _decoded(tokenizer, rest, skip_special_tokens=True)
     new = written[0, ids.shape[1] :].tolist()
     reading.inputs["input_ids"] = written
     for name in set(reading.inputs) & {"attention_mask", "token_type_ids"}:  # as `generate` extends them
@@ -87,5 +88,13 @@ def write_on(checkpoint: Checkpoint, model: Any, reading: Reading, n: int) -> st
         reading.inputs[name] = torch.cat(
             [given, torch.ones_like(more) if name == "attention_mask" else more], 1
         )
-    reading.source = reading.source + tokens_of(tokenizer, new, generated=True)
-    return tokenizer.decode(new)
+    whole = tokens_of(tokenizer, written[0].tolist())  # a character may begin before and end in them
+    read = [replace(own, text=each.text) for own, each in zip(reading.source, whole, strict=False)]
+    written_on = [replace(each, generated=True) for each in whole[len(read) :]]
+    reading.source = read + written_on
+    return _decoded(tokenizer, new)
+
+
+def _decoded(tokenizer: Any, ids: list[int], **options: Any) -> str:
+    """The text of what was written; without a tokenizer its ids."""
+    return " ".join(map(str, ids)) if tokenizer is None else tokenizer.decode(ids, **options)

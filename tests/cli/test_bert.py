@@ -99,3 +99,12 @@ def test_nothing_is_written_when_something_is_wrong(attnscope, tmp_path):
     assert attnscope("bert", "--save", path, "--layer", 99).exit_status == 2
     assert attnscope("bert", "--save", tmp_path / "x.foo").exit_status == 2
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_is_named_with_and_without_the_option(attnscope, minilm):
+    named = attnscope("bert", minilm, "--layer", 1, "--format", "json")
+    assert named.exit_status == 0
+    assert named.out == attnscope("bert", "--model", minilm, "--layer", 1, "--format", "json").out
+    both = attnscope("bert", minilm, "--model", "minilm")
+    assert (both.exit_status, both.out) == (2, "")
+    assert "and --model minilm: one of them" in both.err

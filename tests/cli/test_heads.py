@@ -820,3 +820,20 @@ def test_values_are_plain_numbers(attnscope):
     assert all(isinstance(row["entropy"], float) for row in r.json["heads"])
     assert all(row["same"] is None for row in r.json["heads"])  # no token is there twice
     assert np.isfinite([row["entropy"] for row in r.json["heads"]]).all()
+
+
+def test_tokens_and_ids_are_measured_as_the_text_that_has_them(attnscope):
+    options = ["--metrics", "first,separator,same", "--format", "json"]
+    as_text = attnscope("heads", "minilm", "--text", "The cat sat.", *options).json
+    for option, given in (
+        ("--ids", "101,1996,4937,2938,1012,102"),
+        ("--tokens", "[CLS] the cat sat . [SEP]"),
+    ):
+        assert attnscope("heads", "minilm", option, given, *options).json == as_text
+
+
+def test_the_share_of_unknown_tokens_is_told(attnscope):
+    r = attnscope("heads", "minilm", "--text", "the ☃ 😀", "--metrics", "first", "--format", "json")
+    assert r.json["notices"] == [
+        "2 of 3 tokens in --text (67%) are [UNK]: not in the model's vocabulary."
+    ]

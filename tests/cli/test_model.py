@@ -781,3 +781,31 @@ def test_maps_that_do_not_fit_in_memory_are_refused(attnscope, monkeypatch):
     assert r.err.startswith(
         "attnscope: error: this run needs at least 47.5 KiB, and cpu has 9.8 KiB free."
     )
+
+
+def test_ids_are_read_as_the_text_that_has_them(attnscope, minilm):
+    """The text's own ids, special tokens included, give the text's own maps."""
+    from transformers import AutoTokenizer
+
+    text = "The cat sat."
+    ids = AutoTokenizer.from_pretrained(minilm)(text)["input_ids"]
+    as_text = attnscope("bert", "--text", text, "--format", "json").json
+    for option, given in (("--ids", ",".join(map(str, ids))), ("--tokens", "[CLS] the cat sat . [SEP]")):
+        r = attnscope("bert", option, given, "--format", "json")
+        assert r.json == as_text
+        assert attnscope("bert", option, given, "--verify").exit_status == 0
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--ids", "5", "--text", "a"], "--text and --ids are each something to look at"),
+        (["--ids", "5", "--tokens", "cat"], "--ids and --tokens are each something to look at"),
+        (["--tokens", "cat", "--pair", "dog"], "--pair is the second of two texts"),
+        (["--ids", "five"], "--ids has 'five', which is not a token id"),
+    ],
+)
+def test_ids_that_say_nothing_are_refused(attnscope, options, message):
+    r = attnscope("bert", *options)
+    assert (r.exit_status, r.out) == (2, "")
+    assert message in r.err

@@ -8,8 +8,10 @@ from transformers import AutoTokenizer, ByT5Tokenizer, PreTrainedTokenizerFast
 
 from attnscope.errors import ModelError, OptionError
 from attnscope.models.checkpoint import Checkpoint, find_checkpoint
-from attnscope.models.loading import load_config
-from attnscope.models.reading import patches, read_image, read_text, room, tokens_of
+from attnscope.models.loading import load_config, load_model
+from attnscope.models.reading import patches, read_image, read_text, room, tokens_of, unknown_tokens
+from attnscope.models.token_ids import read_ids
+from attnscope.models.writing import write_on
 from attnscope.results import Picture
 
 LINES = ["the cat sat on the mat", "the dog sat", "überall é\n\tcat"] * 20
@@ -36,6 +38,18 @@ def sentencepiece():
     return PreTrainedTokenizerFast(tokenizer_object=tokenizer, unk_token="<unk>")
 
 
+def byte_fallback():
+    """As Llama 2 and Gemma cut what they do not know: sentencepiece's byte tokens."""
+    pieces = ["<unk>", *(f"<0x{byte:02X}>" for byte in range(256)), "▁", "a"]
+    vocabulary = {piece: number for number, piece in enumerate(pieces)}
+    tokenizer = Tokenizer(models.BPE(vocabulary, [], unk_token="<unk>", byte_fallback=True))
+    tokenizer.pre_tokenizer = pre_tokenizers.Metaspace()
+    tokenizer.decoder = decoders.Sequence(
+        [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()]
+    )
+    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, unk_token="<unk>")
+
+
 @pytest.mark.parametrize("make", [byte_level, sentencepiece])
 def test_tokens_put_together_are_the_text(make):
     tokenizer = make()
@@ -46,11 +60,64 @@ def test_tokens_put_together_are_the_text(make):
     assert not any("Ġ" in token.text or "▁" in token.text for token in tokens)
 
 
-def test_a_part_of_a_character_keeps_its_piece():
+@pytest.mark.parametrize("make", [byte_level, byte_fallback, ByT5Tokenizer])
+@pytest.mark.parametrize("text", ["漢字", "a😀 é", "€"])
+def test_a_character_of_several_tokens_is_shown_by_the_last_and_marked(make, text):
+    tokenizer = make()
+    ids = tokenizer(text, add_special_tokens=False)["input_ids"]
+    texts = [token.text for token in tokens_of(tokenizer, ids)]
+    assert len(texts) > len(text)
+    assert "".join(texts).replace("⋯", "").strip() == text
+    assert all(any(character in shown for shown in texts) for character in text)
+    unfinished = [place for place, shown in enumerate(texts) if shown.endswith("⋯")]
+    assert unfinished
+    assert all("⋯" in texts[place + 1] for place in unfinished)
+
+
+def test_bytes_that_are_no_character_are_escaped():
     tokenizer = byte_level()
-    tokens = tokens_of(tokenizer, tokenizer("€")["input_ids"])
-    assert len(tokens) > 1
-    assert not any("\ufffd" in token.text for token in tokens)
+    first, *_ = tokenizer("漢")["input_ids"]
+    assert [token.text for token in tokens_of(tokenizer, [first])] == [r"\xe6"]
+
+
+def test_a_character_may_begin_in_the_text_and_end_in_what_is_written(tmp_path):
+    tokenizer = byte_level()
+    ids = tokenizer("漢")["input_ids"]
+    save_reader("gpt2", tmp_path, vocab_size=len(tokenizer))
+    tokenizer.save_pretrained(tmp_path)
+    checkpoint = Checkpoint("small", tmp_path)
+    config = load_config(checkpoint)
+    reading = read_ids(checkpoint, config, ids[:1], named="--ids")
+    model = load_model(checkpoint, config, writes=True)
+    model.generate = lambda **given: torch.tensor([ids])
+    write_on(checkpoint, model, reading, 2)
+    assert [(token.text, token.generated) for token in reading.source] == [
+        ("⋯", False), ("⋯", True), ("⋯漢", True),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (
+            "the xylophone sat qux",
+            "2 of 4 tokens in --text (50%) are [UNK]: not in the model's vocabulary.",
+        ),
+        ("xylophone", "1 of 1 token in --text (100%) is [UNK]: not in the model's vocabulary."),
+        ("the cat sat", None),
+    ],
+)
+def test_unknown_tokens_are_counted(tmp_path, text, expected):
+    save_reader("bert", tmp_path)
+    checkpoint = Checkpoint("small", tmp_path)
+    reading = read_text(checkpoint, load_config(checkpoint), text)
+    assert reading.notices == ([] if expected is None else [expected])
+
+
+def test_a_tokenizer_whose_unknown_token_ends_texts_says_nothing_of_unknown_tokens():
+    tokenizer = byte_level()
+    tokenizer.add_special_tokens({"unk_token": "<|end|>", "eos_token": "<|end|>"})
+    assert unknown_tokens(tokenizer, tokenizer("a<|end|>")["input_ids"], "--text") == []
 
 
 def test_words_that_go_on_are_marked_in_berts_way():

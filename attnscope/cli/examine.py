@@ -95,9 +95,11 @@ def examine(
     """
     wanted.check_options(dtype)
     from attnscope.inputs.drawn import check_device, check_memory
+    from attnscope.inputs.memory import check_imports
     from attnscope.inputs.subject import subject
     from attnscope.inputs.target import load
 
+    check_imports()
     with redirect_stdout(sys.stderr), progress(f"importing {target} …"):
         what = subject(load(target), init, inputs, where, call, dtype)
         check_device(wanted.device)

@@ -37,6 +37,7 @@ def example(
     from attnscope.cli.output import Output, progress
     from attnscope.cli.textbook import values_of
     from attnscope.cli.worked import EXAMPLE, compare, worked
+    from attnscope.inputs.memory import check_imports
 
     if format is Format.CSV:
         raise OptionError("csv holds one table, and the example has many.", hint="--format json")
@@ -48,6 +49,7 @@ def example(
     forms += ["columns"] if everything or layout is Layout.COLUMNS else []
     forms += ["query"] if everything or query is not None else []
 
+    check_imports()
     with progress("working it out …"):
         traces = {form: worked(form, query or 0, explain) for form in ("sdpa", "columns", "query")}
         compare(traces, query or 0)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 from attnscope.errors import FileError, SizeError
-from attnscope.units import bytes_text
 
 
 def content(path: Path) -> str:
@@ -34,17 +33,17 @@ def memory_for(asked: str | None, device: str) -> int:
 
     Raises:
         OptionError: `--memory` is no size.
-        SizeError: it is more than the device has free.
+        SizeError: it is more than may be taken.
     """
-    from attnscope.inputs.drawn import free_memory
+    from attnscope.inputs.drawn import room_of
     from attnscope.models.launch import processes_here
     from attnscope.models.plan import SHARE, bytes_of
 
-    free = free_memory(device)
+    room = room_of(device)
     if asked is None:
         sharing = processes_here() if device == "cpu" else 1
-        return int(SHARE * (2**34 if free is None else free) / sharing)
+        return int(SHARE * (2**34 if room is None else room.free) / sharing)
     memory = bytes_of(asked)
-    if free is not None and memory > free:
-        raise SizeError(f"--memory {asked} is more than the {bytes_text(free)} that {device} has free.")
+    if room is not None and memory > room.free:
+        raise SizeError(f"--memory {asked} is more than there is: {room.on(device)}.")
     return memory

@@ -49,12 +49,14 @@ def scaling(
     """Why scores are divided by √d_K: what the softmax makes of them with the scale, and without."""
     from attnscope.cli.output import progress
     from attnscope.inputs.drawn import check_memory, check_seed
+    from attnscope.inputs.memory import check_imports
 
     sizes = {"n_batch": batch, "n_Q": nq, "n_K": nk}
     widths = parse_widths(dk)
     check_seed(seed)
     needed = max(_bytes_needed(sizes, d_K, dtype) for d_K in widths)
     check_memory(needed, "cpu", hint="a smaller --dk, --batch, --nq or --nk")
+    check_imports()
     with progress("measuring scores …"):
         result = _measured(sizes, widths, dtype, seed)
     _print(result, format, plot)

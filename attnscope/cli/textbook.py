@@ -110,6 +110,7 @@ def present(
         The exit status: 1 if a check does not hold.
     """
     from attnscope.inputs.drawn import check_device, check_memory
+    from attnscope.inputs.memory import check_imports
 
     output, device = request.output, request.device
     shapes = {step.name: (step.shape, step.dims) for step in plan.steps}
@@ -128,6 +129,7 @@ def present(
             _place(plan, source)
         output.print_run(plan, source=request.source)
         return 0
+    check_imports()
     needed = contracts.bytes_needed(plan) + weight_bytes
     if request.verify:  # the loop keeps its weights in float64
         needed += 8 * prod(plan["attention"].shape)

@@ -26,8 +26,10 @@ def show_weights(request: Request) -> int:
         chosen = slices[output.selection[0]]
         shown = output.shown(chosen.array, chosen.dtype, dims[chosen.name])
     if request.verify:
+        from attnscope.inputs.memory import check_imports
         from attnscope.models.verify import verify_head
 
+        check_imports()
         with progress(f"running {checkpoint.name} with transformers …"):
             result.checks = verify_head(checkpoint, result)
     if request.circuits:

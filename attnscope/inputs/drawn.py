@@ -6,6 +6,7 @@ import re
 from typing import TYPE_CHECKING
 
 from attnscope.errors import OptionError, SizeError
+from attnscope.inputs.memory import Room, room_on_host
 from attnscope.units import bytes_text
 
 if TYPE_CHECKING:
@@ -39,18 +40,16 @@ def check_device(device: str) -> None:
         )
 
 
-def free_memory(device: str) -> int | None:
-    """Bytes that are free on a device, or None where that is not known."""
+def room_of(device: str) -> Room | None:
+    """What there is of a device's memory, or None where that is not known."""
     if device.startswith("meta"):
-        return 2**63 - 1  # nothing is allocated, but torch counts bytes in 64 bits
+        return Room(2**63 - 1)  # nothing is allocated, but torch counts bytes in 64 bits
     if device.startswith("cpu"):
-        import psutil
-
-        return int(psutil.virtual_memory().available)
+        return room_on_host()
     import torch
 
     if device.startswith("cuda"):
-        return int(torch.cuda.mem_get_info(device)[0])
+        return Room(int(torch.cuda.mem_get_info(device)[0]))
     return None
 
 
@@ -64,11 +63,11 @@ DRY_RUN = "--dry-run, which shows the same rows at any size without computing th
 
 
 def check_memory(needed: int, device: str, hint: str = DRY_RUN) -> None:
-    """Raise a SizeError if a run needs more bytes than are free; the hint says what to do instead."""
-    free = free_memory(device)
-    if free is not None and needed > free:
+    """Raise a SizeError if a run needs more bytes than it may take; the hint says what to do instead."""
+    room = room_of(device)
+    if room is not None and needed > room.free:
         raise SizeError(
-            f"this run needs at least {bytes_text(needed)}, and {device} has {bytes_text(free)} free.",
+            f"this run needs at least {bytes_text(needed)}, and {room.on(device)}.",
             hint=hint,
         )
 

@@ -240,7 +240,7 @@ def test_what_does_not_fit_is_refused_before_it_starts(attnscope, monkeypatch):
     )
     r = attnscope("heads", "minilm", "--text", TEXT, "--memory", "1000000G")
     assert (r.exit_status, r.out) == (2, "")
-    assert "--memory 1000000G is more than the" in r.err
+    assert "--memory 1000000G is more than there is: cpu has" in r.err
 
 
 # What is shown
@@ -649,8 +649,9 @@ def test_what_several_processes_cannot_share_is_refused(
 def test_processes_of_a_machine_share_its_memory(monkeypatch):
     from attnscope.cli.given import memory_for
     from attnscope.inputs import drawn
+    from attnscope.inputs.memory import Room
 
-    monkeypatch.setattr(drawn, "free_memory", lambda device: 1000)
+    monkeypatch.setattr(drawn, "room_of", lambda device: Room(1000))
     assert (memory_for(None, "cpu"), memory_for("300", "cpu")) == (800, 300)
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "4")
     assert (memory_for(None, "cpu"), memory_for("300", "cpu")) == (200, 300)

@@ -4,6 +4,7 @@ import torch
 from attnscope.errors import OptionError, SizeError
 from attnscope.inputs import drawn
 from attnscope.inputs.drawn import check_device, check_device_name, check_memory, check_seed, draw
+from attnscope.inputs.memory import Room
 
 
 def test_the_same_seed_draws_the_same_values():
@@ -40,7 +41,7 @@ def test_a_device_that_is_not_here_is_refused():
 
 
 def test_more_memory_than_is_free_is_refused(monkeypatch):
-    monkeypatch.setattr(drawn, "free_memory", lambda device: 2048)
+    monkeypatch.setattr(drawn, "room_of", lambda device: Room(2048))
     check_memory(2048, "cpu")
     with pytest.raises(SizeError, match=r"needs at least 2\.0 KiB, and cpu has 2\.0 KiB free"):
         check_memory(2049, "cpu")

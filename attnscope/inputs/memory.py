@@ -1,0 +1,207 @@
+"""Says how much memory this process may still take, and what limits it.
+
+Free memory is one limit. Control groups (containers, systemd, batch systems) and resource limits
+(`ulimit`) may leave less. Linux tells of them in files; no library in wide use reads them (psutil
+tells of the machine alone).
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+from attnscope.errors import SizeError
+from attnscope.units import bytes_text
+
+ROOT = Path("/")
+"""Where /proc and /sys are looked for; a test puts a folder in its place."""
+
+UNLIMITED = 2**60
+"""From here on, a limit is none: version 1 of control groups writes 2⁶³ rounded down to pages."""
+
+RESIDENT = 160 * 2**20
+"""The bytes of memory that importing torch takes beside its files, measured."""
+
+ADDRESSES = 256 * 2**20
+"""The bytes of address space that importing torch takes beside its libraries, measured."""
+
+ADDRESSES_OF_A_CORE = 40 * 2**20
+"""The same for each core: a thread's stack, and its buffer for products of matrices."""
+
+
+@dataclass(frozen=True)
+class Room:
+    """What one limit leaves.
+
+    Attributes:
+        free: how many bytes.
+        limit: what limits, such as `the cgroup's limit of 2.0 GiB`; None: there is no more memory.
+    """
+
+    free: int
+    limit: str | None = None
+
+    def on(self, device: str) -> str:
+        """What there is: `cpu has 2.0 GiB free`, or what limits it."""
+        if self.limit is None:
+            return f"{device} has {bytes_text(self.free)} free"
+        return f"{self.limit} leaves {bytes_text(self.free)}"
+
+
+def room_on_host() -> Room:
+    """The tightest of all limits on the host's memory.
+
+    Where torch is not imported yet, what its import is going to take is left out already.
+    """
+    import psutil
+
+    importing = 0 if "torch" in sys.modules else RESIDENT
+    rooms = [Room(int(psutil.virtual_memory().available) - importing)]
+    rooms += [Room(each.free - importing, each.limit) for each in _rooms_of_cgroups()]
+    rooms += _rooms_of_ulimits()
+    tightest = min(rooms, key=lambda room: room.free)
+    return Room(max(tightest.free, 0), tightest.limit)
+
+
+def check_imports() -> None:
+    """Raise a SizeError if `ulimit` leaves too little for importing torch, which would then crash."""
+    for room in _rooms_of_ulimits():
+        if room.free < 0:
+            needed = bytes_text(_taken_by_imports(room.limit or ""))
+            raise SizeError(
+                f"{room.limit} is too little to import PyTorch, which takes some {needed} of it.",
+                hint="ulimit -v unlimited; a cgroup limits what is used, not what is reserved",
+            )
+
+
+# Control groups.
+# Source: Linux, Documentation/admin-guide/cgroup-v2.rst and cgroup-v1/memory.rst; cgroups(7).
+
+
+@dataclass(frozen=True)
+class _Version:
+    """Where a version of control groups keeps what."""
+
+    limits: tuple[str, ...]
+    usage: str
+    reclaimable: str
+
+
+_VERSIONS = {
+    "cgroup2": _Version(("memory.max", "memory.high"), "memory.current", "inactive_file"),
+    "cgroup": _Version(("memory.limit_in_bytes",), "memory.usage_in_bytes", "total_inactive_file"),
+}
+
+
+def _rooms_of_cgroups() -> Iterator[Room]:
+    """What the process's control group and those that it is part of leave.
+
+    `memory.high` counts as a limit: beyond it the kernel slows a process down until it hardly moves.
+    Files that were read and may be dropped from memory count as free.
+    """
+    for kind, mounted, group in _groups():
+        for folder in (group, *group.parents):
+            yield from _rooms_of_group(folder, _VERSIONS[kind])
+            if folder == mounted:
+                break
+
+
+def _rooms_of_group(folder: Path, version: _Version) -> Iterator[Room]:
+    usage = _number(folder / version.usage)
+    if usage is None:
+        return
+    stat = _text(folder / "memory.stat")
+    reclaimable = re.search(rf"^{version.reclaimable} (\d+)$", stat, re.MULTILINE)
+    used = usage - int(reclaimable[1] if reclaimable else 0)
+    for name in version.limits:
+        limit = _number(folder / name)
+        if limit is not None and limit < UNLIMITED:
+            yield Room(limit - used, f"the cgroup's limit of {bytes_text(limit)}")
+
+
+def _groups() -> Iterator[tuple[str, Path, Path]]:
+    """Each hierarchy that may limit memory: its kind, where it is mounted, and the process's group."""
+    paths = {}  # by kind
+    for line in _text(ROOT / "proc/self/cgroup").splitlines():
+        _, controllers, path = line.split(":", 2)
+        if not controllers:
+            paths["cgroup2"] = path
+        elif "memory" in controllers.split(","):
+            paths["cgroup"] = path
+    for line in _text(ROOT / "proc/self/mountinfo").splitlines():
+        before, _, after = line.partition(" - ")
+        fields, (kind, _, options) = before.split(), after.split()[:3]
+        if kind not in paths or (kind == "cgroup" and "memory" not in options.split(",")):
+            continue
+        root, mounted = fields[3], ROOT / _unescaped(fields[4]).lstrip("/")
+        # A container may see its own group alone, mounted where the whole hierarchy would be.
+        path = paths[kind]
+        below = path.removeprefix(root) if root != "/" and path.startswith(root) else path
+        group = mounted / below.lstrip("/")
+        yield kind, mounted, group if ".." not in group.parts and group.is_dir() else mounted
+
+
+def _unescaped(path: str) -> str:
+    """A path of mountinfo: blanks and the like are written as octal numbers there."""
+    return re.sub(r"\\([0-7]{3})", lambda escape: chr(int(escape[1], 8)), path)
+
+
+# Resource limits.
+
+
+def _rooms_of_ulimits() -> list[Room]:
+    """What `ulimit -v` and `ulimit -d` leave beside what importing torch is going to take."""
+    if sys.platform == "win32":
+        return []
+    import resource
+
+    fields = {"-v": (resource.RLIMIT_AS, "VmSize"), "-d": (resource.RLIMIT_DATA, "VmData")}
+    rooms = []
+    for option, (kind, field) in fields.items():
+        limit, _ = resource.getrlimit(kind)
+        if not 0 <= limit < UNLIMITED:  # RLIM_INFINITY is negative in Python
+            continue
+        used = re.search(rf"^{field}:\s+(\d+) kB$", _text(ROOT / "proc/self/status"), re.MULTILINE)
+        name = f"`ulimit {option}` of {bytes_text(limit)}"
+        rooms.append(Room(limit - int(used[1] if used else 0) * 1024 - _taken_by_imports(name), name))
+    return rooms
+
+
+def _taken_by_imports(limit: str) -> int:
+    """The bytes under a resource limit that importing torch is going to take."""
+    if "torch" in sys.modules:
+        return 0
+    return ADDRESSES + _libraries() if "-v" in limit else RESIDENT
+
+
+@cache
+def _libraries() -> int:
+    """The bytes of address space of torch's libraries and of its threads; torch is not imported."""
+    from importlib.util import find_spec
+    from os import cpu_count
+
+    spec = find_spec("torch")
+    folders = (spec and spec.submodule_search_locations) or []
+    files = [file for folder in folders for file in (Path(folder) / "lib").glob("*.so*")]
+    return sum(file.stat().st_size for file in files) + ADDRESSES_OF_A_CORE * (cpu_count() or 1)
+
+
+# Files of the kernel's.
+
+
+def _text(path: Path) -> str:
+    """A file's text; nothing where there is no such file, as on other systems."""
+    try:
+        return path.read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ""
+
+
+def _number(path: Path) -> int | None:
+    """The number in a file; None where there is none, as in `max`."""
+    text = _text(path).strip()
+    return int(text) if text.isdecimal() else None

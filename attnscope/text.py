@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import re
 import unicodedata
 
 HIDDEN = ("Cc", "Cf", "Cs", "Zl", "Zp")
@@ -9,11 +11,14 @@ HIDDEN = ("Cc", "Cf", "Cs", "Zl", "Zp")
 among them), lone surrogates, line and paragraph separators."""
 JOINERS = "\u200c\u200d"
 """Formats that are part of words in some scripts, and of some emoji; they change nothing else."""
+LEFT_TO_RIGHT_MARK = "\u200e"
+"""Ends a word that is read from the right. Without it, terminals that turn such words around would turn
+around what stands between two of them as well: columns would change places."""
 LONG = 80
 """Characters of an argument, a name or a path that a message repeats."""
 
 
-def printable(text: object) -> str:
+def printable(text: object, own: str = "") -> str:
     r"""A text on one line, with escapes for what would steer a terminal and for what nobody sees.
 
     Names, settings and messages that come from files may hold anything: escape sequences, newlines,
@@ -21,18 +26,46 @@ def printable(text: object) -> str:
 
     >>> printable("W\x1b[31m\nK\u202e")
     'W\\x1b[31m\\nK\\u202e'
+
+    Args:
+        text: anything.
+        own: characters that do not come from data, and stay.
     """
     whole = str(text)
-    return whole if whole.isprintable() else "".join(map(_escaped, whole))
+    if whole.isprintable():
+        return whole
+    return "".join(each if each in own else _escaped(each) for each in whole)
 
 
-def printable_lines(text: str) -> str:
+def printable_lines(text: str, own: str = "") -> str:
     r"""A text of several lines, which stay lines, with escapes for all else; tabs become spaces.
 
     >>> printable_lines("if x:\n\treturn '\x1b[2J'")
     "if x:\n        return '\\x1b[2J'"
+
+    Args:
+        text: its lines end with a newline, alone or after a carriage return.
+        own: characters that do not come from data, and stay.
     """
-    return "\n".join(printable(line.removesuffix("\r").expandtabs(8)) for line in text.split("\n"))
+    return "\n".join(printable(line.removesuffix("\r").expandtabs(), own) for line in text.split("\n"))
+
+
+def json_printable(document: str) -> str:
+    r"""A JSON document with JSON's escapes for what `printable` escapes: it says the same.
+
+    >>> json_printable('["\x9b", "\u202e"]')
+    '["\\u009b", "\\u202e"]'
+
+    Args:
+        document: as `json.dumps` makes it, which escapes what comes before the space.
+    """
+    if document.isascii() and "\x7f" not in document:
+        return document
+    return re.sub(
+        r"[^\n -~]",
+        lambda found: found[0] if _escaped(found[0]) == found[0] else json.dumps(found[0])[1:-1],
+        document,
+    )
 
 
 def shortened(text: object, length: int = LONG) -> str:

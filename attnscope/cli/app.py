@@ -27,6 +27,7 @@ from attnscope.cli.sdpa import sdpa
 from attnscope.cli.trace import trace
 from attnscope.errors import AttnscopeError
 from attnscope.models.launch import launched
+from attnscope.text import printable
 
 
 class ExitStatus(IntEnum):
@@ -122,10 +123,11 @@ def entry() -> int:
 
 
 def _complain(message: str, hint: str | None) -> None:
-    from rich.console import Console
     from rich.text import Text
 
-    console = Console(stderr=True, soft_wrap=True)
-    console.print(Text.assemble(("attnscope: error: ", "bold red"), message))
+    from attnscope.views.terminal import Terminal
+
+    console = Terminal(stderr=True, soft_wrap=True)
+    console.print(Text.assemble(("attnscope: error: ", "bold red"), printable(message)))
     if hint:
-        console.print(Text.assemble(("  try  ", "dim"), hint))
+        console.print(Text.assemble(("  try  ", "dim"), printable(hint)))

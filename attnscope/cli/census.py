@@ -16,6 +16,7 @@ from attnscope.cli.output import tell
 from attnscope.errors import OptionError
 from attnscope.models.resume import Progress, load_progress, save_progress
 from attnscope.models.tally import Tally
+from attnscope.text import printable
 
 if TYPE_CHECKING:
     from attnscope.inputs.corpus import Corpus, Window
@@ -201,14 +202,15 @@ class Census:
         if not (self.ranks.first and sys.stderr.isatty()):
             yield lambda share: None
             return
-        from rich.console import Console
         from rich.progress import BarColumn, TaskProgressColumn, TextColumn, TimeRemainingColumn
         from rich.progress import Progress as Bar
 
-        columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn())
+        from attnscope.views.terminal import Terminal
+
+        columns = (TextColumn("{task.description}", markup=False), BarColumn(), TaskProgressColumn())
         begun, tokens = time.monotonic(), self.state.tally.tokens
-        with Bar(*columns, TimeRemainingColumn(), console=Console(stderr=True), transient=True) as bar:
-            task = bar.add_task(f"reading {self.corpus} …", total=1.0)
+        with Bar(*columns, TimeRemainingColumn(), console=Terminal(stderr=True), transient=True) as bar:
+            task = bar.add_task(f"reading {printable(self.corpus)} …", total=1.0)
 
             bar.update(task, completed=self.state.share)
 

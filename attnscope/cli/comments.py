@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from attnscope.cli.output import tell
 from attnscope.errors import SourceError
 from attnscope.results import Check, Finding, Trace
+from attnscope.text import printable_lines
 
 if TYPE_CHECKING:
     from attnscope.comments import Checked
@@ -48,7 +50,8 @@ def show_comments(trace: Trace, file: str, *, write: bool) -> int:
         changed = sum(a != b for a, b in zip(old.splitlines(), new.splitlines(), strict=True))
         tell(f"wrote the axes at the end of {changed} line{'s' * (changed != 1)} of {trace.file}")
     else:
-        print(diff(old, new, trace.file or file), end="")
+        text = diff(old, new, trace.file or file)  # exact, for `patch`, unless somebody looks at it
+        print(printable_lines(text) if sys.stdout.isatty() else text, end="")
         tell(f"{trace.file} is as it was: --write changes it")
     return 0
 

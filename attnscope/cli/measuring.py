@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from attnscope.cli.asked import Asked
 from attnscope.cli.given import content, memory_for
 from attnscope.cli.options import Format
-from attnscope.cli.output import print_json, progress, stdout, tell, uncollected
+from attnscope.cli.output import print_json, progress, put, stdout, tell, uncollected
 from attnscope.errors import FileError, ModelError, OptionError
 from attnscope.results import AttentionMaps, HeadTable
 from attnscope.units import bytes_text, counted
@@ -362,11 +362,11 @@ def _print(asked: Asked, table: HeadTable) -> None:
     if asked.format is Format.JSON:
         print_json(heads.heads_record(table, **order))
     elif asked.format is Format.CSV:
-        print(heads.heads_csv(table, **order))
+        put(heads.heads_csv(table, **order))
         for told in [*heads.heads_heading(table)[2:], *table.notices]:  # csv has no place for them
             tell(told)
     elif asked.format is Format.MARKDOWN:
-        print(heads.heads_markdown(table, **order))
+        put(heads.heads_markdown(table, **order))
     else:
         heads.print_heads(table, stdout(), **order, wide=asked.wide)
 

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from attnscope.cli.options import Format
 from attnscope.errors import OptionError
 from attnscope.results import AttentionMap, AttentionMaps, HeadWeights, Step, Trace
+from attnscope.text import LEFT_TO_RIGHT_MARK, json_printable, printable, printable_lines
 
 if TYPE_CHECKING:
     import numpy as np
@@ -145,7 +146,7 @@ class Output:
             from attnscope.views.source import print_source, source_text
 
             if self.format is Format.MARKDOWN:
-                print("\n" + source_text(trace))
+                put("\n" + source_text(trace))
             else:
                 print_source(trace, stdout())
         if numbers is not None:
@@ -153,7 +154,7 @@ class Output:
 
             without_words = replace(trace, steps=[replace(step, why=None) for step in trace.steps])
             if self.format is Format.MARKDOWN:
-                print("\n" + numbers_text(without_words, numbers))
+                put("\n" + numbers_text(without_words, numbers))
             else:
                 print_numbers(without_words, numbers, stdout())
         self._print_shown(shown)
@@ -164,9 +165,9 @@ class Output:
         if isinstance(result, HeadWeights) and result.circuits:
             self._print_circuits(result)
         elif self.format is Format.CSV:
-            print(records.csv_text(result))
+            put(records.csv_text(result))
         elif self.format is Format.MARKDOWN:
-            print(records.markdown_text(result, wide=self.wide))
+            put(records.markdown_text(result, wide=self.wide))
         else:
             table.print_table(result, stdout(), wide=self.wide)
 
@@ -175,9 +176,9 @@ class Output:
         from attnscope.views import circuits, records
 
         if self.format is Format.CSV:
-            print(records.csv_table(circuits.circuit_columns(head.circuits, head.d_head)))
+            put(records.csv_table(circuits.circuit_columns(head.circuits, head.d_head)))
         elif self.format is Format.MARKDOWN:
-            print(circuits.circuits_text(head))
+            put(circuits.circuits_text(head))
         else:
             circuits.print_head_circuits(head, stdout(), wide=self.wide)
 
@@ -187,9 +188,9 @@ class Output:
         from attnscope.views.values import shown_text
 
         if self.format is Format.MARKDOWN:
-            print(f"\n```\n{shown_text(shown)}\n```")
+            put(f"\n```\n{shown_text(shown)}\n```")
         else:
-            print("\n" + shown_text(shown, width=stdout().width))
+            put("\n" + shown_text(shown, width=stdout().width))
 
     def print_example(self, forms: Sequence[tuple[Trace, Mapping[str, Shown]]]) -> None:
         """Print a worked example: in each form a trace, and every step's values by its name."""
@@ -198,7 +199,7 @@ class Output:
         if self.format is Format.JSON:
             print_json(view.example_record(forms))
         elif self.format is Format.MARKDOWN:
-            print(view.example_text(forms))
+            put(view.example_text(forms))
         else:
             view.print_example(forms, stdout())
 
@@ -240,9 +241,9 @@ class Output:
             from attnscope.views.records import csv_table
 
             for line in [csv_table(columns)] if columns else view.weights_csv(maps):
-                print(line)
+                put(line)
         elif self.format is Format.MARKDOWN:
-            print(view.maps_text(maps, map, columns))
+            put(view.maps_text(maps, map, columns))
             self._print_shown(shown)
         else:
             view.print_maps(maps, map, stdout(), columns=columns, query=query, wide=self.wide)
@@ -257,7 +258,7 @@ class Output:
 
         save(self.save, tensors, force=self.force)
         size = bytes_text(self.save.stat().st_size)
-        print(f"wrote {len(tensors)} tensors, {size}, to {self.save}", file=sys.stderr)
+        print(f"wrote {len(tensors)} tensors, {size}, to {printable(self.save)}", file=sys.stderr)
 
 
 def _record(result: Trace | HeadWeights, shown: Shown | None) -> dict[str, Any]:
@@ -289,7 +290,12 @@ def shown_path(file: str, here: Path | None = None) -> str:
 
 def tell(message: str) -> None:
     """Tell something on stderr that is neither a result nor an error."""
-    print(f"attnscope: {message}", file=sys.stderr)
+    print(f"attnscope: {printable(message)}", file=sys.stderr)
+
+
+def put(text: str) -> None:
+    """Print lines of a result that is not for a console: Markdown, CSV, numbers."""
+    print(printable_lines(text, LEFT_TO_RIGHT_MARK))
 
 
 def print_json(record: dict[str, Any]) -> None:
@@ -300,7 +306,8 @@ def print_json(record: dict[str, Any]) -> None:
 
 
 def _as_encoded(document: str) -> str:
-    """A JSON document with escapes for what stdout's encoding lacks."""
+    """A JSON document with escapes for what is not printable, and for what stdout's encoding lacks."""
+    document = json_printable(document)
     try:
         document.encode(sys.stdout.encoding or "utf-8")
     except UnicodeEncodeError:
@@ -310,9 +317,9 @@ def _as_encoded(document: str) -> str:
 
 def stdout() -> Console:
     """The console that results are printed on."""
-    from rich.console import Console
+    from attnscope.views.terminal import Terminal
 
-    return Console(highlight=False)
+    return Terminal()
 
 
 @contextmanager
@@ -329,6 +336,10 @@ def uncollected() -> Iterator[None]:
 
 def progress(doing: str) -> AbstractContextManager[Any]:
     """Tell on stderr what takes a while, as long as it takes, if somebody is looking."""
-    from rich.console import Console
+    if not sys.stderr.isatty():
+        return nullcontext()
+    from rich.text import Text
 
-    return Console(stderr=True).status(doing) if sys.stderr.isatty() else nullcontext()
+    from attnscope.views.terminal import Terminal
+
+    return Terminal(stderr=True).status(Text(printable(doing)))

@@ -112,14 +112,14 @@ def _measured(sizes: dict[str, int], widths: list[int], dtype: str, seed: int) -
 
 
 def _print(result: Scaling, format: Format, plot: bool) -> None:
-    from attnscope.cli.output import stdout
+    from attnscope.cli.output import put, stdout
     from attnscope.views import records, scaling
 
     if format is Format.JSON:
         print(records.json_text(records.record(result)))
     elif format is Format.CSV:
-        print(scaling.csv_text(result))
+        put(scaling.csv_text(result))
     elif format is Format.MARKDOWN:
-        print(scaling.markdown_text(result))
+        put(scaling.markdown_text(result))
     else:
         scaling.print_scaling(result, stdout(), plot=plot)

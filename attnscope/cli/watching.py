@@ -18,6 +18,7 @@ from attnscope.cli.options import Format
 from attnscope.cli.output import refuse_in_csv, shown_path
 from attnscope.errors import FileError, OptionError, SourceError
 from attnscope.results import Crash, Step, Trace
+from attnscope.text import json_printable, printable, printable_lines
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -193,7 +194,7 @@ class Report:
     def refuse(self, error: SourceError) -> None:
         """The target cannot be recorded."""
         self.refused = True
-        self._note(error.message + (f"\n  try  {error.hint}" if error.hint else ""))
+        self._note(error.message, error.hint)
 
     def end(self, *, loaded: bool, compiled: bool) -> None:
         """The program has ended: say what it has not done."""
@@ -211,8 +212,10 @@ class Report:
             place = target.rpartition(":")[0]
             self._note(f"{target} was not called: {place} was not imported by this program")
 
-    def _note(self, message: str) -> None:
-        print(f"attnscope: note: {message}", file=self.stream, flush=True)
+    def _note(self, message: str, hint: str | None = None) -> None:
+        print(f"attnscope: note: {printable(message)}", file=self.stream, flush=True)
+        if hint:
+            print(f"  try  {printable(hint)}", file=self.stream, flush=True)
 
     def _trace(self, recording: Recording) -> Trace:
         """What is known of a call."""
@@ -268,14 +271,14 @@ class Report:
 
     def _show(self) -> None:
         """Show all traces, at once."""
-        from rich.console import Console
+        from attnscope.views.terminal import Terminal
 
         if self.to is None:
-            self.stream.write(self._text(Console(file=self.stream, highlight=False)))
+            self.stream.write(self._text(Terminal(file=self.stream)))
             self.stream.flush()
         else:
             with open(os.devnull, "w", encoding="utf-8") as nowhere:
-                _write(self.to, self._text(Console(file=nowhere, highlight=False)))
+                _write(self.to, self._text(Terminal(file=nowhere)))
         for notice in dict.fromkeys(each for trace in self.traces for each in trace.notices):
             self._note(notice)
 
@@ -289,9 +292,9 @@ class Report:
         if wanted.format is Format.JSON:
             each = [records.record(trace) for trace in self.traces]
             several = {"schema": "attnscope.traces/1", "traces": each}
-            return records.json_text(each[0] if wanted.calls == 1 else several) + "\n"
+            return json_printable(records.json_text(each[0] if wanted.calls == 1 else several)) + "\n"
         if wanted.format is Format.CSV:
-            return records.csv_text(self.traces[0]) + "\n"
+            return printable_lines(records.csv_text(self.traces[0])) + "\n"
         with console.capture() as captured:
             for i, trace in enumerate(self.traces):
                 if i:

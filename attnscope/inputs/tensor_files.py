@@ -22,6 +22,7 @@ from stat import S_ISDIR, S_ISREG
 from typing import IO, TYPE_CHECKING, Any
 
 from attnscope.errors import FileError
+from attnscope.text import shortened
 
 if TYPE_CHECKING:
     import torch
@@ -147,7 +148,7 @@ def _tensor_file(name: str, path: Path, member: Member, header: Header) -> Tenso
 
 
 def _called(path: Path, member: Member) -> str:
-    return str(path) if member is None else f"{path}:{_printable(member)}"
+    return str(path) if member is None else f"{path}:{member}"
 
 
 def _readable(headers: dict[Member, Header]) -> list[Member]:
@@ -155,14 +156,9 @@ def _readable(headers: dict[Member, Header]) -> list[Member]:
 
 
 def _listed(headers: dict[Member, Header]) -> str:
-    names = [_printable(str(member)) for member in _readable(headers)]
+    names = [shortened(member) for member in _readable(headers)]
     more = f" and {len(names) - LISTED} more" if len(names) > LISTED else ""
     return ", ".join(names[:LISTED]) + more or "no tensors"
-
-
-def _printable(text: str) -> str:
-    """Words out of a file on one line, without what a terminal would obey."""
-    return text if text.isprintable() else ascii(text)
 
 
 def _headers(path: Path) -> dict[Member, Header]:
@@ -216,7 +212,7 @@ def _reason(error: Exception) -> str:
     """What a library says, in one sentence: torch goes on to say how to run what is in a file."""
     said = "" if isinstance(error, LookupError) else str(error).rpartition("WeightsUnpickler error:")[2]
     sentence = re.split(r"\n|\. ", said.strip())[0].rstrip(".")
-    return _printable(sentence[:120]) or type(error).__name__
+    return shortened(sentence, 120) or type(error).__name__
 
 
 def _header(shape: Iterable[int], dtype: str) -> Header:

@@ -9,6 +9,7 @@ from rich.cells import cell_len, set_cell_size
 from rich.text import Text
 
 from attnscope.results import Token
+from attnscope.text import LEFT_TO_RIGHT_MARK
 from attnscope.views.colours import Scale
 from attnscope.views.columns import AXIS_STYLES
 from attnscope.views.tokens import label
@@ -18,10 +19,6 @@ QUERY, KEY = AXIS_STYLES["n_Q"], AXIS_STYLES["n_K"]
 
 GENERATED = "italic green"
 SPECIAL = "dim"
-
-LEFT_TO_RIGHT_MARK = "\u200e"
-"""Ends a word that is read from the right. Without it, terminals that turn such words around would turn
-around what stands between two of them as well: columns would change places."""
 
 
 def token_text(token: Token, scale: Scale) -> str:

@@ -6,11 +6,12 @@ Table, CSV and Markdown show the same columns, so that they hold the same rows.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
 from attnscope.results import Check, HeadWeights, Stats, Step, Trace, WeightSlice
+from attnscope.text import LEFT_TO_RIGHT_MARK, printable
 from attnscope.units import bytes_text, count_text
 from attnscope.views.text import number_text, shape_text
 
@@ -59,6 +60,13 @@ class Column:
     def texts(self) -> list[str]:
         """The cells as plain text."""
         return [self.joint.join(text for text, _ in cell) for cell in self.cells]
+
+    def printable(self) -> Column:
+        """The column with what people read on one line each: names may hold anything."""
+        cells = [
+            [(printable(text, LEFT_TO_RIGHT_MARK), style) for text, style in cell] for cell in self.cells
+        ]
+        return replace(self, cells=cells)
 
 
 def columns_of(result: Trace | HeadWeights) -> list[Column]:

@@ -5,17 +5,19 @@ from __future__ import annotations
 from rich.text import Text
 
 from attnscope.results import Crash
+from attnscope.text import printable
 from attnscope.views.columns import dims_pieces, shape_pieces
 from attnscope.views.text import joined
 
 
 def crash_lines(crash: Crash) -> list[Text]:
     """Where and why the code failed: the expression, its operands, and which axes disagree."""
-    lines = [Text(f"✗ line {crash.line}: {crash.expression}", "bold red")]
-    width = max((len(operand.text) for operand in crash.operands), default=0)
-    for operand in crash.operands:
+    lines = [Text(f"✗ line {crash.line}: {printable(crash.expression)}", "bold red")]
+    texts = [printable(operand.text) for operand in crash.operands]
+    width = max(map(len, texts), default=0)
+    for operand, text in zip(crash.operands, texts, strict=True):
         axes = joined(dims_pieces(operand.dims))
         shape = joined(shape_pieces(operand.dims, operand.shape), "×")
-        lines.append(Text.assemble(f"    {operand.text:{width}}  ", shape, "  ", axes))
-    lines += [Text(f"    {crash.disagreement}", "bold")] if crash.disagreement else []
-    return [*lines, Text(f"    {crash.error}", "red")]
+        lines.append(Text.assemble(f"    {text:{width}}  ", shape, "  ", axes))
+    lines += [Text(f"    {printable(crash.disagreement)}", "bold")] if crash.disagreement else []
+    return [*lines, Text(f"    {printable(crash.error)}", "red")]

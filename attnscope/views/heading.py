@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from attnscope.results import HeadWeights, Trace
+from attnscope.text import printable
 from attnscope.units import bytes_text, flops_text
 from attnscope.views.columns import common_prefix
 from attnscope.views.text import number_text
@@ -83,6 +84,6 @@ def summary(trace: Trace) -> str:
     total = sum(step.bytes * step.times for step in own)
     flops = sum(step.flops * step.times for step in trace.steps)
     return (
-        f"largest: {largest.name}, {bytes_text(largest.bytes)} of {bytes_text(total)}"
+        f"largest: {printable(largest.name)}, {bytes_text(largest.bytes)} of {bytes_text(total)}"
         f" · {flops_text(flops)} in matrix products"
     )

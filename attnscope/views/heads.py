@@ -8,11 +8,12 @@ from rich.console import Console
 from rich.text import Text
 
 from attnscope.results import HeadRow, HeadTable
+from attnscope.text import printable
 from attnscope.units import counted
 from attnscope.views.metric_grid import print_grids
 from attnscope.views.ranking import head_columns, leader_columns, ranked, several_stacks
 from attnscope.views.records import csv_table, markdown, markdown_table, plain
-from attnscope.views.table import print_columns, print_heading, print_line
+from attnscope.views.table import print_columns, print_heading, print_line, print_notices
 
 FEW = 12
 """So many heads, or those of one layer, are read in a table rather than seen in a grid."""
@@ -65,8 +66,7 @@ def print_heads(
         print_grids(table, console, list(table.metrics) if sort is None else [sort])
     if not ordered:
         print_columns(leader_columns(table), console, wide)
-    for notice in table.notices:
-        print_line(console, Text(notice, "dim"))
+    print_notices(console, table.notices)
 
 
 def heads_record(
@@ -107,7 +107,9 @@ def heads_markdown(
     """The same rows as a Markdown table, with what was read above, and what metrics mean below."""
     columns = head_columns(table, ranked(table, sort, reverse=reverse, top=top), sort)
     meanings = "\n".join(f"- {name}: {meaning}" for name, meaning in table.metrics.items())
-    return markdown(heads_heading(table), markdown_table(columns), meanings, *table.notices)
+    return markdown(
+        heads_heading(table), markdown_table(columns), meanings, *map(printable, table.notices)
+    )
 
 
 def _are_few(rows: list[HeadRow]) -> bool:

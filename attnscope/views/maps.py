@@ -10,17 +10,17 @@ from dataclasses import replace
 from typing import Any
 
 from rich.console import Console
-from rich.text import Text
 
 from attnscope.results import AttentionMap, AttentionMaps, Pooling
+from attnscope.text import printable
 from attnscope.views.columns import Column, check_columns
 from attnscope.views.heading import named
 from attnscope.views.heatmap import print_heatmap
 from attnscope.views.overview import print_overview
 from attnscope.views.pooling import first_tokens, of_cells, pooling_text, positions
-from attnscope.views.records import markdown, markdown_table, plain
+from attnscope.views.records import csv_value, markdown, markdown_table, plain
 from attnscope.views.strongest import strongest
-from attnscope.views.table import print_columns, print_heading, print_line
+from attnscope.views.table import print_columns, print_heading, print_notices
 from attnscope.views.tokens import label
 from attnscope.views.values import number
 
@@ -136,8 +136,7 @@ def print_maps(
             print_heatmap(maps, map, console, query=query)
         else:
             print_overview(maps, console)
-    for notice in maps.notices:
-        print_line(console, Text(notice, style="dim"))
+    print_notices(console, maps.notices)
     if maps.checks:
         print_columns(check_columns(maps.checks), console, wide)
 
@@ -175,7 +174,10 @@ def maps_text(maps: AttentionMaps, map: AttentionMap | None, columns: list[Colum
     for each in maps.maps if not columns else []:
         parts += [] if map else [f"layer {each.layer}, head {each.head}"]
         parts.append(markdown_table(matrix_columns(maps, each)))
-    parts += [*maps.notices, *([markdown_table(check_columns(maps.checks))] if maps.checks else [])]
+    parts += [
+        *(printable(notice) for notice in maps.notices),
+        *([markdown_table(check_columns(maps.checks))] if maps.checks else []),
+    ]
     return markdown(maps_heading(maps, map), *parts)
 
 
@@ -219,7 +221,7 @@ def _csv(texts: Iterable[str]) -> list[str]:
     fields = []
     for text in texts:
         line = io.StringIO()
-        csv.writer(line, lineterminator="").writerow([text])
+        csv.writer(line, lineterminator="").writerow([csv_value(text)])
         fields.append(line.getvalue())
     return fields
 

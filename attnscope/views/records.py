@@ -9,6 +9,7 @@ from dataclasses import fields, is_dataclass
 from typing import Any
 
 from attnscope.results import HeadWeights, Scaling, Trace
+from attnscope.text import printable
 from attnscope.views.columns import Column, check_columns, columns_of, in_order
 from attnscope.views.crash import crash_lines
 from attnscope.views.heading import heading, summary
@@ -40,8 +41,13 @@ def csv_table(columns: list[Column]) -> str:
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow(column.key for column in columns)
     for row in zip(*(column.raw for column in columns), strict=True):
-        writer.writerow("" if value is None else value for value in row)
+        writer.writerow("" if value is None else csv_value(value) for value in row)
     return out.getvalue().rstrip("\n")
+
+
+def csv_value(value: Any) -> Any:
+    """A value as a field of CSV: a text on one line."""
+    return printable(value) if isinstance(value, str) else value
 
 
 def markdown_text(result: Trace | HeadWeights, *, wide: bool = False) -> str:
@@ -51,7 +57,7 @@ def markdown_text(result: Trace | HeadWeights, *, wide: bool = False) -> str:
         parts += [summary(result)]
         for finding in result.findings:
             where = f"line {finding.line}: " if finding.line else ""
-            parts.append(f"- {where}{finding.message}")
+            parts.append(f"- {where}{printable(finding.message)}")
         if result.crash is not None:
             parts.append("```\n" + "\n".join(line.plain for line in crash_lines(result.crash)) + "\n```")
     if result.checks:
@@ -61,7 +67,7 @@ def markdown_text(result: Trace | HeadWeights, *, wide: bool = False) -> str:
 
 def markdown(lines: list[str], *parts: str) -> str:
     """A Markdown document: a title, what there is to say at first, and its parts."""
-    title, *about = lines
+    title, *about = map(printable, lines)
     return "\n\n".join([f"**{title}**", *about, *parts])
 
 
@@ -78,7 +84,7 @@ def plain(value: Any) -> Any:
 
 def markdown_table(columns: list[Column], wide: bool = False) -> str:
     """Columns as a Markdown table: those that people read, or all with `wide`."""
-    shown = in_order([each for each in columns if each.cells and (wide or not each.wide)])
+    shown = in_order([each.printable() for each in columns if each.cells and (wide or not each.wide)])
 
     def row(cells: list[str]) -> str:
         return "| " + " | ".join(cell.replace("|", "\\|").replace("<", "\\<") for cell in cells) + " |"

@@ -12,6 +12,7 @@ from rich.syntax import Syntax
 from rich.text import Text
 
 from attnscope.results import Source, Step, Trace
+from attnscope.text import printable, printable_lines
 from attnscope.views.columns import dims_pieces, shape_pieces
 from attnscope.views.text import joined
 
@@ -27,7 +28,7 @@ class Line:
 
     Attributes:
         number: in its file.
-        text: as it stands there; of a docstring, only its indentation.
+        text: as it stands there, but printable; of a docstring, only its indentation.
         docstring: whether it stands for a whole docstring.
         idle: whether all that it does is to hand on what it was given.
         steps: the tensors that it makes.
@@ -57,7 +58,7 @@ def print_source(trace: Trace, console: Console) -> None:
     for source, lines in annotated(trace):
         console.print()
         if "." in source.function:  # else its first line says it
-            console.print(Text(source.function, "dim"), soft_wrap=True)
+            console.print(Text(printable(source.function), "dim"), soft_wrap=True)
         for text in _page(source, lines, console.width if console.is_terminal else None):
             console.print(text, soft_wrap=True)
 
@@ -99,7 +100,10 @@ class _Function:
             if isinstance(each, ast.Assign | ast.AnnAssign | ast.AugAssign)
         ]
         self.lines = [
-            Line(number, text) for number, text in enumerate(source.text.splitlines(), start=source.line)
+            Line(number, text)
+            for number, text in enumerate(
+                printable_lines(source.text.rstrip("\n")).split("\n"), start=source.line
+            )
         ]
         if ast.get_docstring(node, clean=False) is not None:
             docstring = node.body[0]

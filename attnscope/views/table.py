@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.text import Text
 
 from attnscope.results import HeadWeights, Trace
+from attnscope.text import printable
 from attnscope.views.columns import Column, check_columns, columns_of, in_order
 from attnscope.views.crash import crash_lines
 from attnscope.views.heading import heading, summary
@@ -34,7 +35,7 @@ def print_table(result: Trace | HeadWeights, console: Console, *, wide: bool = F
         print_line(console, Text("\n" + summary(result), style="dim"))
         for finding in result.findings:
             where = f"line {finding.line}: " if finding.line else ""
-            print_line(console, Text(f"! {where}{finding.message}", style="yellow"))
+            print_line(console, Text(f"! {where}{printable(finding.message)}", style="yellow"))
         if result.crash is not None:
             for text in crash_lines(result.crash):
                 print_line(console, text)
@@ -44,10 +45,16 @@ def print_table(result: Trace | HeadWeights, console: Console, *, wide: bool = F
 
 def print_heading(lines: list[str], console: Console) -> None:
     """Print a title, and below it what there is to say at first."""
-    title, *about = lines
+    title, *about = map(printable, lines)
     print_line(console, Text(title, style="bold"))
     for line in about:
         print_line(console, Text(line))
+
+
+def print_notices(console: Console, notices: Iterable[str]) -> None:
+    """Print what there is to say beside a result, a line each."""
+    for notice in notices:
+        print_line(console, Text(printable(notice), style="dim"))
 
 
 def print_line(console: Console, text: Text) -> None:
@@ -63,7 +70,7 @@ def print_columns(columns: list[Column], console: Console, wide: bool = False) -
     Returns:
         How many had no room.
     """
-    shown = [column for column in columns if column.cells and (wide or not column.wide)]
+    shown = [each.printable() for each in columns if each.cells and (wide or not each.wide)]
     beside = [column for column in shown if not column.below]
     below = [column for column in shown if column.below]
     if not shown:

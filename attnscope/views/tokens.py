@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import unicodedata
+from attnscope.text import printable
 
 NAMED = {"\n": "⏎", "\t": "⇥", " ": "␣", "": "∅"}
 """What a token is shown as that would not be seen."""
@@ -18,9 +18,6 @@ def label(text: str) -> str:
         text = text[1:]
     if text in NAMED:
         return NAMED[text]
-    return "".join(NAMED["\n"] if each == "\n" else _visible(each) for each in text)
-
-
-def _visible(character: str) -> str:
-    hidden = unicodedata.category(character) in ("Cc", "Cf", "Cs", "Zl", "Zp")
-    return character.encode("unicode_escape").decode() if hidden else character
+    if text.isprintable():
+        return text
+    return "".join(NAMED["\n"] if each == "\n" else printable(each) for each in text)

@@ -2,26 +2,42 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from attnscope.cli.given import memory_for
+from attnscope.cli.options import Format
 from attnscope.cli.output import tell
 from attnscope.cli.request import Request
-from attnscope.errors import OptionError
+from attnscope.errors import OptionError, SizeError
 from attnscope.units import bytes_text
 
 if TYPE_CHECKING:
+    import numpy as np
+
     from attnscope.models.checkpoint import Checkpoint
     from attnscope.models.gallery import Wanted
     from attnscope.models.long_text import Pooled
     from attnscope.models.reading import Reading
+    from attnscope.views.matrix_file import MatrixFile
 
 WHOLE = 2**28
 """Maps that take less than 256 MiB together are held whole, as long as nobody asks for others."""
 
 
+MEMORY_OF_A_FORMAT = {Format.TABLE: 2, Format.CSV: 2, Format.JSON: 20, Format.MARKDOWN: 60}
+"""What printing whole maps takes, them included, in times of what they take themselves."""
+
+MEMORY_OF_A_PICTURE = 10
+"""The same of a page, and of a plot."""
+
+
 def pools(request: Request, config: Any, reading: Reading, wanted: Wanted) -> bool:
     """Whether maps are pooled on the way: because whole ones are too large, or on request.
+
+    With `--pool none` they are only if nothing but the file of `--save` needs them whole, and if they
+    have no room in memory: then the terminal's picture is the only pooled thing.
 
     Raises:
         OptionError: whole ones are too large, and what is asked for takes them.
@@ -32,7 +48,7 @@ def pools(request: Request, config: Any, reading: Reading, wanted: Wanted) -> bo
     whole = bytes_of_maps(config, reading, wanted)
     most = min(WHOLE, bytes_of(request.memory)) if request.memory else WHOLE
     if request.image is not None or whole < most:
-        return request.pool is not None
+        return request.pools
     for option, given, why in (
         ("--steps", request.steps, "shows whole tensors of queries and keys"),
         ("--verify", request.verify, "compares with whole maps of the model's own eager attention"),
@@ -43,12 +59,86 @@ def pools(request: Request, config: Any, reading: Reading, wanted: Wanted) -> bo
                 hint="a shorter text, or fewer heads",
             )
     if request.pool is None:
-        tell(f"whole maps would take {bytes_text(whole)}: they are pooled")
-    return True
+        saved = ", and whole in the file of --save" if request.save else ""
+        tell(f"whole maps would take {bytes_text(whole)}: they are pooled{saved}")
+        return True
+    only_saved = request.format is Format.TABLE and not (request.page or request.plot or request.show)
+    if request.pool == "none" and request.save and only_saved:
+        return bytes_of_whole(request, config, reading, wanted) > memory_for(request.memory, "cpu")
+    return request.pools
+
+
+def bytes_of_whole(request: Request, config: Any, reading: Reading, wanted: Wanted) -> int:
+    """What whole maps take, and what is made of them, in bytes."""
+    from attnscope.models.maps import bytes_of_maps
+
+    drawn = request.page is not None or request.plot is not None
+    times = max(MEMORY_OF_A_FORMAT[request.format], MEMORY_OF_A_PICTURE if drawn else 0)
+    return times * bytes_of_maps(config, reading, wanted)
+
+
+def check_room(request: Request, config: Any, reading: Reading, wanted: Wanted) -> None:
+    """Raise a SizeError unless whole maps have room in memory."""
+    from attnscope.inputs.drawn import check_memory
+    from attnscope.models.plan import bytes_of
+
+    needed = bytes_of_whole(request, config, reading, wanted)
+    hint = "fewer of them: --layer 0-3 --head 0; or a shorter text"
+    if request.pool == "none":
+        hint += "; or, without --pool none, pooled maps"
+    if request.pool == "none" and request.memory and needed > bytes_of(request.memory):
+        raise SizeError(
+            f"whole maps, and what is made of them, take {bytes_text(needed)}, and --memory is"
+            f" {request.memory}.",
+            hint=hint,
+        )
+    check_memory(needed, "cpu", hint)
+
+
+class HeadsFile:
+    """Names whole maps, and hands them to a file while they are computed.
+
+    Args:
+        file: of matrices.
+    """
+
+    def __init__(self, file: MatrixFile) -> None:
+        self.file = file
+        self._one = False
+
+    def begin(self, heads: Sequence[tuple[int, int]], shape: tuple[int, int]) -> None:
+        """Get ready for the maps of these layers and heads, `n_Q n_K` each."""
+        self._one = len(heads) == 1
+        self.file.begin([self._name(*each) for each in heads], shape)
+
+    def write(self, layer: int, head: int, row: int, rows: np.ndarray) -> None:
+        """Write some rows of a map, from number `row` on."""
+        self.file.write(self._name(layer, head), row, rows)
+
+    def _name(self, layer: int, head: int) -> str:
+        return name_of_map(layer, head, one=self._one)
+
+
+def with_whole_maps(pooled: Pooled, request: Request, stack: str, file: MatrixFile) -> Pooled:
+    """The same, and the whole maps of the heads that are asked for go into a file."""
+    from attnscope.models.gallery import Wanted
+
+    of_whole = Wanted(stack, _layers(request), request.heads)
+    return replace(pooled, whole=HeadsFile(file), of_whole=of_whole)
+
+
+def name_of_map(layer: int, head: int, *, one: bool) -> str:
+    """What a head's map is called in a file: of `one` alone, `attention`."""
+    return "attention" if one else f"layer{layer}.head{head}"
 
 
 def plan(
-    request: Request, checkpoint: Checkpoint, model: Any, reading: Reading, wanted: Wanted, stack: str
+    request: Request,
+    checkpoint: Checkpoint,
+    model: Any,
+    reading: Reading,
+    wanted: Wanted,
+    stack: str,
 ) -> Pooled:
     """Divide the memory up, and say how.
 
@@ -78,7 +168,11 @@ def plan(
     tell(f"{planned}")
     head = None
     if request.query is not None or request.top:
-        layers = "first" if request.layer is None else request.layers
-        head = Wanted(stack, layers, request.heads)  # type: ignore[arg-type]
-    shown = request.pool or "max"
+        head = Wanted(stack, _layers(request), request.heads)
+    shown = str(request.pool) if request.pools else "max"
     return Pooled(shown, planned.block, request.query, request.top, head)
+
+
+def _layers(request: Request) -> Any:
+    """The layers whose maps are shown, as `Wanted` has them."""
+    return "first" if request.layer is None else request.layers

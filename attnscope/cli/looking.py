@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from attnscope.cli.given import content
-from attnscope.cli.long_text import plan, pools
+from attnscope.cli.long_text import check_room, name_of_map, plan, pools, with_whole_maps
 from attnscope.cli.output import progress, stored, tell, uncollected
 from attnscope.cli.request import Request
 from attnscope.errors import ModelError, OptionError
 from attnscope.results import AttentionMap, AttentionMaps
 
 if TYPE_CHECKING:
+    from rich.status import Status
+
     from attnscope.models.checkpoint import Checkpoint
     from attnscope.models.gallery import Seen, Wanted
     from attnscope.models.long_text import Pooled
     from attnscope.models.reading import Reading
+    from attnscope.views.matrix_file import MatrixFile
     from attnscope.views.tensor_file import Tensors
 
 
@@ -35,7 +40,9 @@ def show_attention(request: Request) -> int:
         stack = _stack(request, checkpoint, config)
         wanted = _wanted(request, stack)
         pooled = pools(request, config, reading, wanted)
-        _check_room(request, checkpoint, config, reading, None if pooled else wanted)
+        _check_device(request, checkpoint, config, reading)
+        if not pooled:
+            check_room(request, config, reading, wanted)
         options: dict[str, Any] = {"dtype": request.dtype, "device": request.device}
         model = load_model(checkpoint, config, writes=request.generate is not None, **options)
         reading.to(request.device)
@@ -43,7 +50,12 @@ def show_attention(request: Request) -> int:
         wanted = _wanted(request, stack)
     what = (request, checkpoint, model, reading, wanted, stack)
     planned = plan(*what) if pooled else None
-    with progress(f"running {checkpoint.name} on {request.device} …"):
+    with progress(f"running {checkpoint.name} on {request.device} …") as status, ExitStack() as files:
+        if planned is not None:
+            planned = replace(planned, watch=_watch(checkpoint.name, status))
+        if planned is not None and request.saves_whole:
+            file = files.enter_context(_matrices(request))
+            planned = with_whole_maps(planned, request, stack, file)
         notices = _give_target(request, checkpoint, model, reading)
         seen = _look(*what, planned)
         maps = _chosen(request, seen, stack, checkpoint)
@@ -52,15 +64,13 @@ def show_attention(request: Request) -> int:
             from attnscope.models.compare import compare
 
             maps.checks = compare(checkpoint, model, reading, wanted, seen)
-    first, last = maps.first_query, maps.first_query + len(maps.query_tokens) - 1
-    if request.query is not None and not first <= request.query <= last:
-        raise OptionError(
-            f"there is no query {request.query}: they are {first} to {last}.", hint="--top 1 lists them"
-        )
+        _check_query(request, maps)
+    if planned is not None and planned.whole is not None:
+        request.output.tell_written(len(maps.maps), f"whole maps of {_size(maps)} weights")
     if request.steps:
         _print_steps(request, seen, maps)
     else:
-        _print_maps(request, maps)
+        _print_maps(request, maps, whole_saved=planned is not None and planned.whole is not None)
     _draw(request, seen, maps)
     return 1 if any(check.ok is False for check in maps.checks) else 0
 
@@ -142,24 +152,45 @@ def _wanted(request: Request, stack: str) -> Wanted:
     return Wanted(request.stack, layers, request.heads)
 
 
-def _check_room(
-    request: Request, checkpoint: Checkpoint, config: Any, reading: Reading, whole: Wanted | None
-) -> None:
-    """Raise an AttnscopeError for what can be told before weights are loaded.
-
-    Args:
-        request, checkpoint, config, reading: what is to be done.
-        whole: the heads whose whole maps are to be held, if they are.
-    """
-    from attnscope.inputs.drawn import check_device, check_memory
-    from attnscope.models.maps import bytes_of_maps
+def _check_device(request: Request, checkpoint: Checkpoint, config: Any, reading: Reading) -> None:
+    """Raise an AttnscopeError for a device or a number that is wrong, before weights are loaded."""
+    from attnscope.inputs.drawn import check_device
     from attnscope.models.stacks import check_numbers
 
     check_device(request.device)
     check_numbers(checkpoint.name, config, reading, request.layers or [], request.heads or [])
-    if whole is not None:
-        hint = "fewer of them: --layer 0-3 --head 0; or a shorter text"
-        check_memory(bytes_of_maps(config, reading, whole), "cpu", hint)
+
+
+def _check_query(request: Request, maps: AttentionMaps) -> None:
+    """Raise an OptionError if there is no query of the number that is asked for."""
+    first, last = maps.first_query, maps.first_query + len(maps.query_tokens) - 1
+    if request.query is not None and not first <= request.query <= last:
+        raise OptionError(
+            f"there is no query {request.query}: they are {first} to {last}.", hint="--top 1 lists them"
+        )
+
+
+def _matrices(request: Request) -> AbstractContextManager[MatrixFile]:
+    """The file of `--save`, for whole maps."""
+    from attnscope.views.matrix_file import matrix_file
+
+    assert request.save is not None
+    return matrix_file(request.save, force=request.force)
+
+
+def _watch(name: str, status: Status | None) -> Callable[[int, int, float], None] | None:
+    """What tells how far a run is, if somebody is looking."""
+    if status is None:
+        return None
+
+    def watch(layer: int, n_layer: int, share: float) -> None:
+        status.update(f"running {name}: layer {layer} of {n_layer}, {share:.0%} …")
+
+    return watch
+
+
+def _size(maps: AttentionMaps) -> str:
+    return f"{len(maps.query_tokens):,} × {len(maps.key_tokens):,}"
 
 
 def _look(
@@ -207,8 +238,8 @@ def _chosen(request: Request, seen: Seen, stack: str, checkpoint: Checkpoint) ->
     return replace(maps, maps=own, notices=list(maps.notices))
 
 
-def _print_maps(request: Request, maps: AttentionMaps) -> None:
-    """Print one head's map, or an overview of several."""
+def _print_maps(request: Request, maps: AttentionMaps, *, whole_saved: bool) -> None:
+    """Print one head's map, or an overview of several; and write them, if that is yet to be done."""
     output = request.output
     one = maps.maps[0] if len(maps.maps) == 1 else None
     shown = None
@@ -219,7 +250,9 @@ def _print_maps(request: Request, maps: AttentionMaps) -> None:
         output.check_selection({name: (arrays[name].shape, axes[name]) for name in arrays}, where)
         name, _ = output.selection
         shown = output.shown(arrays[name], "float32", axes[name])
-    output.write(_tensors(maps))
+    if not whole_saved:
+        output.write(_tensors(maps), _pooling_metadata(maps))
+        _tell_pooled(request, maps)
     output.print_maps(maps, one, shown, query=request.query, top=request.top)
 
 
@@ -228,8 +261,8 @@ def _tensors(maps: AttentionMaps) -> Tensors:
     tensors: Tensors = {}
     one = len(maps.maps) == 1
     for each in maps.maps:
-        name = f"layer{each.layer}.head{each.head}"
-        tensors["attention" if one else name] = (each.attention, "float32")
+        name = name_of_map(each.layer, each.head, one=False)
+        tensors[name_of_map(each.layer, each.head, one=one)] = (each.attention, "float32")
         for kind, array in _more_of(each).items():
             tensors[kind if one else f"{name}.{kind}"] = (array, "float32")
     if maps.pooling is not None:
@@ -239,6 +272,24 @@ def _tensors(maps: AttentionMaps) -> Tensors:
             starts = [[cell.start, cell.stop] for cell in cells]
             tensors[f"{axis}_of_cells"] = (np.array(starts), "int64")
     return tensors
+
+
+def _pooling_metadata(maps: AttentionMaps) -> dict[str, str] | None:
+    """What a file says of pooled maps beside its tensors, where its format has a place for that."""
+    if maps.pooling is None:
+        return None
+    return {"pooling": maps.pooling.shown, "weights": _size(maps)}
+
+
+def _tell_pooled(request: Request, maps: AttentionMaps) -> None:
+    """Say that a file holds pooled maps."""
+    if request.save is None or maps.pooling is None:
+        return
+    rows, columns = len(maps.pooling.queries), len(maps.pooling.keys)
+    tell(
+        f"--pool {request.pool}: the maps in {request.save} are pooled, {rows} × {columns} cells of"
+        f" {_size(maps)} weights; without --pool, or with --pool none, they are whole"
+    )
 
 
 def _more_of(map: AttentionMap) -> dict[str, Any]:

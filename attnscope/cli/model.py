@@ -15,10 +15,11 @@ READS, SHOWN = "What it reads", "What is shown"
 
 
 class Pool(StrEnum):
-    """What a cell shows that several tokens share."""
+    """What a cell shows that several tokens share; or that none is shared."""
 
     MAX = "max"
     MEAN = "mean"
+    NONE = "none"
 
 
 def model(
@@ -124,8 +125,9 @@ def model(
         Pool | None,
         typer.Option(
             "--pool",
-            help="Pool maps to at most 256 × 256 cells, which show their largest weight or the mean.",
-            show_default="max, where whole maps take 256 MiB",
+            help="Pool maps to at most 256 × 256 cells, which show their largest weight or the mean; or"
+            " show and write whole maps, however large.",
+            show_default="max, where whole maps take 256 MiB; --save writes whole ones",
             rich_help_panel=SHOWN,
         ),
     ] = None,

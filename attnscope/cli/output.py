@@ -249,16 +249,23 @@ class Output:
             view.print_maps(maps, map, stdout(), columns=columns, query=query, wide=self.wide)
             self._print_shown(shown)
 
-    def write(self, tensors: Tensors) -> None:
-        """Write the tensors into the file of `--save`, and say so."""
+    def write(self, tensors: Tensors, metadata: dict[str, str] | None = None) -> None:
+        """Write the tensors into the file of `--save`, and say so; with what else it says of them."""
         if self.save is None:
             return
-        from attnscope.units import bytes_text
         from attnscope.views.tensor_file import save
 
-        save(self.save, tensors, force=self.force)
+        save(self.save, tensors, force=self.force, metadata=metadata)
+        self.tell_written(len(tensors))
+
+    def tell_written(self, n: int, what: str = "") -> None:
+        """Say that `n` tensors are in the file of `--save`; and what they are, if that is not clear."""
+        from attnscope.units import bytes_text
+
+        assert self.save is not None
         size = bytes_text(self.save.stat().st_size)
-        print(f"wrote {len(tensors)} tensors, {size}, to {printable(self.save)}", file=sys.stderr)
+        what = f": {what}" if what else ""
+        print(f"wrote {n} tensors, {size}, to {printable(self.save)}{what}", file=sys.stderr)
 
 
 def _record(result: Trace | HeadWeights, shown: Shown | None) -> dict[str, Any]:

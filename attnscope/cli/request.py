@@ -61,6 +61,16 @@ class Request:
         return self.target is not None or self.generate is not None
 
     @property
+    def pools(self) -> bool:
+        """Whether pooled maps are asked for, of texts of any length."""
+        return self.pool in ("max", "mean")
+
+    @property
+    def saves_whole(self) -> bool:
+        """Whether whole maps are saved: a file's tensors have another shape only on request."""
+        return self.save is not None and not self.pools
+
+    @property
     def layers(self) -> list[int] | None:
         """The layers that are asked for; None: all; the first, where none is named."""
         return numbers("--layer", self.layer or "0")
@@ -156,7 +166,7 @@ def _of_reading(request: Request) -> Iterator[tuple[object, str, str | None]]:
     message = "--stats is for the steps of a layer."
     yield request.stats and not request.steps, message, "--steps --stats"
     message = "--steps shows whole tensors, and --pool maps of few cells."
-    yield request.steps and request.pool, message, "one of the two"
+    yield request.steps and request.pools, message, "one of the two"
     message = f"--steps are those of one layer, and --layer is {request.layer}."
     yield request.steps and not request.one_layer, message, "--steps --layer 0"
     about_a_head = {

@@ -7,8 +7,9 @@ model's own is found out before, on a few tokens, layer by layer.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from attnscope.errors import ModelError
 from attnscope.models.blockwise import FEW, Blockwise, disagreement, is_lean, let_go
@@ -19,12 +20,23 @@ from attnscope.models.loading import forget_the_past, told_as_the_models_fault
 from attnscope.models.maps import main_output, run, wanted_stacks, why_eager
 from attnscope.models.observe import Call, Handed, attending, observing
 from attnscope.models.reading import Reading
-from attnscope.results import AttentionMap, Pooling
+from attnscope.results import AttentionMap, AttentionMaps, Pooling
 
 if TYPE_CHECKING:
+    import numpy as np
     import torch
 
     from attnscope.attention.blocks import Block
+
+
+class WholeMaps(Protocol):
+    """What takes whole maps, some rows at a time, so that they are never in memory."""
+
+    def begin(self, heads: Sequence[tuple[int, int]], shape: tuple[int, int]) -> None:
+        """Get ready for the maps of these layers and heads, `n_Q n_K` each."""
+
+    def write(self, layer: int, head: int, row: int, rows: np.ndarray) -> None:
+        """Take some rows of a map, from number `row` on: `… n_K`, float32."""
 
 
 @dataclass(frozen=True)
@@ -37,6 +49,9 @@ class Pooled:
         query: the position of a query whose row is wanted whole.
         top: how many of the keys that each query looks at most are wanted.
         head: whose row, and whose keys; None: nobody's.
+        whole: what takes whole maps beside the pooled ones; None: nobody does.
+        of_whole: whose; of one stack.
+        watch: is told after each block: the layer, how many there are, and the share of its queries.
     """
 
     shown: str = "max"
@@ -44,6 +59,9 @@ class Pooled:
     query: int | None = None
     top: int | None = None
     head: Wanted | None = None
+    whole: WholeMaps | None = None
+    of_whole: Wanted | None = None
+    watch: Callable[[int, int, float], None] | None = None
 
 
 def look_in_blocks(
@@ -72,9 +90,9 @@ def look_in_blocks(
         raise ModelError(
             f"{reason}. Its maps can only be had whole, from its own eager attention, and are not pooled"
             " on the way.",
-            hint="a shorter text, without --pool",
+            hint="--pool none, if there is memory for it; or a shorter text, without --pool",
         )
-    pooler = Pooler(Gallery(checkpoint.name, model, reading, wanted), pooled)
+    pooler = Pooler(Gallery(checkpoint.name, model, reading, wanted), pooled, seen.layers)
     with attending(model, pooler.attend), told_as_the_models_fault(checkpoint):
         output = run(model, reading, logits=False)
     return pooler.gallery.seen(main_output(output))
@@ -86,10 +104,14 @@ class Pooler:
     Args:
         gallery: knows which they are, and gets them.
         pooled: how they are kept.
+        layers: how many heads each layer has, by stack and number, as it was found out before.
     """
 
-    def __init__(self, gallery: Gallery, pooled: Pooled) -> None:
-        self.gallery, self.pooled = gallery, pooled
+    def __init__(
+        self, gallery: Gallery, pooled: Pooled, layers: Mapping[tuple[str, int], int] | None = None
+    ) -> None:
+        self.gallery, self.pooled, self.layers = gallery, pooled, layers or {}
+        self._of_whole: list[tuple[int, int]] | None = None  # the layers and heads that are kept whole
         self.blockwise = Blockwise(pooled.block_bytes)
 
     def compare(self, call: Call) -> None:
@@ -130,10 +152,16 @@ class Pooler:
             for head in pooled.head.heads_of(*of, first=not maps.maps):
                 rows[head] = Rows(head, first, layer.n_K, pooled.query, pooled.top)
 
+        whole = self._heads_of_whole(layer, maps)
+
         def see(block: Block) -> None:
             of_cells.see(block)
             for of_head in rows.values():
                 of_head.see(block)
+            for head in whole:
+                self._write(block, layer.number, head, first, layer.n_K)
+            if pooled.watch is not None:
+                pooled.watch(layer.number, layer.n_layer, block.queries.stop / layer.n_Q)
 
         collected = self.blockwise.attend(handed, see)
         group = layer.n_head // layer.n_kv_head
@@ -144,3 +172,40 @@ class Pooler:
             of_layer = (layer.number, head, head // group)
             maps.maps.append(AttentionMap(*of_layer, shown, mean, most, row, top))
         return collected
+
+    def _heads_of_whole(self, layer: Layer, maps: AttentionMaps) -> list[int]:
+        """The heads of a layer whose whole maps are kept; the first layer's tell of all to come."""
+        pooled = self.pooled
+        if pooled.whole is None or pooled.of_whole is None or pooled.of_whole.stack != layer.stack:
+            return []
+        if self._of_whole is None:
+            numbers = sorted(number for stack, number in self.layers if stack == layer.stack)
+            self._of_whole = [
+                (number, head)
+                for number in numbers
+                for head in pooled.of_whole.heads_of(
+                    layer.stack,
+                    number,
+                    self.layers[layer.stack, number],
+                    first=number == numbers[0],
+                )
+            ]
+            if self._of_whole:
+                shape = (len(maps.query_tokens), len(maps.key_tokens))
+                pooled.whole.begin(self._of_whole, shape)
+        return [head for number, head in self._of_whole if number == layer.number]
+
+    def _write(self, block: Block, layer: int, head: int, first: int, n_K: int) -> None:
+        """Hand on a block's rows of one head, from the first query that counts."""
+        import numpy as np
+
+        start = max(first, block.queries.start)
+        if start >= block.queries.stop:
+            return
+        weights = block.attention[0, head, start - block.queries.start :].float().cpu().numpy()
+        rows = weights
+        if len(block.keys) < n_K:  # what no query of the block can see
+            rows = np.zeros((len(weights), n_K), dtype=np.float32)
+            rows[:, block.keys.start : block.keys.stop] = weights
+        assert self.pooled.whole is not None
+        self.pooled.whole.write(layer, head, start - first, rows)

@@ -84,7 +84,7 @@ def _map_record(each: AttentionMap) -> dict[str, Any]:
     record = {"layer": each.layer, "head": each.head, "kv_head": each.kv_head}
     pooled = {"mean": each.mean, "max": each.max}
     weights = {"attention": each.attention} | {k: v for k, v in pooled.items() if v is not None}
-    return record | {name: _rows(array) for name, array in weights.items()}
+    return record | {name: list(_rows(array)) for name, array in weights.items()}
 
 
 def _pooling_record(pooling: Pooling) -> dict[str, Any]:
@@ -241,12 +241,13 @@ def _counted(numbers: list[int], what: str) -> str:
     return f"{what} {numbers[0]}" if len(numbers) == 1 else f"{len(numbers)} {what}s"
 
 
-def _rows(attention: Any) -> list[list[Any]]:
-    """Weights in as few digits as tell a float32 from its neighbours; NaN by its name."""
-    return [
-        [number(float(weight)) for weight in row]
-        for row in attention.astype("float32").astype(str).tolist()
-    ]
+def _rows(attention: Any) -> Iterator[list[Any]]:
+    """Weights in as few digits as tell a float32 from its neighbours; NaN by its name.
+
+    They come row by row: as text, weights take fifty times their own memory.
+    """
+    for row in attention.astype("float32", copy=False):
+        yield [number(float(weight)) for weight in row.astype(str).tolist()]
 
 
 def _compact(key: str, value: Any) -> str:

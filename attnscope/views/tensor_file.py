@@ -41,13 +41,16 @@ def check_target(path: Path, *, force: bool, dtypes: Collection[str]) -> None:
     )
 
 
-def save(path: Path, tensors: Tensors, *, force: bool = False) -> None:
+def save(
+    path: Path, tensors: Tensors, *, force: bool = False, metadata: dict[str, str] | None = None
+) -> None:
     """Write tensors into a file, in the format that its suffix names.
 
     Args:
         path: the file.
         tensors: what to write.
         force: whether it may replace a file that is there.
+        metadata: what else a `.safetensors` file says; the other formats have no place for it.
 
     Raises:
         FileError: it cannot be written; then nothing is.
@@ -58,20 +61,20 @@ def save(path: Path, tensors: Tensors, *, force: bool = False) -> None:
     check_target(path, force=force, dtypes=[dtype for _, dtype in tensors.values()])
     whole = {name: (np.asarray(array, order="C"), dtype) for name, (array, dtype) in tensors.items()}
     with whole_file(path, SafetensorError, RuntimeError) as unfinished:  # the latter is torch's
-        WRITERS[path.suffix](unfinished, whole)
+        WRITERS[path.suffix](unfinished, whole, metadata)
 
 
-def _write_safetensors(path: Path, tensors: Tensors) -> None:
+def _write_safetensors(path: Path, tensors: Tensors, metadata: dict[str, str] | None) -> None:
     from safetensors import TensorSpec, serialize_file
 
     specs = {
         name: TensorSpec(dtype=dtype, shape=list(a.shape), data_ptr=a.ctypes.data, data_len=a.nbytes)
         for name, (a, dtype) in tensors.items()
     }
-    serialize_file(specs, path)
+    serialize_file(specs, path, metadata)
 
 
-def _write_npz(path: Path, tensors: Tensors) -> None:
+def _write_npz(path: Path, tensors: Tensors, metadata: dict[str, str] | None) -> None:
     from zipfile import ZipFile
 
     from numpy.lib import format as npy
@@ -83,7 +86,7 @@ def _write_npz(path: Path, tensors: Tensors) -> None:
                 npy.write_array(member, array, allow_pickle=False)
 
 
-def _write_pt(path: Path, tensors: Tensors) -> None:
+def _write_pt(path: Path, tensors: Tensors, metadata: dict[str, str] | None) -> None:
     import torch
 
     torch.save(
@@ -97,7 +100,7 @@ def _write_pt(path: Path, tensors: Tensors) -> None:
     )
 
 
-WRITERS: dict[str, Callable[[Path, Tensors], None]] = {
+WRITERS: dict[str, Callable[[Path, Tensors, dict[str, str] | None], None]] = {
     ".safetensors": _write_safetensors,
     ".npz": _write_npz,
     ".pt": _write_pt,

@@ -176,6 +176,120 @@ def test_pooled_maps_are_saved_with_all_that_is_known(attnscope, llama, file, tm
     assert "there is no 'row' in this pooled map." in wrong.err
 
 
+@pytest.mark.parametrize("suffix", ["npz", "safetensors", "pt"])
+def test_maps_that_are_too_large_for_memory_are_saved_whole(
+    attnscope, llama, file, tmp_path, read_tensors, monkeypatch, suffix
+):
+    command = ["model", llama, "--file", file, "--layer", "all", "--head", "0,3"]
+    whole, streamed = tmp_path / "whole.npz", tmp_path / f"streamed.{suffix}"
+    attnscope(*command, "--save", whole)
+    monkeypatch.setattr(long_text, "WHOLE", 1000)
+    r = attnscope(*command, "--save", streamed)
+    assert r.exit_status == 0, r.err
+    assert "they are pooled, and whole in the file of --save" in r.err.splitlines()[0]
+    assert r.err.splitlines()[-1].endswith(f"to {streamed}: whole maps of 301 × 301 weights")
+    assert "151 × 151 cells" in r.out, "what the terminal shows is pooled"
+    ours, theirs = read_tensors(streamed), read_tensors(whole)
+    assert list(ours) == list(theirs) == [f"layer{i}.head{j}" for i in (0, 1) for j in (0, 3)]
+    for name in theirs:
+        assert ours[name].shape == (301, 301)
+        assert abs(ours[name] - theirs[name]).max() <= 1e-6
+
+
+def test_blocks_of_queries_make_the_same_file(attnscope, llama, file, tmp_path, monkeypatch):
+    from attnscope.models import plan
+
+    monkeypatch.setattr(long_text, "WHOLE", 1000)
+    command = ["model", llama, "--file", file, "--layer", 1, "--head", 2, "--save"]
+    attnscope(*command, tmp_path / "one.safetensors")
+    monkeypatch.setitem(plan.LARGEST_BLOCK, "cpu", 2**19)
+    assert "for 32 queries' weights at once" in attnscope(*command, tmp_path / "many.safetensors").err
+    one, many = ((tmp_path / f"{name}.safetensors").read_bytes() for name in ("one", "many"))
+    assert len(one) == len(many)
+    weights = [np.frombuffer(each[-4 * 301 * 301 :], "<f4") for each in (one, many)]
+    assert np.allclose(*weights, atol=1e-6)
+    assert weights[1].reshape(301, 301).sum(axis=1) == pytest.approx(np.ones(301), abs=1e-5)
+
+
+def test_whole_maps_of_generated_tokens_are_saved(
+    attnscope, llama, file, tmp_path, read_tensors, monkeypatch
+):
+    command = ["model", llama, "--file", file, "--generate", 3, "--save"]
+    attnscope(*command, tmp_path / "whole.npz")
+    monkeypatch.setattr(long_text, "WHOLE", 1000)
+    r = attnscope(*command, tmp_path / "streamed.npz")
+    assert r.exit_status == 0, r.err
+    whole, streamed = (read_tensors(tmp_path / f"{name}.npz") for name in ("whole", "streamed"))
+    assert whole["attention"].shape == streamed["attention"].shape
+    assert abs(whole["attention"] - streamed["attention"]).max() <= 1e-6
+
+
+def test_a_file_of_maps_has_another_shape_only_on_request_and_says_so(
+    attnscope, llama, file, tmp_path, read_tensors
+):
+    from safetensors import safe_open
+
+    path = tmp_path / "pooled.safetensors"
+    r = attnscope("model", llama, "--file", file, "--pool", "mean", "--save", path)
+    assert read_tensors(path)["attention"].shape == (151, 151)
+    assert (
+        f"--pool mean: the maps in {path} are pooled, 151 × 151 cells of 301 × 301 weights; without"
+        " --pool, or with --pool none, they are whole"
+    ) in r.err
+    with safe_open(path, "np") as opened:
+        assert opened.metadata() == {"pooling": "mean", "weights": "301 × 301"}
+
+
+def test_no_pooling_makes_whole_maps_of_any_size(attnscope, llama, file, tmp_path, monkeypatch):
+    command = ["model", llama, "--file", file]
+    formats = ("json", "csv", "markdown", "table")
+    small = {each: attnscope(*command, "-f", each).out for each in formats}
+    monkeypatch.setattr(long_text, "WHOLE", 1000)
+    for each in formats:
+        r = attnscope(*command, "--pool", "none", "-f", each)
+        assert (r.exit_status, r.out) == (0, small[each])
+        assert "pooled" not in r.err
+    page = tmp_path / "page.html"
+    assert attnscope(*command, "--pool", "none", "--page", page).exit_status == 0
+    assert "pooled to" not in page.read_text(encoding="utf-8")
+
+
+def test_whole_maps_need_no_memory_where_only_a_file_needs_them(
+    attnscope, llama, file, tmp_path, read_tensors, monkeypatch
+):
+    monkeypatch.setattr(long_text, "WHOLE", 1000)
+    monkeypatch.setattr(long_text, "memory_for", lambda asked, device: 2**26)
+    monkeypatch.setattr(long_text, "bytes_of_whole", lambda *_: 2**27)
+    command = ["model", llama, "--file", file, "--pool", "none", "--save", tmp_path / "whole.npz"]
+    r = attnscope(*command)
+    assert "151 × 151 cells" in r.out
+    assert read_tensors(tmp_path / "whole.npz")["attention"].shape == (301, 301)
+    r = attnscope(*command, "--force", "-f", "json", "--memory", "50M")
+    assert (r.exit_status, r.out) == (2, "")
+    assert "whole maps, and what is made of them, take 128.0 MiB, and --memory is 50M." in r.err
+
+
+def test_a_run_that_fails_leaves_no_file_of_whole_maps(attnscope, llama, file, tmp_path, monkeypatch):
+    monkeypatch.setattr(long_text, "WHOLE", 1000)
+    folder = tmp_path / "empty"
+    folder.mkdir()
+    command = ["model", llama, "--file", file, "--save", folder / "whole.npz"]
+    assert "there is no query 400: they are 0 to 300." in attnscope(*command, "--query", 400).err
+    assert attnscope(*command, "--head", 9).exit_status == 2
+    monkeypatch.setattr("attnscope.views.matrix_file.disk_usage", lambda path: Usage(1000))
+    r = attnscope(*command)
+    assert (r.exit_status, r.out) == (2, "")
+    assert f"{folder / 'whole.npz'} takes 707.8 KiB while it is written, and its disk has" in r.err
+    assert list(folder.iterdir()) == []
+
+
+class Usage:
+    """What is free on a disk."""
+
+    def __init__(self, free):
+        self.free = free
+
+
 def test_pooled_maps_are_drawn_and_on_a_page(attnscope, llama, file, tmp_path):
     plot, page = tmp_path / "x.svg", tmp_path / "x.html"
     r = attnscope(

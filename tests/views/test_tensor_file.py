@@ -61,7 +61,7 @@ def test_a_write_that_fails_leaves_what_was_there(tmp_path, suffix, monkeypatch)
     path = tmp_path / f"x{suffix}"
     path.write_text("precious")
 
-    def full(unfinished, tensors):
+    def full(unfinished, tensors, metadata):
         unfinished.write_text("half")
         raise OSError(28, "No space left on device")
 

@@ -6,6 +6,8 @@ one clear line and, where there is something to do about it, a line that says wh
 
 from __future__ import annotations
 
+import errno
+import re
 from math import isqrt
 
 
@@ -37,6 +39,10 @@ class FileError(AttnscopeError, OSError):
 
 class ModelError(AttnscopeError):
     """A checkpoint that is not there, cannot be read, or has no such layer or head."""
+
+
+class OutOfMemoryError(AttnscopeError, MemoryError):
+    """Memory that was not to be had, whoever wanted it."""
 
 
 class SourceError(AttnscopeError):
@@ -95,3 +101,30 @@ def first_line(error: Exception) -> str:
     """
     lines = [line.strip() for line in (str(error).strip() or type(error).__name__).split("\n")]
     return " ".join(lines[:2]) if lines[0].endswith(":") else lines[0]
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether an exception says that memory was not to be had.
+
+    Those count too that another library raised while it handled one. Of errors that may mean anything
+    (`RuntimeError`, `OSError`, …) only these words do.
+    """
+    several: type | tuple[type, ...] = (RuntimeError, OSError, ImportError)
+    seen: BaseException | None = error
+    while seen is not None:
+        if isinstance(seen, MemoryError) or type(seen).__name__ == "OutOfMemoryError":
+            return True
+        if isinstance(seen, OSError) and seen.errno == errno.ENOMEM:
+            return True
+        vague = isinstance(seen, several) or type(seen).__name__ == "SafetensorError"
+        if vague and _NO_MEMORY.search(str(seen)):
+            return True
+        seen = seen.__cause__ or (None if seen.__suppress_context__ else seen.__context__)
+    return False
+
+
+_NO_MEMORY = re.compile(
+    r"DefaultCPUAllocator: (can't allocate|not enough) memory|bad_alloc|Cannot allocate memory"
+    r"|failed to map segment from shared object|backend out of memory|STATUS_ALLOC_FAILED"
+)
+"""What torch's allocators, C++, the C library, the dynamic linker, MPS and cuBLAS say."""

@@ -25,7 +25,7 @@ from attnscope.cli.scaling import scaling
 from attnscope.cli.scripts import ScriptCommand
 from attnscope.cli.sdpa import sdpa
 from attnscope.cli.trace import trace
-from attnscope.errors import AttnscopeError
+from attnscope.errors import AttnscopeError, is_out_of_memory
 from attnscope.models.launch import launched
 from attnscope.text import printable
 
@@ -92,6 +92,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return ExitStatus.INTERRUPTED
     except SystemExit:  # Typer's way when nobody reads on, as in `attnscope … | head`
         return ExitStatus.PIPE_CLOSED
+    except Exception as error:
+        if not is_out_of_memory(error):
+            raise
+        _complain_of_memory(error, arguments)
     return ExitStatus.BAD_INPUT
 
 
@@ -131,3 +135,14 @@ def _complain(message: str, hint: str | None) -> None:
     console.print(Text.assemble(("attnscope: error: ", "bold red"), printable(message)))
     if hint:
         console.print(Text.assemble(("  try  ", "dim"), printable(hint)))
+
+
+def _complain_of_memory(error: Exception, arguments: Sequence[str]) -> None:
+    """Say that there was no more memory; if even that fails, in Python's most frugal way."""
+    try:
+        from attnscope.cli.output import out_of_memory
+
+        told = out_of_memory(error, " ".join(["attnscope", *arguments[:1], "ran out of memory"]))
+        _complain(told.message, told.hint)
+    except MemoryError:
+        sys.stderr.write("attnscope: error: out of memory.\n")

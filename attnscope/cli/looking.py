@@ -32,7 +32,7 @@ def show_attention(request: Request) -> int:
     from attnscope.models.checkpoint import find_checkpoint
     from attnscope.models.loading import load_config, load_model
 
-    check_imports()
+    check_imports(transformers=True)
     checkpoint = find_checkpoint(request.model)
     with progress(f"loading {checkpoint.name} …"), uncollected():
         config = load_config(checkpoint)

@@ -39,7 +39,7 @@ def show_heads(asked: Asked) -> int:
     corpus = None if asked.corpus is None else open_corpus(asked.corpus, asked.field, asked.target_field)
     text = "" if asked.reads_ids or asked.corpus is not None else _text(asked)
     _check_shared(asked)
-    check_imports()
+    check_imports(transformers=True)
     with ranks_of(asked.device) as ranks:
         _check_same(corpus, ranks)
         checkpoint, survey, reader = _load(asked, ranks)

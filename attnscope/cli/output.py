@@ -6,6 +6,7 @@ import gc
 import json
 import re
 import sys
+import traceback
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
@@ -14,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from attnscope.cli.options import Format
-from attnscope.errors import OptionError
+from attnscope.errors import AttnscopeError, OptionError, OutOfMemoryError, is_out_of_memory
 from attnscope.results import AttentionMap, AttentionMaps, HeadWeights, Step, Trace
 from attnscope.text import LEFT_TO_RIGHT_MARK, json_printable, printable, printable_lines
 
@@ -341,8 +342,52 @@ def uncollected() -> Iterator[None]:
             gc.enable()
 
 
-def progress(doing: str) -> AbstractContextManager[Any]:
-    """Tell on stderr what takes a while, as long as it takes, if somebody is looking."""
+@contextmanager
+def progress(doing: str) -> Iterator[None]:
+    """Tell on stderr what takes a while, as long as it takes, if somebody is looking.
+
+    Args:
+        doing: what is done, such as `running sdpa …`.
+
+    Raises:
+        OutOfMemoryError: it runs out of memory; the error says what was being done.
+    """
+    try:
+        with _status(doing):
+            yield
+    except AttnscopeError:
+        raise
+    except Exception as error:
+        if is_out_of_memory(error):
+            raise out_of_memory(error, f"out of memory while {doing.removesuffix(' …')}") from error
+        raise
+
+
+def out_of_memory(error: BaseException, message: str) -> OutOfMemoryError:
+    """What to tell a user of an exception for which `is_out_of_memory` holds.
+
+    What its frames hold is let go of, so that there is memory for telling it.
+
+    Args:
+        error: the exception.
+        message: what was being done, without a full stop.
+    """
+    from attnscope.inputs.memory import room_on_host
+    from attnscope.units import bytes_text
+
+    traceback.clear_frames(error.__traceback__)
+    text = str(error)
+    if amount := re.search(r"allocate (\d+) bytes", text):
+        message += f": {bytes_text(int(amount[1]))} more were not to be had"
+    elif amount := re.search(r"allocate ([\d.]+ [KMGTPE]iB)", text):
+        message += f": {amount[1]} more were not to be had"
+    room = room_on_host()
+    limit = f" {room.limit[0].upper()}{room.limit[1:]} applies." if room.limit else ""
+    return OutOfMemoryError(f"{message}.{limit}", hint="a smaller input, or more memory")
+
+
+def _status(doing: str) -> AbstractContextManager[Any]:
+    """What is done, on the terminal, if stderr is one."""
     if not sys.stderr.isatty():
         return nullcontext()
     from rich.text import Text

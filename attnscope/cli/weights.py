@@ -29,7 +29,7 @@ def show_weights(request: Request) -> int:
         from attnscope.inputs.memory import check_imports
         from attnscope.models.verify import verify_head
 
-        check_imports()
+        check_imports(transformers=True)
         with progress(f"running {checkpoint.name} with transformers …"):
             result.checks = verify_head(checkpoint, result)
     if request.circuits:

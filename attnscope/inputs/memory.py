@@ -29,8 +29,11 @@ RESIDENT = 160 * 2**20
 ADDRESSES = 256 * 2**20
 """The bytes of address space that importing torch takes beside its libraries, measured."""
 
+ADDRESSES_OF_TRANSFORMERS = 448 * 2**20
+"""The bytes that importing transformers and loading a small model take beside that, measured."""
+
 ADDRESSES_OF_A_CORE = 40 * 2**20
-"""The same for each core: a thread's stack, and its buffer for products of matrices."""
+"""The bytes that importing torch takes for each core: a thread's stack, and its buffer for products."""
 
 
 @dataclass(frozen=True)
@@ -67,13 +70,21 @@ def room_on_host() -> Room:
     return Room(max(tightest.free, 0), tightest.limit)
 
 
-def check_imports() -> None:
-    """Raise a SizeError if `ulimit` leaves too little for importing torch, which would then crash."""
+def check_imports(*, transformers: bool = False) -> None:
+    """Raise a SizeError if `ulimit` leaves too little for importing torch, which would then crash.
+
+    Args:
+        transformers: whether transformers is imported too, and loads a model.
+    """
     for room in _rooms_of_ulimits():
-        if room.free < 0:
-            needed = bytes_text(_taken_by_imports(room.limit or ""))
+        more = ADDRESSES_OF_TRANSFORMERS if transformers and "transformers" not in sys.modules else 0
+        if room.free < more:
+            libraries = (
+                "PyTorch and transformers, which take" if transformers else "PyTorch, which takes"
+            )
+            needed = bytes_text(_taken_by_imports(room.limit or "") + more)
             raise SizeError(
-                f"{room.limit} is too little to import PyTorch, which takes some {needed} of it.",
+                f"{room.limit} is too little to import {libraries} some {needed} of it.",
                 hint="ulimit -v unlimited; a cgroup limits what is used, not what is reserved",
             )
 

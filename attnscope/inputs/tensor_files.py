@@ -21,7 +21,7 @@ from pathlib import Path
 from stat import S_ISDIR, S_ISREG
 from typing import IO, TYPE_CHECKING, Any
 
-from attnscope.errors import FileError
+from attnscope.errors import FileError, is_out_of_memory
 from attnscope.text import shortened
 
 if TYPE_CHECKING:
@@ -174,6 +174,8 @@ def _reading(path: Path) -> Iterator[Contents]:
         with warnings.catch_warnings(action="ignore"):  # of old formats, deprecated classes
             yield FORMATS[path.suffix](path)
     except Exception as error:  # the libraries raise a dozen kinds
+        if is_out_of_memory(error):
+            raise
         unknown = re.search(r"GLOBAL (\w[\w.]*\w) was not an allowed global", str(error))
         if unknown:
             raise FileError(

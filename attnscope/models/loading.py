@@ -8,7 +8,7 @@ from importlib.util import find_spec
 from typing import Any
 
 from attnscope.contracts import DTYPES
-from attnscope.errors import ModelError, OptionError, first_line
+from attnscope.errors import ModelError, OptionError, first_line, is_out_of_memory
 from attnscope.models import weights
 from attnscope.models.checkpoint import Checkpoint
 
@@ -135,6 +135,8 @@ def load_tokenizer(checkpoint: Checkpoint) -> Any:
     try:
         return _from_here_or_the_hub(AutoTokenizer.from_pretrained, checkpoint, TOKENIZER)
     except Exception as error:
+        if is_out_of_memory(error):
+            raise
         raise ModelError(
             f"cannot load the tokenizer of {checkpoint.name}: {first_line(error).rstrip('.')}."
         ) from error
@@ -151,6 +153,8 @@ def load_image_processor(checkpoint: Checkpoint) -> Any:
 
         return _from_here_or_the_hub(AutoImageProcessor.from_pretrained, checkpoint, IMAGES)
     except Exception as error:
+        if is_out_of_memory(error):
+            raise
         raise ModelError(
             f"{checkpoint.name} has no image processor (preprocessor_config.json):"
             f" {first_line(error).rstrip('.')}.",
@@ -166,6 +170,8 @@ def told_as_the_models_fault(checkpoint: Checkpoint) -> Iterator[None]:
     except (ModelError, OptionError):
         raise
     except Exception as error:
+        if is_out_of_memory(error):
+            raise
         raise ModelError(
             f"transformers cannot run {checkpoint.name}: {first_line(error).rstrip('.')}."
         ) from error

@@ -8,7 +8,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any, Protocol
 
-from attnscope.errors import FileError, OptionError
+from attnscope.errors import FileError, OptionError, is_out_of_memory
 from attnscope.models.tally import Key, Tally
 
 VERSION = "attnscope.run/1"
@@ -187,6 +187,8 @@ def _stored(path: Path) -> tuple[dict[str, Any], dict[Key, Any]]:
     except FileError:
         raise
     except Exception as error:  # numpy, zipfile, zlib and json raise a dozen kinds
+        if is_out_of_memory(error):
+            raise
         raise FileError(
             f"{path} is no run that attnscope has saved, or is damaged.",
             hint="another name for --checkpoint",

@@ -12,7 +12,7 @@ from abc import ABC, abstractmethod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from attnscope.errors import ModelError, first_line
+from attnscope.errors import ModelError, first_line, is_out_of_memory
 from attnscope.models.checkpoint import Checkpoint, read_json
 
 if TYPE_CHECKING:
@@ -172,6 +172,8 @@ class TorchPickle(Weights):
             zipped = is_zipfile(path)  # older ones are not, and cannot be mapped
             self.tensors = torch.load(path, map_location="cpu", weights_only=True, mmap=zipped)
         except Exception as error:  # torch raises half a dozen kinds here, RuntimeError among them
+            if is_out_of_memory(error):
+                raise
             raise ModelError(
                 f"{path} is damaged, or holds something other than weights: {first_line(error)}",
                 hint="a checkpoint with model.safetensors (nothing in this one was run)",

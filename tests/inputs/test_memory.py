@@ -153,11 +153,9 @@ def test_too_little_address_space_to_import_torch_is_refused(machine, monkeypatc
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="other systems do not enforce ulimit -v")
-@pytest.mark.parametrize(
-    "command", [["sdpa"], ["bert", "--text", "a"], ["heads", "minilm", "--text", "a"]]
-)
-def test_commands_say_that_ulimit_leaves_too_little(command):
-    limit = 400 * MIB
+@pytest.mark.parametrize(("command", "mib"), [(["sdpa"], 400), (["bert", "--text", "a"], 1000)])
+def test_commands_say_that_ulimit_leaves_too_little(command, mib):
+    limit = mib * MIB
     r = subprocess.run(
         [sys.executable, "-m", "attnscope", *command],
         preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_AS, (limit, limit)),
@@ -165,7 +163,6 @@ def test_commands_say_that_ulimit_leaves_too_little(command):
         text=True,
     )
     assert (r.returncode, r.stdout) == (2, "")
-    assert r.stderr.startswith(
-        "attnscope: error: `ulimit -v` of 400.0 MiB is too little to import PyTorch"
-    )
+    assert r.stderr.startswith("attnscope: error: `ulimit -v` of ")
+    assert "is too little to import PyTorch" in r.stderr
     assert r.stderr.count("\n") == 2

@@ -1,0 +1,177 @@
+"""What commands do when there is not enough memory."""
+
+import resource
+import subprocess
+import sys
+
+import pytest
+import torch
+
+from attnscope.errors import is_out_of_memory
+
+GIB = 2**30
+LARGE = 2**62
+
+
+def of_torch():
+    torch.empty(LARGE // 8, dtype=torch.uint8)
+
+
+def of_numpy():
+    import numpy as np
+
+    np.empty(LARGE // 8, dtype=np.uint8)
+
+
+def of_python():
+    bytearray(LARGE)
+
+
+def of_the_system():
+    raise OSError(12, "Cannot allocate memory")
+
+
+def of_mmap():
+    raise RuntimeError("unable to mmap 64 bytes from file <x>: Cannot allocate memory (12)")
+
+
+def of_cpp():
+    raise RuntimeError("std::bad_alloc")
+
+
+def of_a_device():
+    raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 GiB.")
+
+
+def of_the_linker():
+    raise ImportError("libtorch_cpu.so: failed to map segment from shared object")
+
+
+def told_as_something_else():
+    try:
+        of_torch()
+    except RuntimeError:
+        raise ValueError("cannot load the weights") from None
+
+
+def told_as_something_else_by_name():
+    try:
+        of_torch()
+    except RuntimeError as error:
+        raise ValueError("cannot load the weights") from error
+
+
+SHORTAGES = [
+    *(of_torch, of_numpy, of_python, of_the_system, of_mmap, of_cpp, of_a_device, of_the_linker),
+    told_as_something_else_by_name,
+]
+OTHERS = [
+    RuntimeError("mat1 and mat2 shapes cannot be multiplied"),
+    OSError(2, "No such file"),
+    ImportError("libx.so: cannot allocate memory in static TLS block"),
+    ValueError("Cannot allocate memory"),
+    KeyError("bad_alloc"),
+]
+
+
+@pytest.mark.parametrize("shortage", SHORTAGES)
+def test_a_shortage_of_memory_is_told_from_other_errors(shortage):
+    with pytest.raises(Exception) as raised:  # noqa: PT011
+        shortage()
+    assert is_out_of_memory(raised.value)
+
+
+@pytest.mark.parametrize("error", OTHERS, ids=repr)
+def test_other_errors_are_no_shortage_of_memory(error):
+    assert not is_out_of_memory(error)
+
+
+def test_what_hides_its_cause_is_no_shortage_of_memory():
+    with pytest.raises(ValueError, match="cannot load") as raised:
+        told_as_something_else()
+    assert not is_out_of_memory(raised.value)
+
+
+@pytest.mark.parametrize("shortage", SHORTAGES)
+def test_a_run_without_memory_says_so_in_two_lines(attnscope, monkeypatch, shortage):
+    monkeypatch.setattr("attnscope.attention.sdpa.softmax", lambda *_: shortage())
+    r = attnscope("sdpa", "--nq", "3")
+    assert (r.exit_status, r.out) == (2, "")
+    assert r.err.startswith("attnscope: error: out of memory while running sdpa on cpu")
+    assert r.err.count("\n") == 2
+
+
+def test_what_could_not_be_had_is_named(attnscope, monkeypatch):
+    monkeypatch.setattr("attnscope.attention.sdpa.softmax", lambda *_: of_torch())
+    assert "running sdpa on cpu: 512.0 PiB more were not to be had." in attnscope("sdpa").err
+
+
+@pytest.mark.parametrize(
+    ("command", "doing", "place"),
+    [
+        (["bert", "--text", "a cat"], "loading minilm", "attnscope.models.weights.open_weights"),
+        (["bert", "--text", "a cat"], "running minilm on cpu", "attnscope.models.maps.look"),
+        (
+            ["heads", "minilm", "--text", "a cat"],
+            "loading minilm",
+            "attnscope.models.weights.open_weights",
+        ),
+        (["scaling"], "measuring scores", "attnscope.attention.scaling.measure"),
+        (["example"], "working it out", "attnscope.cli.worked.worked"),
+    ],
+)
+def test_every_command_says_what_it_was_doing(attnscope, monkeypatch, command, doing, place):
+    monkeypatch.setattr(place, lambda *_, **__: of_torch())
+    r = attnscope(*command)
+    assert (r.exit_status, r.out) == (2, "")
+    assert r.err.startswith(f"attnscope: error: out of memory while {doing}: 512.0 PiB more")
+
+
+def test_a_shortage_while_nothing_is_told_names_the_command(attnscope, monkeypatch):
+    monkeypatch.setattr("attnscope.views.table.print_table", lambda *_, **__: of_numpy())
+    r = attnscope("sdpa", "--dry-run")
+    assert r.exit_status == 2
+    assert r.err.startswith("attnscope: error: attnscope sdpa ran out of memory: 512. PiB more")
+
+
+def test_other_errors_of_ours_stay_tracebacks(attnscope, monkeypatch):
+    def fail(*_):
+        raise RuntimeError("a bug")
+
+    monkeypatch.setattr("attnscope.attention.sdpa.softmax", fail)
+    with pytest.raises(RuntimeError, match="a bug"):
+        attnscope("sdpa")
+
+
+CODE = """
+import torch
+
+def attend(Q):
+    scores = Q @ Q.mT
+    large = torch.empty(2**59, dtype=torch.uint8)
+    return scores
+"""
+
+
+def test_a_users_own_code_without_memory_is_shown_as_a_crash(attnscope, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine.py").write_text(CODE)
+    r = attnscope("trace", "mine.py:attend", "--input", "Q=3,4")
+    assert r.exit_status == 1
+    assert "scores" in r.out
+    assert "RuntimeError" in r.out + r.err
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems do not enforce ulimit -v")
+def test_a_run_under_a_limit_ends_in_two_lines():
+    limit = 900 * 2**20
+    r = subprocess.run(
+        [sys.executable, "-m", "attnscope", "sdpa", "--nq", "9000", "--nk", "9000"],
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_AS, (limit, limit)),
+        capture_output=True,
+        text=True,
+    )
+    assert (r.returncode, r.stdout) == (2, ""), r.stderr
+    assert r.stderr.startswith("attnscope: error: this run needs at least ")
+    assert "`ulimit -v` of 900.0 MiB leaves" in r.stderr
+    assert r.stderr.count("\n") == 2

@@ -351,6 +351,8 @@ def _table(asked: Asked, survey: Survey, tally: Tally) -> HeadTable:
         table.notices.append(f"no query has {asked.sort} here: the heads are in the order of layers.")
     if survey.why_eager is not None:
         table.notices.append(f"{survey.why_eager}. It ran with its own eager attention.")
+    if survey.unlike_eager is not None:
+        table.notices.append(survey.unlike_eager)
     return table
 
 

@@ -9,6 +9,7 @@ from attnscope.models.gallery import Seen, Wanted, difference_of
 from attnscope.models.loading import told_as_the_models_fault
 from attnscope.models.maps import eager_maps, main_output, run
 from attnscope.models.reading import Reading
+from attnscope.models.rows import NotWeightsError
 from attnscope.results import AttentionMaps, Check, Pooling
 
 if TYPE_CHECKING:
@@ -46,9 +47,14 @@ def compare(
     checks = [Check(_name(each), None, None, None, note="these maps are its own") for each in own]
     if ours:
         stacks = [each.stack for each in ours]
-        eager = eager_maps(checkpoint, model, reading, wanted, stacks)
-        theirs = {each.stack: each for each in eager.stacks}
-        checks += [_of_maps(each, theirs[each.stack], model.dtype) for each in ours]
+        try:
+            eager = eager_maps(checkpoint, model, reading, wanted, stacks)
+        except NotWeightsError:
+            note = "not compared: what its eager attention returns are no weights"
+            checks += [Check(_name(each), None, None, None, note=note) for each in ours]
+        else:
+            theirs = {each.stack: each for each in eager.stacks}
+            checks += [_of_maps(each, theirs[each.stack], model.dtype) for each in ours]
     if any(each.pooling for each in ours):
         return checks
     with told_as_the_models_fault(checkpoint):

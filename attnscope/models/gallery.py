@@ -10,6 +10,7 @@ from attnscope.errors import ModelError
 from attnscope.models.observe import Call, Handed
 from attnscope.models.ranges import check_layer, check_range
 from attnscope.models.reading import Reading, patches
+from attnscope.models.rows import check_rows
 from attnscope.models.stacks import STACKS, layer_of, stack_of
 from attnscope.results import AttentionMap, AttentionMaps, Token
 
@@ -130,7 +131,8 @@ class Gallery:
             attention, difference, tolerance = weights_of(call, part)
             if not difference <= tolerance:
                 self.unexplained[layer.stack] = f"in layer {layer.number} it is {difference:.2g} off"
-            self._add(layer, part, attention)
+            else:
+                self._add(layer, part, attention, sinks=call.sinks is not None)
         if heads and self.keep == layer.stack:
             self.call = self.call or call
 
@@ -139,7 +141,7 @@ class Gallery:
         layer = self.layer(call)
         if layer is not None and layer.stack in self.stacks and call.weights is not None:
             heads = self.announce(layer)
-            self._add(layer, heads, call.weights[0, heads].float())
+            self._add(layer, heads, call.weights[0, heads], sinks=call.sinks is not None)
 
     def take(self, stack: str, number: int, n_layer: int, attention: torch.Tensor | None) -> None:
         """Take what is wanted of the weights that a model returned for one of its layers.
@@ -150,19 +152,14 @@ class Gallery:
             attention: `n_batch n_head n_Q n_K`; None: the layer has no attention.
 
         Raises:
-            ModelError: they are of other axes.
+            ModelError: they are no weights, or not from each token to each token.
         """
         if attention is None:
             return
-        if attention.dim() != 4:
-            raise ModelError(
-                f"{self.name} returns weights of the shape {tuple(attention.shape)}: they are no map"
-                " of its tokens for each head."
-            )
         n_batch, n_head, n_Q, n_K = attention.shape
         layer = Layer(stack, number, n_layer, n_batch, n_head, n_head, n_Q, n_K)
         heads = self.announce(layer)
-        self._add(layer, heads, attention[0, heads].float())
+        self._add(layer, heads, attention[0, heads])
 
     def forget(self, stack: str) -> None:
         """Let go of what was taken of a stack."""
@@ -237,13 +234,21 @@ class Gallery:
             return patches(self.reading.picture, n, self.reading.most_added)
         return self.reading.source
 
-    def _add(self, layer: Layer, heads: list[int], attention: torch.Tensor) -> None:
-        """Keep the maps of some heads, `n_head n_Q n_K`: the rows that are shown."""
+    def _add(
+        self, layer: Layer, heads: list[int], attention: torch.Tensor, *, sinks: bool = False
+    ) -> None:
+        """Keep the maps of some heads, `n_head n_Q n_K`: the rows that are shown.
+
+        Raises:
+            ModelError: they are no weights.
+        """
         if not heads:
             return
         rows, group = self.rows[layer.stack], layer.n_head // layer.n_kv_head
         attention = attention if len(rows) == layer.n_Q else attention[:, rows]
-        for head, of_head in zip(heads, attention.cpu().numpy(), strict=True):
+        kind = type(self.model).__name__
+        check_rows(attention, self.name, kind, layer.number, layer.stack, sinks=sinks)
+        for head, of_head in zip(heads, attention.float().cpu().numpy(), strict=True):
             self.found[layer.stack].maps.append(AttentionMap(layer.number, head, head // group, of_head))
 
 

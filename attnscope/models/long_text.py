@@ -8,16 +8,24 @@ model's own is found out before, on a few tokens, layer by layer.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 from attnscope.errors import ModelError
+from attnscope.models.alike import SOME, unlike_eager
 from attnscope.models.blockwise import FEW, Blockwise, disagreement, is_lean, let_go
 from attnscope.models.cells import Cells, Rows, cells
 from attnscope.models.checkpoint import Checkpoint
 from attnscope.models.gallery import Gallery, Layer, Seen, Wanted
 from attnscope.models.loading import forget_the_past, told_as_the_models_fault
-from attnscope.models.maps import main_output, run, wanted_stacks, why_eager
+from attnscope.models.maps import (
+    add_notice,
+    first_tokens,
+    main_output,
+    run,
+    wanted_stacks,
+    why_eager,
+)
 from attnscope.models.observe import Call, Handed, attending, observing
 from attnscope.models.reading import Reading
 from attnscope.results import AttentionMap, AttentionMaps, Pooling
@@ -80,8 +88,7 @@ def look_in_blocks(
         ModelError: the model has no attention, or attends in a way that cannot be seen from outside.
     """
     forget_the_past(model)
-    inputs = {name: tensor[:, :FEW] for name, tensor in reading.inputs.items()}
-    few = replace(reading, inputs=inputs, source=reading.source[:FEW], target=reading.target[:FEW])
+    few = first_tokens(reading, FEW)
     tried = Pooler(Gallery(checkpoint.name, model, few, Wanted(wanted.stack)), pooled)
     with observing(model, tried.compare), told_as_the_models_fault(checkpoint):
         run(model, few, logits=False)
@@ -95,7 +102,10 @@ def look_in_blocks(
     pooler = Pooler(Gallery(checkpoint.name, model, reading, wanted), pooled, seen.layers)
     with attending(model, pooler.attend), told_as_the_models_fault(checkpoint):
         output = run(model, reading, logits=False)
-    return pooler.gallery.seen(main_output(output))
+    result = pooler.gallery.seen(main_output(output))
+    some = first_tokens(reading, SOME)
+    add_notice(result, unlike_eager(checkpoint.name, model, lambda: run(model, some, logits=False)))
+    return result
 
 
 class Pooler:

@@ -10,9 +10,11 @@ are taken from its own eager attention instead.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from attnscope.errors import ModelError
+from attnscope.models.alike import SOME, outputs_unlike, unlike_eager
 from attnscope.models.checkpoint import Checkpoint
 from attnscope.models.gallery import Gallery, Seen, Wanted
 from attnscope.models.loading import load_eager, told_as_the_models_fault
@@ -53,8 +55,26 @@ def look(
     stacks = wanted_stacks(model, reading, wanted)
     seen.eager = why_eager(checkpoint.name, stacks, gallery.unexplained, gallery.n_layer)
     if seen.eager:
-        _take_eager(seen, eager_maps(checkpoint, model, reading, wanted, list(seen.eager)))
+        eager = eager_maps(checkpoint, model, reading, wanted, list(seen.eager))
+        _take_eager(seen, eager)
+        add_notice(seen, outputs_unlike(checkpoint.name, seen.output, eager.output), seen.eager)
+    if len(seen.eager) < len(stacks) and not reading.picture:
+        few = first_tokens(reading, SOME)
+        add_notice(seen, unlike_eager(checkpoint.name, model, lambda: run(model, few, logits=False)))
     return seen
+
+
+def first_tokens(reading: Reading, n: int) -> Reading:
+    """What is read, cut to the first `n` tokens."""
+    inputs = {name: tensor[:, :n] for name, tensor in reading.inputs.items()}
+    return replace(reading, inputs=inputs, source=reading.source[:n], target=reading.target[:n])
+
+
+def add_notice(seen: Seen, notice: str | None, stacks: Collection[str] | None = None) -> None:
+    """Have the maps of some stacks, or of all, say something, if there is something to say."""
+    for maps in seen.stacks if notice else []:
+        if stacks is None or maps.stack in stacks:
+            maps.notices.append(str(notice))
 
 
 def wanted_stacks(model: Any, reading: Reading, wanted: Wanted) -> list[str]:
@@ -221,9 +241,28 @@ def returned_maps(name: str, output: Any, config: Any, *, picture: bool) -> Iter
                 " weights by distance: they are no map of its tokens."
             )
         n_layer = getattr(config, "num_hidden_layers", len(maps))
+        if stack == "self" and len(maps) > n_layer:
+            raise ModelError(
+                f"{name} ({config.model_type}) returns {len(maps)} maps for its {n_layer} layers: it"
+                " attends outside of them too, and does not say which maps are whose."
+            )
         if stack == "self" and len(maps) != n_layer:
             raise ModelError(
                 f"{name} returns the maps of {len(maps)} of its {n_layer} layers, and does not say"
                 " which."
             )
+        for attention in maps:
+            _check_is_map(name, config, attention)
         yield stack, maps
+
+
+def _check_is_map(name: str, config: Any, attention: Any) -> None:
+    """Raise a ModelError unless what a model returned for a layer is a map, or nothing."""
+    shape = getattr(attention, "shape", None)
+    if attention is None or (shape is not None and len(shape) == 4):
+        return
+    what = f"of the shape {tuple(shape)}" if shape is not None else f"as a {type(attention).__name__}"
+    raise ModelError(
+        f"{name} ({config.model_type}) returns weights {what}: they are no map of its tokens for each"
+        " head."
+    )

@@ -13,12 +13,14 @@ from typing import TYPE_CHECKING, Any
 
 from attnscope.errors import ModelError, SizeError
 from attnscope.models import maps
+from attnscope.models.alike import SOME, outputs_unlike, unlike_eager
 from attnscope.models.batches import Batch
 from attnscope.models.blockwise import FEW, Blockwise, disagreement, is_lean, let_go
 from attnscope.models.checkpoint import Checkpoint
 from attnscope.models.loading import forget_the_past, load_eager, told_as_the_models_fault
 from attnscope.models.metrics import CROSS, METRICS, Metric, Rows, Side
 from attnscope.models.observe import Call, Handed, attending, observing
+from attnscope.models.rows import check_rows
 from attnscope.models.stacks import layer_of, stack_of, stacks_that_run
 from attnscope.models.tally import Key, Tally
 from attnscope.units import bytes_text
@@ -44,7 +46,8 @@ class Survey:
         found: how many heads each layer has, by stack and number: known once it is proved.
         n_layer: how many layers each stack has.
         why_eager: why the model runs eager, if it has to.
-        memory: how many bytes whole maps may take, where it does; None: as many as there are.
+        unlike_eager: what to tell of it, if it attends otherwise by default than with eager attention.
+        memory: how many bytes whole maps may take, where it runs eager; None: as many as there are.
     """
 
     def __init__(
@@ -66,6 +69,7 @@ class Survey:
         self.found: dict[Key, int] = {}
         self.n_layer: dict[str, int] = {}
         self.why_eager: str | None = None
+        self.unlike_eager: str | None = None
         self.memory: int | None = None
         self._known: dict[Any, tuple[Rows, torch.Tensor | None]] = {}
 
@@ -111,7 +115,7 @@ class Survey:
                 unlike[stack] = off
 
         with observing(self.model, see), told_as_the_models_fault(self.checkpoint):
-            run(self.model, batch.first(FEW))
+            usual = maps.main_output(run(self.model, batch.first(FEW)))
         runs = stacks_that_run(self.model.config, picture=False, decodes=batch.target is not None)
         for reason in maps.why_eager(self.checkpoint.name, runs, unlike, self.n_layer).values():
             self.why_eager = reason
@@ -121,6 +125,13 @@ class Survey:
             tally = self.measure(batch.first(FEW))
             self.found = tally.heads
             self.n_layer = {stack: n_layer for stack, (n_layer, _) in tally.layers.items()}
+            eager = maps.main_output(run(self.model, batch.first(FEW)))
+            self.unlike_eager = outputs_unlike(self.checkpoint.name, usual, eager)
+        else:
+            some = batch.first(SOME)
+            self.unlike_eager = unlike_eager(
+                self.checkpoint.name, self.model, lambda: run(self.model, some)
+            )
 
     def _attend(self, batch: Batch, tally: Tally, handed: Handed) -> torch.Tensor | None:
         """Attend for one layer, block by block, and measure; None if nobody wants to know."""
@@ -227,7 +238,8 @@ class Survey:
             number, n_layer = layer_of(self.model, stack, call.path, tally.heads)
             if call.weights is not None and (stack, number) not in tally.heads:
                 taken.add(stack)
-                self._take(batch, tally, stack, number, n_layer, call.weights)
+                sinks = call.sinks is not None
+                self._take(batch, tally, stack, number, n_layer, call.weights, sinks=sinks)
 
         with observing(self.model, take), told_as_the_models_fault(self.checkpoint):
             run(self.model, batch)
@@ -265,15 +277,29 @@ class Survey:
             )
 
     def _take(
-        self, batch: Batch, tally: Tally, stack: str, number: int, n_layer: int, weights: torch.Tensor
+        self,
+        batch: Batch,
+        tally: Tally,
+        stack: str,
+        number: int,
+        n_layer: int,
+        weights: torch.Tensor,
+        *,
+        sinks: bool = False,
     ) -> None:
-        """Measure a whole map of each head: `n_batch n_head n_Q n_K`."""
+        """Measure a whole map of each head: `n_batch n_head n_Q n_K`.
+
+        Raises:
+            ModelError: they are no weights.
+        """
         from attnscope.attention.blocks import of_weights
 
         if not self._is_wanted(tally, stack, number, n_layer, weights.shape[1]):
             return
         n_batch, _, n_Q, n_K = weights.shape
         asking, seen = self._sides(batch, stack, (n_batch, n_Q, n_K), weights.device)
+        kind = type(self.model).__name__
+        check_rows(weights, self.checkpoint.name, kind, number, stack, sinks=sinks, real=asking.real)
         rows = self._rows(stack, asking, seen)
         rows.add(of_weights(weights.float()))
         self._add(tally, (stack, number), rows)

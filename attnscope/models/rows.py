@@ -1,0 +1,88 @@
+"""Whether what a model returned as its attention weights are weights."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from attnscope.errors import ModelError
+
+if TYPE_CHECKING:
+    import torch
+
+
+class NotWeightsError(ModelError):
+    """A model returned something other than weights as its attention."""
+
+
+def check_rows(
+    attention: torch.Tensor,
+    name: str,
+    kind: str,
+    layer: int,
+    stack: str = "self",
+    *,
+    sinks: bool = False,
+    real: torch.Tensor | None = None,
+) -> None:
+    """Raise an error unless the rows are what a softmax makes: no weight below 0, and a sum of 1.
+
+    A row may be 0 altogether, where a query has nothing to look at. With sinks, which take a part of
+    each row and are no keys, the sum may be less than 1.
+
+    Args:
+        attention: `… n_Q n_K`, in the dtype in which the model returned it.
+        name: what the user called the model.
+        kind: its class.
+        layer, stack: whose attention it is.
+        sinks: whether the layer has some.
+        real: which queries count, `n_batch n_Q` beside an attention of `n_batch n_head n_Q n_K`: those
+            that are no padding. None: all.
+
+    Raises:
+        ModelError: a weight is not a number.
+        NotWeightsError: a weight is negative, or a row has another sum.
+    """
+    import torch
+
+    if attention.numel() == 0:
+        return
+    where = f"layer {layer}" if stack == "self" else f"layer {layer} of its {stack}"
+    sums = attention.sum(-1, dtype=torch.promote_types(attention.dtype, torch.float32))
+    least = attention.amin(-1)
+    if real is not None:
+        sums, least = (each.transpose(1, 2)[real] for each in (sums, least))
+    if sums.numel() == 0:
+        return
+    if not bool(sums.isfinite().all()):
+        raise ModelError(
+            f"the attention of {name} is not finite in {where}.",
+            hint="--dtype float32" if attention.dtype == torch.float16 else None,
+        )
+    off = tolerance(attention)
+    negative, beyond = least < -off, sums > 1 + off
+    lacking = (sums < 1 - off) & ((sums != 0) | (least != 0))
+    scores = bool((negative | beyond).any())
+    if not scores and (sinks or not bool(lacking.any())):
+        return
+    what = "scores rather than weights" if scores else "a part of its weights"
+    low, high = f"{float(sums.min()):.3g}", f"{float(sums.max()):.3g}"
+    found = f"sum to {low}" if low == high else f"sum to between {low} and {high}"
+    if bool(negative.any()):
+        found += f", the least number is {float(least.min()):.3g}"
+    raise NotWeightsError(
+        f"{name} is a {kind}, which returns {what} as its attention: in {where}, rows {found}. A row of"
+        " weights sums to 1, and none is negative."
+    )
+
+
+def tolerance(attention: torch.Tensor) -> float:
+    """How far rounding may bring the sum of a row of weights from 1.
+
+    Each weight is rounded by at most half its dtype's precision of itself, or, where it is tiny, by
+    half of the smallest number; the softmax and the sum are float32's, or better.
+    """
+    import torch
+
+    own, single = torch.finfo(attention.dtype), torch.finfo(torch.float32)
+    n_K = attention.shape[-1]
+    return 1e-4 + 2 * own.eps + n_K * (own.smallest_normal * own.eps + single.eps)

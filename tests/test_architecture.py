@@ -17,7 +17,7 @@ MAY_IMPORT = {
     "whole_file": {"errors", "text"},
     "contracts": {"errors", "results", "text"},
     "attention": {"errors", "text"},
-    "comments": {"errors", "results", "text"},
+    "comments": {"errors", "results", "text", "whole_file"},
     "tracing": LOW,
     "verification": LOW,
     "inputs": LOW | {"attention"},

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from attnscope.cli.comments import check_comments, show_comments
 from attnscope.cli.options import Format
-from attnscope.cli.output import Output, progress, refuse_in_csv, shown_path, stored, tell
+from attnscope.cli.output import Output, progress, refuse_in_csv, shown_path, stored, tell, written_first
 from attnscope.errors import AttnscopeError, OptionError
 from attnscope.results import Source, Step, Trace
 
@@ -125,12 +125,12 @@ def _show(trace: Trace, wanted: Wanted) -> None:
     output = wanted.output
     shapes = {step.name: (step.shape, step.dims) for step in trace.steps}
     output.check_selection(shapes, f"the steps of {trace.title}")
-    shown = output.shown_of(trace)
-    if output.save is not None:
-        output.write({step.name: stored(step) for step in trace.steps})
+    shown, steps = output.shown_of(trace), trace.steps
     if not wanted.stats:  # these are of one turn of a loop
         trace = replace(trace, steps=folded(trace.steps))
-    output.print_run(trace, shown, source=wanted.source)
+    tensors = {step.name: stored(step) for step in steps} if output.save is not None else {}
+    with written_first(lambda: output.write(tensors)):
+        output.print_run(trace, shown, source=wanted.source)
 
 
 # Running.

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
 from attnscope.cli.given import content
 from attnscope.cli.long_text import check_room, name_of_map, plan, pools, with_whole_maps
-from attnscope.cli.output import progress, stored, tell, uncollected
+from attnscope.cli.output import progress, stored, tell, uncollected, written_first
 from attnscope.cli.request import Request
 from attnscope.errors import ModelError, OptionError
 from attnscope.results import AttentionMap, AttentionMaps
@@ -49,7 +50,7 @@ def show_attention(request: Request) -> int:
         stack = _stack(request, checkpoint, model.config)  # some classes know better than the file
         wanted = _wanted(request, stack)
     what = (request, checkpoint, model, reading, wanted, stack)
-    planned = plan(*what) if pooled else None
+    planned, file = plan(*what) if pooled else None, None
     with progress(f"running {checkpoint.name} on {request.device} …") as status, ExitStack() as files:
         if planned is not None:
             planned = replace(planned, watch=_watch(checkpoint.name, status))
@@ -65,13 +66,13 @@ def show_attention(request: Request) -> int:
 
             maps.checks = compare(checkpoint, model, reading, wanted, seen)
         _check_query(request, maps)
-    if planned is not None and planned.whole is not None:
-        request.output.tell_written(len(maps.maps), f"whole maps of {_size(maps)} weights")
+    if file is not None:
+        request.output.tell_written(len(maps.maps), file.size, f"whole maps of {_size(maps)} weights")
+    write = partial(_draw, request, seen, maps)
     if request.steps:
-        _print_steps(request, seen, maps)
+        _print_steps(request, seen, maps, write)
     else:
-        _print_maps(request, maps, whole_saved=planned is not None and planned.whole is not None)
-    _draw(request, seen, maps)
+        _print_maps(request, maps, write, whole_saved=file is not None)
     return 1 if any(check.ok is False for check in maps.checks) else 0
 
 
@@ -238,8 +239,16 @@ def _chosen(request: Request, seen: Seen, stack: str, checkpoint: Checkpoint) ->
     return replace(maps, maps=own, notices=list(maps.notices))
 
 
-def _print_maps(request: Request, maps: AttentionMaps, *, whole_saved: bool) -> None:
-    """Print one head's map, or an overview of several; and write them, if that is yet to be done."""
+def _print_maps(
+    request: Request, maps: AttentionMaps, write: Callable[[], None], *, whole_saved: bool
+) -> None:
+    """Print one head's map, or an overview of several, once the files are written.
+
+    Args:
+        request, maps: what is printed.
+        write: writes the files of the plot and of the page.
+        whole_saved: whether the file of `--save` is written already.
+    """
     output = request.output
     one = maps.maps[0] if len(maps.maps) == 1 else None
     shown = None
@@ -250,10 +259,14 @@ def _print_maps(request: Request, maps: AttentionMaps, *, whole_saved: bool) -> 
         output.check_selection({name: (arrays[name].shape, axes[name]) for name in arrays}, where)
         name, _ = output.selection
         shown = output.shown(arrays[name], "float32", axes[name])
-    if not whole_saved:
-        output.write(_tensors(maps), _pooling_metadata(maps))
-        _tell_pooled(request, maps)
-    output.print_maps(maps, one, shown, query=request.query, top=request.top)
+
+    def save() -> None:
+        if not whole_saved:
+            output.write(_tensors(maps), _pooling_metadata(maps))
+            _tell_pooled(request, maps)
+
+    with written_first(save, write):
+        output.print_maps(maps, one, shown, query=request.query, top=request.top)
 
 
 def _tensors(maps: AttentionMaps) -> Tensors:
@@ -298,8 +311,8 @@ def _more_of(map: AttentionMap) -> dict[str, Any]:
     return {name: array for name, array in arrays.items() if array is not None}
 
 
-def _print_steps(request: Request, seen: Seen, maps: AttentionMaps) -> None:
-    """Print one layer's attention step by step."""
+def _print_steps(request: Request, seen: Seen, maps: AttentionMaps, write: Callable[[], None]) -> None:
+    """Print one layer's attention step by step, once the files are written."""
     from attnscope.models.steps import trace_steps
     from attnscope.views.heading import named
 
@@ -311,8 +324,10 @@ def _print_steps(request: Request, seen: Seen, maps: AttentionMaps) -> None:
     trace = trace_steps(seen.call, title, keep=output.keep, stats=request.stats)
     trace.notices, trace.checks = [*trace.notices, *maps.notices], trace.checks + maps.checks
     output.check_selection({step.name: (step.shape, step.dims) for step in trace.steps}, "these steps")
-    output.write({step.name: stored(step) for step in trace.steps} if request.save else {})
-    output.print(trace, output.shown_of(trace))
+    shown = output.shown_of(trace)
+    tensors = {step.name: stored(step) for step in trace.steps} if request.save else {}
+    with written_first(lambda: output.write(tensors), write):
+        output.print(trace, shown)
     for notice in trace.notices:
         tell(notice)
 
@@ -325,19 +340,19 @@ def _draw(request: Request, seen: Seen, maps: AttentionMaps) -> None:
         from attnscope.views.plot import save_plot
 
         with progress(f"drawing {request.plot} …"):
-            save_plot(request.plot, maps, query=request.query, force=request.force)
-        tell(f"drew {request.plot}, {bytes_text(request.plot.stat().st_size)}")
+            size = save_plot(request.plot, maps, query=request.query, force=request.force)
+        tell(f"drew {request.plot}, {bytes_text(size)}")
     if request.page is not None:
         from attnscope.views.page.page import page_html
         from attnscope.views.pooling import row_of
-        from attnscope.whole_file import whole_file
+        from attnscope.whole_file import write_file
 
         shown = maps.maps[0]
         of_others = [each for each in seen.stacks if each.stack != maps.stack]
         [own] = [each for each in seen.stacks if each.stack == maps.stack]
         stacks = [replace(own, checks=maps.checks, notices=maps.notices), *of_others]
         query = None if request.query is None else row_of(maps, request.query)
-        with progress(f"writing {request.page} …"), whole_file(request.page) as unfinished:
+        with progress(f"writing {request.page} …"):
             title = f"{maps.model} · attention"
             html = page_html(
                 stacks,
@@ -346,6 +361,7 @@ def _draw(request: Request, seen: Seen, maps: AttentionMaps) -> None:
                 query=query,
                 title=title,
             )
-            unfinished.write_text(html, encoding="utf-8")
+            content = html.encode()
+            write_file(request.page, content, force=request.force)
         n = sum(len(each.maps) for each in stacks)
-        tell(f"wrote {n} heads, {bytes_text(request.page.stat().st_size)}, to {request.page}")
+        tell(f"wrote {n} heads, {bytes_text(len(content))}, to {request.page}")

@@ -9,7 +9,15 @@ from typing import TYPE_CHECKING, Any
 from attnscope.cli.asked import Asked
 from attnscope.cli.given import content, memory_for
 from attnscope.cli.options import Format
-from attnscope.cli.output import print_json, progress, put, stdout, tell, uncollected
+from attnscope.cli.output import (
+    print_json,
+    progress,
+    put,
+    stdout,
+    tell,
+    uncollected,
+    written_first,
+)
 from attnscope.errors import FileError, ModelError, OptionError
 from attnscope.results import AttentionMaps, HeadTable
 from attnscope.units import bytes_text, counted
@@ -48,8 +56,8 @@ def show_heads(asked: Asked) -> int:
         else:
             table = _of_corpus(asked, survey, reader, corpus, ranks)
         if ranks.first:
-            _print(asked, table)
-            _draw(asked, checkpoint, survey, table, text)
+            with written_first(lambda: _draw(asked, checkpoint, survey, table, text)):
+                _print(asked, table)
     return 130 if table.partial else 0
 
 
@@ -69,7 +77,8 @@ def _check_files(asked: Asked) -> None:
         check_page(asked.page, name="heads.html", force=asked.force)
     if asked.checkpoint is not None:
         inside = f"--checkpoint {asked.checkpoint / 'run.npz'}"
-        check_file(asked.checkpoint, force=True, suffixes=(".npz",), kind="a run", inside=inside)
+        of_run: dict[str, Any] = {"suffixes": (".npz",), "kind": "a run", "inside": inside}
+        check_file(asked.checkpoint, force=True, streams=False, **of_run)
 
 
 def _check_shared(asked: Asked) -> None:
@@ -380,14 +389,14 @@ def _draw(asked: Asked, checkpoint: Checkpoint, survey: Survey, table: HeadTable
 
         shown = [asked.sort] if asked.sort else list(table.metrics)
         with progress(f"drawing {asked.plot} …"):
-            save_heads_plot(asked.plot, table, metrics=shown, force=asked.force)
-        tell(f"drew {asked.plot}, {bytes_text(asked.plot.stat().st_size)}")
+            size = save_heads_plot(asked.plot, table, metrics=shown, force=asked.force)
+        tell(f"drew {asked.plot}, {bytes_text(size)}")
     if asked.page is not None:
         from attnscope.views.page.page import page_html
         from attnscope.views.ranking import ranked
-        from attnscope.whole_file import whole_file
+        from attnscope.whole_file import write_file
 
-        with progress(f"writing {asked.page} …"), whole_file(asked.page) as unfinished:
+        with progress(f"writing {asked.page} …"):
             stacks, why_none = _maps(asked, checkpoint, survey, text)
             first, *_ = ranked(table, asked.sort, reverse=asked.reverse)
             html = page_html(
@@ -398,8 +407,9 @@ def _draw(asked: Asked, checkpoint: Checkpoint, survey: Survey, table: HeadTable
                 heads=table,
                 metric=asked.sort,
             )
-            unfinished.write_text(html, encoding="utf-8")
-        n, size = len(table.rows), bytes_text(asked.page.stat().st_size)
+            content = html.encode()
+            write_file(asked.page, content, force=asked.force)
+        n, size = len(table.rows), bytes_text(len(content))
         heads, maps = ("a head", "its map") if n == 1 else (f"{n} heads", "their maps")
         if why_none is None:
             tell(f"wrote {heads} with {maps}, {size}, to {asked.page}")

@@ -7,7 +7,7 @@ import json
 import re
 import sys
 import traceback
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -15,7 +15,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from attnscope.cli.options import Format
-from attnscope.errors import AttnscopeError, OptionError, OutOfMemoryError, is_out_of_memory
+from attnscope.errors import (
+    AttnscopeError,
+    FileError,
+    OptionError,
+    OutOfMemoryError,
+    is_out_of_memory,
+)
 from attnscope.results import AttentionMap, AttentionMaps, HeadWeights, Step, Trace
 from attnscope.text import LEFT_TO_RIGHT_MARK, json_printable, printable, printable_lines
 
@@ -256,17 +262,16 @@ class Output:
             return
         from attnscope.views.tensor_file import save
 
-        save(self.save, tensors, force=self.force, metadata=metadata)
-        self.tell_written(len(tensors))
+        size = save(self.save, tensors, force=self.force, metadata=metadata)
+        self.tell_written(len(tensors), size)
 
-    def tell_written(self, n: int, what: str = "") -> None:
-        """Say that `n` tensors are in the file of `--save`; and what they are, if that is not clear."""
+    def tell_written(self, n: int, size: int, what: str = "") -> None:
+        """Say that a file of `size` bytes, that of `--save`, holds `n` tensors; and what they are."""
         from attnscope.units import bytes_text
 
-        assert self.save is not None
-        size = bytes_text(self.save.stat().st_size)
         what = f": {what}" if what else ""
-        print(f"wrote {n} tensors, {size}, to {printable(self.save)}{what}", file=sys.stderr)
+        tell_size = f"wrote {n} tensors, {bytes_text(size)}, to {printable(self.save)}{what}"
+        print(tell_size, file=sys.stderr)
 
 
 def _record(result: Trace | HeadWeights, shown: Shown | None) -> dict[str, Any]:
@@ -328,6 +333,29 @@ def stdout() -> Console:
     from attnscope.views.terminal import Terminal
 
     return Terminal()
+
+
+@contextmanager
+def written_first(*writes: Callable[[], None]) -> Iterator[None]:
+    """Write files, and then print results: nobody may read these to their end, as in `… | head`.
+
+    Results are printed too where a file cannot be written, and that is told afterwards.
+
+    Args:
+        writes: each writes a file; after one that fails, the others are not tried.
+
+    Raises:
+        FileError: a file cannot be written.
+    """
+    failure = None
+    try:
+        for write in writes:
+            write()
+    except FileError as error:
+        failure = error
+    yield
+    if failure is not None:
+        raise failure
 
 
 @contextmanager

@@ -84,6 +84,10 @@ def run(
             rich_help_panel=OUTPUT,
         ),
     ] = None,
+    force: Annotated[
+        bool,
+        typer.Option("--force", help="Let --to replace a file that is there.", rich_help_panel=OUTPUT),
+    ] = False,
     source: options.Source = False,
     stats: options.Stats = False,
     format: options.OutputFormat = Format.TABLE,
@@ -105,5 +109,6 @@ def run(
         format=format,
         wide=wide,
         to=to,
+        force=force,
     )
     return watch_program(program or [], module, wanted)

@@ -8,7 +8,7 @@ from math import prod
 from typing import TYPE_CHECKING, Any
 
 from attnscope import contracts
-from attnscope.cli.output import Output, progress, refuse_in_csv, stored, uncollected
+from attnscope.cli.output import Output, progress, refuse_in_csv, stored, uncollected, written_first
 from attnscope.cli.variants import findings
 from attnscope.errors import OptionError
 from attnscope.inputs.masks import Masks
@@ -152,9 +152,10 @@ def present(
 
         with progress("comparing with references …"):
             result.checks = verify(result, weights() if weights else None)
-    output.write({step.name: stored(step) for step in result.steps} if output.save else {})
+    tensors = {step.name: stored(step) for step in result.steps} if output.save else {}
     numbers = values_of(result) if request.numbers else None
-    output.print_run(result, output.shown_of(result), source=request.source, numbers=numbers)
+    with written_first(lambda: output.write(tensors)):
+        output.print_run(result, output.shown_of(result), source=request.source, numbers=numbers)
     return 1 if any(check.ok is False for check in result.checks) else 0
 
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import io
 import os
 import sys
-import tempfile
 import threading
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -16,9 +16,10 @@ from typing import TYPE_CHECKING
 
 from attnscope.cli.options import Format
 from attnscope.cli.output import refuse_in_csv, shown_path
-from attnscope.errors import FileError, OptionError, SourceError
+from attnscope.errors import AttnscopeError, FileError, OptionError, SourceError
 from attnscope.results import Crash, Step, Trace
 from attnscope.text import json_printable, printable, printable_lines
+from attnscope.whole_file import check_file, write_file
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -47,13 +48,18 @@ class Wanted:
     format: Format = Format.TABLE
     wide: bool = False
     to: Path | None = None
+    force: bool = False
 
     def check(self) -> None:
         """Raise an AttnscopeError for what cannot be done, before anything is."""
         refuse_in_csv(self.format, {"--source": self.source, "--calls": self.calls > 1})
-        folder = self.to.absolute().parent if self.to is not None else None
-        if self.to is not None and (folder is None or not folder.is_dir() or self.to.is_dir()):
-            raise FileError(f"cannot write {self.to}.", hint="--to FILE, in a folder that is there")
+        if self.to is not None:
+            inside = f"--to {self.to / 'trace.txt'}"
+            check_file(self.to, force=self.force, suffixes=None, kind="a trace", inside=inside)
+        elif self.force:
+            raise OptionError(
+                "--force replaces the file of --to, and there is no --to.", hint="--to FILE --force"
+            )
 
 
 def watch_program(program: Sequence[str], module: str | None, wanted: Wanted) -> int:
@@ -65,7 +71,8 @@ def watch_program(program: Sequence[str], module: str | None, wanted: Wanted) ->
         wanted: what to watch, and how to show it.
 
     Returns:
-        The status that the program ends with; 1 if that is 0, there are findings, and that is asked for.
+        The status that the program ends with. If that is 0: 2 where the trace could not be written to its
+        file, and 1 where there are findings, if that is asked for.
     """
     wanted.check()
     named = read_dims(wanted.dims)
@@ -99,7 +106,7 @@ def watch_program(program: Sequence[str], module: str | None, wanted: Wanted) ->
     else:
         report.end(loaded=watching.loaded, compiled=watching.compiled)
     found = any(trace.findings for trace in report.traces)
-    return 1 if status == 0 and wanted.strict and found else status
+    return status or (2 if report.unwritten else 1 if wanted.strict and found else 0)
 
 
 def _forget_hook_of_typer() -> None:
@@ -177,7 +184,7 @@ class Report:
         self.wanted = wanted
         self.named = named
         self.traces: list[Trace] = []
-        self.refused = False
+        self.refused = self.unwritten = False
         self.stream = sys.stderr  # the program may put another one there, and change its folder
         self.here = Path.cwd()
         self.to = wanted.to.absolute() if wanted.to is not None else None
@@ -194,7 +201,7 @@ class Report:
     def refuse(self, error: SourceError) -> None:
         """The target cannot be recorded."""
         self.refused = True
-        self._note(error.message, error.hint)
+        self._say("note", error)
 
     def end(self, *, loaded: bool, compiled: bool) -> None:
         """The program has ended: say what it has not done."""
@@ -212,10 +219,13 @@ class Report:
             place = target.rpartition(":")[0]
             self._note(f"{target} was not called: {place} was not imported by this program")
 
-    def _note(self, message: str, hint: str | None = None) -> None:
+    def _say(self, kind: str, error: AttnscopeError) -> None:
+        print(f"attnscope: {kind}: {printable(error.message)}", file=self.stream, flush=True)
+        if error.hint:
+            print(f"  try  {printable(error.hint)}", file=self.stream, flush=True)
+
+    def _note(self, message: str) -> None:
         print(f"attnscope: note: {printable(message)}", file=self.stream, flush=True)
-        if hint:
-            print(f"  try  {printable(hint)}", file=self.stream, flush=True)
 
     def _trace(self, recording: Recording) -> Trace:
         """What is known of a call."""
@@ -270,17 +280,29 @@ class Report:
     # Showing them.
 
     def _show(self) -> None:
-        """Show all traces, at once."""
-        from attnscope.views.terminal import Terminal
-
+        """Show all traces, at once; what cannot be written to a file, on stderr."""
         if self.to is None:
-            self.stream.write(self._text(Terminal(file=self.stream)))
-            self.stream.flush()
+            self._print()
         else:
-            with open(os.devnull, "w", encoding="utf-8") as nowhere:
-                _write(self.to, self._text(Terminal(file=nowhere)))
+            try:
+                self._write(self.to)
+            except FileError as error:
+                self.unwritten = True
+                self._print()
+                self._say("error", error)
         for notice in dict.fromkeys(each for trace in self.traces for each in trace.notices):
             self._note(notice)
+
+    def _print(self) -> None:
+        from attnscope.views.terminal import Terminal
+
+        self.stream.write(self._text(Terminal(file=self.stream)))
+        self.stream.flush()
+
+    def _write(self, path: Path) -> None:
+        from attnscope.views.terminal import Terminal
+
+        write_file(path, self._text(Terminal(file=io.StringIO())).encode(errors="backslashreplace"), force=self.wanted.force)
 
     def _text(self, console: Console) -> str:
         """The traces, as the console would show them."""
@@ -308,14 +330,6 @@ class Report:
                 if wanted.source:
                     print_source(trace, console)
         return captured.get()
-
-
-def _write(path: Path, text: str) -> None:
-    """Write a file: whole, or not at all."""
-    with tempfile.TemporaryDirectory(dir=path.parent, prefix=".attnscope-") as folder:
-        new = Path(folder) / path.name
-        new.write_text(text, encoding="utf-8")
-        new.replace(path)
 
 
 def _dtype(steps: Sequence[Step]) -> str | None:

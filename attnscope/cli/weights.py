@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from attnscope.cli.output import progress
+from attnscope.cli.output import progress, written_first
 from attnscope.cli.request import Request
 from attnscope.results import WeightSlice
 
@@ -36,8 +36,9 @@ def show_weights(request: Request) -> int:
         from attnscope.models.circuits import circuits
 
         result.circuits = circuits(result)
-    output.write({name: (each.array, each.dtype) for name, each in slices.items()})
-    output.print(result, shown)
+    tensors = {name: (each.array, each.dtype) for name, each in slices.items()}
+    with written_first(lambda: output.write(tensors)):
+        output.print(result, shown)
     return 0 if all(check.ok for check in result.checks) else 1
 
 

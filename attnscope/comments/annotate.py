@@ -6,10 +6,8 @@ import ast
 import difflib
 import io
 import os
-import tempfile
 import tokenize
 from collections.abc import Collection, Iterable
-from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TypeAlias
@@ -19,6 +17,7 @@ from attnscope.comments.parse import ANY, Claim, Said, said
 from attnscope.comments.places import Binding, Code, Place
 from attnscope.errors import FileError, SourceError
 from attnscope.results import Step
+from attnscope.whole_file import whole_file
 
 MOST = 2  # shapes that a line may make on several runs; with more, it is left alone
 FEW = 4  # elements of a list whose shapes are all written, though they are alike
@@ -127,23 +126,12 @@ def write(path: str | Path, old: bytes, new: bytes) -> None:
     Raises:
         FileError: it holds something else by now, or cannot be written.
     """
-    target = Path(path).resolve()
-    if _read(target) != old:
-        raise FileError(f"{path} has changed since it was read; it is left alone.", hint="try again")
-    if not os.access(target, os.W_OK):
+    _check_unchanged(Path(path), old)
+    if not os.access(path, os.W_OK):
         raise FileError(f"you may not write {path}.")
-    unfinished: str | None = None
-    try:
-        handle, unfinished = tempfile.mkstemp(prefix=f".{target.name}.", dir=target.parent)
-        with os.fdopen(handle, "wb") as out:
-            out.write(new)
-        os.chmod(unfinished, target.stat().st_mode)
-        os.replace(unfinished, target)
-    except OSError as error:
-        if unfinished is not None:
-            with suppress(OSError):
-                os.unlink(unfinished)
-        raise FileError(f"cannot write {path}: {error.strerror or error}.") from error
+    with whole_file(Path(path), force=True) as unfinished:
+        unfinished.write_bytes(new)
+        _check_unchanged(Path(path), old)
 
 
 def of_file(steps: Iterable[Step], file: str | None) -> list[Step]:
@@ -167,6 +155,11 @@ def _read(path: Path) -> bytes:
         return path.read_bytes()
     except OSError as error:
         raise FileError(f"cannot read {path}: {error.strerror or error}.") from error
+
+
+def _check_unchanged(path: Path, old: bytes) -> None:
+    if _read(path) != old:
+        raise FileError(f"{path} has changed since it was read; it is left alone.", hint="try again")
 
 
 def _for_reading(source: bytes) -> str:

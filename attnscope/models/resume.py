@@ -125,7 +125,7 @@ def save_progress(path: Path, progress: Progress, settings: dict[str, Any]) -> N
         "measured": [[stack, layer] for stack, layer in tally.sums],
     }
     arrays = {f"{stack} {layer}": sums for (stack, layer), sums in tally.sums.items()}
-    with whole_file(path) as unfinished, unfinished.open("wb") as file:
+    with whole_file(path, force=True) as unfinished, unfinished.open("wb") as file:
         np.savez(file, **{"about": np.array(json.dumps(told)), **arrays})  # type: ignore[arg-type]
 
 

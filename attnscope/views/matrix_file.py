@@ -33,13 +33,17 @@ class MatrixFile:
     checksum of every matrix before the next one begins, and torch writes a `.pt` from whole storages.
 
     Args:
-        path: the file to write, which is there and empty; its suffix names the format.
-        called: what errors call it.
+        path: the file to write, which is there and empty.
+        called: what it is to be called; the suffix names the format.
+
+    Attributes:
+        size: how many bytes it has, once it is finished.
     """
 
     def __init__(self, path: Path, called: Path) -> None:
         self.path, self.called = path, called
         self.names: list[str] = []
+        self.size = 0
         self.shape = (0, 0)
         self._start = 0  # of the first matrix in the file
         self._file: IO[bytes] | None = None
@@ -64,7 +68,7 @@ class MatrixFile:
         self.names, self.shape = list(names), shape
         self._rows = dict.fromkeys(names, 0)
         self._starts = {name: i * self.matrix_bytes for i, name in enumerate(names)}
-        in_place = self.path.suffix == ".safetensors"
+        in_place = self.called.suffix == ".safetensors"
         size = self.matrix_bytes * len(names)
         needed = size * (1 if in_place else 2)
         free = disk_usage(self.path.parent).free
@@ -104,8 +108,9 @@ class MatrixFile:
         lacking = [name for name, n in self._rows.items() if n != self.shape[0]]
         assert not lacking, f"{lacking[0]} has {self._rows[lacking[0]]} of {self.shape[0]} rows"
         self._file.flush()
-        if self.path.suffix in FORMATS:
-            FORMATS[self.path.suffix](self)
+        if self.called.suffix in FORMATS:
+            FORMATS[self.called.suffix](self)
+        self.size = self.path.stat().st_size
 
     def close(self) -> None:
         """Let the file go."""
@@ -150,7 +155,8 @@ class MatrixFile:
             for name, each in zip(self.names, mapped, strict=True)
         }
         try:
-            torch.save(matrices, self.path)
+            with self.path.open("wb") as file:
+                torch.save(matrices, file)
         except RuntimeError as error:  # so torch tells of a disk that is full
             raise OSError(str(error)) from error
 
@@ -174,7 +180,7 @@ def matrix_file(path: Path, *, force: bool = False) -> Iterator[MatrixFile]:
         FileError: it cannot be written; then nothing is.
     """
     check_target(path, force=force, dtypes=["float32"])
-    with whole_file(path) as unfinished:
+    with whole_file(path, force=force) as unfinished:
         file = MatrixFile(unfinished, path)
         try:
             yield file

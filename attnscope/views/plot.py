@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -14,7 +15,7 @@ from attnscope.results import AttentionMaps, HeadTable
 from attnscope.views.figures import draw_grid, draw_map, draw_pictures
 from attnscope.views.maps import of_query
 from attnscope.views.metric_figures import draw_metrics
-from attnscope.whole_file import check_file, whole_file
+from attnscope.whole_file import check_file, write_file
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -61,7 +62,7 @@ def check_plot(path: Path, *, force: bool = False) -> None:
 
 def save_plot(
     path: Path, maps: AttentionMaps, *, query: int | None = None, dpi: int = 200, force: bool = False
-) -> None:
+) -> int:
     """Write a figure of attention maps: of one, with its tokens; of several, a grid of layers × heads.
 
     Of a vision model it is the picture, and the weights of one query over it.
@@ -73,16 +74,19 @@ def save_plot(
         dpi: of a PNG, and of pictures in other files.
         force: whether it may replace a file that is there.
 
+    Returns:
+        How many bytes the file has.
+
     Raises:
         FileError: the file cannot be written; then nothing is.
         OptionError: matplotlib is not installed.
     """
-    _save(path, partial(_draw_maps, maps=maps, query=query), dpi=dpi, force=force)
+    return _save(path, partial(_draw_maps, maps=maps, query=query), dpi=dpi, force=force)
 
 
 def save_heads_plot(
     path: Path, table: HeadTable, *, metrics: Sequence[str], dpi: int = 200, force: bool = False
-) -> None:
+) -> int:
     """Write a figure of metrics: a panel of layers × heads for each; of one, a larger panel.
 
     Args:
@@ -92,15 +96,18 @@ def save_heads_plot(
         dpi: of a PNG, and of pictures in other files.
         force: whether it may replace a file that is there.
 
+    Returns:
+        How many bytes the file has.
+
     Raises:
         FileError: the file cannot be written; then nothing is.
         OptionError: matplotlib is not installed.
     """
-    _save(path, partial(draw_metrics, table=table, metrics=metrics), dpi=dpi, force=force)
+    return _save(path, partial(draw_metrics, table=table, metrics=metrics), dpi=dpi, force=force)
 
 
-def _save(path: Path, draw: Callable[[Figure], None], *, dpi: int, force: bool) -> None:
-    """Write what is drawn into a figure; it is as large as that."""
+def _save(path: Path, draw: Callable[[Figure], None], *, dpi: int, force: bool) -> int:
+    """Write what is drawn into a figure, which is as large as that; how many bytes the file has."""
     check_plot(path, force=force)
     with _settings():
         from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -109,15 +116,17 @@ def _save(path: Path, draw: Callable[[Figure], None], *, dpi: int, force: bool) 
         figure = Figure()
         FigureCanvasAgg(figure)
         draw(figure)
-        with whole_file(path) as unfinished:
-            figure.savefig(
-                unfinished,
-                format=path.suffix[1:],
-                dpi=dpi,
-                bbox_inches="tight",
-                pad_inches=0.1,
-                metadata=METADATA[path.suffix],
-            )
+        content = io.BytesIO()  # matplotlib's writers do not survive a disk that is full
+        figure.savefig(
+            content,
+            format=path.suffix[1:],
+            dpi=dpi,
+            bbox_inches="tight",
+            pad_inches=0.1,
+            metadata=METADATA[path.suffix],
+        )
+    write_file(path, content.getvalue(), force=force)
+    return len(content.getvalue())
 
 
 @contextmanager

@@ -43,8 +43,8 @@ def check_target(path: Path, *, force: bool, dtypes: Collection[str]) -> None:
 
 def save(
     path: Path, tensors: Tensors, *, force: bool = False, metadata: dict[str, str] | None = None
-) -> None:
-    """Write tensors into a file, in the format that its suffix names.
+) -> int:
+    """Write tensors into a file, in the format that its suffix names; how many bytes it has.
 
     Args:
         path: the file.
@@ -60,8 +60,10 @@ def save(
 
     check_target(path, force=force, dtypes=[dtype for _, dtype in tensors.values()])
     whole = {name: (np.asarray(array, order="C"), dtype) for name, (array, dtype) in tensors.items()}
-    with whole_file(path, SafetensorError, RuntimeError) as unfinished:  # the latter is torch's
+    failures = (SafetensorError, RuntimeError)  # the latter is torch's
+    with whole_file(path, *failures, force=force) as unfinished:
         WRITERS[path.suffix](unfinished, whole, metadata)
+        return unfinished.stat().st_size
 
 
 def _write_safetensors(path: Path, tensors: Tensors, metadata: dict[str, str] | None) -> None:

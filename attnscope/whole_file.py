@@ -1,9 +1,10 @@
 """The one way in which files are written: whole or not at all, and over another only with leave.
 
-What is written goes into a file of its own beside the target first. When all of it is there, that file
-takes the target's name in one step of the file system: `link`, which fails where something has that name,
-or with leave `rename`, which replaces it (POSIX.1-2017, link() and rename()). Links are followed. Devices,
-pipes and open descriptors (`/dev/stdout`, `>(…)`) have no content to keep: they are written to.
+What is written goes into a file of its own beside the target first. When all of it is there, that
+file takes the target's name in one step of the file system: `link`, which fails where something has
+that name, or with leave `rename`, which replaces it (POSIX.1-2017, link() and rename()). Links are
+followed. Devices, pipes and open descriptors (`/dev/stdout`, `>(…)`) have no content to keep: they are
+written to.
 """
 
 from __future__ import annotations
@@ -63,7 +64,7 @@ def check_file(
         )
     try:
         status = _status(path)
-        target = Path(os.path.realpath(path))
+        target = Path(os.path.realpath(path)) if path.is_symlink() else path
         parent_is_there = target.parent.is_dir()
     except (OSError, ValueError) as error:
         raise _failure(path, error) from error
@@ -163,7 +164,7 @@ def _is_stream(path: Path, status: os.stat_result | None) -> bool:
 
 
 def _descriptor(path: Path) -> int | None:
-    """The number of the open descriptor that a path stands for: 1, of /dev/stdout; None if it is a file."""
+    """The open descriptor that a path stands for: 1, of /dev/stdout; None if it is a file."""
     folders = ("/dev/fd", f"/proc/{os.getpid()}/fd")
     here = os.path.abspath(path)
     for _ in range(MOST_LINKS):
@@ -279,5 +280,10 @@ def _there_already(path: Path) -> FileError:
 
 
 def _failure(path: Path, error: Exception) -> FileError:
-    reason = getattr(error, "strerror", None) or str(error).strip() or type(error).__name__
+    """What a failure to write is told as: the system's reason, also where it led to another error."""
+    reason: str | None = None
+    cause: BaseException | None = error
+    while reason is None and cause is not None:
+        reason, cause = getattr(cause, "strerror", None), cause.__cause__ or cause.__context__
+    reason = reason or str(error).strip() or type(error).__name__
     return FileError(f"cannot write {_named(path)}: {reason}.")

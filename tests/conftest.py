@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+import os
+import stat
+import subprocess
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -68,3 +73,71 @@ def minilm() -> Path:
     folder = find_checkpoint("minilm").folder
     assert folder is not None
     return folder
+
+
+# What may be written to, beside files. A test has its own of each, and touches no other.
+
+
+@pytest.fixture
+def read_pipe() -> Callable[[Path], Callable[[], bytes]]:
+    """Makes a pipe that somebody reads; returns what gives all that was written to it."""
+
+    def make(path: Path) -> Callable[[], bytes]:
+        os.mkfifo(path)
+        content: list[bytes] = []
+        thread = threading.Thread(target=lambda: content.append(path.read_bytes()), daemon=True)
+        thread.start()
+
+        def all_of_it() -> bytes:
+            thread.join(timeout=60)
+            return content[0]
+
+        return all_of_it
+
+    return make
+
+
+@pytest.fixture
+def make_device() -> Callable[[Path, str], Path]:
+    """Makes a device of the test's own that behaves as /dev/null or /dev/full."""
+
+    def make(path: Path, kind: str) -> Path:
+        try:
+            os.mknod(path, stat.S_IFCHR | 0o666, os.makedev(1, {"null": 3, "full": 7}[kind]))
+        except PermissionError:
+            pytest.skip("only root makes devices")
+        return path
+
+    return make
+
+
+@pytest.fixture
+def full_disk(tmp_path: Path) -> Iterator[Path]:
+    """A folder on a disk without room for another byte."""
+    with mounted(tmp_path / "full", "size=16k") as folder:
+        with (folder / "all").open("wb", buffering=0) as file, suppress(OSError):
+            while True:
+                file.write(bytes(1024))
+        yield folder
+
+
+@pytest.fixture
+def read_only(tmp_path: Path) -> Iterator[Path]:
+    """A folder on a disk that nobody may write to, with the file `x.npz` in it."""
+    with mounted(tmp_path / "read-only", "size=16k") as folder:
+        (folder / "x.npz").write_text("precious")
+        subprocess.run(["mount", "-o", "remount,ro", folder], check=True)
+        yield folder
+
+
+@contextmanager
+def mounted(folder: Path, options: str) -> Iterator[Path]:
+    """A small disk in memory."""
+    folder.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", options, "tmpfs", str(folder)]
+    if subprocess.run(mount, capture_output=True).returncode:
+        pytest.skip("only root mounts disks")
+    try:
+        yield folder
+    finally:
+        subprocess.run(["umount", str(folder)], check=True)

@@ -27,6 +27,7 @@ def heads(
         typer.Option(
             "--file",
             metavar="FILE",
+            parser=options.file_name,
             help="A file that is one text, of any length.",
             rich_help_panel=READS,
         ),
@@ -187,6 +188,7 @@ def heads(
         typer.Option(
             "--checkpoint",
             metavar="FILE.npz",
+            parser=options.file_name,
             help="Where a run over a corpus is kept, and goes on from if it is there.",
             rich_help_panel=RUN,
         ),
@@ -197,6 +199,7 @@ def heads(
         typer.Option(
             "--page",
             metavar="FILE.html",
+            parser=options.file_name,
             help="A page to click through: the heads by metric; of a short text their maps too.",
             rich_help_panel=OUTPUT,
         ),

@@ -389,8 +389,8 @@ def _draw(asked: Asked, checkpoint: Checkpoint, survey: Survey, table: HeadTable
 
         shown = [asked.sort] if asked.sort else list(table.metrics)
         with progress(f"drawing {asked.plot} …"):
-            size = save_heads_plot(asked.plot, table, metrics=shown, force=asked.force)
-        tell(f"drew {asked.plot}, {bytes_text(size)}")
+            n_bytes = save_heads_plot(asked.plot, table, metrics=shown, force=asked.force)
+        tell(f"drew {asked.plot}, {bytes_text(n_bytes)}")
     if asked.page is not None:
         from attnscope.views.page.page import page_html
         from attnscope.views.ranking import ranked

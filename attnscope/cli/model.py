@@ -65,7 +65,11 @@ def model(
     file: Annotated[
         Path | None,
         typer.Option(
-            "--file", metavar="FILE", help="A file to read as one text.", rich_help_panel=READS
+            "--file",
+            metavar="FILE",
+            parser=options.file_name,
+            help="A file to read as one text.",
+            rich_help_panel=READS,
         ),
     ] = None,
     ids: options.Ids = None,
@@ -86,7 +90,11 @@ def model(
     image: Annotated[
         Path | None,
         typer.Option(
-            "--image", metavar="FILE", help="A picture, for models that see.", rich_help_panel=READS
+            "--image",
+            metavar="FILE",
+            parser=options.file_name,
+            help="A picture, for models that see.",
+            rich_help_panel=READS,
         ),
     ] = None,
     generate: Annotated[
@@ -162,6 +170,7 @@ def model(
         typer.Option(
             "--page",
             metavar="FILE.html",
+            parser=options.file_name,
             help="A page to click through, all layers and heads in one file.",
             rich_help_panel=OUTPUT,
         ),

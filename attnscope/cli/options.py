@@ -63,6 +63,19 @@ SIZES, TENSORS, VARIANT, RUN, OUTPUT = "Sizes", "Your own tensors", "Variants", 
 CODE = "Your code"
 
 
+def file_name(text: str) -> Path:
+    """A file as an option names it; `Path("")` would be the folder that one is in.
+
+    Raises:
+        BadParameter: it is no name.
+    """
+    if not text:
+        raise typer.BadParameter("it is empty, and names no file.")
+    if "\0" in text:
+        raise typer.BadParameter("no file has a NUL character in its name.")
+    return Path(text)
+
+
 def size(flag: str, help: str, default: int | str | None = None) -> Any:
     """An option for a size; without it, files decide, and else the default."""
     shown = str(default) if default is not None else False
@@ -285,7 +298,13 @@ Memory = Annotated[
 ]
 Plot = Annotated[
     Path | None,
-    typer.Option("--plot", metavar="FILE", help="Draw it: .png, .svg or .pdf.", rich_help_panel=OUTPUT),
+    typer.Option(
+        "--plot",
+        metavar="FILE",
+        parser=file_name,
+        help="Draw it: .png, .svg or .pdf.",
+        rich_help_panel=OUTPUT,
+    ),
 ]
 OutputFormat = Annotated[
     Format, typer.Option("--format", "-f", help="How to print it.", rich_help_panel=OUTPUT)
@@ -304,6 +323,7 @@ Save = Annotated[
     typer.Option(
         "--save",
         metavar="FILE",
+        parser=file_name,
         help="Write the tensors by name: .safetensors, .npz or .pt.",
         rich_help_panel=OUTPUT,
     ),

@@ -79,6 +79,7 @@ def run(
             "--to",
             "-o",
             metavar="FILE",
+            parser=options.file_name,
             help="Write the trace into a file.",
             show_default="standard error",
             rich_help_panel=OUTPUT,

@@ -71,8 +71,8 @@ def watch_program(program: Sequence[str], module: str | None, wanted: Wanted) ->
         wanted: what to watch, and how to show it.
 
     Returns:
-        The status that the program ends with. If that is 0: 2 where the trace could not be written to its
-        file, and 1 where there are findings, if that is asked for.
+        The status that the program ends with. If that is 0: 2 where the trace could not be written to
+        its file, and 1 where there are findings, if that is asked for.
     """
     wanted.check()
     named = read_dims(wanted.dims)

@@ -91,15 +91,14 @@ def _write_npz(path: Path, tensors: Tensors, metadata: dict[str, str] | None) ->
 def _write_pt(path: Path, tensors: Tensors, metadata: dict[str, str] | None) -> None:
     import torch
 
-    torch.save(
-        {
-            name: torch.from_numpy(array.view("int16") if dtype == "bfloat16" else array.copy()).view(
-                getattr(torch, dtype)
-            )
-            for name, (array, dtype) in tensors.items()
-        },
-        path,
-    )
+    whole = {
+        name: torch.from_numpy(array.view("int16") if dtype == "bfloat16" else array.copy()).view(
+            getattr(torch, dtype)
+        )
+        for name, (array, dtype) in tensors.items()
+    }
+    with path.open("wb") as file:  # torch's own says of a full disk "basic_ios::clear"
+        torch.save(whole, file)
 
 
 WRITERS: dict[str, Callable[[Path, Tensors, dict[str, str] | None], None]] = {

@@ -154,17 +154,6 @@ def test_a_file_is_replaced_only_by_force(tmp_path):
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_a_write_that_fails_leaves_nothing(tmp_path, monkeypatch):
-    def full(self, file, **options):
-        file.write_text("half")
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr("matplotlib.figure.Figure.savefig", full)
-    with pytest.raises(FileError, match="No space left on device"):
-        save_plot(tmp_path / "x.png", maps_of(["a"]))
-    assert list(tmp_path.iterdir()) == []
-
-
 def test_another_suffix_is_refused_by_those_there_are(tmp_path):
     with pytest.raises(FileError, match=r"ends in \.jpg, which names no format for figures") as caught:
         check_plot(tmp_path / "x.jpg")

@@ -302,7 +302,11 @@ class Report:
     def _write(self, path: Path) -> None:
         from attnscope.views.terminal import Terminal
 
-        write_file(path, self._text(Terminal(file=io.StringIO())).encode(errors="backslashreplace"), force=self.wanted.force)
+        write_file(
+            path,
+            self._text(Terminal(file=io.StringIO())).encode(errors="backslashreplace"),
+            force=self.wanted.force,
+        )
 
     def _text(self, console: Console) -> str:
         """The traces, as the console would show them."""

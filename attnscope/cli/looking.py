@@ -14,6 +14,7 @@ from attnscope.cli.output import progress, stored, tell, uncollected, written_fi
 from attnscope.cli.request import Request
 from attnscope.errors import ModelError, OptionError
 from attnscope.results import AttentionMap, AttentionMaps
+from attnscope.text import printable
 
 if TYPE_CHECKING:
     from rich.status import Status
@@ -184,8 +185,10 @@ def _watch(name: str, status: Status | None) -> Callable[[int, int, float], None
     if status is None:
         return None
 
+    from rich.text import Text
+
     def watch(layer: int, n_layer: int, share: float) -> None:
-        status.update(f"running {name}: layer {layer} of {n_layer}, {share:.0%} …")
+        status.update(Text(f"running {printable(name)}: layer {layer} of {n_layer}, {share:.0%} …"))
 
     return watch
 

@@ -28,6 +28,7 @@ from attnscope.text import LEFT_TO_RIGHT_MARK, json_printable, printable, printa
 if TYPE_CHECKING:
     import numpy as np
     from rich.console import Console
+    from rich.status import Status
 
     from attnscope.views.tensor_file import Tensors
     from attnscope.views.values import Index, Shown
@@ -371,18 +372,21 @@ def uncollected() -> Iterator[None]:
 
 
 @contextmanager
-def progress(doing: str) -> Iterator[None]:
+def progress(doing: str) -> Iterator[Status | None]:
     """Tell on stderr what takes a while, as long as it takes, if somebody is looking.
 
     Args:
         doing: what is done, such as `running sdpa …`.
 
+    Yields:
+        What says it, and may be told more; None where nobody is looking.
+
     Raises:
         OutOfMemoryError: it runs out of memory; the error says what was being done.
     """
     try:
-        with _status(doing):
-            yield
+        with _status(doing) as status:
+            yield status
     except AttnscopeError:
         raise
     except Exception as error:

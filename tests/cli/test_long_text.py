@@ -389,3 +389,18 @@ def test_mistakes_are_told_in_a_line(attnscope, tmp_path, monkeypatch, options, 
     assert (r.exit_status, r.out) == (2, "")
     assert message in r.err.splitlines()[0]
     assert len(r.err.splitlines()) <= 3
+
+
+def test_what_takes_long_tells_a_terminal_how_far_it_is(attnscope, saved, monkeypatch, tmp_path):
+    """The status that `progress` yields is told of every block of queries."""
+    from rich.status import Status
+
+    told = []
+    monkeypatch.setattr(Status, "update", lambda status, text, **options: told.append(text.plain))
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True, raising=False)
+    folder = saved("llama")
+    r = attnscope("model", folder, "--text", "the cat sat on the mat", "--pool", "max")
+    assert r.exit_status == 0
+    assert told
+    assert all(re.fullmatch(r"running .*: layer \d+ of \d+, \d+% …", text) for text in told)
+    assert told[-1].endswith("100% …")

@@ -372,6 +372,8 @@ class AttentionMaps:
         picture: what a vision model looked at.
         first_query: the position of the first query in its sequence: the queries may be the last of it.
         pooling: which tokens share the cells of every map; None: each has cells of its own.
+        left_out: the positions of the keys that lists of the strongest keys and scales of colours leave
+            out, where that was asked for: those of the sink.
         checks: comparisons with the model's own maps.
         notices: what else a reader should know: sentences.
     """
@@ -387,6 +389,7 @@ class AttentionMaps:
     picture: Picture | None = None
     first_query: int = 0
     pooling: Pooling | None = None
+    left_out: list[int] = field(default_factory=list)
     checks: list[Check] = field(default_factory=list)
     notices: list[str] = field(default_factory=list)
 

@@ -21,3 +21,12 @@ def sink_keys(special: Iterable[bool]) -> list[bool]:
         (the first token); Clark et al. 2019, "What Does BERT Look At?", section 3.2 (separators).
     """
     return [position == 0 or is_special for position, is_special in enumerate(special)]
+
+
+def sink_positions(special: Iterable[bool]) -> list[int]:
+    """The positions of the keys that are sinks, as `sink_keys` has them.
+
+    >>> sink_positions([True, False, False, True])
+    [0, 3]
+    """
+    return [position for position, is_sink in enumerate(sink_keys(special)) if is_sink]

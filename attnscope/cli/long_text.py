@@ -170,7 +170,7 @@ def plan(
     if request.query is not None or request.top:
         head = Wanted(stack, _layers(request), request.heads)
     shown = str(request.pool) if request.pools else "max"
-    return Pooled(shown, planned.block, request.query, request.top, head)
+    return Pooled(shown, planned.block, request.query, request.top, head, request.without_sink)
 
 
 def _layers(request: Request) -> Any:

@@ -10,10 +10,12 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from attnscope.cli.given import content
 from attnscope.cli.long_text import check_room, name_of_map, plan, pools, with_whole_maps
+from attnscope.cli.options import Format
 from attnscope.cli.output import progress, stored, tell, uncollected, written_first
 from attnscope.cli.request import Request
 from attnscope.errors import ModelError, OptionError
 from attnscope.results import AttentionMap, AttentionMaps
+from attnscope.sinks import sink_positions
 from attnscope.text import printable
 
 if TYPE_CHECKING:
@@ -184,7 +186,6 @@ def _watch(name: str, status: Status | None) -> Callable[[int, int, float], None
     """What tells how far a run is, if somebody is looking."""
     if status is None:
         return None
-
     from rich.text import Text
 
     def watch(layer: int, n_layer: int, share: float) -> None:
@@ -239,7 +240,8 @@ def _chosen(request: Request, seen: Seen, stack: str, checkpoint: Checkpoint) ->
     wanted = Wanted(stack, layers, request.heads)
     maps = next(each for each in seen.stacks if each.stack == stack)
     own = [each for each in maps.maps if each.head in wanted.heads_of(stack, each.layer, maps.n_head)]
-    return replace(maps, maps=own, notices=list(maps.notices))
+    left_out = sink_positions(key.special for key in maps.key_tokens) if request.without_sink else []
+    return replace(maps, maps=own, left_out=left_out, notices=list(maps.notices))
 
 
 def _print_maps(
@@ -254,6 +256,8 @@ def _print_maps(
     """
     output = request.output
     one = maps.maps[0] if len(maps.maps) == 1 else None
+    if request.without_sink and request.format is Format.CSV and not request.top:
+        tell("--without-sink has no effect on csv without --top: it holds all weights")
     shown = None
     if request.show is not None and one is not None:
         arrays = {"attention": one.attention} | _more_of(one)

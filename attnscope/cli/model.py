@@ -129,6 +129,15 @@ def model(
             rich_help_panel=SHOWN,
         ),
     ] = None,
+    without_sink: Annotated[
+        bool,
+        typer.Option(
+            "--without-sink",
+            help="Leave the first token and special ones out of the keys of --top, and of the scale of"
+            " colours.",
+            rich_help_panel=SHOWN,
+        ),
+    ] = False,
     pool: Annotated[
         Pool | None,
         typer.Option(

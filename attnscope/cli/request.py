@@ -34,6 +34,7 @@ class Request:
     truncate: bool
     query: int | None
     top: int | None
+    without_sink: bool
     pool: str | None
     steps: bool
     circuits: bool
@@ -117,6 +118,7 @@ def _of_weights(request: Request) -> Iterator[tuple[object, str, str | None]]:
         "--truncate": request.truncate,
         "--query": request.query is not None,
         "--top": request.top,
+        "--without-sink": request.without_sink,
         "--pool": request.pool,
         "--steps": request.steps,
         "--plot": request.plot,
@@ -167,6 +169,8 @@ def _of_reading(request: Request) -> Iterator[tuple[object, str, str | None]]:
     yield request.stats and not request.steps, message, "--steps --stats"
     message = "--steps shows whole tensors, and --pool maps of few cells."
     yield request.steps and request.pools, message, "one of the two"
+    message = "--steps shows whole tensors, and --without-sink leaves out keys."
+    yield request.steps and request.without_sink, message, "one of the two"
     message = f"--steps are those of one layer, and --layer is {request.layer}."
     yield request.steps and not request.one_layer, message, "--steps --layer 0"
     about_a_head = {

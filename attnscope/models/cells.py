@@ -112,11 +112,20 @@ class Rows:
         n_K: how many keys there are.
         query: the position of the query whose weights are kept, all of them.
         top: how many keys each query looks at most are kept.
+        without: the positions of keys that are none of them.
     """
 
-    def __init__(self, head: int, first: int, n_K: int, query: int | None, top: int | None) -> None:
+    def __init__(
+        self,
+        head: int,
+        first: int,
+        n_K: int,
+        query: int | None,
+        top: int | None,
+        without: Sequence[int] = (),
+    ) -> None:
         self.head, self.first, self.n_K = head, first, n_K
-        self.query, self.top = query, top
+        self.query, self.top, self.without = query, top, list(without)
         self.row: torch.Tensor | None = None
         self.strongest: list[tuple[torch.Tensor, torch.Tensor]] = []
 
@@ -135,6 +144,7 @@ class Rows:
 
     def see(self, block: Block) -> None:
         """Keep what is wanted of a block."""
+        import torch
         from torch.nn.functional import pad
 
         queries = range(max(self.first, block.queries.start), block.queries.stop)
@@ -146,7 +156,9 @@ class Rows:
         if with_query:
             self.row = weights[self.query - queries.start].clone()  # type: ignore[operator]
         if self.top:
-            self.strongest.append(strongest(weights, self.top))
+            without = torch.tensor(self.without, dtype=torch.long, device=weights.device)
+            weights = weights.index_fill(-1, without, float("-inf"))
+            self.strongest.append(strongest(weights, min(self.top, self.n_K - len(self.without))))
 
 
 def strongest(weights: torch.Tensor, k: int) -> tuple[torch.Tensor, torch.Tensor]:
@@ -162,6 +174,8 @@ def strongest(weights: torch.Tensor, k: int) -> tuple[torch.Tensor, torch.Tensor
     import torch
 
     k = min(k, weights.shape[-1])
+    if k == 0:
+        return weights.new_empty(len(weights), 0, dtype=torch.long), weights[:, :0]
     ranked = weights.nan_to_num(nan=-1.0)
     least = torch.topk(ranked, k).values[:, -1:]
     larger, equal = ranked > least, ranked == least

@@ -29,6 +29,7 @@ from attnscope.models.maps import (
 from attnscope.models.observe import Call, Handed, attending, observing
 from attnscope.models.reading import Reading
 from attnscope.results import AttentionMap, AttentionMaps, Pooling
+from attnscope.sinks import sink_positions
 
 if TYPE_CHECKING:
     import numpy as np
@@ -57,6 +58,7 @@ class Pooled:
         query: the position of a query whose row is wanted whole.
         top: how many of the keys that each query looks at most are wanted.
         head: whose row, and whose keys; None: nobody's.
+        without_sink: whether the sink is none of the keys that a query looks at most.
         whole: what takes whole maps beside the pooled ones; None: nobody does.
         of_whole: whose; of one stack.
         watch: is told after each block: the layer, how many there are, and the share of its queries.
@@ -67,6 +69,7 @@ class Pooled:
     query: int | None = None
     top: int | None = None
     head: Wanted | None = None
+    without_sink: bool = False
     whole: WholeMaps | None = None
     of_whole: Wanted | None = None
     watch: Callable[[int, int, float], None] | None = None
@@ -157,10 +160,11 @@ class Pooler:
         like = torch.empty(0, dtype=dtype, device=handed.query.device)
         of_cells = Cells(heads, maps.pooling.queries, maps.pooling.keys, like)
         rows: dict[int, Rows] = {}
+        without = sink_positions(key.special for key in maps.key_tokens) if pooled.without_sink else []
         if pooled.head is not None:
             of = (layer.stack, layer.number, layer.n_head)
             for head in pooled.head.heads_of(*of, first=not maps.maps):
-                rows[head] = Rows(head, first, layer.n_K, pooled.query, pooled.top)
+                rows[head] = Rows(head, first, layer.n_K, pooled.query, pooled.top, without)
 
         whole = self._heads_of_whole(layer, maps)
 

@@ -40,6 +40,7 @@ class Marks:
         dash: between the first and the last of several.
         times: between the sizes of a map.
         vertical, horizontal, cross: between two texts.
+        left_out: a cell that the scale leaves out.
         upper, lower: half of a cell; empty where there is no such character.
     """
 
@@ -52,12 +53,13 @@ class Marks:
     vertical: str
     horizontal: str
     cross: str
+    left_out: str
     upper: str = ""
     lower: str = ""
 
 
-MARKS = Marks(" ░▒▓█", "▏▎▍▌▋▊▉█", "·", "…", "–", "×", "│", "─", "┼", "▀", "▄")
-ASCII_MARKS = Marks(" .:-=+*#%@", "#", ".", "~", "-", "x", "|", "-", "+")
+MARKS = Marks(" ░▒▓█", "▏▎▍▌▋▊▉█", "·", "…", "–", "×", "│", "─", "┼", "╱", "▀", "▄")
+ASCII_MARKS = Marks(" .:-=+*#%@", "#", ".", "~", "-", "x", "|", "-", "+", "/")
 NOT_A_NUMBER = "?"
 
 

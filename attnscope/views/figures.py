@@ -9,8 +9,16 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from attnscope.results import AttentionMap, AttentionMaps, Picture, Token
 from attnscope.views.heading import named
-from attnscope.views.patches import asked_text, first_query, on_patches, weights_of
-from attnscope.views.pooling import borders, chunks, first_tokens, pooling_text, positions, smaller
+from attnscope.views.patches import asked_text, first_query, on_patches, weights_of, without
+from attnscope.views.pooling import (
+    borders,
+    chunks,
+    first_tokens,
+    left_out_text,
+    pooling_text,
+    positions,
+    smaller_without,
+)
 from attnscope.views.tokens import label
 
 if TYPE_CHECKING:
@@ -44,7 +52,9 @@ def draw_map(figure: Figure, maps: AttentionMaps, map: AttentionMap) -> None:
     axes = _axes(figure, width, height)
     shown, extent = _spots(maps, map)
     top = _top([shown])
-    axes.imshow(shown, COLOURS, vmin=0, vmax=top, extent=extent, aspect="auto", interpolation="nearest")
+    axes.imshow(
+        shown, _colours(), vmin=0, vmax=top, extent=extent, aspect="auto", interpolation="nearest"
+    )
     axes.set(xlim=(-0.5, columns - 0.5), ylim=(rows - 0.5, -0.5))
     (queries, keys), places = first_tokens(maps), positions(maps)
     _label_axis(axes, keys, places[1], width / columns, "x")
@@ -52,7 +62,7 @@ def draw_map(figure: Figure, maps: AttentionMaps, map: AttentionMap) -> None:
     axes.set_xlabel("keys")
     axes.set_ylabel("queries")
     title = f"{named(maps.model, maps.stack)} · layer {map.layer} · head {map.head}"
-    axes.set_title(title + _pooled_text(maps), parse_math=False, pad=10)
+    axes.set_title(title + _more_text(maps), parse_math=False, pad=10)
     for position in borders(keys):
         axes.axvline(position - 0.5, color=GREY, linewidth=THIN)
     for position in borders(queries):
@@ -64,10 +74,10 @@ def draw_grid(figure: Figure, maps: AttentionMaps) -> None:
     """A map for each head, heads side by side and layers below each other, on one scale."""
     n_Q, n_K = len(maps.query_tokens), len(maps.key_tokens)
     rows, columns = (chunks(size, SPOTS) for size in maps.maps[0].attention.shape)
-    panels = {(map.layer, map.head): smaller(maps, map.attention, rows, columns) for map in maps.maps}
+    panels = {(map.layer, map.head): _coloured(maps, map.attention, rows, columns) for map in maps.maps}
     axes, height = _panels(figure, panels, min(2.0, max(0.25, n_Q / n_K)), PANEL)
     title = f"{named(maps.model, maps.stack)} · {n_Q} queries downwards, {n_K} keys across"
-    axes.set_title(title + _pooled_text(maps), parse_math=False, pad=10)
+    axes.set_title(title + _more_text(maps), parse_math=False, pad=10)
     _add_scale(figure, axes, COLOURS, _top(panels.values()), height)
 
 
@@ -82,7 +92,8 @@ def draw_pictures(figure: Figure, maps: AttentionMaps, picture: Picture, query: 
     """
     query = first_query(picture) if query is None else query
     weights = {
-        (map.layer, map.head): on_patches(weights_of(map.attention, query), picture) for map in maps.maps
+        (map.layer, map.head): on_patches(without(maps, weights_of(map.attention, query)), picture)
+        for map in maps.maps
     }
     top = _top(weights.values())
     one = len(weights) == 1
@@ -94,7 +105,7 @@ def draw_pictures(figure: Figure, maps: AttentionMaps, picture: Picture, query: 
     if one:
         title += f" · layer {maps.maps[0].layer} · head {maps.maps[0].head}"
         axes.set(xticks=[], yticks=[], xlabel="", ylabel="")
-    axes.set_title(title, parse_math=False, pad=10)
+    axes.set_title(title + _more_text(maps), parse_math=False, pad=10)
     _add_scale(figure, axes, _veil_colours(), top, height)
 
 
@@ -156,7 +167,7 @@ def _panels(
     for (layer, head), panel in panels.items():
         x, y = heads.index(head) * step, layers.index(layer) * step
         extent = (x, x + 1, y + 1, y)
-        axes.imshow(panel, COLOURS, vmin=0, vmax=top, extent=extent, aspect="auto")
+        axes.imshow(panel, _colours(), vmin=0, vmax=top, extent=extent, aspect="auto")
         axes.add_patch(
             Rectangle((x, y), 1, 1, fill=False, edgecolor="0.6", linewidth=0.4, clip_on=False)
         )
@@ -195,12 +206,30 @@ def _spots(
     """A map of no more cells than a figure has room for; and its edges, counted in cells."""
     rows, columns = (chunks(size, LARGEST) for size in map.attention.shape)
     right, bottom = (len(axis) * len(axis[0]) - 0.5 for axis in (columns, rows))
-    return smaller(maps, map.attention, rows, columns), (-0.5, right, bottom, -0.5)
+    return _coloured(maps, map.attention, rows, columns), (-0.5, right, bottom, -0.5)
 
 
-def _pooled_text(maps: AttentionMaps) -> str:
-    """How maps are pooled that came so, below a title."""
-    return "" if maps.pooling is None else f"\n{pooling_text(maps)}"
+def _more_text(maps: AttentionMaps) -> str:
+    """How maps are pooled that came so, and which keys are left out, below a title."""
+    parts = [pooling_text(maps)] if maps.pooling is not None else []
+    parts += [f"{left_out_text(maps)} (grey)"] if maps.left_out else []
+    return "".join(f"\n{part}" for part in parts)
+
+
+def _coloured(
+    maps: AttentionMaps, attention: np.ndarray, rows: Sequence[range], columns: Sequence[range]
+) -> np.ndarray:
+    """A map on fewer cells; not a number where keys are left out, and so drawn in grey."""
+    cells, left_out = smaller_without(maps, attention, rows, columns)
+    cells[:, left_out] = float("nan")
+    return cells
+
+
+def _colours() -> Any:
+    """The colours of weights; grey is what has none."""
+    from matplotlib import colormaps
+
+    return colormaps[COLOURS].with_extremes(bad="0.88")
 
 
 def _label_axis(

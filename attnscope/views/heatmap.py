@@ -16,7 +16,15 @@ from attnscope.results import AttentionMap, AttentionMaps
 from attnscope.views import axes
 from attnscope.views.colours import NOT_A_NUMBER, Scale
 from attnscope.views.patches import print_patches
-from attnscope.views.pooling import SHOWN, borders, first_tokens, groups, positions, smaller, span
+from attnscope.views.pooling import (
+    SHOWN,
+    borders,
+    first_tokens,
+    groups,
+    positions,
+    smaller_without,
+    span,
+)
 from attnscope.views.row import print_row
 from attnscope.views.table import print_line
 
@@ -76,6 +84,7 @@ class Column:
         style: of that text.
         width: in cells of the terminal.
         divided: whether another text begins with it, so that a line stands before it.
+        left_out: whether it has no colour: its keys are those of a sink.
     """
 
     columns: range
@@ -84,6 +93,7 @@ class Column:
     style: str
     width: int
     divided: bool
+    left_out: bool = False
 
 
 @dataclass(frozen=True)
@@ -151,9 +161,11 @@ class Layout:
         """
         cells = []
         for weight, each in zip(weights, self.columns, strict=True):
-            if self.numbers:
+            if each.left_out and not self.numbers:
+                cells.append(Text(self.scale.marks.left_out * each.width, "dim"))
+            elif self.numbers:
                 number = _percent(weight, self.scale).rjust(each.width // 2 + 1).ljust(each.width)
-                cells.append(self.scale.cell(weight, number))
+                cells.append(Text(number, "dim") if each.left_out else self.scale.cell(weight, number))
             else:
                 cells.append(self.scale.blank(weight, each.width))
         return self.line(label, cells)
@@ -184,8 +196,10 @@ def _print_map(maps: AttentionMaps, attention: np.ndarray, console: Console) -> 
     labels = _labels(maps, rows, min(LONGEST, room // 4), scale)
     indent = 1 + max(label.cell_len for label in labels)
     layout = _layout(maps, room, indent, scale)
-    cells = smaller(maps, attention, rows, [column.columns for column in layout.columns])
-    layout = replace(layout, scale=Scale.of(console, cells))
+    cells, left_out = smaller_without(maps, attention, rows, [each.columns for each in layout.columns])
+    columns = [replace(each, left_out=out) for each, out in zip(layout.columns, left_out, strict=True)]
+    coloured = cells[:, [not out for out in left_out]]
+    layout = replace(layout, columns=columns, scale=Scale.of(console, coloured))
     starts = borders(queries)
     lines = list(layout.head())
     for row, label, weights in zip(rows, labels, cells.tolist(), strict=True):
@@ -293,6 +307,10 @@ def _sentences(maps: AttentionMaps, rows: list[range], layout: Layout) -> Iterat
     if layout.numbers:
         said.append(f"; weights in %, {marks.small} below 0.5, blank 0")
     yield said
+    coloured = layout.scale.ramp or not layout.numbers
+    if coloured and any(column.left_out for column in layout.columns):
+        grey = "grey" if layout.numbers else marks.left_out * 2
+        yield Text(f"columns of the sink are {grey}, and the scale leaves them out")
     n_Q, n_K = len(maps.query_tokens), len(maps.key_tokens)
     if (len(rows), len(layout.columns)) != (n_Q, n_K):
         kind = "max" if maps.pooling is None else maps.pooling.shown

@@ -17,7 +17,13 @@ from attnscope.views.columns import Column, check_columns
 from attnscope.views.heading import named
 from attnscope.views.heatmap import print_heatmap
 from attnscope.views.overview import print_overview
-from attnscope.views.pooling import first_tokens, of_cells, pooling_text, positions
+from attnscope.views.pooling import (
+    first_tokens,
+    left_out_text,
+    of_cells,
+    pooling_text,
+    positions,
+)
 from attnscope.views.records import csv_value, markdown, markdown_table, plain
 from attnscope.views.strongest import strongest
 from attnscope.views.table import print_columns, print_heading, print_notices
@@ -51,6 +57,8 @@ def maps_heading(maps: AttentionMaps, map: AttentionMap | None = None) -> list[s
         lines[-1] += f" · patches {maps.picture.rows} × {maps.picture.columns}"
     if maps.pooling:
         lines[-1] += f" · {pooling_text(maps)}"
+    if maps.left_out:
+        lines.append(left_out_text(maps))
     return lines
 
 
@@ -72,6 +80,7 @@ def maps_record(maps: AttentionMaps) -> dict[str, Any]:
         ],
         "patches": maps.picture and [maps.picture.rows, maps.picture.columns],
         "pooling": maps.pooling and _pooling_record(maps.pooling),
+        "without_sink": maps.left_out or None,
     }
     of_maps = [_map_record(each) for each in maps.maps]
     end = {"checks": plain(maps.checks), "notices": maps.notices}

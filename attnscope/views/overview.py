@@ -13,7 +13,7 @@ from rich.text import Text
 from attnscope.results import AttentionMap, AttentionMaps
 from attnscope.views.colours import Scale, pixel_lines
 from attnscope.views.columns import AXIS_STYLES
-from attnscope.views.pooling import SHOWN, chunks, positions, smaller, span
+from attnscope.views.pooling import SHOWN, chunks, positions, smaller_without, span
 from attnscope.views.table import print_line
 
 if TYPE_CHECKING:
@@ -75,7 +75,8 @@ def _sentence(maps: AttentionMaps, width: int, scale: Scale) -> str:
         if high * wide > 1
         else ""
     )
-    return f"a map for each head: {n_Q} queries downwards, {n_K} keys across{pooling}"
+    blank = "; the columns of the sink are blank" if maps.left_out else ""
+    return f"a map for each head: {n_Q} queries downwards, {n_K} keys across{pooling}{blank}"
 
 
 def _height(width: int, scale: Scale) -> int:
@@ -93,9 +94,11 @@ def _head(heads: list[int], indent: int, width: int) -> Text:
 
 
 def _small(maps: AttentionMaps, map: AttentionMap, width: int, height: int) -> np.ndarray:
-    """A map of at most so many spots."""
+    """A map of at most so many spots; those of keys that are left out are empty."""
     rows, columns = map.attention.shape
-    return smaller(maps, map.attention, chunks(rows, height), chunks(columns, width))
+    small, left_out = smaller_without(maps, map.attention, chunks(rows, height), chunks(columns, width))
+    small[:, left_out] = 0
+    return small
 
 
 def _picture(small: np.ndarray | None, width: int, scale: Scale) -> list[Text]:

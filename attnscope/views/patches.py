@@ -41,7 +41,7 @@ def print_patches(
     """
     asked = first_query(picture) if query is None else query
     weights = weights_of(attention, asked)
-    patches = on_patches(weights, picture)
+    patches = on_patches(without(maps, weights), picture)
     scale = Scale.of(console, patches)
     print_line(console, Text(axes.spelled(asked_text(maps.query_tokens, asked), scale)))
     lines = min(MOST_LINES, max(1, console.height - BESIDE)) if console.is_terminal else MOST_LINES
@@ -61,6 +61,13 @@ def first_query(picture: Picture) -> int | None:
 def weights_of(attention: np.ndarray, query: int | None) -> np.ndarray:
     """The weights that a query gives, `n_K`; where that is None, all queries on average."""
     return attention.mean(axis=0) if query is None else attention[query]
+
+
+def without(maps: AttentionMaps, weights: np.ndarray) -> np.ndarray:
+    """Weights of one query, `n_K`, of which those that are left out are 0."""
+    weights = weights.copy()
+    weights[maps.left_out] = 0
+    return weights
 
 
 def on_patches(weights: np.ndarray, picture: Picture) -> np.ndarray:

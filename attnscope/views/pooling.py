@@ -102,6 +102,45 @@ def pooling_text(maps: AttentionMaps) -> str:
     return f"{rows} × {columns} cells: {SHOWN[maps.pooling.shown]} of {n_Q} × {n_K} weights each"
 
 
+def columns_left_out(maps: AttentionMaps) -> list[bool]:
+    """Whether each column of a map has a key that is left out of scales and lists."""
+    left_out = set(maps.left_out)
+    return [not left_out.isdisjoint(cell) for cell in positions(maps)[1]]
+
+
+def smaller_without(
+    maps: AttentionMaps, attention: np.ndarray, rows: Sequence[range], columns: Sequence[range]
+) -> tuple[np.ndarray, list[bool]]:
+    """The same as `smaller`, where columns that are left out do not count beside others.
+
+    Returns:
+        The cells; and for each of their columns whether it is left out. One that shows the largest of
+        several weights is only if all of its columns are; one that shows a mean, if one of them is.
+    """
+    out = columns_left_out(maps)
+    by_any = maps.pooling is not None and maps.pooling.shown == "mean"
+    gone = [(any if by_any else all)(out[column.start : column.stop]) for column in columns]
+    if any(out):
+        attention = attention.copy()
+        for column, is_gone in zip(columns, gone, strict=True):
+            if not is_gone:
+                attention[:, [key for key in column if out[key]]] = 0
+    return smaller(maps, attention, rows, columns), gone
+
+
+SINKS = 4
+"""So many keys of the sink are named."""
+
+
+def left_out_text(maps: AttentionMaps) -> str:
+    """Which keys are left out: `without the sink: 0 [CLS], 12 [SEP]`; nothing where none are."""
+    if not maps.left_out:
+        return ""
+    named = [f"{key} {label(maps.key_tokens[key].text)}" for key in maps.left_out[:SINKS]]
+    more = len(maps.left_out) - len(named)
+    return "without the sink: " + ", ".join(named) + (f" and {more} more" if more else "")
+
+
 def smaller(
     maps: AttentionMaps, attention: np.ndarray, rows: Sequence[range], columns: Sequence[range]
 ) -> np.ndarray:

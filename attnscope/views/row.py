@@ -33,9 +33,11 @@ def print_row(maps: AttentionMaps, attention: np.ndarray, query: int, console: C
         query: its position.
         console: where.
     """
+    import numpy as np
+
     row = query - maps.first_query
     weights = attention[row]
-    scale = Scale.of(console, weights)
+    scale = Scale.of(console, np.delete(weights, maps.left_out))
     token = maps.query_tokens[row]
     text = axes.isolated(axes.token_text(token, scale))
     print_line(
@@ -63,8 +65,9 @@ def _lines(maps: AttentionMaps, weights: list[float], scale: Scale, width: int) 
         key, weight = positions.start, weights[positions.start]
         line = Text().append(str(key).rjust(number), axes.KEY).append(" ")
         line.append_text(axes.left(texts[key], label, scale, axes.token_style(tokens[key])))
-        line.append(f" {scale.bar(weight, longest)} ", scale.filled)
-        yield line.append(f"{weight:.4f}" if weight else "0", "" if weight else "dim")
+        left_out = key in maps.left_out
+        line.append(f" {scale.bar(0.0 if left_out else weight, longest)} ", scale.filled)
+        yield line.append(f"{weight:.4f}" if weight else "0", "dim" if left_out or not weight else "")
 
 
 def _together(weights: list[float], starts: list[int]) -> Iterator[range]:

@@ -19,8 +19,8 @@ def strongest(
 
     Args:
         maps: whose tokens they are.
-        map: the head; a pooled map with its `top`, of at least k keys.
-        k: how many keys; fewer where there are no more.
+        map: the head; a pooled map with its `top`, of at least k keys, without those left out.
+        k: how many keys; fewer where there are no more. Those that are left out are none of them.
 
     Returns:
         For each query its position, and the positions and weights of its keys, the largest weight first.
@@ -31,7 +31,8 @@ def strongest(
     if map.top is not None:
         order, weights = (each[:, :k] for each in map.top)
     else:
-        order = np.argsort(-map.attention, axis=1, kind="stable")[:, :k]
+        kept = np.delete(np.arange(map.attention.shape[1]), maps.left_out)
+        order = kept[np.argsort(-map.attention[:, kept], axis=1, kind="stable")[:, :k]]
         weights = np.take_along_axis(map.attention, order, axis=1)
     keys = [list(zip(*each, strict=True)) for each in zip(order.tolist(), weights.tolist(), strict=True)]
     return list(enumerate(keys, start=maps.first_query))

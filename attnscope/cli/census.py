@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from attnscope.cli.output import tell
 from attnscope.errors import OptionError
-from attnscope.models.resume import Progress, load_progress, save_progress
+from attnscope.models.resume import Part, Progress, load_progress, save_progress
 from attnscope.models.tally import Tally
 from attnscope.text import printable
 
@@ -25,7 +25,10 @@ if TYPE_CHECKING:
     from attnscope.models.survey import Survey
 
 BETWEEN_SAVINGS = 5.0
-"""Seconds."""
+"""Seconds, after which a run is saved as soon as a batch is measured."""
+
+BETWEEN_MEETINGS = 2.0
+"""Seconds, after which processes tell each other how far they are, as soon as a batch is measured."""
 
 
 class Census:
@@ -33,7 +36,8 @@ class Census:
 
     The corpus is read in windows. In each round every process measures one of them, and all learn what
     was found; it is added up in the order of the corpus. So the sums are the same however many processes
-    there are, and wherever a run was interrupted.
+    there are, and wherever a run was interrupted. What was measured of a window that was begun is kept
+    by itself until all of it is, so that these sums are added in the same order too.
 
     Args:
         survey: measures a batch.
@@ -44,8 +48,7 @@ class Census:
         prove: called with the first text, before any is measured.
 
     Attributes:
-        state: how far the run is: what was measured in whole windows.
-        since: what this process has measured since then.
+        state: how far the run is. Of windows that the others have begun, it is what they told last.
     """
 
     def __init__(
@@ -60,8 +63,12 @@ class Census:
     ) -> None:
         self.survey, self.reader, self.corpus, self.ranks = survey, reader, corpus, ranks
         self.tokens, self.prove = tokens, prove
-        self.state, self.since = Progress(Tally()), Tally()
-        self._proved = self._stop = False
+        self.state = Progress(Tally())
+        self._path: Path | None = None
+        self._settings: dict[str, Any] = {}
+        self._is_there = False  # the file, as that of this run
+        self._saved = time.monotonic()
+        self._proved = self._interrupted = self._stop = False
 
     def run(self, path: Path | None, settings: dict[str, Any]) -> Tally:
         """Read the corpus to its end, or until somebody interrupts; what was measured.
@@ -76,77 +83,111 @@ class Census:
         """
         from attnscope.inputs.corpus import Position
 
+        self._path, self._settings = path, settings
         if path is not None:
             self._resume(path, settings)
         windows = self.corpus.windows(Position(self.state.lines, self.state.offset))
-        saved = time.monotonic()
+        self._saved = time.monotonic()
         try:
             with self._interruptible(), self._watched() as show:
                 while not (self.state.done or self._stop):
                     self._round(list(islice(windows, self.ranks.world)), show)
-                    if path is not None and time.monotonic() - saved > BETWEEN_SAVINGS:
-                        self._save(path, settings)
-                        saved = time.monotonic()
         except KeyboardInterrupt:
             pass
         except Exception:
-            if path is not None and self.state.tally.sequences:
-                self._save(path, settings)
+            if self.state.whole.sequences:
+                self._save()
             raise
-        whole = Tally()
-        whole.include(self.state.tally)
-        if not self.state.done:
-            whole.include(self.since)
+        whole = self.state.whole
         self._check(whole)
-        if path is not None:
-            self._save(path, settings)
+        self._save()
         return whole
 
     def _resume(self, path: Path, settings: dict[str, Any]) -> None:
         """Go on from a file, if it is there: the first process reads it, for all."""
-        kept = load_progress(path, settings) if self.ranks.first and path.exists() else None
+        self._is_there = self.ranks.first and path.exists()
+        kept = load_progress(path, settings) if self._is_there else None
         kept, *_ = self.ranks.exchange(kept)
         if kept is None:
             return
         self.state = kept
         self.survey.why_eager = kept.why_eager  # for the case that there is nothing left to read
         if self.ranks.first:
-            read = f"{kept.tally.sequences:,} texts"
+            read = f"{kept.whole.sequences:,} texts"
             tell(f"{path} has {read}: " + ("all there are" if kept.done else "going on"))
 
     def _round(self, windows: Sequence[Window], show: Callable[[float | None], None]) -> None:
         """Measure as many windows as there are processes, and add them up."""
         if not windows:
-            self.state = replace(self.state, done=True)
+            self.state = replace(self.state, done=True, parts={})
             return
-        own = windows[self.ranks.rank] if self.ranks.rank < len(windows) else None
-        before = self.state.share or 0.0
-        encoded = [] if own is None else self._encoded(own)
         if not self._proved:
             self._prove(windows)
-        self.since = Tally(empty=0 if own is None else len(own.texts) - len(encoded))
-        done = 0
-        whole = True
-        for batch in self.reader.batches(encoded, self.tokens):
-            if self._stop:
-                whole = False
-                break
-            self.since.include(self.survey.measure(batch))
-            done += len(batch.texts)
-            if own is not None and own.share is not None:
-                show(before + (own.share - before) * done / len(encoded))
-        found = self.ranks.exchange((self.since, self._stop, whole))
-        self._stop = any(stop for _, stop, _ in found)
-        self.since = Tally()
-        if not all(each_whole for _, _, each_whole in found):  # shown, and measured again another time
-            for tally, _, _ in found:
-                self.since.include(tally)
+        rank = self.ranks.rank
+        own = windows[rank] if rank < len(windows) else None
+        batches = iter(()) if own is None else self._batches_left(own)
+        ended = False
+        while not (ended or self._stop):
+            own_ended = self._measure(batches, own, show)
+            ended = self._meet(own_ended)
+        if not ended:
             return
         state = self.state
-        for window, (tally, _, _) in zip(windows, found, strict=False):
-            state = state.after(window, tally)
-        self.state = replace(state, done=len(windows) < self.ranks.world)
+        for place, window in enumerate(windows):
+            state = state.after(window, self.state.parts[place].tally)
+        done = len(windows) < self.ranks.world
+        self.state = replace(state, done=done, parts={} if done else state.parts)
         show(self.state.share)
+
+    def _batches_left(self, window: Window) -> Iterator[Batch]:
+        """The batches of this process's window that are not measured yet."""
+        encoded = self._encoded(window)
+        begun = Part(0, Tally(empty=len(window.texts) - len(encoded)))
+        self._note({self.ranks.rank: self.state.parts.get(self.ranks.rank, begun)})
+        done = self.state.parts[self.ranks.rank].batches
+        return islice(self.reader.batches(encoded, self.tokens), done, None)
+
+    def _measure(
+        self, batches: Iterator[Batch], window: Window | None, show: Callable[[float | None], None]
+    ) -> bool:
+        """Measure some batches, until it is time to meet the others; whether there are no more.
+
+        Args:
+            batches: those that are left of this process's window.
+            window: that window.
+            show: what shows how far the run is.
+        """
+        begun = time.monotonic()
+        for batch in batches:
+            part, tally = self.state.parts[self.ranks.rank], Tally()
+            tally.include(part.tally)
+            tally.include(self.survey.measure(batch))
+            self._note({self.ranks.rank: Part(part.batches + 1, tally)})
+            if window is not None and window.share is not None:
+                before = self.state.share or 0.0
+                show(before + (window.share - before) * tally.sequences / len(window.texts))
+            alone = self.ranks.world == 1
+            if alone or self._interrupted or time.monotonic() - begun > BETWEEN_MEETINGS:
+                return False
+        return True
+
+    def _meet(self, ended: bool) -> bool:
+        """Learn how far everybody is, and save it now and then; whether all windows are measured.
+
+        Args:
+            ended: whether this process has measured its own.
+        """
+        own = self.state.parts.get(self.ranks.rank)
+        found = self.ranks.exchange((own, ended, self._interrupted))
+        self._note({place: part for place, (part, _, _) in enumerate(found) if part is not None})
+        self._stop = any(interrupted for _, _, interrupted in found)
+        if time.monotonic() - self._saved > BETWEEN_SAVINGS:
+            self._save()
+        return all(each_ended for _, each_ended, _ in found)
+
+    def _note(self, parts: dict[int, Part]) -> None:
+        """Keep how far windows are: all at once, for Ctrl-C may come at any time."""
+        self.state = replace(self.state, parts=self.state.parts | parts)
 
     def _encoded(self, window: Window) -> list[Encoded]:
         """The texts of a window as tokens."""
@@ -163,9 +204,13 @@ class Census:
                 self._proved = True
                 return
 
-    def _save(self, path: Path, settings: dict[str, Any]) -> None:
-        if self.ranks.first:
-            save_progress(path, replace(self.state, why_eager=self.survey.why_eager), settings)
+    def _save(self) -> None:
+        """Save the run, if it is to be kept."""
+        if self._path is not None and self.ranks.first:
+            state = replace(self.state, why_eager=self.survey.why_eager)
+            save_progress(self._path, state, self._settings, force=self._is_there)
+            self._is_there = True
+        self._saved = time.monotonic()
 
     def _check(self, whole: Tally) -> None:
         """Raise what there is to say if nothing was read."""
@@ -188,7 +233,7 @@ class Census:
             return
 
         def note(*_: Any) -> None:
-            self._stop = True
+            self._interrupted = True
 
         before = signal.signal(signal.SIGINT, note)
         try:
@@ -208,18 +253,17 @@ class Census:
         from attnscope.views.terminal import Terminal
 
         columns = (TextColumn("{task.description}", markup=False), BarColumn(), TaskProgressColumn())
-        begun, tokens = time.monotonic(), self.state.tally.tokens
+        begun, tokens = time.monotonic(), sum(each.tokens for each in self.state.tallies)
         with Bar(*columns, TimeRemainingColumn(), console=Terminal(stderr=True), transient=True) as bar:
             task = bar.add_task(f"reading {printable(self.corpus)} …", total=1.0)
 
             bar.update(task, completed=self.state.share)
 
             def show(share: float | None) -> None:
-                read = self.state.tally.tokens + self.since.tokens
+                read = sum(each.tokens for each in self.state.tallies)
+                texts = sum(each.sequences for each in self.state.tallies)
                 rate = (read - tokens) / max(time.monotonic() - begun, 1e-3)
-                told = (
-                    f"{self.state.tally.sequences + self.since.sequences:,} texts · {rate:,.0f} tokens/s"
-                )
+                told = f"{texts:,} texts · {rate:,.0f} tokens/s"
                 bar.update(task, description=told, completed=share, total=None if share is None else 1.0)
 
             yield show

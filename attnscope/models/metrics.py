@@ -11,7 +11,7 @@ gathered block by block, for all queries of a layer; a metric works on what was 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -519,6 +519,12 @@ CROSS = {
     **{name: METRICS[name] for name in ("largest", "effective")},
 }
 """Those of attention to another sequence: a query has no neighbours there."""
+
+
+def metrics_of(stack: str, names: Iterable[str]) -> dict[str, Metric]:
+    """Those metrics of these names that make sense for a stack, by name."""
+    metrics = CROSS if stack == "cross" else METRICS
+    return {name: metrics[name] for name in names if name in metrics}
 
 
 def meaning(name: str) -> str:

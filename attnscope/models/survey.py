@@ -18,7 +18,7 @@ from attnscope.models.batches import Batch
 from attnscope.models.blockwise import FEW, Blockwise, disagreement, is_lean, let_go
 from attnscope.models.checkpoint import Checkpoint
 from attnscope.models.loading import forget_the_past, load_eager, told_as_the_models_fault
-from attnscope.models.metrics import CROSS, METRICS, Metric, Rows, Side
+from attnscope.models.metrics import Metric, Rows, Side, metrics_of
 from attnscope.models.observe import Call, Handed, attending, observing
 from attnscope.models.rows import check_rows
 from attnscope.models.stacks import layer_of, stack_of, stacks_that_run
@@ -75,8 +75,7 @@ class Survey:
 
     def of_stack(self, stack: str) -> dict[str, Metric]:
         """The metrics that make sense for a stack, by name."""
-        metrics = CROSS if stack == "cross" else METRICS
-        return {name: metrics[name] for name in self.metrics if name in metrics}
+        return metrics_of(stack, self.metrics)
 
     def measure(self, batch: Batch) -> Tally:
         """Let the model read a batch, and add up what is measured of its heads.

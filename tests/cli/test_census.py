@@ -479,6 +479,32 @@ def test_what_an_interrupted_run_shows_is_of_the_texts_that_it_has_read(attnscop
     assert_is(r.json, naive_rows(bert, texts))
 
 
+@pytest.mark.parametrize("at", [1, 4, 7])
+def test_what_an_interrupted_run_shows_is_what_it_goes_on_from(attnscope, bert, write, stops, monkeypatch, at):  # fmt: skip
+    """In the middle of the only window, whose batches are not measured twice."""
+    command = ["heads", bert, "--corpus", write("c.txt", drawn(150)), "--batch-tokens", 300]
+    whole = attnscope(*command, *CSV).out
+    read, measure = [], Survey.measure
+    command += ["--checkpoint", "run.npz"]
+    stops(at, KeyboardInterrupt)
+    partial = attnscope(*command, "-f", "json").json
+    assert 0 < partial["sequences"] < 150
+    stops(2, KeyboardInterrupt)
+    further = attnscope(*command, "-f", "json")
+    assert f"run.npz has {partial['sequences']} texts: going on" in further.err
+    assert further.json["sequences"] > partial["sequences"]
+
+    def noting(self, batch):
+        read.extend(batch.texts)
+        return measure(self, batch)
+
+    monkeypatch.setattr(Survey, "measure", noting)
+    r = attnscope(*command, *CSV)
+    assert f"run.npz has {further.json['sequences']} texts: going on" in r.err
+    assert len(read) == 150 - further.json["sequences"]
+    assert r.out == whole
+
+
 def test_an_interruption_before_anything_was_measured_shows_nothing(attnscope, bert, write, stops):
     write("c.txt", TEXTS)
     stops(0, KeyboardInterrupt)
@@ -501,21 +527,24 @@ def test_an_error_leaves_a_run_to_go_on_with(attnscope, bert, write, small_windo
     assert again.out == whole
 
 
-def test_a_run_is_kept_every_few_seconds(attnscope, bert, write, small_windows, monkeypatch):
+@pytest.mark.parametrize("window", [600, 2**16])
+def test_a_run_is_kept_every_few_seconds(attnscope, bert, write, monkeypatch, window):
+    """However many windows the corpus has."""
+    monkeypatch.setattr(corpora, "WINDOW", window)
     now, saved, save = [0.0], [], census.save_progress
 
     def later():
         now[0] += 2.0  # seconds
         return now[0]
 
-    def noting(path, progress, settings):
-        saved.append((now[0], progress.tally.sequences))
-        save(path, progress, settings)
+    def noting(path, progress, settings, **options):
+        saved.append((now[0], progress.whole.sequences))
+        save(path, progress, settings, **options)
 
     monkeypatch.setattr(census.time, "monotonic", later)
     monkeypatch.setattr(census, "save_progress", noting)
-    command = ["heads", bert, "--corpus", write("c.txt", drawn(150)), "--checkpoint", "run.npz"]
-    assert attnscope(*command).exit_status == 0
+    command = ["heads", bert, "--corpus", write("c.txt", drawn(150)), "--batch-tokens", 200]
+    assert attnscope(*command, "--checkpoint", "run.npz").exit_status == 0
     assert len(saved) > 3
     times, sequences = zip(*saved, strict=True)
     assert all(5 < after - before < 12 for before, after in pairwise(times[:-1]))
@@ -790,7 +819,8 @@ def test_a_process_that_is_stopped_goes_on_to_the_same_bits(large, tmp_path, how
         assert (r.exit_status, r.out) == (-signal.SIGKILL, "")
     again = heads(folder, *options, *CSV)
     assert again.exit_status == 0
-    assert re.search(r"run\.npz has [\d,]+ texts: going on", again.err)
+    [told] = re.findall(r"run\.npz has ([\d,]+) texts: going on", again.err)
+    assert how is signal.SIGKILL or told == f"{partial['sequences']:,}"
     assert again.out == whole
 
 
@@ -829,6 +859,7 @@ def test_processes_that_are_interrupted_show_what_they_have(large, tmp_path):
     assert 500 < partial["sequences"] < N_TEXTS
     assert "attnscope: error" not in r.err
     again = heads(folder, *options, *CSV, ranks=2)
+    assert f"run.npz has {partial['sequences']:,} texts: going on" in again.err
     assert are_equal(again.out, whole)
 
 

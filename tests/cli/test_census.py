@@ -691,6 +691,25 @@ def test_a_file_that_is_no_run_is_refused_and_left_as_it_is(attnscope, bert, wri
     assert Path("run.npz").read_bytes() == content
 
 
+@pytest.mark.parametrize(
+    "change",
+    [{"lines": "5"}, {"sequences": -5}, {"layers": None}, {"heads": {}}, {"done": []}, {"settings": []}],
+    ids=str,
+)
+def test_a_run_with_a_damaged_field_is_refused_and_left_as_it_is(attnscope, bert, write, change):
+    command = ["heads", bert, "--corpus", write("c.txt", TEXTS), "--checkpoint", "run.npz"]
+    attnscope(*command)
+    with np.load("run.npz") as stored:
+        arrays = dict(stored)
+    about = {**json.loads(str(arrays["about"])), **change}
+    np.savez("run.npz", **{**arrays, "about": np.array(json.dumps(about))})
+    content = Path("run.npz").read_bytes()
+    r = attnscope(*command)
+    assert (r.exit_status, r.out) == (2, "")
+    assert "error: run.npz is no run that attnscope has saved, or is damaged." in r.err
+    assert Path("run.npz").read_bytes() == content
+
+
 def test_a_run_that_ended_before_it_was_told_so_knows_how_its_model_ran(attnscope, saved, write):
     command = [
         "heads",

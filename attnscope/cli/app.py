@@ -25,7 +25,7 @@ from attnscope.cli.scaling import scaling
 from attnscope.cli.scripts import ScriptCommand
 from attnscope.cli.sdpa import sdpa
 from attnscope.cli.trace import trace
-from attnscope.errors import AttnscopeError, is_out_of_memory
+from attnscope.errors import AttnscopeError, OptionError, is_out_of_memory
 from attnscope.models.launch import launched
 from attnscope.text import printable
 
@@ -79,6 +79,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """
     arguments = sys.argv[1:] if arguments is None else list(arguments)
     try:
+        if any("\0" in argument for argument in arguments):  # no system hands such a one over
+            raise OptionError("an argument has a NUL character, which no text and no file's name has.")
         result = app(args=arguments, prog_name="attnscope", standalone_mode=False)
         return int(result or ExitStatus.DONE)
     except AttnscopeError as error:

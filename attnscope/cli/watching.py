@@ -18,7 +18,7 @@ from attnscope.cli.options import Format
 from attnscope.cli.output import refuse_in_csv, shown_path
 from attnscope.errors import AttnscopeError, FileError, OptionError, SourceError
 from attnscope.results import Crash, Step, Trace
-from attnscope.text import json_printable, printable, printable_lines
+from attnscope.text import json_printable, printable, printable_lines, shortened
 from attnscope.whole_file import check_file, write_file
 
 if TYPE_CHECKING:
@@ -78,9 +78,11 @@ def watch_program(program: Sequence[str], module: str | None, wanted: Wanted) ->
     named = read_dims(wanted.dims)
     if module is None and not program:
         raise OptionError("there is no program to run.", hint=f"attnscope run {FORM} train.py")
-    if module is None and not Path(program[0]).is_file():
-        what = "a folder" if Path(program[0]).is_dir() else "not there"
-        raise FileError(f"the script {program[0]} is {what}.", hint="attnscope run --watch … SCRIPT.py")
+    if module is None and not os.path.isfile(program[0]):  # pathlib's own fails for long names
+        what = "a folder" if os.path.isdir(program[0]) else "not there"
+        raise FileError(
+            f"the script {shortened(program[0])} is {what}.", hint="attnscope run --watch … SCRIPT.py"
+        )
     target = _target(wanted.target, None if module else Path(program[0]).parent)
     from attnscope.tracing.program import Watching, run_module, run_script
 
@@ -130,14 +132,17 @@ def _target(text: str, folder: Path | None) -> Target:
 
     place, colon, name = (part.strip() for part in text.rpartition(":"))
     if not (colon and place and all(part.isidentifier() for part in name.split("."))):
-        raise SourceError(f"{text.strip(': ')!r} names no class or function.", hint=FORM)
+        raise SourceError(f"{shortened(text.strip(': '))!r} names no class or function.", hint=FORM)
     if not (place.endswith(".py") or os.sep in place):
         if not all(part.isidentifier() for part in place.split(".")):
-            raise SourceError(f"{place!r} is neither a .py file nor the name of a module.", hint=FORM)
+            raise SourceError(
+                f"{shortened(place)!r} is neither a .py file nor the name of a module.", hint=FORM
+            )
         return Target(name, module=place)
-    file = next((each for each in (Path(place), (folder or Path()) / place) if each.is_file()), None)
+    places = (Path(place), (folder or Path()) / place)
+    file = next((each for each in places if os.path.isfile(each)), None)
     if file is None:
-        raise FileError(f"there is no file {place}.", hint=FORM)
+        raise FileError(f"there is no file {shortened(place)}.", hint=FORM)
     with contextlib.suppress(SyntaxError):  # Python tells it when the file is imported
         line_of(os.path.abspath(file), name)
     return Target(name, file=os.path.abspath(file))

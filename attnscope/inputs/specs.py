@@ -12,10 +12,10 @@
 from __future__ import annotations
 
 import ast
+import os
 import re
 from dataclasses import dataclass
 from difflib import get_close_matches
-from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
 from attnscope.contracts import check_sizes
@@ -244,7 +244,7 @@ def _tensor(called: str, text: str) -> Tensor:
     if at and high is None and at.partition("<")[0].strip() in DTYPES and "<" in at:
         at, _, high = (part.strip() for part in at.partition("<"))
     axes = _axes(called, axes_text) if axes_text else None
-    if at and at not in DTYPES and (Path(at).exists() or re.search(r"\W", at)):
+    if at and at not in DTYPES and (os.path.exists(at) or re.search(r"\W", at)):
         if high is not None:
             raise OptionError(
                 f"--input {called}: the values in {at} are what they are, and not drawn below {high}.",

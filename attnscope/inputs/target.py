@@ -26,6 +26,7 @@ from types import ModuleType
 from typing import Any
 
 from attnscope.errors import FileError, SourceError
+from attnscope.text import shortened
 
 FORM = "FILE.py:NAME or package.module:NAME"
 LISTED = 8
@@ -101,7 +102,7 @@ def _is_own(file: str, folder: Path) -> bool:
 
 def _is_file(place: str) -> bool:
     """Whether the user means a file, and not a module."""
-    return place.endswith(".py") or "/" in place or os.sep in place or Path(place).is_file()
+    return place.endswith(".py") or "/" in place or os.sep in place or os.path.isfile(place)
 
 
 # Importing
@@ -152,7 +153,9 @@ def _import_as(name: str, file: Path) -> None:
 def _import_module(name: str) -> ModuleType:
     """A module by its dotted name."""
     if not all(part.isidentifier() for part in name.split(".")):
-        raise SourceError(f"{name!r} is neither a .py file nor the name of a module.", hint=FORM)
+        raise SourceError(
+            f"{shortened(name)!r} is neither a .py file nor the name of a module.", hint=FORM
+        )
     folder = Path.cwd()
     try:
         with _importing(folder, name, folder, asked=name):
@@ -160,7 +163,8 @@ def _import_module(name: str) -> ModuleType:
     except ModuleNotFoundError as error:
         near = get_close_matches(name, [path.stem for path in folder.glob("*.py")], n=1)
         raise SourceError(
-            f"there is no module {error.name}, neither here nor among the installed packages.",
+            f"there is no module {shortened(error.name)}, neither here nor among the installed"
+            " packages.",
             hint=f"{near[0]}.py" if near else FORM,
         ) from error
 
@@ -191,15 +195,17 @@ def _importing(front: Path, name: str, own: Path, asked: str = "") -> Iterator[N
 
 
 def _check_file(path: Path) -> None:
-    if path.is_dir():
-        raise FileError(f"{path} is a folder.", hint=FORM)
+    name = shortened(path)
+    if os.path.isdir(path):
+        raise FileError(f"{name} is a folder.", hint=FORM)
     if path.suffix != ".py":
-        raise FileError(f"{path} is no .py file.", hint=FORM)
-    if not path.is_file():
-        there = sorted(other.name for other in path.parent.glob("*.py"))
+        raise FileError(f"{name} is no .py file.", hint=FORM)
+    if not os.path.isfile(path):  # pathlib's own fails for names that are too long
+        in_folder = path.parent.glob("*.py") if os.path.isdir(path.parent) else []
+        there = sorted(other.name for other in in_folder)
         near = get_close_matches(path.name, there, n=1)
         raise FileError(
-            f"there is no file {path}.",
+            f"there is no file {name}.",
             hint=f"{path.with_name(near[0])}, which is there" if near else None,
         )
 
@@ -257,8 +263,8 @@ def _choice(place: str, names: list[str]) -> str:
 def _no_name(place: str) -> SourceError:
     """The error for a text that says where, but not what."""
     path = Path(place)
-    if not place or not (_is_file(place) and path.is_file() and path.suffix == ".py"):
-        return SourceError(f"{place!r} names no class or function.", hint=FORM)
+    if not place or not (_is_file(place) and os.path.isfile(path) and path.suffix == ".py"):
+        return SourceError(f"{shortened(place)!r} names no class or function.", hint=FORM)
     names = _attentions(path)
     return SourceError(
         f"{place} is a file: the class or function in it is to be named as well.",

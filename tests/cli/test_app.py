@@ -101,3 +101,51 @@ def test_json_is_one_document_and_nothing_else(attnscope, command):
     assert r.json["schema"].startswith("attnscope.")
     told = r"attnscope: 6 tokens take .*\n" if command == "heads" else ""
     assert re.fullmatch(told, r.err)
+
+
+LONG = "a sentence that somebody meant to be read " * 8
+NAME = "n" * 300
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message", "hint"),
+    [
+        (["bert", LONG], "there is no folder 'a sentence that", '--text "…" for a text'),
+        (["bert", "The cat sat."], "there is no folder 'The cat sat.'.", '--text "…" for a text'),
+        (["model", LONG], "there is no folder 'a sentence that", '--text "…" for a text'),
+        (["model", NAME], "there is no folder 'nnn", '--text "…" for a text'),
+        (["model", f"owner/{NAME}"], "there is no folder 'owner/nnn", '--text "…" for a text'),
+        (["model", "~nobody/model"], "there is no folder ~nobody/model.", "minilm, a folder"),
+        (["heads", LONG, "--text", "a cat"], "there is no folder 'a sentence", '--text "…" for a text'),
+        (["trace", LONG], "'a sentence that somebody", "FILE.py:NAME"),
+        (["trace", NAME], "names no class or function.", "FILE.py:NAME"),
+        (["trace", f"{NAME}:f"], "there is no module nnn", "FILE.py:NAME"),
+        (["trace", f"{NAME}.py:f"], "there is no file nnn", None),
+        (["trace", f"{NAME}/{NAME}.py:f"], "there is no file nnn", None),
+        (
+            ["run", "--watch", f"{NAME}.py:f", "script.py"],
+            "there is no file nnn",
+            "--watch FILE.py:NAME",
+        ),
+        (["run", "--watch", "script.py:f", NAME], "the script nnn", "attnscope run --watch … SCRIPT.py"),
+    ],
+)
+def test_an_argument_that_is_too_long_for_a_name_is_told_in_one_line_and_shortened(
+    attnscope, monkeypatch, tmp_path, arguments, message, hint
+):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "script.py").write_text("def f(x):\n    return x\n")
+    r = attnscope(*arguments)
+    assert (r.exit_status, r.out) == (2, "")
+    assert message in r.err
+    assert hint is None or f"  try  {hint}" in r.err
+    assert len(r.err) < 500
+
+
+@pytest.mark.parametrize("command", [["model"], ["trace"], ["sdpa", "--save"], ["bert", "--text"]])
+def test_an_argument_with_a_nul_is_told_in_one_line(attnscope, command):
+    r = attnscope(*command, "a\0b")
+    assert (r.exit_status, r.out) == (2, "")
+    assert r.err == (
+        "attnscope: error: an argument has a NUL character, which no text and no file's name has.\n"
+    )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from attnscope.errors import OptionError
+from attnscope.errors import ModelError, OptionError
 from attnscope.models.checkpoint import Checkpoint
 from attnscope.models.loading import told_as_the_models_fault
 from attnscope.models.reading import Reading, room, tokens_of
@@ -31,15 +31,40 @@ def give_target(checkpoint: Checkpoint, model: Any, reading: Reading) -> None:
 
 
 def shifted(model: Any, labels: list[int]) -> list[int]:
-    """What a decoder reads to write these labels: moved to the right, behind the token that starts."""
+    """What a decoder reads to write these labels: moved to the right, behind the token that starts.
+
+    Raises:
+        ModelError: nothing says which token that is.
+    """
     import torch
 
-    if not labels:
-        return [model.config.decoder_start_token_id]
-    if hasattr(model, "prepare_decoder_input_ids_from_labels"):
-        given = torch.tensor([labels], device=model.device)
+    start: Any = getattr(model.config, "decoder_start_token_id", None)
+    known = getattr(model.config.get_text_config(decoder=True), "vocab_size", 2**31)
+    if start is not None and not (type(start) is int and 0 <= start < known):
+        raise _no_start(
+            model, f"has decoder_start_token_id {start!r}, which is none of its {known:,} tokens"
+        )
+    own = hasattr(model, "prepare_decoder_input_ids_from_labels")
+    if not labels or not own:
+        if start is None:
+            raise _no_start(model)
+        return [int(start), *labels[:-1]]
+    given = torch.tensor([labels], device=model.device)
+    try:
         return model.prepare_decoder_input_ids_from_labels(labels=given)[0].tolist()
-    return [model.config.decoder_start_token_id, *labels[:-1]]
+    except (AttributeError, TypeError, ValueError) as error:  # mBART and others need no such token
+        if start is not None:
+            raise
+        raise _no_start(model) from error
+
+
+def _no_start(model: Any, told: str = "has no decoder_start_token_id") -> ModelError:
+    """The error for a model whose config.json does not say with which token its decoder starts."""
+    return ModelError(
+        f"the config.json of {model.name_or_path or model.config.model_type} {told}: nothing says which"
+        " token its decoder starts with.",
+        hint='"decoder_start_token_id": N in it; T5 starts with its padding token, 0',
+    )
 
 
 def write_on(checkpoint: Checkpoint, model: Any, reading: Reading, n: int) -> str:

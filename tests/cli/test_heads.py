@@ -838,3 +838,47 @@ def test_the_share_of_unknown_tokens_is_told(attnscope):
     assert r.json["notices"] == [
         "2 of 3 tokens in --text (67%) are [UNK]: not in the model's vocabulary."
     ]
+
+
+@pytest.mark.parametrize(
+    ("family", "options"), [("longt5", ["--target", "a dog ran"]), ("longt5", []), ("rwkv", [])]
+)
+def test_a_model_without_maps_of_its_tokens_is_told(attnscope, saved, family, options):
+    """LongT5's encoder returns weights by blocks, and RWKV something that is no attention."""
+    r = attnscope("heads", saved(family), "--text", "the cat sat on the mat . the dog ran", *options)
+    assert (r.exit_status, r.out) == (2, "")
+    [error] = [line for line in r.err.splitlines() if "error:" in line]
+    assert f"({family}) returns weights of the shape" in error
+
+
+@pytest.mark.parametrize("start", [None, "abc", -5, 10**6, 1.5, True, 2**70])
+@pytest.mark.parametrize("command", ["heads", "model"])
+def test_a_decoder_that_starts_with_no_token_is_told(attnscope, tmp_path, command, start):
+    save_reader("t5", tmp_path / "t5")
+    config = json.loads((tmp_path / "t5" / "config.json").read_text())
+    config["decoder_start_token_id"] = start
+    (tmp_path / "t5" / "config.json").write_text(json.dumps(config))
+    r = attnscope(command, tmp_path / "t5", "--text", "the cat sat", "--target", "a dog ran")
+    assert (r.exit_status, r.out) == (2, "")
+    [error] = [line for line in r.err.splitlines() if "error:" in line]
+    assert "config.json" in error
+    assert "decoder_start_token_id" in error
+    assert attnscope(command, tmp_path / "t5", "--text", "the cat sat").exit_status == 0
+
+
+@pytest.mark.parametrize("family", ["t5", "bart"])
+def test_a_decoder_whose_config_lacks_its_first_token_is_told(attnscope, tmp_path, family):
+    save_reader(family, tmp_path / family)
+    config = json.loads((tmp_path / family / "config.json").read_text())
+    del config["decoder_start_token_id"]
+    if family == "bart":
+        config["decoder_start_token_id"] = None  # without a word it is 2
+    (tmp_path / family / "config.json").write_text(json.dumps(config))
+    corpus = tmp_path / "c.jsonl"
+    corpus.write_text('{"text": "the cat sat", "to": "a dog"}\n')
+    given = ["--corpus", corpus, "--target-field", "to"]
+    r = attnscope("heads", tmp_path / family, *given)
+    assert (r.exit_status, r.out) == (2, "")
+    assert f"the config.json of {tmp_path / family} has no decoder_start_token_id" in " ".join(
+        r.err.split()
+    )

@@ -44,6 +44,8 @@ OTHERS: dict[str, dict[str, Any]] = {
     "xlnet": {"vocab_size": 50, "d_model": 24, "n_layer": 3, "n_head": 6, "d_inner": 37},
     "longformer": {**FAMILIES["bert"], "attention_window": 4, "pad_token_id": 0},
     "granite_swa": FAMILIES["llama"],
+    "longt5": {**FAMILIES["t5"], "local_radius": 4, "decoder_start_token_id": 0},
+    "rwkv": {"vocab_size": 50, "hidden_size": 24, "num_hidden_layers": 2, "context_length": 64},
     "yolos": {**FAMILIES["vit"], "image_size": [8, 8], "num_detection_tokens": 3},
     "bigbird_pegasus": {**FAMILIES["bart"], "attention_type": "original_full"},
     "afmoe": {
@@ -56,8 +58,8 @@ OTHERS: dict[str, dict[str, Any]] = {
 }
 """Families whose weights attnscope does not read: no attention, or attention of their own kind."""
 
-WRITERS = {"afmoe", "gpt2", "llama", "mistral", "gemma2", "gpt_oss", "lfm2", "granite_swa"}
-TRANSLATORS = {"t5", "bart", "bigbird_pegasus"}
+WRITERS = {"afmoe", "gpt2", "llama", "mistral", "gemma2", "gpt_oss", "lfm2", "granite_swa", "rwkv"}
+TRANSLATORS = {"t5", "longt5", "bart", "bigbird_pegasus"}
 
 
 def save_reader(family: str, folder: Path, kind: Any = None, **more: Any) -> PreTrainedModel:

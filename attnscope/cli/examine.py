@@ -124,7 +124,7 @@ def _show(trace: Trace, wanted: Wanted) -> None:
 
     output = wanted.output
     shapes = {step.name: (step.shape, step.dims) for step in trace.steps}
-    output.check_selection(shapes, f"the steps of {trace.title}")
+    output.check_selections(shapes, f"the steps of {trace.title}")
     shown, steps = output.shown_of(trace), trace.steps
     if not wanted.stats:  # these are of one turn of a loop
         trace = replace(trace, steps=folded(trace.steps))

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from attnscope.models.reading import Reading
     from attnscope.views.matrix_file import MatrixFile
     from attnscope.views.tensor_file import Tensors
+    from attnscope.views.values import Shown
 
 
 def show_attention(request: Request) -> int:
@@ -258,14 +259,13 @@ def _print_maps(
     one = maps.maps[0] if len(maps.maps) == 1 else None
     if request.without_sink and request.format is Format.CSV and not request.top:
         tell("--without-sink has no effect on csv without --top: it holds all weights")
-    shown = None
-    if request.show is not None and one is not None:
+    shown: list[Shown] = []
+    if request.show and one is not None:
         arrays = {"attention": one.attention} | _more_of(one)
         axes = {name: ("n_K",) if name == "row" else ("n_Q", "n_K") for name in arrays}
         where = "this map (--steps has more)" if maps.pooling is None else "this pooled map"
-        output.check_selection({name: (arrays[name].shape, axes[name]) for name in arrays}, where)
-        name, _ = output.selection
-        shown = output.shown(arrays[name], "float32", axes[name])
+        output.check_selections({name: (arrays[name].shape, axes[name]) for name in arrays}, where)
+        shown = output.shown(lambda name: (arrays[name], "float32", axes[name]))
 
     def save() -> None:
         if not whole_saved:
@@ -330,7 +330,7 @@ def _print_steps(request: Request, seen: Seen, maps: AttentionMaps, write: Calla
     title = f"{named(maps.model, maps.stack)} · layer {layer} of {maps.n_layer}"
     trace = trace_steps(seen.call, title, keep=output.keep, stats=request.stats)
     trace.notices, trace.checks = [*trace.notices, *maps.notices], trace.checks + maps.checks
-    output.check_selection({step.name: (step.shape, step.dims) for step in trace.steps}, "these steps")
+    output.check_selections({step.name: (step.shape, step.dims) for step in trace.steps}, "these steps")
     shown = output.shown_of(trace)
     tensors = {step.name: stored(step) for step in trace.steps} if request.save else {}
     with written_first(lambda: output.write(tensors), write):

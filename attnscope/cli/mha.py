@@ -190,7 +190,7 @@ def mha(
     everything |= {"K_past", "V_past"} if "n_past" in plan.sizes else set()
     drawn = not everything <= set(given.files) or dropping > 0
     request = Request(
-        Output(format, wide, show, save, force),
+        Output(format, wide, show or (), save, force),
         dry_run=dry_run,
         stats=stats,
         verify=verify,

@@ -193,11 +193,12 @@ def model(
     ] = "cpu",
     memory: options.Memory = None,
     show: Annotated[
-        str | None,
+        list[str] | None,
         typer.Option(
             "--show",
             metavar="NAME[INDEX]",
-            help='Print values too: "W_Q[0,:5]", "attention[3]"; with --steps "scores[0,1]".',
+            help='Print values too: "W_Q[0,:5]", "attention[3]"; with --steps "scores[0,1]";'
+            " again for several.",
             rich_help_panel=OUTPUT,
         ),
     ] = None,

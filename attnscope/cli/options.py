@@ -308,11 +308,12 @@ OutputFormat = Annotated[
     Format, typer.Option("--format", "-f", help="How to print it.", rich_help_panel=OUTPUT)
 ]
 Show = Annotated[
-    str | None,
+    list[str] | None,
     typer.Option(
         "--show",
         metavar="NAME[INDEX]",
-        help='Print a tensor\'s values too: "attention", "attention[0,1]", "Q[0,:2]".',
+        help='Print a tensor\'s values too: "attention", "attention[0,1]", "Q[0,:2]";'
+        " again for several.",
         rich_help_panel=OUTPUT,
     ),
 ]

@@ -43,7 +43,7 @@ class Output:
 
     format: Format = Format.TABLE
     wide: bool = False
-    show: str | None = None
+    show: Sequence[str] = ()
     save: Path | None = None
     force: bool = False
 
@@ -53,13 +53,13 @@ class Output:
         Args:
             dtypes: of the tensors to come.
         """
-        if self.show is not None:
+        if self.show:
             if self.format is Format.CSV:
                 raise OptionError(
                     "csv holds one table, and --show prints values beside it.",
                     hint="--format json, or --save values.npz",
                 )
-            self.selection  # noqa: B018 - parsed here and now, so that a mistake is told first
+            self.selections  # noqa: B018 - parsed here and now, so that a mistake is told first
         if self.save is not None:
             from attnscope.views.tensor_file import check_target
 
@@ -71,53 +71,54 @@ class Output:
             )
 
     @cached_property
-    def selection(self) -> tuple[str, Index]:
-        """The name and the index that `--show` asks for."""
+    def selections(self) -> list[tuple[str, Index]]:
+        """The name and the index of each `--show`."""
         from attnscope.views.values import parse_selection
 
-        return parse_selection(self.show or "")
+        return [parse_selection(text) for text in self.show]
 
     @property
     def keep(self) -> bool | set[str]:
         """The tensors of a trace that `--save` and `--show` need afterwards."""
-        if self.save is not None:
-            return True
-        return {self.selection[0]} if self.show is not None else False
+        return self.save is not None or {name for name, _ in self.selections}
 
-    def check_selection(self, tensors: Mapping[str, tuple[Shape, Dims]], where: str) -> None:
-        """Raise an OptionError if `--show` asks for what none of the tensors has.
+    def check_selections(self, tensors: Mapping[str, tuple[Shape, Dims]], where: str) -> None:
+        """Raise an OptionError if a `--show` asks for what none of the tensors has.
 
         Args:
             tensors: each tensor's shape and dims, by name.
             where: what to call them together.
         """
-        if self.show is None:
+        if not self.show:
             return
         from attnscope.views.values import check_index, check_name
 
-        name, index = self.selection
-        check_name(name, tensors.keys(), where)
-        check_index(self.show, index, *tensors[name])
+        for text, (name, index) in zip(self.show, self.selections, strict=True):
+            check_name(name, tensors.keys(), where)
+            check_index(text, index, *tensors[name])
 
-    def shown(self, stored: np.ndarray, dtype: str, dims: Dims) -> Shown:
-        """The part of a tensor that `--show` asks for.
+    def shown(self, tensor_of: Callable[[str], tuple[np.ndarray, str, Dims]]) -> list[Shown]:
+        """The parts of tensors that `--show` asks for.
 
         Args:
-            stored, dtype, dims: the whole tensor, which bears the selection's name.
+            tensor_of: gives a whole tensor by its name: as stored, its dtype, its dims.
         """
+        if not self.show:
+            return []
         from attnscope.values import numbers
         from attnscope.views.values import select
 
-        return select(self.show or "", self.selection[1], numbers(stored, dtype), dtype, dims)
+        shown = []
+        for text, (name, index) in zip(self.show, self.selections, strict=True):
+            array, dtype, dims = tensor_of(name)
+            shown.append(select(text, index, numbers(array, dtype), dtype, dims))
+        return shown
 
-    def shown_of(self, trace: Trace) -> Shown | None:
-        """The part of a trace's tensor that `--show` asks for, if it does."""
-        if self.show is None:
-            return None
-        step = trace[self.selection[0]]
-        return self.shown(*stored(step), step.dims)
+    def shown_of(self, trace: Trace) -> list[Shown]:
+        """The parts of a trace's tensors that `--show` asks for."""
+        return self.shown(lambda name: (*stored(trace[name]), trace[name].dims))
 
-    def print(self, result: Trace | HeadWeights, shown: Shown | None = None) -> None:
+    def print(self, result: Trace | HeadWeights, shown: Sequence[Shown] = ()) -> None:
         """Print a result, and below it the values that were asked for."""
         if self.format is Format.JSON:
             print_json(_record(result, shown))
@@ -128,7 +129,7 @@ class Output:
     def print_run(
         self,
         trace: Trace,
-        shown: Shown | None = None,
+        shown: Sequence[Shown] = (),
         *,
         source: bool = False,
         numbers: Mapping[str, Shown] | None = None,
@@ -137,7 +138,7 @@ class Output:
 
         Args:
             trace: the run, or its plan.
-            shown: the values of one tensor.
+            shown: the values of some tensors.
             source: whether to show the code, as the trace has it.
             numbers: the values of every tensor, by name.
         """
@@ -190,9 +191,11 @@ class Output:
         else:
             circuits.print_head_circuits(head, stdout(), wide=self.wide)
 
-    def _print_shown(self, shown: Shown | None) -> None:
-        if shown is None:
-            return
+    def _print_shown(self, shown: Sequence[Shown]) -> None:
+        for each in shown:
+            self._print_one(each)
+
+    def _print_one(self, shown: Shown) -> None:
         from attnscope.views.values import shown_text
 
         if self.format is Format.MARKDOWN:
@@ -215,7 +218,7 @@ class Output:
         self,
         maps: AttentionMaps,
         map: AttentionMap | None,
-        shown: Shown | None = None,
+        shown: Sequence[Shown] = (),
         *,
         query: int | None = None,
         top: int | None = None,
@@ -240,10 +243,7 @@ class Output:
             record = view.maps_record(maps)
             if top and map:
                 record["strongest"] = view.strongest_record(maps, map, top)
-            if shown is not None:
-                from attnscope.views.values import shown_record
-
-                record["shown"] = shown_record(shown)
+            record |= _shown_records(shown)
             print(_as_encoded(view.maps_json(record)))
         elif self.format is Format.CSV:
             from attnscope.views.records import csv_table
@@ -275,11 +275,20 @@ class Output:
         print(tell_size, file=sys.stderr)
 
 
-def _record(result: Trace | HeadWeights, shown: Shown | None) -> dict[str, Any]:
+def _record(result: Trace | HeadWeights, shown: Sequence[Shown]) -> dict[str, Any]:
     from attnscope.views.records import record
+
+    return record(result) | _shown_records(shown)
+
+
+def _shown_records(shown: Sequence[Shown]) -> dict[str, Any]:
+    """What `--show` adds to a record: `shown`, the last; and where there are several, all of them."""
+    if not shown:
+        return {}
     from attnscope.views.values import shown_record
 
-    return record(result) | ({} if shown is None else {"shown": shown_record(shown)})
+    records = [shown_record(each) for each in shown]
+    return {"shown": records[-1]} | ({"shown_all": records} if len(records) > 1 else {})
 
 
 def refuse_in_csv(format: Format, asked: Mapping[str, bool]) -> None:

@@ -44,7 +44,7 @@ class Request:
     dtype: str | None
     device: str
     memory: str | None
-    show: str | None
+    show: list[str] | None
     stats: bool
     save: Path | None
     force: bool
@@ -94,7 +94,9 @@ class Request:
     @property
     def output(self) -> Output:
         """How results are printed."""
-        return Output(self.format, self.wide, self.show, self.save, self.force and self.save is not None)
+        return Output(
+            self.format, self.wide, self.show or (), self.save, self.force and self.save is not None
+        )
 
     def check(self) -> None:
         """Raise an OptionError for options that say nothing together, or nothing at all."""
@@ -176,7 +178,7 @@ def _of_reading(request: Request) -> Iterator[tuple[object, str, str | None]]:
     about_a_head = {
         "--top": request.top,
         "--query": request.query is not None,
-        "--show": request.show is not None and not request.steps,
+        "--show": bool(request.show) and not request.steps,
     }
     heads = f"{_named(request)} are several"
     for option, given in about_a_head.items():

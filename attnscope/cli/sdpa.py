@@ -101,7 +101,7 @@ def sdpa(
         given.files
     )
     request = Request(
-        Output(format, wide, show, save, force),
+        Output(format, wide, show or (), save, force),
         dry_run=dry_run,
         stats=stats,
         verify=verify,

@@ -67,7 +67,7 @@ class Request:
         check_device_name(self.device)
         check_seed(self.seed or 0)
         without = "a dry run" if self.dry_run else self.device
-        asked = {"--stats": self.stats, "--show": self.output.show is not None}
+        asked = {"--stats": self.stats, "--show": bool(self.output.show)}
         asked |= {
             "--save": self.output.save is not None,
             "--verify": self.verify,
@@ -114,7 +114,7 @@ def present(
 
     output, device = request.output, request.device
     shapes = {step.name: (step.shape, step.dims) for step in plan.steps}
-    output.check_selection(shapes, f"the steps of {plan.title}")
+    output.check_selections(shapes, f"the steps of {plan.title}")
     if not request.explain:
         for step in plan.steps:
             step.why = None
@@ -140,7 +140,7 @@ def present(
         check_device(device)
         if device != "cpu":
             check_memory(needed, device)
-        keep = {output.selection[0]} if output.show is not None else set()
+        keep = {name for name, _ in output.selections}
         keep |= {"mask", "mask_q"} if masks.files else set()
         everything = bool(output.save) or request.verify or request.numbers
         steps = run(plan, prepare, keep=everything or keep, stats=request.stats)

@@ -109,7 +109,7 @@ def trace(
     from attnscope.cli.output import Output
 
     wanted = Wanted(
-        output=Output(format, wide, show, save, force),
+        output=Output(format, wide, show or (), save, force),
         follow=tuple(follow or ()),
         depth=depth,
         parts=subexpressions,

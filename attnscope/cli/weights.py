@@ -20,11 +20,8 @@ def show_weights(request: Request) -> int:
     slices = {slice_.name: slice_ for slice_ in result.weights}
     dims = {name: _dims(each, result.d_feat) for name, each in slices.items()}
     shapes = {name: (each.head_shape, dims[name]) for name, each in slices.items()}
-    output.check_selection(shapes, "this head")
-    shown = None
-    if request.show is not None:
-        chosen = slices[output.selection[0]]
-        shown = output.shown(chosen.array, chosen.dtype, dims[chosen.name])
+    output.check_selections(shapes, "this head")
+    shown = output.shown(lambda name: (slices[name].array, slices[name].dtype, dims[name]))
     if request.verify:
         from attnscope.inputs.memory import check_imports
         from attnscope.models.verify import verify_head

@@ -94,12 +94,20 @@ def _nearest(option: str, wanted: int, whole: int) -> str:
     )
 
 
+def said(error: BaseException) -> str:
+    """What an exception says; that it says nothing, if its own code fails when it is asked."""
+    try:
+        return str(error)
+    except BaseException:  # whatever it is: it is raised by the exception that is told already
+        return f"<its __str__ fails: {type(error).__name__}>"
+
+
 def first_line(error: Exception) -> str:
     """What another library's error says, on one line; its kind, if it says nothing.
 
     Where the first line only announces what follows, that is added.
     """
-    lines = [line.strip() for line in (str(error).strip() or type(error).__name__).split("\n")]
+    lines = [line.strip() for line in (said(error).strip() or type(error).__name__).split("\n")]
     return " ".join(lines[:2]) if lines[0].endswith(":") else lines[0]
 
 

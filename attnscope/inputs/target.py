@@ -25,7 +25,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from attnscope.errors import FileError, SourceError
+from attnscope.errors import FileError, SourceError, said
 from attnscope.text import shortened
 
 FORM = "FILE.py:NAME or package.module:NAME"
@@ -79,16 +79,16 @@ def described(error: BaseException, folder: Path | None = None) -> str:
         folder: where the user's files lie: the innermost line in one of them is told, or the
             innermost of all if none is.
     """
-    said = str(error).strip().split("\n")[0]
+    text = said(error).strip().split("\n")[0]
     kind = type(error).__name__
     if isinstance(error, SyntaxError) and error.filename:
-        said, file, number, code = error.msg, error.filename, error.lineno, error.text
+        text, file, number, code = error.msg, error.filename, error.lineno, error.text
     else:
         frames = traceback.extract_tb(error.__traceback__)
         own = [frame for frame in frames if folder and _is_own(frame.filename, folder)]
         frame = (own or frames)[-1]
         file, number, code = frame.filename, frame.lineno, frame.line
-    told = f"{kind}: {said}" if said else kind
+    told = f"{kind}: {text}" if text else kind
     if file.startswith("<frozen"):  # Python's own import system
         return told
     return f"{told} (line {number} of {os.path.basename(file)}" + (f": {code.strip()})" if code else ")")

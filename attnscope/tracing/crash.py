@@ -3,23 +3,28 @@
 from __future__ import annotations
 
 import ast
+import inspect
 import linecache
 import re
 import traceback
+from collections import namedtuple
 from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import lru_cache
 from math import prod
-from types import FrameType, TracebackType
+from types import FrameType, MemberDescriptorType, TracebackType
 from typing import Any
 
+from attnscope.errors import said
 from attnscope.results import Crash, Operand
-from attnscope.tracing.rewrite import Place
+from attnscope.tracing.lend import Relay
+from attnscope.tracing.rewrite import VIEWS, Place
 
 Shape = tuple[int, ...]
 
 PRODUCTS = {"matmul", "bmm", "mm", "mv", "dot", "baddbmm", "addmm", "__matmul__"}
-VIEWS = {"view", "reshape", "unflatten"}
+REGROUPS = {"view", "reshape", "unflatten"}
 JOINS = {"cat", "concat", "concatenate", "stack"}
 BROADCASTS = {
     *("add", "sub", "mul", "div", "multiply", "divide", "subtract", "true_divide", "where"),
@@ -105,11 +110,18 @@ def crash_of(failure: Failure, dims_of: Callable[[Part], tuple[str, ...] | None]
         file: what to call the file.
     """
     operands = [Operand(part.text, dims_of(part), part.shape) for part in failure.parts]
-    lines = traceback.format_exception_only(failure.exception)  # those of a note are the last
-    said = lines[-1] if isinstance(failure.exception, SyntaxError) else lines[0]
-    error = said.strip().split("\n")[0]
+    error = _told(failure.exception).strip().split("\n")[0]
     disagreement = _in_words(failure, operands)
     return Crash(file, failure.line, failure.expression, operands, disagreement, error)
+
+
+def _told(exception: BaseException) -> str:
+    """The last line of the traceback."""
+    try:
+        lines = traceback.format_exception_only(exception)  # those of a note are the last
+    except Exception:  # raised by the exception's own code
+        return f"{type(exception).__name__}: {said(exception)}"
+    return lines[-1] if isinstance(exception, SyntaxError) else lines[0]
 
 
 def _tracebacks(tb: TracebackType | None) -> Iterator[TracebackType]:
@@ -138,7 +150,7 @@ def _node_at(file: str, tb: TracebackType) -> ast.expr | ast.AugAssign | None:
     return max(ends_here, key=lambda node: (node.lineno, node.col_offset), default=None)
 
 
-_COMPUTES = (ast.Call, ast.BinOp, ast.UnaryOp, ast.Compare, ast.Subscript, ast.AugAssign)
+_COMPUTES = (ast.Call, ast.BinOp, ast.UnaryOp, ast.Compare, ast.Subscript, ast.Attribute, ast.AugAssign)
 
 
 def _statement_at(file: str, line: int) -> str:
@@ -165,6 +177,8 @@ def _operands(node: ast.expr | ast.AugAssign) -> Iterator[ast.expr]:
         yield from (node.target, node.value)
     elif isinstance(node, ast.UnaryOp):
         yield node.operand
+    elif isinstance(node, ast.Attribute):
+        yield node.value
     elif isinstance(node, ast.Compare):
         yield from (node.left, *node.comparators)
     elif isinstance(node, ast.Subscript):
@@ -200,9 +214,26 @@ def _value(node: ast.expr, frame: FrameType) -> Any:
     if isinstance(node, ast.Name):
         return {**frame.f_globals, **frame.f_locals}.get(node.id)
     if isinstance(node, ast.Attribute):
-        owner = _value(node.value, frame)
-        return None if owner is None else getattr(owner, node.attr, None)
+        return _stored(_value(node.value, frame), node.attr)
     return None
+
+
+def _stored(owner: Any, name: str) -> Any:
+    """An object's attribute, if it is stored: what would have to be computed may fail once more."""
+    import torch
+
+    if issubclass(type(owner), torch.Tensor) and name in VIEWS:
+        return None  # its shape is known, if it could be computed
+    stored = Relay.attribute(owner, name)
+    if stored is None:
+        descriptor = inspect.getattr_static(type(owner), name, None)
+        if isinstance(descriptor, MemberDescriptorType | _OF_NAMED_TUPLE):
+            with suppress(AttributeError):
+                return descriptor.__get__(owner)
+    return stored
+
+
+_OF_NAMED_TUPLE = type(namedtuple("_", "field").field)  # type: ignore[attr-defined]
 
 
 def _span(node: ast.expr | ast.stmt) -> tuple[int, int, int, int]:
@@ -236,7 +267,7 @@ def _compare(failure: Failure, node: ast.expr | ast.AugAssign, frame: FrameType)
     elif computes or name.rstrip("_") in BROADCASTS:
         failure.kind = "broadcast"
         _compare_broadcast(failure, shapes)
-    elif name in VIEWS:
+    elif name in REGROUPS:
         failure.kind = "view"
     elif name in JOINS:
         failure.kind = "join"
@@ -289,8 +320,8 @@ def _compare_broadcast(failure: Failure, shapes: list[Shape]) -> None:
 
 def _compare_joined(failure: Failure, shapes: list[Shape]) -> None:
     """All axes but the one that is joined, which torch says."""
-    said = re.search(r"except in dimension (\d+)", str(failure.exception))
-    joined = int(said[1]) if said else None
+    match = re.search(r"except in dimension (\d+)", said(failure.exception))
+    joined = int(match[1]) if match else None
     for i, other in enumerate(shapes[1:], start=1):
         for axis, (a, b) in enumerate(zip(shapes[0], other, strict=False)):
             if a != b and axis != joined:
@@ -354,7 +385,7 @@ def _expect_equal(failure: Failure, one: tuple[int, int], other: tuple[int, int]
 
 def _in_words(failure: Failure, operands: list[Operand]) -> str | None:
     if failure.kind == "view" and operands:
-        return _view_in_words(operands[0], str(failure.exception))
+        return _view_in_words(operands[0], said(failure.exception))
     if not failure.axes:
         return None
     (one, axis), (other, other_axis) = failure.axes
@@ -364,22 +395,22 @@ def _in_words(failure: Failure, operands: list[Operand]) -> str | None:
     return f"{first} and {second} disagree: {because}"
 
 
-def _view_in_words(source: Operand, said: str) -> str | None:
+def _view_in_words(source: Operand, error: str) -> str | None:
     """Why a tensor cannot be viewed so, from what torch says."""
     count = f"{source.text} has {' · '.join(map(str, source.shape))} = {prod(source.shape)} elements"
-    asked = re.search(r"shape '?\[?([-\d, ]+)\]?'? is invalid", said)
+    asked = re.search(r"shape '?\[?([-\d, ]+)\]?'? is invalid", error)
     if asked:
         wanted = [int(size) for size in asked[1].split(",")]
         fixed = prod(size for size in wanted if size > 0)
         into = "×".join("?" if size < 0 else str(size) for size in wanted)
         what = "do not divide by" if -1 in wanted else "are not"
         return f"{count}, which {what} {fixed}, of {into}"
-    split = re.search(r"sizes \[([\d, ]+)\] don't multiply up to the size of dim (\d+)", said)
+    split = re.search(r"sizes \[([\d, ]+)\] don't multiply up to the size of dim (\d+)", error)
     if split:
         sizes = split[1].split(", ")
         parts = f"{' · '.join(sizes)} = {prod(map(int, sizes))}"
         return f"{_axis_in_words(source, int(split[2]))} is not {parts}"
-    if "not compatible with input tensor's size and stride" in said:
+    if "not compatible with input tensor's size and stride" in error:
         return f"{source.text} does not lie in memory in the order of its axes: reshape copies it"
     return None
 

@@ -97,7 +97,10 @@ class Relay:
             attributes = object.__getattribute__(owner, "__dict__")
         except AttributeError:
             return None
-        stores = (attributes, attributes.get("_parameters"), attributes.get("_buffers"))
+        stores = (
+            attributes,
+            *(attributes.get(f"_{kind}") for kind in ("parameters", "buffers", "modules")),
+        )
         return next((store[name] for store in stores if isinstance(store, dict) and name in store), None)
 
     @staticmethod

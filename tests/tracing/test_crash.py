@@ -188,7 +188,7 @@ CASES = {
     "an index": ("y = Q[:, :, :, 3]", "Q=b:2,n_Q:3,d:4", "Q[:, :, :, 3]", [Q], None),
     "no tensor": ("y = Q + None", "Q=b:2,n_Q:3,d:4", "Q + None", [Q], None),
     "no such key": ('y = {"a": Q}["b"]', "Q=b:2,n_Q:3,d:4", '{"a": Q}["b"]', [], None),
-    "no such attribute": ("y = Q.shappe", "Q=b:2,n_Q:3,d:4", "y = Q.shappe", [], None),
+    "no such attribute": ("y = Q.shappe", "Q=b:2,n_Q:3,d:4", "Q.shappe", [Q], None),
     "too many to unpack": ("a, c = Q.shape", "Q=b:2,n_Q:3,d:4", "a, c = Q.shape", [], None),
 }  # fmt: skip
 

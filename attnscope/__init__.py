@@ -5,10 +5,11 @@ Everything here is imported when it is first used, so that `import attnscope` is
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+TYPE_CHECKING = False  # as typing has it, without importing typing
 
 if TYPE_CHECKING:
+    from typing import Any
+
     from attnscope.attention.mha import MultiHeadAttention
     from attnscope.attention.sdpa import sdpa
     from attnscope.errors import AttnscopeError
@@ -51,6 +52,8 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:
     if name in _HOMES:
+        from importlib import import_module
+
         return getattr(import_module(_HOMES[name]), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 

@@ -1,8 +1,22 @@
-"""`python -m attnscope`."""
+"""`attnscope` and `python -m attnscope`: the first of our lines to run."""
 
 import sys
 
-from attnscope.cli.app import entry
+
+def entry() -> int:
+    """Run the command line of this process, and return its exit status."""
+    try:
+        from attnscope.cli import interrupt
+
+        interrupt.install()
+    except KeyboardInterrupt:  # it came before there was a handler
+        from attnscope.cli import interrupt
+
+        interrupt.end()
+    from attnscope.cli import app
+
+    return app.entry()
+
 
 if __name__ == "__main__":
     sys.exit(entry())

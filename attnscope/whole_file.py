@@ -260,11 +260,16 @@ def _removed(path: Path) -> Iterator[None]:
 
 def _end(number: int, frame: Any) -> None:
     """Remove what is not finished, and let the signal end the process as it would have."""
+    remove_unfinished()
+    signal.signal(number, signal.SIG_DFL)
+    os.kill(os.getpid(), number)
+
+
+def remove_unfinished() -> None:
+    """Remove what is not finished: the process ends."""
     for path in list(_unfinished):
         with suppress(OSError):
             path.unlink()
-    signal.signal(number, signal.SIG_DFL)
-    os.kill(os.getpid(), number)
 
 
 # What went wrong.

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import gc
-import io
 import os
 import sys
 from collections.abc import Sequence
@@ -15,6 +14,7 @@ import typer
 from typer.exceptions import TyperException
 
 import attnscope
+from attnscope.cli import interrupt, streams
 from attnscope.cli.bert import bert
 from attnscope.cli.example import example
 from attnscope.cli.heads import heads
@@ -26,7 +26,7 @@ from attnscope.cli.scripts import ScriptCommand
 from attnscope.cli.sdpa import sdpa
 from attnscope.cli.trace import trace
 from attnscope.errors import AttnscopeError, OptionError, is_out_of_memory
-from attnscope.models.launch import launched
+from attnscope.models.launch import is_first, launched
 from attnscope.text import printable
 
 
@@ -36,9 +36,12 @@ class ExitStatus(IntEnum):
     DONE = 0
     CHECK_FAILED = 1
     BAD_INPUT = 2
-    INTERRUPTED = 130
+    INTERRUPTED = interrupt.STATUS
     PIPE_CLOSED = 141
 
+
+NOT_WRITTEN = {errno.ENOSPC: None, errno.EIO: None, errno.EBADF: "stdout is closed"}
+"""The errors of writing a result that are told in a line, with words where Python's are obscure."""
 
 app = typer.Typer(
     help="See attention: the shape, the making, the cost and the values of every tensor"
@@ -82,7 +85,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if any("\0" in argument for argument in arguments):  # no system hands such a one over
             raise OptionError("an argument has a NUL character, which no text and no file's name has.")
         result = app(args=arguments, prog_name="attnscope", standalone_mode=False)
-        return int(result or ExitStatus.DONE)
+        status = int(result or ExitStatus.DONE)
+        if status == ExitStatus.INTERRUPTED and arguments[:1] != ["run"] and is_first():
+            print(interrupt.LINE, file=sys.stderr)
+        return status
     except AttnscopeError as error:
         _complain(error.message, error.hint)
     except TyperException as error:
@@ -90,10 +96,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if text:  # nothing is said by the help that a bare `attnscope` prints
             context = getattr(error, "ctx", None)
             _complain(text, f"{context.command_path if context else 'attnscope'} --help")
-    except KeyboardInterrupt:
-        return ExitStatus.INTERRUPTED
-    except SystemExit:  # Typer's way when nobody reads on, as in `attnscope … | head`
-        return ExitStatus.PIPE_CLOSED
+    except SystemExit as error:
+        if isinstance(error.__context__, BrokenPipeError):
+            return ExitStatus.PIPE_CLOSED  # Typer's way when nobody reads on, as in `attnscope … | head`
+        raise
     except Exception as error:
         if not is_out_of_memory(error):
             raise
@@ -109,18 +115,21 @@ def entry() -> int:
     argument); and a thread that lets go of a tensor while Python takes itself down aborts the process,
     whatever its exit status was to be (https://github.com/pytorch/pytorch/issues/190489).
     """
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):  # what an encoding lacks is escaped
-            stream.reconfigure(errors="backslashreplace")
+    command = sys.argv[1] if len(sys.argv) > 1 else None
+    streams.prepare(command)
+    if command == "run":  # a user's program ends as it ends without us
+        return main()
     try:
         status = main()
         sys.stdout.flush()
+    except BrokenPipeError:
+        os._exit(ExitStatus.PIPE_CLOSED)  # to flush once more at the end would fail once more
     except OSError as error:
-        if error.errno not in (errno.ENOSPC, errno.EIO):
+        if error.errno not in NOT_WRITTEN:
             raise
-        _complain(f"cannot write the result: {error.strerror}.", None)
-        os._exit(ExitStatus.BAD_INPUT)  # to flush once more at the end would fail once more
-    if sys.argv[1:2] not in (["run"], ["trace"]):  # a user's code ends as it ends without us
+        _complain(f"cannot write the result: {NOT_WRITTEN[error.errno] or error.strerror}.", None)
+        os._exit(ExitStatus.BAD_INPUT)
+    if command != "trace":  # nor is a user's code left out of the last search for garbage
         if launched():
             sys.stderr.flush()
             os._exit(status)

@@ -12,6 +12,7 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from attnscope.cli import interrupt
 from attnscope.cli.output import tell
 from attnscope.errors import OptionError
 from attnscope.models.resume import Part, Progress, load_progress, save_progress
@@ -227,13 +228,18 @@ class Census:
 
     @contextmanager
     def _interruptible(self) -> Iterator[None]:
-        """Among several processes, Ctrl-C ends the run after the batches that all are in."""
-        if self.ranks.world == 1:
-            yield
-            return
+        """Ctrl-C ends the run, a second one the process.
+
+        One process by itself leaves the batch that it is in; should the exception be lost in somebody's
+        callback, it ends after that batch. Several end after the batches that all are in.
+        """
 
         def note(*_: Any) -> None:
+            if self._interrupted:
+                interrupt.end()
             self._interrupted = True
+            if self.ranks.world == 1:
+                raise KeyboardInterrupt
 
         before = signal.signal(signal.SIGINT, note)
         try:

@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import io
+import os
 import re
 import sys
 import time
-from collections.abc import Mapping
-from contextlib import nullcontext, redirect_stdout
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, nullcontext, redirect_stdout
 from dataclasses import dataclass, replace
 from math import prod
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
+from attnscope.cli import interrupt
 from attnscope.cli.comments import check_comments, show_comments
 from attnscope.cli.options import Format
 from attnscope.cli.output import Output, progress, refuse_in_csv, shown_path, stored, tell, written_first
-from attnscope.errors import AttnscopeError, OptionError
+from attnscope.cli.streams import of_user
+from attnscope.errors import AttnscopeError, OptionError, SourceError, said
 from attnscope.results import Source, Step, Trace
+from attnscope.text import printable_lines
 
 if TYPE_CHECKING:
     from attnscope.inputs.subject import Subject
@@ -98,23 +102,33 @@ def examine(
     from attnscope.inputs.memory import check_imports
     from attnscope.inputs.subject import subject
     from attnscope.inputs.target import load
+    from attnscope.tracing.program import status_of
 
     check_imports()
-    with redirect_stdout(sys.stderr), progress(f"importing {target} …"):
+    with progress(f"importing {target} …"), of_user():
         what = subject(load(target), init, inputs, where, call, dtype)
         check_device(wanted.device)
         if wanted.device != "meta":
             check_memory(what.total_bytes(), wanted.device, hint="--device meta, which needs none")
-    with redirect_stdout(sys.stderr), progress(f"running {target} …"):
-        trace, file = traced(what, wanted)
+    with progress(f"running {target} …"), of_user():
+        trace, file, ending = traced(what, wanted)
     trace.title = target
     for notice in trace.notices:
         tell(notice)
+    if isinstance(ending, KeyboardInterrupt):  # what there is is shown, and no file is written
+        if not wanted.annotate:
+            _show(trace, replace(wanted, output=replace(wanted.output, save=None, force=False)))
+        return interrupt.STATUS
     if wanted.annotate:
         return show_comments(trace, file, write=wanted.write)
     if wanted.check:
         check_comments(trace, file)
     _show(trace, wanted)
+    if isinstance(ending, SystemExit):
+        status, text = status_of(ending)
+        if text is not None:
+            print(printable_lines(text), file=sys.stderr)
+        return status
     failed = trace.crash is not None or any(check.ok is False for check in trace.checks)
     return 1 if failed or (wanted.strict and trace.findings) else 0
 
@@ -136,24 +150,27 @@ def _show(trace: Trace, wanted: Wanted) -> None:
 # Running.
 
 
-def traced(what: Subject, wanted: Wanted) -> tuple[Trace, str]:
+def traced(what: Subject, wanted: Wanted) -> tuple[Trace, str, BaseException | None]:
     """Run a subject, and then again with other sizes.
 
     Returns:
-        What is known of it afterwards, and its file.
+        What is known of it afterwards; its file; and what it raised, or the KeyboardInterrupt that came
+        while it ran with other sizes.
     """
+    from attnscope.inputs.target import described
     from attnscope.tracing.crash import crash_of
     from attnscope.tracing.findings import scale_findings
     from attnscope.tracing.inference import coincidences, regrouped
     from attnscope.tracing.session import Session
 
     with Session(what.function(), follow=wanted.follow, parts=wanted.parts) as session:
-        inferred, device, notices = _run_all(what, session, wanted)
+        inferred, device, notices, ending = _run_all(what, session, wanted)
         untraced = session.untraced()
     base = inferred.runs[0]
     inferred.name_axes()
     notices += [f"{each} is compiled by torch.compile: it ran untraced" for each in untraced]
-    if not inferred.complete and not session.compiled and what.sizes:
+    interrupted = isinstance(ending, KeyboardInterrupt)
+    if not inferred.complete and not session.compiled and what.sizes and not interrupted:
         notices.append("no other sizes were found that this code runs with: few axes have names")
     trace = Trace(
         title=what.loaded.name,
@@ -176,18 +193,21 @@ def traced(what: Subject, wanted: Wanted) -> tuple[Trace, str]:
     trace.findings = sorted(findings, key=lambda finding: finding.line or 0)
     if base.failure is not None:
         trace.crash = crash_of(base.failure, inferred.dims_of, shown_path(base.failure.file))
-    elif base.error is not None:
-        raise base.error
+    elif isinstance(base.error, Exception):  # it comes from another file
+        raise SourceError(f"running {what.loaded.name} raises {described(base.error)}.") from base.error
     placed: list[Step | Source] = [*trace.steps, *trace.source]
     for each in placed:
         each.file = each.file and shown_path(each.file)
-    return trace, session.file
+    return trace, session.file, ending
 
 
-def _run_all(what: Subject, session: Session, wanted: Wanted) -> tuple[Inferred, str, list[str]]:
+def _run_all(
+    what: Subject, session: Session, wanted: Wanted
+) -> tuple[Inferred, str, list[str], BaseException | None]:
     """Run a subject with its own sizes, and with others; on another device, if it looks at values."""
-    from attnscope.tracing.inference import infer
+    from attnscope.tracing.inference import Inferred, infer
     from attnscope.tracing.resize import required_by
+    from attnscope.tracing.symbols import Symbols
 
     notices: list[str] = []
     device, begun = wanted.device, time.monotonic()
@@ -209,15 +229,30 @@ def _run_all(what: Subject, session: Session, wanted: Wanted) -> tuple[Inferred,
             looks_at_values = True
             notices.append("the code looks at values: other sizes were run on cpu, not on meta")
             run = _run(what, session, wanted, "cpu", sizes)
+        if isinstance(run.error, KeyboardInterrupt):
+            raise run.error
         return run
 
     given = {**what.defaults, **what.sizes}
     equations = [(each.name, each.numerator, each.denominator) for each in what.where]
     known = required_by(equations, given)
-    inferred = infer(
-        base, attempt, given, axes=_axes(what), defaults=set(what.defaults) - what.given, known=known
-    )
-    return inferred, device, notices
+    ending = base.error
+    try:
+        if isinstance(ending, KeyboardInterrupt):
+            raise ending
+        with interrupt.raised():
+            inferred = infer(
+                base,
+                attempt,
+                given,
+                axes=_axes(what),
+                defaults=set(what.defaults) - what.given,
+                known=known,
+            )
+    except KeyboardInterrupt as caught:
+        names = Symbols({name: (size,) for name, size in given.items()})
+        inferred, ending = Inferred(names, [base], complete=False), caught
+    return inferred, device, notices, ending
 
 
 def _run(
@@ -238,17 +273,18 @@ def _run(
     files = {site.file for site in session.sites}
     watcher = Watcher(files)
     options: dict[str, Any] = {} if sizes else {"stats": wanted.stats, "keep": wanted.output.keep}
-    error: Exception | None = None
+    error: BaseException | None = None
     with (
         without_compiler() if device == "meta" else nullcontext(),
         redirect_stdout(io.StringIO()) if sizes else nullcontext(),
         session.recording(depth=wanted.depth, watch=watcher, **options) as recorder,
     ):
         try:
-            built = what.build(sizes, device=device, seed=wanted.seed, train=wanted.train)
-            with torch.device(device) if device != "cpu" else nullcontext():
-                built.callable(*built.args, **built.kwargs)
-        except Exception as caught:
+            with interrupt.raised(), _exits():
+                built = what.build(sizes, device=device, seed=wanted.seed, train=wanted.train)
+                with torch.device(device) if device != "cpu" else nullcontext():
+                    built.callable(*built.args, **built.kwargs)
+        except BaseException as caught:
             if isinstance(caught, AttnscopeError) and not sizes:
                 raise
             error = caught
@@ -264,9 +300,26 @@ def _run(
     )
 
 
+@contextmanager
+def _exits() -> Iterator[None]:
+    """Let `os._exit` raise SystemExit: what was traced until then is to be shown."""
+    process, leave = os.getpid(), os._exit
+
+    def exit(status: int) -> NoReturn:
+        if os.getpid() != process:  # the code has forked, and this is the child
+            leave(status)
+        raise SystemExit(status)
+
+    os._exit = exit
+    try:
+        yield
+    finally:
+        os._exit = leave
+
+
 def _needs_values(run: Run) -> bool:
     """Whether code failed because a device without values has none."""
-    return run.error is not None and "meta" in str(run.error)
+    return run.error is not None and "meta" in said(run.error)
 
 
 def _axes(what: Subject) -> set[str]:

@@ -12,8 +12,9 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
+from attnscope.cli import interrupt, streams
 from attnscope.cli.options import Format
 from attnscope.cli.output import refuse_in_csv, shown_path
 from attnscope.errors import AttnscopeError, FileError, OptionError, SourceError
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from attnscope.tracing.crash import Part
-    from attnscope.tracing.program import Recording, Target
+    from attnscope.tracing.program import Recording, Target, Watching
 
 FORM = "--watch FILE.py:NAME or --watch package.module:NAME"
 NAMELESS = "_"
@@ -97,6 +98,9 @@ def watch_program(program: Sequence[str], module: str | None, wanted: Wanted) ->
         options={"stats": wanted.stats, "depth": wanted.depth},
     )
     _forget_hook_of_typer()
+    _report_before_exit(report, watching)
+    interrupt.leave_to_python()
+    streams.give_back()
     if module is None:
         status = run_script(program[0], program[1:], watching)
     else:
@@ -104,11 +108,26 @@ def watch_program(program: Sequence[str], module: str | None, wanted: Wanted) ->
     if os.getpid() != watching.process:
         return status  # a child that the program has forked
     if threading.active_count() > 1:  # it goes on
-        atexit.register(lambda: report.end(loaded=watching.loaded, compiled=watching.compiled))
+        atexit.register(report.end, watching)
     else:
-        report.end(loaded=watching.loaded, compiled=watching.compiled)
+        interrupt.take_back()
+        report.end(watching)
     found = any(trace.findings for trace in report.traces)
     return status or (2 if report.unwritten else 1 if wanted.strict and found else 0)
+
+
+def _report_before_exit(report: Report, watching: Watching) -> None:
+    """Let `os._exit` end the process after the report is shown, and not before."""
+    leave = os._exit
+
+    def exit(status: int) -> NoReturn:
+        if os.getpid() == watching.process:
+            if watching.cut():
+                report.note(f"{report.wanted.target} had not returned when the program ended")
+            report.end(watching)
+        leave(status)
+
+    os._exit = exit
 
 
 def _forget_hook_of_typer() -> None:
@@ -189,8 +208,9 @@ class Report:
         self.wanted = wanted
         self.named = named
         self.traces: list[Trace] = []
-        self.refused = self.unwritten = False
-        self.stream = sys.stderr  # the program may put another one there, and change its folder
+        self.refused = self.unwritten = self.ended = False
+        # The program may close its stderr, put another one there, and change its folder.
+        self.stream = sys.stderr
         self.here = Path.cwd()
         self.to = wanted.to.absolute() if wanted.to is not None else None
 
@@ -208,29 +228,46 @@ class Report:
         self.refused = True
         self._say("note", error)
 
-    def end(self, *, loaded: bool, compiled: bool) -> None:
+    def end(self, watching: Watching) -> None:
         """The program has ended: say what it has not done."""
         called, target = len(self.traces), self.wanted.target
-        if called == self.wanted.calls or self.refused:
+        if called == self.wanted.calls or self.refused or self.ended:
             return
+        self.ended = True
+        place = target.rpartition(":")[0]
         if called:
             self._show()
-            self._note(f"{target} was called {called} times, and not {self.wanted.calls}")
-        elif compiled:
-            self._note(f"{target} is compiled by torch.compile: it ran untraced")
-        elif loaded:
-            self._note(f"{target} was not called")
+            self.note(f"{target} was called {called} times, and not {self.wanted.calls}")
+        elif watching.compiled:
+            self.note(f"{target} is compiled by torch.compile: it ran untraced")
+        elif watching.begun:
+            self.note(f"{target} was called, and the program ended before it returned")
+        elif watching.elsewhere[0]:
+            self.note(f"{target} was called in another process: only calls in the first are traced")
+        elif watching.loaded:
+            self.note(f"{target} was not called")
+        elif watching.loaded_before:
+            self.note(f"{target} was not traced: {place} is used by attnscope itself")
+        elif watching.was_missed():
+            self.note(f"{target} was not traced: {place} was loaded in a way that cannot be watched")
         else:
-            place = target.rpartition(":")[0]
-            self._note(f"{target} was not called: {place} was not imported by this program")
+            self.note(f"{target} was not called: {place} was not imported by this program")
+
+    def note(self, message: str) -> None:
+        """Say something that is no trace."""
+        self._put(f"attnscope: note: {printable(message)}\n")
 
     def _say(self, kind: str, error: AttnscopeError) -> None:
-        print(f"attnscope: {kind}: {printable(error.message)}", file=self.stream, flush=True)
+        self._put(f"attnscope: {kind}: {printable(error.message)}\n")
         if error.hint:
-            print(f"  try  {printable(error.hint)}", file=self.stream, flush=True)
+            self._put(f"  try  {printable(error.hint)}\n")
 
-    def _note(self, message: str) -> None:
-        print(f"attnscope: note: {printable(message)}", file=self.stream, flush=True)
+    def _put(self, text: str) -> None:
+        """Write after what the program has written."""
+        with contextlib.suppress(Exception):  # its stream may be closed, or be anything
+            sys.stderr.flush()
+        self.stream.write(text)
+        self.stream.flush()
 
     def _trace(self, recording: Recording) -> Trace:
         """What is known of a call."""
@@ -296,13 +333,12 @@ class Report:
                 self._print()
                 self._say("error", error)
         for notice in dict.fromkeys(each for trace in self.traces for each in trace.notices):
-            self._note(notice)
+            self.note(notice)
 
     def _print(self) -> None:
         from attnscope.views.terminal import Terminal
 
-        self.stream.write(self._text(Terminal(file=self.stream)))
-        self.stream.flush()
+        self._put(self._text(Terminal(file=self.stream)))
 
     def _write(self, path: Path) -> None:
         from attnscope.views.terminal import Terminal

@@ -12,8 +12,11 @@ from __future__ import annotations
 
 import ast
 import builtins
+import contextlib
+import gc
 import io
 import linecache
+import mmap
 import os
 import runpy
 import sys
@@ -27,10 +30,10 @@ from functools import partial
 from importlib.machinery import ModuleSpec, SourceFileLoader
 from inspect import CO_ASYNC_GENERATOR, CO_COROUTINE, CO_GENERATOR
 from pathlib import Path
-from types import CodeType, ModuleType, TracebackType
+from types import CodeType, FunctionType, ModuleType, TracebackType
 from typing import TYPE_CHECKING, Any
 
-from attnscope.errors import SourceError
+from attnscope.errors import SourceError, said
 from attnscope.tracing.compiled import found_by_others, hide
 from attnscope.tracing.lend import Relay, with_relay
 from attnscope.tracing.rewrite import Site, rewrite
@@ -207,13 +210,30 @@ class Watching:
 
     def __post_init__(self) -> None:
         self.process = os.getpid()
-        self.done = 0
+        self.begun = self.done = 0  # calls
+        self.elsewhere = mmap.mmap(-1, 1)  # shared with children: not 0 if one of them has called it
+        self.loaded_before = self._is_imported()
         self._sites: list[Site] = []  # of all files
         self._files: set[str] = set()
         self._relays: list[tuple[Relay, int]] = []  # one a file, with the number of its first site
         self._places: set[tuple[str, int]] = set()  # where the target begins
         self._recorder: Recorder | None = None
         self._lock = threading.Lock()
+
+    def _is_imported(self) -> bool:
+        """Whether the target's module is there, whoever has imported it."""
+        target = self.target
+        if target.file is None:
+            return target.module in sys.modules
+        files = [getattr(module, "__file__", None) for module in list(sys.modules.values())]
+        return any(isinstance(file, str) and target.is_in("", file) for file in files)
+
+    def was_missed(self) -> bool:
+        """Whether the target was loaded in a way that cannot be watched: its calls are not known."""
+        functions = [each for each in gc.get_objects() if type(each) is FunctionType]
+        files = {function.__code__.co_filename for function in functions}
+        is_there = self.target.file is not None and any(self.target.is_in("", each) for each in files)
+        return not self.loaded and (is_there or self._is_imported())
 
     # Modules get their code.
 
@@ -274,7 +294,10 @@ class Watching:
     def _enter(self, first: int, number: int) -> None:
         """A function begins while no call is being recorded."""
         site = self._sites[first + number]
-        if (site.file, site.line) not in self._places or os.getpid() != self.process:
+        if (site.file, site.line) not in self._places:
+            return
+        if os.getpid() != self.process:
+            self.elsewhere[0] = 1
             return
         with self._lock:
             if self._recorder is not None or self.done == self.calls:
@@ -282,8 +305,9 @@ class Watching:
             from attnscope.tracing.findings import Watcher
             from attnscope.tracing.recorder import Recorder
 
+            self.begun += 1
             before = sys.exc_info()[1]  # what is being handled while the target is called
-            watcher = Watcher(self._files)
+            watcher = self._watcher = Watcher(self._files)
             self._recorder = recorder = Recorder(
                 self._sites,
                 site.file,
@@ -294,6 +318,15 @@ class Watching:
             )
             recorder.enter(first + number)
             self._connect()
+
+    def cut(self) -> bool:
+        """Tell what was recorded of a call so far, if the process ends in the middle of one."""
+        recorder, self._recorder = self._recorder, None
+        if recorder is None:
+            return False
+        self.done += 1
+        self.recorded(Recording(recorder, self._watcher, None, self._files))
+        return True
 
     def _finished(self, recorder: Recorder, watcher: Watcher, before: BaseException | None) -> None:
         """The target has returned or raised."""
@@ -405,14 +438,22 @@ def _run(program: Callable[[], object], watching: Watching) -> int:
     try:
         program()
     except SystemExit as error:
-        if error.code is None or isinstance(error.code, int):
-            return error.code or 0
-        print(error.code, file=sys.stderr)
-        return FAILED
+        status, text = status_of(error)
+        if text is not None:
+            with contextlib.suppress(Exception):  # the program may have closed it
+                print(text, file=sys.stderr or sys.__stderr__)
+        return status
     except BaseException as error:
         _show(error)
         return INTERRUPTED if isinstance(error, KeyboardInterrupt) else FAILED
     return 0
+
+
+def status_of(error: SystemExit) -> tuple[int, str | None]:
+    """The status of a process that `sys.exit` ends, and the text that Python then prints on stderr."""
+    if error.code is None:
+        return 0, None
+    return (error.code, None) if isinstance(error.code, int) else (FAILED, said(error))
 
 
 def _show(error: BaseException) -> None:

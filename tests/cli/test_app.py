@@ -91,7 +91,7 @@ def test_interrupting_exits_130_without_a_traceback():
     time.sleep(5)
     running.send_signal(signal.SIGINT)
     _, err = running.communicate(timeout=30)
-    assert (running.returncode, err) == (130, "")
+    assert (running.returncode, err) == (130, "attnscope: interrupted.\n")
 
 
 @pytest.mark.parametrize("command", [each for each in COMMANDS if each not in OF_THE_USERS_CODE])

@@ -353,7 +353,10 @@ def test_forked_children_are_silent(program):
     )
     watched = program.watched("--watch", "program.py:thing", "program.py")
     assert watched.stdout.splitlines()[-1] == "parent"
-    assert watched.stderr == "attnscope: note: program.py:thing was not called\n"
+    assert watched.stderr == (
+        "attnscope: note: program.py:thing was called in another process: only calls in the first are"
+        " traced\n"
+    )
 
 
 # What is shown.

@@ -36,7 +36,7 @@ def model(
             "--layer",
             metavar="N",
             help="Which layer, counted from 0; with a text also 0-3, 0,2 or all.",
-            show_default="the first",
+            show_default="the first that attends",
         ),
     ] = None,
     head: Annotated[

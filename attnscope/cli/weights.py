@@ -15,7 +15,8 @@ def show_weights(request: Request) -> int:
     output = request.output
     output.check([])
     checkpoint = find_checkpoint(request.model)
-    [layer], [head] = request.layers or [], request.heads or []
+    [head] = request.heads or []
+    layer = None if request.layer is None else (request.layers or [])[0]
     result = read_head(checkpoint, layer=layer, head=head, stack=request.stack)
     slices = {slice_.name: slice_ for slice_ in result.weights}
     dims = {name: _dims(each, result.d_feat) for name, each in slices.items()}
@@ -36,7 +37,7 @@ def show_weights(request: Request) -> int:
     tensors = {name: (each.array, each.dtype) for name, each in slices.items()}
     with written_first(lambda: output.write(tensors)):
         output.print(result, shown)
-    return 0 if all(check.ok for check in result.checks) else 1
+    return 1 if any(check.ok is False for check in result.checks) else 0
 
 
 def _dims(slice_: WeightSlice, d_feat: int) -> tuple[str, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Any
 
 from attnscope.errors import ModelError
@@ -20,7 +21,11 @@ Stored = dict[str, tuple[str, "np.ndarray", str]]
 
 
 def read_head(
-    model: str | Checkpoint | None = None, *, layer: int = 0, head: int = 0, stack: str | None = None
+    model: str | Checkpoint | None = None,
+    *,
+    layer: int | None = None,
+    head: int = 0,
+    stack: str | None = None,
 ) -> HeadWeights:
     """One head's part of W_Q, W_K, W_V, W_O and of their biases.
 
@@ -34,7 +39,8 @@ def read_head(
 
     Args:
         model: a checkpoint, or what `find_checkpoint` takes: `minilm`, a folder, a hub name.
-        layer, head: counted from 0; `head` is a query head.
+        layer: counted from 0; None: the first that attends.
+        head: counted from 0: a query head.
         stack: whose layers: `encoder`, `decoder` or `cross`, `text` or `vision`; None: the first.
 
     Returns:
@@ -49,13 +55,15 @@ def read_head(
     config, weights = checkpoint.config(), open_weights(checkpoint)
     chosen = choose_stack(find_stacks(weights.names, config, checkpoint.name), stack, checkpoint.name)
     n_head = _n_head(config, chosen, checkpoint.name)
-    check_layer(layer, chosen.numbers, chosen.n_layer, checkpoint.name)
+    layer = min(chosen.numbers) if layer is None else layer
+    check_layer(layer, chosen.numbers, chosen.n_layer, checkpoint.name, chosen.others.get(layer))
     check_range("head", head, n_head, checkpoint.name)
 
     stored = _stored(weights, chosen, layer, checkpoint.name)
     d_head = _d_head(stored, chosen.layout, n_head, checkpoint.name)
     n_kv_head = _n_kv_head(stored, chosen.layout, n_head, d_head, checkpoint.name)
     _check_shapes(stored, chosen.layout, n_head, n_kv_head, d_head, checkpoint.name)
+    _check_said(config, chosen, d_head, n_kv_head, checkpoint.name)
 
     slots = {part: chosen.layout.packing.slot(part, head, n_head, n_kv_head) for part in PARTS}
     slices = [
@@ -167,6 +175,41 @@ def _check_shapes(
         turned = layout.transposed and len(expected) == 2
         if whole.shape != (expected[::-1] if turned else expected):
             raise _no_shape_for(name, stored, model)
+
+
+OTHER_WIDTHS = ("linear", "mamba", "ssm", "index", "rope", "nope", "lora", "kda")
+WIDTH_OF_HEAD = re.compile(r".*(head_dim|head_size|d_kv|kv_channels)")
+KEY_HEADS = re.compile(r".*(key_value_heads|kv_heads|query_groups|n_head_kv)")
+"""How configurations call a head's width, and how many key heads there are; and what is about others."""
+
+
+def _check_said(config: dict[str, Any], stack: Stack, d_head: int, n_kv_head: int, model: str) -> None:
+    """Raise a ModelError if the heads' width or number is not what config.json says.
+
+    Where layers differ, there are several fields, and one of them has to agree.
+    """
+    parts = [config.get(part) for part in PARTS_OF_CONFIG.get(stack.name, ())]
+    nested = [part for part in parts if isinstance(part, dict)] or [config]
+    own = {
+        name: value
+        for part in nested
+        for name, value in part.items()
+        if type(value) is int and not any(word in name for word in OTHER_WIDTHS)
+    }
+    one_key_head = n_kv_head == 1 and any(part.get("multi_query") for part in nested)
+    for pattern, found, what in (
+        (WIDTH_OF_HEAD, d_head, f"heads {d_head} wide"),
+        (KEY_HEADS, n_kv_head, f"{n_kv_head} heads of keys"),
+    ):
+        said = {name: value for name, value in own.items() if pattern.fullmatch(name)}
+        if not said or found in said.values() or (pattern is KEY_HEADS and one_key_head):
+            continue
+        fields = " and ".join(f"{name} is {value}" for name, value in said.items())
+        raise ModelError(
+            f"the {stack.layout.path('K').strip('.')} of {model} has {what}, and in its config.json"
+            f" {fields}.",
+            hint="the config.json that the weights were saved with",
+        )
 
 
 def _no_shape_for(name: str, stored: Stored, model: str) -> ModelError:

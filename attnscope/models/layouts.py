@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Any
 
@@ -117,6 +117,7 @@ _LIN = "q_lin k_lin v_lin out_lin"
 
 LAYOUTS = (
     Layout("BERT, RoBERTa, ELECTRA, XLM-R, CamemBERT, ERNIE, RemBERT", "layer.", ".attention.", _BERT),
+    Layout("BERT: in AltCLIP, as transformers 5 names it", "layers.", ".attention.", _BERT),
     Layout("BERT: cross", "layer.", ".crossattention.", _BERT, cross=True),
     Layout("ALBERT", "albert_layer_groups.", ".albert_layers.0.attention.", _ALBERT, shared=True),
     Layout("DistilBERT", "layer.", ".attention.", _LIN),
@@ -140,6 +141,7 @@ LAYOUTS = (
     Layout("Phi-3", "layers.", ".self_attn.", "qkv_proj o_proj", STACKED),
     Layout("Persimmon", "layers.", ".self_attn.", "query_key_value dense", GROUPED),
     Layout("BART, Whisper, Marian, OPT, CLIP, SigLIP, LFM2", "layers.", ".self_attn.", _PROJ_OUT),
+    Layout("CLIP: in AltCLIP, as transformers 5 saves it", "layer.", ".self_attn.", _PROJ_OUT),
     Layout("BART, Whisper, Marian: cross", "layers.", ".encoder_attn.", _PROJ_OUT, cross=True),
     Layout("T5", "block.", ".layer.0.SelfAttention.", "q k v o"),
     Layout("T5: cross", "block.", ".layer.1.EncDecAttention.", "q k v o", cross=True),
@@ -177,6 +179,7 @@ class Stack:
         n_layer: how many layers there are, with or without attention.
         numbers: of each layer that has attention, the number in its tensors' names. Layers that share
             their weights have the same.
+        others: what the other layers are, as far as it is known: `linear attention`, `conv`.
     """
 
     name: str
@@ -184,6 +187,16 @@ class Stack:
     prefix: str
     n_layer: int
     numbers: dict[int, int]
+    others: dict[int, str] = field(default_factory=dict)
+
+    @property
+    def tower(self) -> str:
+        """Which part of a model its modules' names tell it is in: `text`, `vision`; `self`: none."""
+        return _name(self.prefix, self.layout)
+
+    def place(self, layer: int) -> str:
+        """What the names of a layer's attention begin with."""
+        return f"{self.prefix}{self.numbers[layer]}{self.layout.attention}".rstrip(".")
 
     def module(self, part: str, layer: int) -> str:
         """The name of the module of a part: of W_Q, W_K, W_V or W_O."""
@@ -219,7 +232,15 @@ def find_stacks(names: Iterable[str], config: dict[str, Any], model: str) -> lis
             f"{model} has no attention weights that attnscope knows among its {len(names)} tensors.",
             hint=f"a checkpoint of {', '.join(families)}",
         )
-    return _named([_stack(*each, extents[each[1]], config) for each in found])
+    recurrent = _recurrent(names)
+    stacks = [_stack(*each, extents[each[1]], config, recurrent) for each in found]
+    attending = [stack for stack in stacks if stack.numbers]
+    if not attending:
+        kinds = enumerated(dict.fromkeys(kind for stack in stacks for kind in stack.others.values()))
+        raise ModelError(
+            f"{model} has no softmax attention: its layers are {kinds}.", hint="a model with attention"
+        )
+    return _named(attending)
 
 
 def choose_stack(stacks: list[Stack], name: str | None, model: str) -> Stack:
@@ -270,29 +291,83 @@ Place = tuple[Layout, str, tuple[int, ...]]
 
 def _found(layouts: list[Layout], endings: Endings, *, complete: bool) -> list[Place]:
     """Where W_Q is (and W_O, if `complete`): layouts, what stands before the numbers, and these."""
-    found: dict[str, Place] = {}
+    found: list[Place] = []
+    taken: set[tuple[str, int]] = set()
     for layout in layouts:
-        outward = endings.get((layout.layers, f"{layout.path('O')}.weight"), [])
+        outward = set(endings.get((layout.layers, f"{layout.path('O')}.weight"), []))
         places: dict[str, list[int]] = defaultdict(list)
         for prefix, number in endings.get((layout.layers, f"{layout.path('Q')}.weight"), []):
-            if not complete or (prefix, number) in outward:
+            matrix = prefix + layout.path("Q"), number
+            if matrix not in taken and (not complete or (prefix, number) in outward):
                 places[prefix].append(number)
-        for prefix, numbers in places.items():
-            found.setdefault(prefix + layout.path("Q"), (layout, prefix, tuple(sorted(numbers))))
-    return list(found.values())
+                taken.add(matrix)
+        found += [(layout, prefix, tuple(sorted(numbers))) for prefix, numbers in places.items()]
+    return found
+
+
+RECURRENT = re.compile(r"(.*)\.(?:A_log|dt_bias|conv1d|[qkv]_conv1d|forget_gate|slope_rate)(?:\.|$)")
+"""Tensors that only a recurrence has: a decay, its step, a convolution before it."""
+
+
+def _recurrent(names: list[str]) -> set[str]:
+    """The modules that compute a recurrence, whatever their projections are called."""
+    matches = [RECURRENT.match(name) for name in names]
+    return {match[1] for match in matches if match}
+
+
+NO_SOFTMAX = re.compile(r"linear|mamba|conv|recurrent|lightning|kda|delta|ssm|rwkv|mlp|moe")
+"""What configurations call layers that do not attend."""
+
+
+def layer_kinds(config: dict[str, Any], parts: Iterable[str] = ("text_config",)) -> dict[int, str]:
+    """What each layer is, by its number, as far as config.json tells.
+
+    Args:
+        config: a config.json.
+        parts: in which parts of it to look first.
+    """
+    nested = [config[part] for part in parts if isinstance(config.get(part), dict)]
+    for each in [*nested, config]:
+        for field_ in ("layer_types", "layers_block_type", "block_types"):
+            kinds = each.get(field_)
+            if isinstance(kinds, list) and all(isinstance(kind, str) for kind in kinds):
+                return dict(enumerate(kinds))
+        linear = each.get("linear_attn_config")  # Kimi Linear's: its layers are counted from 1
+        if isinstance(linear, dict) and isinstance(linear.get("kda_layers"), list):
+            return {i - 1: "linear_attention" for i in linear["kda_layers"] if type(i) is int}
+    return {}
 
 
 def _stack(
-    layout: Layout, prefix: str, numbers: tuple[int, ...], extent: int, config: dict[str, Any]
+    layout: Layout,
+    prefix: str,
+    numbers: tuple[int, ...],
+    extent: int,
+    config: dict[str, Any],
+    recurrent: set[str],
 ) -> Stack:
-    """A stack whose layers have these numbers in their tensors' names; `extent`: how many there are."""
-    layers = {number: number for number in numbers}
+    """A stack whose layers have these numbers in their tensors' names.
+
+    Args:
+        layout, prefix, numbers: which tensors.
+        extent: how many layers there are.
+        config: the config.json, which may say that some of them do not attend.
+        recurrent: the modules that compute a recurrence.
+    """
+    name = _name(prefix, layout)
+    kinds = layer_kinds(config) if name in ("self", "text") else {}
+    others = {n: kind.replace("_", " ") for n, kind in kinds.items() if NO_SOFTMAX.search(kind)}
+    module = layout.attention.rstrip(".")
+    others |= {
+        n: "linear attention" for n in numbers if f"{prefix}{n}{module}" in recurrent and n not in others
+    }
+    layers = {number: number for number in numbers if number not in others}
     if layout.shared:
         # Lan et al. 2020, "ALBERT"; transformers runs group int(i / (n_layer / n_group)) as layer i.
         said = config.get("num_hidden_layers")
         n_layer = said if type(said) is int and said > extent else extent
         extent, layers = n_layer, {layer: layer * extent // n_layer for layer in range(n_layer)}
-    return Stack(_name(prefix, layout), layout, prefix, extent, layers)
+    return Stack(name, layout, prefix, extent, layers, others)
 
 
 def _name(prefix: str, layout: Layout) -> str:

@@ -16,7 +16,9 @@ def check_range(what: str, index: int, count: int, model: str) -> None:
         )
 
 
-def check_layer(layer: int, having: Collection[int], n_layer: int, model: str) -> None:
+def check_layer(
+    layer: int, having: Collection[int], n_layer: int, model: str, kind: str | None = None
+) -> None:
     """Raise a ModelError if there is no such layer, or if it has no attention.
 
     Args:
@@ -24,12 +26,14 @@ def check_layer(layer: int, having: Collection[int], n_layer: int, model: str) -
         having: the layers that have attention.
         n_layer: how many there are in all.
         model: what to call it.
+        kind: what the layer is instead, if it is known: `linear attention`.
     """
     check_range("layer", layer, n_layer, model)
     if layer not in having:
         layers = "layer" if len(having) == 1 else "layers"
+        instead = "has no attention" if kind is None else f"has no softmax attention ({kind})"
         raise ModelError(
-            f"layer {layer} of {model} has no attention: {layers} {enumerated(map(str, sorted(having)))}"
+            f"layer {layer} of {model} {instead}: {layers} {enumerated(map(str, sorted(having)))}"
             f" of its {n_layer} {'has' if len(having) == 1 else 'have'} it.",
             hint=f"--layer {min(sorted(having), key=lambda other: abs(other - layer))}",
         )

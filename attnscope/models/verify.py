@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +17,8 @@ from attnscope.models.loading import (
     load_tokenizer,
     told_as_the_models_fault,
 )
+from attnscope.models.observe import Call, Handed, attending, observing
+from attnscope.models.ranges import enumerated
 from attnscope.models.weights import Weights, open_weights
 from attnscope.results import Check, HeadWeights
 from attnscope.values import numbers
@@ -25,6 +28,9 @@ if TYPE_CHECKING:
 
 TEXTS = ("The cat sat on the mat because it was tired.", "Attention is all you need.")
 """What the model reads while it is compared: two lengths, so that padding is masked."""
+
+MOVED = 1e-6
+"""How far a direction is from another at least; in float64 rounding stays far below."""
 
 TOLERANCE = 1e-9
 """Both sides compute in float64, where rounding stays far below, and mistakes far above."""
@@ -42,6 +48,9 @@ class LayerRun:
         stack: where the layer's modules are in the model, which may name them otherwise than its files.
         modules: of each part, its module.
         inputs, outputs: of each part, what its module was given and what it made of it.
+        turn: how often its modules ran before, where layers share them.
+        batch: what the model read.
+        call: what the layer handed to its attention, and what it got; None: that was not to be seen.
         attention: the layer's maps, where attnscope's own attention is to be compared with them.
         mask: which keys are no padding; None: all.
     """
@@ -50,6 +59,9 @@ class LayerRun:
     modules: dict[str, Any]
     inputs: dict[str, torch.Tensor]
     outputs: dict[str, torch.Tensor]
+    turn: int
+    batch: dict[str, Any]
+    call: Call | None
     attention: torch.Tensor | None
     mask: torch.Tensor | None
 
@@ -76,55 +88,186 @@ def verify_head(checkpoint: Checkpoint, weights_of_head: HeadWeights) -> list[Ch
         and config.model_type in PLAIN
         and not getattr(config, "is_decoder", False)
     )
-    seen = _run_model(checkpoint, config, weights_of_head, maps=plain)
-    whole = _check_layer(checkpoint, weights_of_head, seen) if plain else []
-    return whole + _check_slices(weights_of_head, seen)
-
-
-def _run_model(checkpoint: Checkpoint, config: Any, head: HeadWeights, *, maps: bool) -> LayerRun:
-    """What the model computes in one layer's attention; its maps too, if asked for."""
-    import torch
-
     model = load_model(checkpoint, config, dtype="float64", attention="eager")
     with suppress(AttributeError, ValueError):  # it has no experts, or is of before they could be chosen
         model.set_experts_implementation("eager")  # the fast ones do not know float64
+    seen = _run_model(model, checkpoint, weights_of_head, maps=plain)
+    whole = _check_layer(checkpoint, weights_of_head, seen) if plain else []
+    slices = _check_slices(weights_of_head, seen)
+    return [*whole, *slices, _check_head(model, checkpoint, weights_of_head, seen)]
+
+
+def _run_model(model: Any, checkpoint: Checkpoint, head: HeadWeights, *, maps: bool) -> LayerRun:
+    """What the model computes in one layer's attention; its maps too, if they are needed."""
+    import torch
+
     stack = _stack_of(model, checkpoint, head)
-    number = stack.numbers[head.layer]
+    number, place = stack.numbers[head.layer], stack.place(head.layer)
     # Layers that share their weights are one module, which is called several times.
     turn = sum(stack.numbers[layer] == number for layer in range(head.layer) if layer in stack.numbers)
     modules = {part: model.get_submodule(stack.module(part, head.layer)) for part in PARTS}
-    calls: dict[str, list[tuple[torch.Tensor, torch.Tensor]]] = defaultdict(list)
+    seen: dict[str, list[tuple[torch.Tensor, torch.Tensor]]] = defaultdict(list)
+    calls: list[Call] = []
+
+    def look(part: str, inputs: Any, output: Any) -> None:
+        # Copies, because some models go on to compute where these are.
+        seen[part].append((inputs[0].clone(), _tensor(output).clone()))
+
     hooks = [
-        module.register_forward_hook(
-            lambda _, inputs, output, part=part: calls[part].append((inputs[0], output))
-        )
+        module.register_forward_hook(lambda _, *values, part=part: look(part, *values))
         for part, module in modules.items()
     ]
-    with torch.no_grad(), told_as_the_models_fault(checkpoint):
-        batch, outputs = _call(model, checkpoint, stack, maps)
+    batch, run = _call(model, checkpoint, stack, maps)
+    see = observing(model, lambda call: calls.append(call) if _is_at(call, place) else None)
+    with torch.no_grad(), told_as_the_models_fault(checkpoint), _float64(), see:
+        outputs = run()
     for hook in hooks:
         hook.remove()
-    if any(len(calls[part]) <= turn for part in PARTS):
+    if any(len(seen[part]) <= turn for part in PARTS):
         raise ModelError(
             f"cannot verify {checkpoint.name}: {type(model).__name__} did not use"
             f" {stack.module('Q', head.layer)} on the inputs that attnscope gave it."
         )
+    reached, made = [seen[part][turn][0] for part in PARTS], [seen[part][turn][1] for part in "QKV"]
+    if not _finite(reached[:3]) or (_finite(made) and not _finite(reached)):
+        whose = stack.place(head.layer)
+        raise ModelError(f"cannot verify {checkpoint.name}: {whose} computes what is not finite.")
     mask = batch.get("attention_mask")
     return LayerRun(
         stack=stack,
         modules=modules,
-        inputs={part: calls[part][turn][0] for part in PARTS},
-        outputs={part: calls[part][turn][1] for part in PARTS},
+        inputs={part: seen[part][turn][0] for part in PARTS},
+        outputs={part: seen[part][turn][1] for part in PARTS},
+        turn=turn,
+        batch=batch,
+        call=calls[turn] if len(calls) > turn else None,
         attention=outputs.attentions[head.layer] if maps else None,
         mask=None if mask is None else mask.bool()[:, None, None, :],
     )
 
 
+def _finite(tensors: list[torch.Tensor]) -> bool:
+    return all(bool(each.isfinite().all()) for each in tensors)
+
+
+def _is_at(handed: Handed, place: str) -> bool:
+    """Whether a module attends for the layer whose attention has this name."""
+    return handed.path == place or handed.path.startswith(f"{place}.")
+
+
+def _tensor(output: Any) -> torch.Tensor:
+    """What a projection makes; quantised ones return its scale beside it."""
+    made: torch.Tensor = output[0] if isinstance(output, tuple) else output
+    return made
+
+
+@contextmanager
+def _float64() -> Iterator[None]:
+    """Have numbers that a model makes on its way be float64 too, where it names no dtype."""
+    import torch
+
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float64)
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(before)
+
+
+def _check_head(model: Any, checkpoint: Checkpoint, head: HeadWeights, seen: LayerRun) -> Check:
+    """Whether what the slices make is one head of the layer's attention, and no other's.
+
+    The model runs again, with the head's columns of Q, K and V set to 0, and of what attention returns,
+    the head's part: then the queries of this head alone point elsewhere, the keys and values of the head
+    that it reads, and what of W_O's input the slice of W_O is for. Normalisations and rotations on the
+    way do not matter, nor does a gate. Where attention is not to be seen, W_O's input tells.
+    """
+    import torch
+
+    name = f"the layer's head {head.head}"
+    n_head, n_kv_head = head.n_head, head.n_kv_head
+    kv_head = head.head // (n_head // n_kv_head)
+    if seen.call is not None and (seen.call.n_head, seen.call.n_kv_head) != (n_head, n_kv_head):
+        note = f"the layer attends with {seen.call.n_head} heads and {seen.call.n_kv_head} of keys"
+        note += f", and the slices are those of {n_head} and {n_kv_head}"
+        return Check(name, None, None, ok=False, note=note)
+    own = {part: _columns_of_slice(seen, part, head) for part in PARTS}
+    handed: list[Handed] = []
+    entered: list[torch.Tensor] = []
+    turns: dict[str, int] = defaultdict(int)
+
+    def silence(part: str, inputs: Any, output: Any) -> Any:
+        turns[part] += 1
+        if part == "O":
+            entered.append(inputs[0].clone())
+        if part == "O" or turns[part] != seen.turn + 1:
+            return None
+        made = _tensor(output).clone()
+        made[..., own[part]] = 0
+        return (made, *output[1:]) if isinstance(output, tuple) else made
+
+    def attend(call: Handed) -> torch.Tensor | None:
+        if seen.call is None or not _is_at(call, seen.stack.place(head.layer)):
+            return None
+        handed.append(call)
+        if len(handed) != seen.turn + 1:
+            return None
+        collected = seen.call.output.flatten(2).clone()
+        collected[..., own["O"]] = 0
+        return collected.view_as(seen.call.output)
+
+    hooks = [
+        module.register_forward_hook(lambda _, *values, part=part: silence(part, *values))
+        for part, module in seen.modules.items()
+    ]
+    _, run = _call(model, checkpoint, seen.stack, False, seen.batch)
+    with torch.no_grad(), told_as_the_models_fault(checkpoint), _float64(), attending(model, attend):
+        run()
+    for hook in hooks:
+        hook.remove()
+    before, after = (
+        x.unflatten(-1, (n_head, -1)).transpose(1, 2) for x in (seen.inputs["O"], entered[seen.turn])
+    )
+    group = n_head // n_kv_head
+    readers = {head.head} if seen.call else set(range(kv_head * group, (kv_head + 1) * group))
+    moved = {"W_O's input": (_moved(before, after), readers)}
+    if seen.call is not None:
+        now = handed[seen.turn]
+        moved |= {
+            "queries": (_moved(seen.call.query, now.query), {head.head}),
+            "keys": (_moved(seen.call.key, now.key), {kv_head}),
+            "values": (_moved(seen.call.value, now.value), {kv_head}),
+        }
+    wrong = [
+        f"{what} of heads {enumerated(map(str, sorted(heads)))}" if heads else f"no {what}"
+        for what, (heads, own) in moved.items()
+        if heads != own
+    ]
+    note = f"its slices make {', '.join(wrong)}" if wrong else ""
+    if seen.call is None and not wrong:
+        note = "seen in W_O's input: the layer's attention is not to be seen from outside"
+    return Check(name, None, None, ok=not wrong, note=note)
+
+
+def _moved(before: torch.Tensor, after: torch.Tensor) -> set[int]:
+    """The heads whose vectors point elsewhere than before: of two `n_batch n_head n d`."""
+    first, second = (
+        x / x.norm(dim=-1, keepdim=True).clamp_min(1e-300) for x in (before.double(), after.double())
+    )
+    far = (first - second).abs().amax((0, 2, 3)) > MOVED
+    return set(far.nonzero().flatten().tolist())
+
+
 def _stack_of(model: Any, checkpoint: Checkpoint, head: HeadWeights) -> Stack:
     """The stack in the loaded model: transformers may give modules other names than the files have."""
-    names = model.state_dict().keys()
-    stacks = find_stacks(names, checkpoint.config(), f"the loaded {type(model).__name__}")
-    stack = choose_stack(stacks, head.stack, f"the loaded {type(model).__name__}")
+    kind, config = f"the loaded {type(model).__name__}", checkpoint.config()
+    stored = find_stacks(open_weights(checkpoint).names, config, checkpoint.name)
+    own = choose_stack(stored, head.stack, checkpoint.name)
+    stacks = find_stacks(model.state_dict().keys(), config, kind)
+    alike = [each for each in stacks if (each.tower, each.layout.cross) == (own.tower, own.layout.cross)]
+    if len(alike) != 1:
+        alike = [choose_stack(stacks, head.stack, kind)]
+    [stack] = alike
     if head.layer not in stack.numbers:
         raise ModelError(
             f"transformers cannot run {checkpoint.name}: its {type(model).__name__} has {stack.n_layer}"
@@ -137,12 +280,21 @@ TOWERS = {"vision": ("get_image_features", "pixel_values"), "text": ("get_text_f
 """What runs one tower of a model that has several, if it has such a method, and what it is given."""
 
 
-def _call(model: Any, checkpoint: Checkpoint, stack: Stack, maps: bool) -> tuple[dict[str, Any], Any]:
-    """Run the model, or the tower that the stack is in; its inputs and its outputs."""
-    method, main = TOWERS.get(stack.name, ("forward", model.main_input_name))
-    batch = _inputs(main, model.config, checkpoint)
+def _call(
+    model: Any, checkpoint: Checkpoint, stack: Stack, maps: bool, batch: dict[str, Any] | None = None
+) -> tuple[dict[str, Any], Callable[[], Any]]:
+    """The inputs of a model, or of the tower that the stack is in, and what runs it on them.
+
+    Args:
+        model, checkpoint, stack: which.
+        maps: whether it is to return its maps.
+        batch: the inputs, where they are known.
+    """
+    method, main = TOWERS.get(stack.tower, ("forward", model.main_input_name))
+    with told_as_the_models_fault(checkpoint):
+        inputs = _inputs(main, model.config, checkpoint) if batch is None else batch
     options = {"output_attentions": True} if maps else {}
-    return batch, getattr(model, method, model)(**batch, **options)
+    return inputs, lambda: getattr(model, method, model)(**inputs, **options)
 
 
 def _inputs(main: str, config: Any, checkpoint: Checkpoint) -> dict[str, Any]:
@@ -155,7 +307,7 @@ def _inputs(main: str, config: Any, checkpoint: Checkpoint) -> dict[str, Any]:
     """
     batch: dict[str, Any] = {}
     if main == "input_ids":
-        batch = _tokens(checkpoint, config.get_text_config().vocab_size)
+        batch = _tokens(checkpoint, _n_vocab(config))
     elif main == "pixel_values":
         vision = getattr(config, "vision_config", None) or getattr(config, "encoder", None) or config
         size = vision.image_size
@@ -166,10 +318,13 @@ def _inputs(main: str, config: Any, checkpoint: Checkpoint) -> dict[str, Any]:
     else:
         batch[main] = _drawn(2, 4000)  # samples of sound
     if config.is_encoder_decoder:
-        batch["decoder_input_ids"] = _tokens(checkpoint, config.get_text_config().vocab_size)[
-            "input_ids"
-        ]
+        batch["decoder_input_ids"] = _tokens(checkpoint, _n_vocab(config))["input_ids"]
     return batch
+
+
+def _n_vocab(config: Any) -> int:
+    """How many tokens there are; CANINE, which reads characters, does not say."""
+    return getattr(config.get_text_config(), "vocab_size", 128)
 
 
 def _drawn(*shape: int) -> torch.Tensor:
@@ -259,7 +414,7 @@ def _check_slices(head: HeadWeights, seen: LayerRun) -> list[Check]:
         alone = torch.zeros_like(x)
         alone[..., own] = x[..., own]
         made = alone[..., own] @ slices["W_O"].mT + slices.get("b_O", 0)
-        checks.append(_check(_names("O", slices), made, seen.modules["O"](alone)))
+        checks.append(_check(_names("O", slices), made, _tensor(seen.modules["O"](alone))))
     return checks
 
 
@@ -267,6 +422,14 @@ def _columns(layout: Layout, part: str, head: HeadWeights) -> slice:
     """Which columns of what a module makes (of what W_O takes in) are the head's."""
     start = layout.packing.slot(part, head.head, head.n_head, head.n_kv_head) * head.d_head
     return slice(start, start + head.d_head)
+
+
+def _columns_of_slice(seen: LayerRun, part: str, head: HeadWeights) -> slice:
+    """The same as the slice has them, where the model keeps the weight as the file does."""
+    [weight] = [each for each in head.weights if each.name == f"W_{part}"]
+    if tuple(seen.modules[part].weight.shape) != weight.shape:
+        return _columns(seen.stack.layout, part, head)
+    return slice(weight.start, weight.stop)
 
 
 def _names(part: str, slices: dict[str, torch.Tensor]) -> str:

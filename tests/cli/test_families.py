@@ -1,7 +1,12 @@
 """Families whose attention is not what it seems."""
 
+import json
+from shutil import copytree
+
 import pytest
 from models.tiny import save_tiny
+
+from attnscope import read_head
 
 SHORT = "the cat sat"
 
@@ -77,3 +82,102 @@ def test_maps_outside_of_layers_are_counted(attnscope, tiny):
     r = attnscope("model", tiny("canine"), "--text", SHORT)
     assert r.exit_status == 2
     assert "(canine) returns 6 maps for its 4 layers: it attends outside of them too" in r.err
+
+
+KIMI = {"layer_types": ["linear_attention", "full_attention"] * 2}
+BAMBA = {
+    "attn_layer_indices": [2],
+    "mamba_n_heads": 8,
+    "mamba_expand": 2,
+    "mamba_d_head": 12,
+    "mamba_n_groups": 1,
+}
+GRANITE = {
+    "layer_types": ["linear_attention", "linear_attention", "full_attention", "linear_attention"],
+    "mamba_n_heads": 8,
+    "mamba_expand": 2,
+    "mamba_d_head": 12,
+    "mamba_n_groups": 1,
+}
+
+
+@pytest.mark.parametrize("known", ["by its configuration", "by its tensors"])
+def test_linear_attention_is_not_read_as_heads(attnscope, tiny, tmp_path, known):
+    """Kimi's has q_proj, k_proj, v_proj and o_proj as any attention, and 32 heads of 128."""
+    folder = copytree(tiny("kimi_linear", **KIMI), tmp_path / "kimi")
+    if known == "by its tensors":
+        config = json.loads((folder / "config.json").read_text())
+        del config["layer_types"]
+        (folder / "config.json").write_text(json.dumps(config))
+    for more in ([], ["--verify"], ["--head", 3]):
+        r = attnscope("model", folder, "--layer", 0, *more)
+        assert (r.exit_status, r.out) == (2, "")
+        assert "layer 0 of" in r.err
+        assert "has no softmax attention (linear attention): layers 1 and 3 of its 4 have it." in r.err
+        assert "--layer 1" in r.err
+
+
+def test_a_model_of_linear_attention_alone_is_refused(attnscope, tiny):
+    r = attnscope("model", tiny("kimi_linear", layer_types=["linear_attention"] * 4))
+    assert r.exit_status == 2
+    assert "has no softmax attention: its layers are linear attention." in r.err
+
+
+@pytest.mark.parametrize(
+    ("family", "sizes", "first"),
+    [("qwen3_next", {}, 3), ("bamba", BAMBA, 2), ("granitemoehybrid", GRANITE, 2)],
+)
+def test_hybrids_start_at_the_first_layer_that_attends(attnscope, tiny, family, sizes, first):
+    folder = tiny(family, **sizes)
+    r = attnscope("model", folder, "-f", "json")
+    assert (r.exit_status, r.json["layer"]) == (0, first)
+    assert r.json == attnscope("model", folder, "--layer", first, "-f", "json").json
+    refused = attnscope("model", folder, "--layer", 0)
+    assert refused.exit_status == 2
+    assert f"--layer {first}" in refused.err
+    assert read_head(folder).layer == first
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "said"),
+    [
+        ("head_dim", 16, "has heads 12 wide, and in its config.json head_dim is 16"),
+        (
+            "num_key_value_heads",
+            1,
+            "has 2 heads of keys, and in its config.json num_key_value_heads is 1",
+        ),
+    ],
+)
+def test_slices_that_the_configuration_contradicts_are_refused(
+    attnscope, tiny, tmp_path, field, value, said
+):
+    folder = copytree(tiny("llama"), tmp_path / "other")
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**config, field: value}))
+    r = attnscope("model", folder)
+    assert (r.exit_status, r.out) == (2, "")
+    assert said in r.err
+
+
+@pytest.mark.parametrize("stack", ["text", "vision"])
+def test_a_tower_is_verified_with_itself(attnscope, tiny, stack):
+    """transformers gives AltCLIP's modules other names than its files have."""
+    r = attnscope("model", tiny("altclip"), "--stack", stack, "--verify", "-f", "json")
+    assert r.exit_status == 0
+    assert all(check["ok"] for check in r.json["checks"])
+
+
+@pytest.mark.parametrize("family", ["ibert", "xglm", "longformer"])
+def test_models_that_compute_in_their_own_way_are_verified(attnscope, tiny, family):
+    """I-BERT's projections return a scale, XGLM's masks are float32, Longformer scales where it lies."""
+    r = attnscope("model", tiny(family), "--layer", 1, "--head", 2, "--verify", "-f", "json")
+    assert r.exit_status == 0
+    assert [check["ok"] for check in r.json["checks"]] == [True] * 5
+
+
+def test_what_is_not_finite_in_float64_is_not_verified(attnscope, tiny):
+    r = attnscope("model", tiny("canine"), "--verify")
+    assert r.exit_status == 2
+    assert "cannot verify" in r.err
+    assert "computes what is not finite" in r.err

@@ -183,13 +183,13 @@ def test_each_stack_has_its_own_layers_and_heads(tmp_path):
         (
             "lfm2",
             2,
-            "layer 2 of {} has no attention: layers 1 and 3 of its 4 have it.",
+            "layer 2 of {} has no softmax attention (conv): layers 1 and 3 of its 4 have it.",
             "--layer 1",
         ),
         (
             "qwen3_next",
             1,
-            "layer 1 of {} has no attention: layer 3 of its 4 has it.",
+            "layer 1 of {} has no softmax attention (linear attention): layer 3 of its 4 has it.",
             "--layer 3",
         ),
     ],

@@ -105,8 +105,14 @@ def said(error: BaseException) -> str:
 def first_line(error: Exception) -> str:
     """What another library's error says, on one line; its kind, if it says nothing.
 
-    Where the first line only announces what follows, that is added.
+    Where the first line only announces what follows, that is added. Of a pickle that torch refuses to
+    load, it is said what it holds: torch itself goes on to say how to load it all the same.
     """
+    refusal = _refusal_of_pickle(error)
+    if refusal is not None:
+        return refusal
+    if isinstance(error, LookupError | AttributeError):  # says little but of what
+        return f"{type(error).__name__}: {said(error).strip()}".split("\n")[0]
     lines = [line.strip() for line in (said(error).strip() or type(error).__name__).split("\n")]
     return " ".join(lines[:2]) if lines[0].endswith(":") else lines[0]
 
@@ -136,3 +142,24 @@ _NO_MEMORY = re.compile(
     r"|failed to map segment from shared object|backend out of memory|STATUS_ALLOC_FAILED"
 )
 """What torch's allocators, C++, the C library, the dynamic linker, MPS and cuBLAS say."""
+
+
+def object_in_pickle(error: Exception) -> str | None:
+    """The class or function that torch refused to load from a pickle, by its module and name."""
+    found = re.search(r"GLOBAL (\w[\w.]*)", said(error))
+    return found[1] if found else None
+
+
+def _refusal_of_pickle(error: Exception) -> str | None:
+    """Why torch did not load a pickle, without its advice; None for any other error."""
+    text = said(error)
+    if not re.search("weights.only|WeightsUnpickler|add_safe_globals", text, re.IGNORECASE):
+        return None
+    name = object_in_pickle(error)
+    if name is not None:
+        return f"it holds {name}, which is no tensor; nothing in it was run"
+    _, marked, reason = text.rpartition("WeightsUnpickler error:")
+    sentence = re.split(r"\n|\. ", reason.strip())[0].rstrip(".") if marked else ""
+    if not sentence or re.search("weights.only", sentence, re.IGNORECASE):
+        return "it holds something other than tensors; nothing in it was run"
+    return sentence

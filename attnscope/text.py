@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import unicodedata
+from collections.abc import Iterable
 
 HIDDEN = ("Cc", "Cf", "Cs", "Zl", "Zp")
 """Categories of Unicode that steer a terminal, or that nobody sees: controls, formats (bidi overrides
@@ -15,7 +16,8 @@ LEFT_TO_RIGHT_MARK = "\u200e"
 """Ends a word that is read from the right. Without it, terminals that turn such words around would turn
 around what stands between two of them as well: columns would change places."""
 LONG = 80
-"""Characters of an argument, a name or a path that a message repeats."""
+"""Characters of an argument, a name or a path that a message repeats, where it is too long."""
+TOO_LONG = 200
 
 
 def printable(text: object, own: str = "") -> str:
@@ -79,6 +81,24 @@ def shortened(text: object, length: int = LONG) -> str:
         return whole
     end = (length - 1) // 2
     return f"{whole[: length - 1 - end]}…{whole[len(whole) - end :]}"
+
+
+def without_long_echoes(message: str, arguments: Iterable[str]) -> str:
+    """A message in which long arguments of the command line are shortened, and all long words.
+
+    >>> without_long_echoes("there is no folder " + "x" * 500 + ".", ["x" * 500]) == (
+    ...     "there is no folder " + "x" * 40 + "…" + "x" * 39 + "."
+    ... )
+    True
+
+    Args:
+        message: what is told.
+        arguments: of the command line. Their parts after `=` and before `:` are looked for as well.
+    """
+    parts = {part for argument in arguments for part in (argument, *re.split("[=:]", argument))}
+    for part in sorted((part for part in parts if len(part) > TOO_LONG), key=len, reverse=True):
+        message = message.replace(part, shortened(part))
+    return re.sub(rf"\S{{{TOO_LONG + 1},}}", lambda found: shortened(found[0]), message)
 
 
 def _escaped(character: str) -> str:

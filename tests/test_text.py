@@ -2,7 +2,7 @@
 
 import pytest
 
-from attnscope.text import printable, printable_lines, shortened
+from attnscope.text import printable, printable_lines, shortened, without_long_echoes
 
 
 @pytest.mark.parametrize(
@@ -43,3 +43,17 @@ def test_what_is_long_keeps_its_beginning_and_its_end(length):
     assert text.startswith(beginning)
     assert text.endswith(end)
     assert shortened("short") == "short"
+
+
+def test_a_message_repeats_no_long_argument_whole():
+    text = "a text that somebody forgot to put behind --text " * 20
+    message = without_long_echoes(f"there is no folder {text}, and no {'y' * 300}.", ["model", text])
+    assert len(message) < 300
+    assert message.startswith("there is no folder a text that somebody")
+    short = f"there is no folder /{'x' * 150}."
+    assert without_long_echoes(short, ["model", short]) == short
+
+
+def test_a_long_part_of_an_argument_is_shortened_too():
+    spec = "B:" + "9" * 300
+    assert len(without_long_echoes(f"{spec[2:]} is no size.", ["--input", f"x={spec}"])) < 100

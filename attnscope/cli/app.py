@@ -27,7 +27,7 @@ from attnscope.cli.sdpa import sdpa
 from attnscope.cli.trace import trace
 from attnscope.errors import AttnscopeError, OptionError, is_out_of_memory
 from attnscope.models.launch import is_first, launched
-from attnscope.text import printable
+from attnscope.text import printable, without_long_echoes
 
 
 class ExitStatus(IntEnum):
@@ -90,12 +90,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
             print(interrupt.LINE, file=sys.stderr)
         return status
     except AttnscopeError as error:
-        _complain(error.message, error.hint)
+        _complain(error.message, error.hint, arguments)
     except TyperException as error:
         text = error.format_message()
         if text:  # nothing is said by the help that a bare `attnscope` prints
             context = getattr(error, "ctx", None)
-            _complain(text, f"{context.command_path if context else 'attnscope'} --help")
+            hint = f"{context.command_path if context else 'attnscope'} --help"
+            _complain(text, hint, arguments)
     except SystemExit as error:
         if isinstance(error.__context__, BrokenPipeError):
             return ExitStatus.PIPE_CLOSED  # Typer's way when nobody reads on, as in `attnscope … | head`
@@ -137,11 +138,14 @@ def entry() -> int:
     return status
 
 
-def _complain(message: str, hint: str | None) -> None:
+def _complain(message: str, hint: str | None, arguments: Sequence[str] = ()) -> None:
+    """Print a message and a hint, a line each, in which long arguments are shortened."""
     from rich.text import Text
 
     from attnscope.views.terminal import Terminal
 
+    message = without_long_echoes(message, arguments)
+    hint = hint and without_long_echoes(hint, arguments)
     console = Terminal(stderr=True, soft_wrap=True)
     console.print(Text.assemble(("attnscope: error: ", "bold red"), printable(message)))
     if hint:

@@ -66,7 +66,7 @@ def load(text: str) -> Loaded:
     if not callable(found):
         raise SourceError(
             f"{name} in {place} is of type {type(found).__name__}: neither a class nor a function.",
-            hint=_choice(place, _defined(module)),
+            hint=f"{found.__name__}:NAME" if inspect.ismodule(found) else _choice_of(module, place),
         )
     return Loaded(found, name, module)
 
@@ -229,13 +229,36 @@ def _find(module: ModuleType, place: str, name: str) -> Any:
 
 
 def _no_such_name(found: Any, owner: str, part: str, text: str) -> SourceError:
-    defined = _defined(found)
-    near = get_close_matches(part, [*defined, *dir(found)], n=1)
+    if _gathers(found):
+        said, hint = f"{owner} has no {part}.", None
+    else:
+        defined = _defined(found)
+        said, hint = f"{owner} has no {part}: it defines {_listed(defined)}.", _choice(owner, defined)
+    near = _similar(part, found)
     before = text[: text.rindex(part)] if text.endswith(part) else f"{owner}:"
-    return SourceError(
-        f"{owner} has no {part}: it defines {_listed(defined)}.",
-        hint=before + near[0] if near else _choice(owner, defined),
-    )
+    return SourceError(said, hint=before + near if near else hint)
+
+
+def _similar(name: str, owner: Any) -> str | None:
+    """The class or function of a module or class whose name is most like one that is not there."""
+    own = {each.lower(): each for each in _visible(owner)}
+    near = get_close_matches(name.lower(), own, n=1)
+    return own[near[0]] if near else None
+
+
+def _visible(owner: Any) -> list[str]:
+    """The classes and functions that a module or class has, wherever they are defined."""
+    return [
+        name
+        for name in dir(owner)
+        if not name.startswith("_") and callable(inspect.getattr_static(owner, name, None))
+    ]
+
+
+def _gathers(owner: Any) -> bool:
+    """Whether something is a package that has most of its names from its modules, as `torch.nn` has."""
+    is_package = inspect.ismodule(owner) and hasattr(owner, "__path__")
+    return is_package and len(_visible(owner)) > 2 * len(_defined(owner))
 
 
 def _defined(owner: Any) -> list[str]:
@@ -253,6 +276,11 @@ def _defined(owner: Any) -> list[str]:
 def _listed(names: list[str]) -> str:
     more = f" and {len(names) - LISTED} more" if len(names) > LISTED else ""
     return ", ".join(names[:LISTED]) + more or "no class and no function"
+
+
+def _choice_of(module: ModuleType, place: str) -> str:
+    """A hint: what a module defines, if that is one thing, or the form."""
+    return f"{place}:NAME" if _gathers(module) else _choice(place, _defined(module))
 
 
 def _choice(place: str, names: list[str]) -> str:

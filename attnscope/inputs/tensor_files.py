@@ -10,7 +10,6 @@ https://docs.pytorch.org/docs/stable/notes/serialization.html
 from __future__ import annotations
 
 import os
-import re
 import warnings
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -21,8 +20,8 @@ from pathlib import Path
 from stat import S_ISDIR, S_ISREG
 from typing import IO, TYPE_CHECKING, Any
 
-from attnscope.errors import FileError, is_out_of_memory
-from attnscope.text import shortened
+from attnscope.errors import FileError, first_line, is_out_of_memory, object_in_pickle
+from attnscope.text import printable, shortened
 
 if TYPE_CHECKING:
     import torch
@@ -148,7 +147,7 @@ def _tensor_file(name: str, path: Path, member: Member, header: Header) -> Tenso
 
 
 def _called(path: Path, member: Member) -> str:
-    return str(path) if member is None else f"{path}:{member}"
+    return str(path) if member is None else f"{path}:{printable(member)}"
 
 
 def _readable(headers: dict[Member, Header]) -> list[Member]:
@@ -156,7 +155,7 @@ def _readable(headers: dict[Member, Header]) -> list[Member]:
 
 
 def _listed(headers: dict[Member, Header]) -> str:
-    names = [shortened(member) for member in _readable(headers)]
+    names = [shortened(printable(member)) for member in _readable(headers)]
     more = f" and {len(names) - LISTED} more" if len(names) > LISTED else ""
     return ", ".join(names[:LISTED]) + more or "no tensors"
 
@@ -176,10 +175,10 @@ def _reading(path: Path) -> Iterator[Contents]:
     except Exception as error:  # the libraries raise a dozen kinds
         if is_out_of_memory(error):
             raise
-        unknown = re.search(r"GLOBAL (\w[\w.]*\w) was not an allowed global", str(error))
+        unknown = object_in_pickle(error)
         if unknown:
             raise FileError(
-                f"{path} holds {unknown[1]}, which is no tensor; nothing in it was run.",
+                f"{path} holds {unknown}, which is no tensor; nothing in it was run.",
                 hint="torch.save of a tensor, or of a flat dictionary of tensors by name",
             ) from error
         raise FileError(
@@ -211,10 +210,9 @@ def _check(path: Path) -> int:
 
 
 def _reason(error: Exception) -> str:
-    """What a library says, in one sentence: torch goes on to say how to run what is in a file."""
-    said = "" if isinstance(error, LookupError) else str(error).rpartition("WeightsUnpickler error:")[2]
-    sentence = re.split(r"\n|\. ", said.strip())[0].rstrip(".")
-    return shortened(sentence, 120) or type(error).__name__
+    """What a library says, in one sentence."""
+    said = type(error).__name__ if isinstance(error, LookupError) else first_line(error)
+    return shortened(printable(said.split(". ")[0].rstrip(".")), 120)
 
 
 def _header(shape: Iterable[int], dtype: str) -> Header:
@@ -249,8 +247,10 @@ def _npy_header(file: IO[bytes], size: int) -> Header:
     if dtype.hasobject:
         return "holds pickled Python objects; nothing in it was run."
     needed, there = prod(shape) * dtype.itemsize, size - file.tell()
-    if min(shape, default=0) < 0 or needed > there:
-        raise ValueError(f"its header tells of {needed} bytes of values, and there are {there}")
+    if min(shape, default=0) < 0:
+        raise ValueError(f"its header gives the shape {shape}, with a size below 0")
+    if needed > there:
+        raise ValueError(f"its header announces {needed} bytes of values, and there are {there}")
     return _header(shape, dtype.name)
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from attnscope.errors import ModelError, first_line
+from attnscope.models.settings import check_settings
 from attnscope.text import shortened
 
 BUNDLED = "minilm"
@@ -79,7 +80,7 @@ class Checkpoint:
         """The model's `config.json`.
 
         Raises:
-            ModelError: it has none, or it is not JSON.
+            ModelError: it has none, it is not JSON, or one of its fields makes no sense.
         """
         path = self.file("config.json")
         if path is None:
@@ -87,7 +88,9 @@ class Checkpoint:
                 f"{self.name} has no config.json, so its number of heads is not known.",
                 hint="a folder with config.json and model.safetensors in it",
             )
-        return read_json(path)
+        config = read_json(path)
+        check_settings(path, config)
+        return config
 
 
 def find_checkpoint(model: str | None = None) -> Checkpoint:

@@ -254,7 +254,7 @@ def choose_stack(stacks: list[Stack], name: str | None, model: str) -> Stack:
             return stack
     known = [stack.name for stack in stacks]
     raise ModelError(
-        f"there is no stack {name!r} in {model}: it has {enumerated(known)}.", hint=f"--stack {known[0]}"
+        f"there is no stack {name} in {model}: it has {enumerated(known)}.", hint=f"--stack {known[0]}"
     )
 
 

@@ -11,6 +11,7 @@ from attnscope.contracts import DTYPES
 from attnscope.errors import ModelError, OptionError, first_line, is_out_of_memory
 from attnscope.models import weights
 from attnscope.models.checkpoint import Checkpoint
+from attnscope.text import shortened
 
 TOKENIZER = (
     *("tokenizer.json", "vocab.txt", "vocab.json", "tokenizer.model", "spiece.model", "spm.model"),
@@ -34,10 +35,16 @@ def load_config(checkpoint: Checkpoint) -> Any:
             hint="without a text, its weights may be readable",
         )
     _hush()
-    from transformers import AutoConfig
+    from transformers import AutoConfig, PreTrainedConfig
 
-    with told_as_the_models_fault(checkpoint):
-        return _from_here_or_the_hub(AutoConfig.from_pretrained, checkpoint, ("config.json",))
+    with told_as_the_models_fault(checkpoint, "config.json"):
+        config = _from_here_or_the_hub(AutoConfig.from_pretrained, checkpoint, ("config.json",))
+    if not isinstance(of_text := config.get_text_config(), PreTrainedConfig):
+        raise ModelError(
+            f"the config.json of {checkpoint.name} is damaged: where the configuration of its text"
+            f" model is to be, it has {shortened(repr(of_text))}."
+        )
+    return config
 
 
 def load_model(
@@ -163,8 +170,13 @@ def load_image_processor(checkpoint: Checkpoint) -> Any:
 
 
 @contextmanager
-def told_as_the_models_fault(checkpoint: Checkpoint) -> Iterator[None]:
-    """What transformers cannot load or run is the checkpoint's fault, whatever it raises."""
+def told_as_the_models_fault(checkpoint: Checkpoint, file: str | None = None) -> Iterator[None]:
+    """What transformers cannot load or run is the checkpoint's fault, whatever it raises.
+
+    Args:
+        checkpoint: the model.
+        file: the one of its files that is read.
+    """
     try:
         yield
     except (ModelError, OptionError):
@@ -172,9 +184,9 @@ def told_as_the_models_fault(checkpoint: Checkpoint) -> Iterator[None]:
     except Exception as error:
         if is_out_of_memory(error):
             raise
-        raise ModelError(
-            f"transformers cannot run {checkpoint.name}: {first_line(error).rstrip('.')}."
-        ) from error
+        does = f"read the {file} of" if file else "run"
+        said = first_line(error).rstrip(".")
+        raise ModelError(f"transformers cannot {does} {checkpoint.name}: {said}.") from error
 
 
 def _is_known(model_type: Any) -> bool:

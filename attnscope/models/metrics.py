@@ -85,14 +85,12 @@ class Rows:
         self.asking, self.seen, self._like = asking, seen, like
         self._positions, self._pairs = list(positions), list(pairs)
         self._gathered: dict[str, list[torch.Tensor]] = {}
-        self._first: int | None = None  # the position of the first query
         self._places: dict[tuple[range, range], Places] = {} if like is None else like._places
         self._numbers: dict[tuple[range, range], torch.Tensor] = {} if like is None else like._numbers
         self._keep = keep
 
     def add(self, block: Block) -> None:
         """Gather what is asked of the next queries."""
-        self._first = block.queries.start if self._first is None else self._first
         spot = Spot(block, self.asking, self.seen)
         places, numbers = self._places_in(spot), self._numbers_in(spot)
         gathered = {"entropy": block.entropy, "largest": block.largest, "total": block.total}
@@ -147,8 +145,7 @@ class Rows:
         """The positions of the queries: `n_Q`."""
         import torch
 
-        n_Q = self.entropy.shape[-1]
-        return torch.arange(n_Q, device=self.entropy.device) + (self._first or 0)
+        return torch.arange(self.entropy.shape[-1], device=self.entropy.device)
 
     def at(self, position: str) -> torch.Tensor:
         """a_ij of one key j for each query, `n_batch n_head n_Q`; NaN where it cannot see that."""

@@ -90,7 +90,8 @@ def read_text(
         if given is None:
             continue
         if not given.strip():
-            raise OptionError(f"{option} is empty: there is nothing to look at.", hint=f'{option} "…"')
+            hint = "a file with a text in it" if option.startswith("--file") else f'{option} "…"'
+            raise OptionError(f"{option} is empty: there is nothing to look at.", hint=hint)
         if any("\ud800" <= character <= "\udfff" for character in given):  # how Python holds them
             raise OptionError(f"{option} holds bytes that are no UTF-8.", hint=f'{option} "$(iconv …)"')
     tokenizer = load_tokenizer(checkpoint)

@@ -8,6 +8,7 @@ https://huggingface.co/docs/safetensors
 from __future__ import annotations
 
 import json
+import warnings
 from abc import ABC, abstractmethod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -170,12 +171,14 @@ class TorchPickle(Weights):
 
         try:
             zipped = is_zipfile(path)  # older ones are not, and cannot be mapped
-            self.tensors = torch.load(path, map_location="cpu", weights_only=True, mmap=zipped)
+            with warnings.catch_warnings(action="ignore"):  # of old formats, deprecated classes
+                self.tensors = torch.load(path, map_location="cpu", weights_only=True, mmap=zipped)
         except Exception as error:  # torch raises half a dozen kinds here, RuntimeError among them
             if is_out_of_memory(error):
                 raise
             raise ModelError(
-                f"{path} is damaged, or holds something other than weights: {first_line(error)}",
+                f"{path} is damaged, or holds something other than weights:"
+                f" {first_line(error).rstrip('.')}.",
                 hint="a checkpoint with model.safetensors (nothing in this one was run)",
             ) from error
         if not isinstance(self.tensors, dict):

@@ -149,3 +149,38 @@ def test_an_argument_with_a_nul_is_told_in_one_line(attnscope, command):
     assert r.err == (
         "attnscope: error: an argument has a NUL character, which no text and no file's name has.\n"
     )
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("model", "x/" * 300),
+        ("model", "a forgotten option before a text " * 30),
+        ("sdpa", "--q", "y" * 200 + ".npy:" + "z" * 500),
+        ("sdpa", "--mask", "w" * 500),
+        ("trace", "torch.nn:" + "z" * 500),
+        ("trace", "torch.nn:Identity", "--input", "input=" + "n" * 500 + ":x"),
+        ("bert", "--text", "hi", "--layer", "9" * 500),
+        ("sdpa", "--" + "o" * 500),
+    ],
+    ids=lambda arguments: " ".join(arguments)[:40],
+)
+def test_a_message_is_short_however_long_the_arguments(attnscope, arguments):
+    ran = attnscope(*arguments)
+    assert ran.exit_status == 2
+    assert all(len(line) < 400 for line in ran.err.splitlines())
+    assert len(ran.err.splitlines()) <= 2
+
+
+def test_an_empty_file_is_told_without_the_hint_of_an_option(attnscope, tmp_path):
+    (tmp_path / "f.txt").write_text("")
+    ran = attnscope("bert", "--file", tmp_path / "f.txt")
+    assert ran.exit_status == 2
+    assert "f.txt is empty: there is nothing to look at." in ran.err
+    assert ran.err.splitlines()[1] == "  try  a file with a text in it"
+
+
+def test_names_are_suggested_only_where_they_are_like(attnscope):
+    nope, linear = attnscope("trace", "torch.nn:Nope"), attnscope("trace", "torch.nn:lineer")
+    assert nope.err == "attnscope: error: torch.nn has no Nope.\n"
+    assert linear.err == "attnscope: error: torch.nn has no lineer.\n  try  torch.nn:Linear\n"

@@ -20,6 +20,7 @@ from safetensors.torch import save_file
 
 from attnscope.errors import FileError
 from attnscope.inputs.tensor_files import open_tensor, open_tensors
+from attnscope.text import printable
 
 SUFFIXES = [".npy", ".npz", ".pt", ".pth", ".safetensors"]
 NAMING = [".npz", ".pt", ".safetensors"]
@@ -243,7 +244,7 @@ def test_any_name_finds_its_tensor(tmp_path_factory, name):
     opened = open_tensor("Q", f"{path}:{name}")
     assert opened.member == name
     assert torch.equal(opened.load(), Q)
-    assert str(opened).isprintable()
+    assert printable(opened) == str(opened)
 
 
 # What is refused
@@ -314,7 +315,7 @@ def with_names() -> None:
         (
             lambda: write("x.safetensors", {"a\n\x1b[31mb": Q}),
             "x.safetensors:Q",
-            "x.safetensors has no 'Q': it holds 'a\\n\\x1b[31mb'.",
+            "x.safetensors has no 'Q': it holds a\\n\\x1b[31mb.",
             "x.safetensors:NAME",
         ),
         (lambda: np.savez("x.npz"), "x.npz", "x.npz holds no tensors.", None),
@@ -475,7 +476,7 @@ def test_a_file_whose_bytes_were_changed_is_read_or_refused(tmp_path_factory, wh
         for opened in open_tensors(path).values():
             assert opened.load().shape == opened.shape
     except FileError as error:
-        assert error.message.isprintable()  # noqa: PT017 - both ends are right
+        assert printable(error.message) == error.message  # noqa: PT017 - both ends are right
 
 
 @pytest.mark.parametrize(
@@ -509,15 +510,13 @@ def test_of_what_a_library_says_one_sentence_is_told(content, reason):
     assert refused("Q", "x.pt").message == message
 
 
-@pytest.mark.parametrize(
-    ("shape", "told", "there"), [("(3, 4)", 96, 40), ("(6,)", 48, 40), ("(-1,)", -8, 40)]
-)
+@pytest.mark.parametrize(("shape", "told", "there"), [("(3, 4)", 96, 40), ("(6,)", 48, 40)])
 def test_an_array_that_is_not_as_its_header_says_is_refused_when_it_is_opened(shape, told, there):
     header = f"{{'descr': '<f8', 'fortran_order': False, 'shape': {shape}}}".ljust(117) + "\n"
     content = npy.magic(1, 0) + (118).to_bytes(2, "little") + header.encode() + bytes(there)
     Path("q.npy").write_bytes(content)
     assert refused("Q", "q.npy").message == (
-        f"q.npy is damaged, or no .npy file: its header tells of {told} bytes of values,"
+        f"q.npy is damaged, or no .npy file: its header announces {told} bytes of values,"
         f" and there are {there} (168 bytes long)."
     )
 

@@ -91,7 +91,30 @@ def test_layers_and_heads_out_of_range_are_refused(asked, message):
     ("config", "message"),
     [
         ('{"num_attention_heads": 5}', "is 12 wide, which does not divide into the 5 heads"),
-        ('{"num_attention_heads": true}', "(num_attention_heads is True)"),
+        (
+            '{"num_attention_heads": true}',
+            "num_attention_heads is True, and must be a whole number from 1 to 100,000",
+        ),
+        (
+            '{"num_attention_heads": -1}',
+            "config.json is damaged: num_attention_heads is -1, and must be",
+        ),
+        (
+            '{"text_config": {"n_head": 0}}',
+            "config.json is damaged: text_config.n_head is 0, and must be",
+        ),
+        (
+            '{"num_hidden_layers": 1e12}',
+            "num_hidden_layers is 1000000000000.0, and must be a whole number",
+        ),
+        (
+            '{"hidden_size": 1000000000000}',
+            "hidden_size is 1000000000000, and must be a whole number from 1",
+        ),
+        ('{"text_config": 5}', "text_config is 5, and must be an object"),
+        ('{"quantization_config": 5}', "quantization_config is 5, and must be an object"),
+        ('{"architectures": [5]}', "architectures is [5], and must be a list of texts"),
+        ('{"dtype": "x"}', "dtype is 'x', and must be the name of a dtype"),
         ("[" * 10**5, "cannot read"),
         ("{}", "does not say how many heads it has (num_attention_heads is None)"),
         ("not json", "cannot read"),
@@ -157,7 +180,7 @@ def test_a_stack_that_is_not_there_is_refused(tmp_path):
         read_head(folder, stack="vision")
     assert (
         caught.value.message
-        == f"there is no stack 'vision' in {folder}: it has encoder, decoder and cross."
+        == f"there is no stack vision in {folder}: it has encoder, decoder and cross."
     )
     assert caught.value.hint == "--stack encoder"
 

@@ -1,6 +1,7 @@
 """Files that are damaged, foreign, or dangerous."""
 
 import json
+import os
 import pickle
 
 import pytest
@@ -10,6 +11,7 @@ from safetensors.torch import save_file
 from attnscope.errors import ModelError
 from attnscope.models.checkpoint import Checkpoint
 from attnscope.models.head import read_head
+from attnscope.models.loading import told_as_the_models_fault
 from attnscope.models.weights import open_weights
 
 CONFIG = '{"num_attention_heads": 3}'
@@ -155,6 +157,34 @@ def test_a_malicious_pickle_does_not_run(tmp_path):
     torch.save({QUERY: Malice()}, tmp_path / "pytorch_model.bin")
     assert "damaged, or holds something other than weights" in refused(tmp_path).message
     assert not struck.exists()
+
+
+@pytest.mark.parametrize(
+    ("function", "said"),
+    [
+        (eval, "it holds eval, which is no tensor; nothing in it was run"),
+        (os.system, "it holds posix.system, which is no tensor; nothing in it was run"),
+        (
+            torch.nn.Linear,
+            "it holds torch.nn.modules.linear.Linear, which is no tensor; nothing in it was run",
+        ),
+    ],
+)
+def test_a_malicious_pickle_is_refused_without_advice_to_load_it(tmp_path, capfd, function, said):
+    class Malice:
+        def __reduce__(self):
+            return (function, ("1",))
+
+    (tmp_path / "config.json").write_text(CONFIG)
+    torch.save({QUERY: Malice()}, tmp_path / "pytorch_model.bin")
+    with pytest.raises(ModelError) as caught:
+        open_weights(Checkpoint("evil", tmp_path))
+    path = tmp_path / "pytorch_model.bin"
+    assert caught.value.message == f"{path} is damaged, or holds something other than weights: {said}."
+    with pytest.raises(ModelError) as caught, told_as_the_models_fault(Checkpoint("evil", tmp_path)):
+        torch.load(path, weights_only=True)  # as transformers does
+    assert caught.value.message == f"transformers cannot run evil: {said}."
+    assert "weights_only" not in capfd.readouterr().err
 
 
 def test_a_pickle_of_something_else_is_refused(tmp_path):

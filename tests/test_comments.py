@@ -382,6 +382,12 @@ def test_a_file_that_has_changed_meanwhile_is_left_alone(tmp_path):
     assert path.read_bytes() == b"other"
 
 
+def test_two_shapes_of_which_the_first_looks_like_a_reference_are_written_once():
+    steps = [Step("a", dims, (), "float32", "f(x)", 0, line=1) for dims in [("3",), ()]]
+    assert annotated("a = f(x)\n", steps) == "a = f(x)  # a: [3] or []\n"
+    assert annotated("a = f(x)  # a: [3] or []\n", steps) == "a = f(x)  # a: [3] or []\n"
+
+
 def test_a_file_that_cannot_be_replaced_is_left_alone(tmp_path, monkeypatch):
     path = tmp_path / "m.py"
     path.write_bytes(b"old")

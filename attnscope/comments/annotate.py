@@ -218,7 +218,8 @@ def _comment(place: Place, shapes: dict[str, list[Dims]], there: str, known: set
             for name in claim.names
             if _owner(name, names) not in renewed
         }
-    looks_like_a_reference = any(text.strip("[]").isdecimal() for text in texts.values())
+    firsts = [text.partition(" or ")[0] for text in texts.values()]
+    looks_like_a_reference = any(text.strip("[]").isdecimal() for text in firsts)
     if len(names) == 1 and names == list(texts) and not looks_like_a_reference:
         new = texts[names[0]]
     else:

@@ -295,7 +295,8 @@ def plan(
     pairs = sum(METRICS[name].pair is not None for name in asked.measured)
     options: dict[str, Any] = {"kept": kept, "pairs": pairs, "padded": padded, "hint": hint}
     planned = plan_run(survey.checkpoint.name, model.config, *sizes, memory, device, **options)
-    survey.blockwise.block_bytes, survey.keep, survey.memory = planned.block, planned.keep, memory
+    survey.blockwise.block_bytes, survey.store.keep = planned.block, planned.keep
+    survey.memory = memory
     if tell_it:
         tell(f"{planned}")
 

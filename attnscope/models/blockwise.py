@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from attnscope.models.gallery import difference_of, output_tolerance
+from attnscope.models.metrics import memory_for
 from attnscope.models.observe import Call, Handed
 
 if TYPE_CHECKING:
@@ -53,15 +54,9 @@ class Blockwise:
 
     def _room(self, attention: BlockedAttention) -> tuple[int, torch.Tensor]:
         """How many queries there are in a block, and the memory for its weights."""
-        import torch
-
         of_a_query = attention.numbers_of_a_query
         rows = tidy(self.block_bytes // (attention.dtype.itemsize * of_a_query), attention.n_Q)
-        size, like = rows * of_a_query, attention.K
-        old = self._memory
-        if old is None or old.numel() < size or (old.device, old.dtype) != (like.device, like.dtype):
-            self._memory = torch.empty(size, dtype=like.dtype, device=like.device)
-        assert self._memory is not None
+        self._memory = memory_for(self._memory, rows * of_a_query, attention.K)
         return rows, self._memory
 
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from functools import cached_property
+from math import prod
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -54,6 +55,67 @@ class Side:
         return Side(**{name: tensor.to(device) for name, tensor in vars(self).items()})
 
 
+class Store:
+    """Memory for what is asked of pairs of tokens: it is taken once, and written over again and again.
+
+    Blocks of a causal model grow with what their queries see. Where each takes memory of its own size
+    and leaves something small behind, none fits where an earlier one was: with glibc, a process that
+    held a few hundred MiB grew to ten GiB.
+
+    Args:
+        keep: how many bytes may be kept until the store forgets, of all layers together.
+    """
+
+    def __init__(self, keep: int = 0) -> None:
+        self.keep = keep
+        self._kept: torch.Tensor | None = None
+        self._current: torch.Tensor | None = None
+        self._n_kept = 0
+
+    def forget(self) -> None:
+        """Give the room of all that is kept to others."""
+        self._n_kept = 0
+
+    def room(self, shape: tuple[int, ...], most: int, like: torch.Tensor, *, keep: bool) -> Room:
+        """Room for numbers that are not known yet.
+
+        Args:
+            shape: theirs.
+            most: how many there may be another time: so large is the memory that is taken.
+            like: a tensor of the same dtype and device.
+            keep: whether they may be kept.
+        """
+        size = prod(shape)
+        if keep and (self._n_kept + size) * like.itemsize <= self.keep:
+            self._kept = memory_for(self._kept, self.keep // like.itemsize, like)
+            start, self._n_kept = self._n_kept, self._n_kept + size
+            return Room(self._kept[start : start + size].view(shape), kept=True)
+        self._current = memory_for(self._current, max(most, size), like)
+        return Room(self._current[:size].view(shape), kept=False)
+
+
+@dataclass(frozen=True)
+class Room:
+    """Memory to write numbers into.
+
+    Attributes:
+        numbers: a tensor, whose values mean nothing yet.
+        kept: whether nothing else is written there before the store forgets.
+    """
+
+    numbers: torch.Tensor
+    kept: bool
+
+
+def memory_for(old: torch.Tensor | None, size: int, like: torch.Tensor) -> torch.Tensor:
+    """Memory for so many numbers: what there is, if it is large enough and of the same kind."""
+    import torch
+
+    if old is not None and old.numel() >= size and (old.device, old.dtype) == (like.device, like.dtype):
+        return old
+    return torch.empty(size, dtype=like.dtype, device=like.device)
+
+
 class Rows:
     """What the queries of a layer give to their keys, gathered block by block.
 
@@ -64,7 +126,7 @@ class Rows:
         pairs: what is asked of every query and every key together: some of PAIRS.
         like: rows of another layer with the same mask and the same questions: there it was gathered
             already who sees what.
-        keep: how many bytes of what is asked of pairs may be kept for rows like these.
+        store: memory for what is asked of pairs, which all layers share.
 
     Attributes:
         entropy: H_i, `n_batch n_head n_Q`.
@@ -80,14 +142,14 @@ class Rows:
         positions: Collection[str] = (),
         pairs: Collection[str] = (),
         like: Rows | None = None,
-        keep: int = 0,
+        store: Store | None = None,
     ) -> None:
         self.asking, self.seen, self._like = asking, seen, like
         self._positions, self._pairs = list(positions), list(pairs)
-        self._gathered: dict[str, list[torch.Tensor]] = {}
-        self._places: dict[tuple[range, range], Places] = {} if like is None else like._places
+        self._gathered: dict[str, torch.Tensor] = {}
+        self._store = store or Store()
+        self._index: torch.Tensor | None = None if like is None else like._index
         self._numbers: dict[tuple[range, range], torch.Tensor] = {} if like is None else like._numbers
-        self._keep = keep
 
     def add(self, block: Block) -> None:
         """Gather what is asked of the next queries."""
@@ -101,28 +163,46 @@ class Rows:
         if self._like is None:
             gathered |= spot.sight(places, numbers)
         for name, part in gathered.items():
-            self._gathered.setdefault(name, []).append(part)
+            self._of_all_queries(name, part)[:, :, block.queries.start : block.queries.stop] = part
+
+    def _of_all_queries(self, name: str, part: torch.Tensor) -> torch.Tensor:
+        """Where something is gathered: room for all queries, taken when the first of them come."""
+        if name not in self._gathered:
+            n_batch, n_head, _, *kinds = part.shape
+            self._gathered[name] = part.new_empty(n_batch, n_head, self.asking.ids.shape[1], *kinds)
+        return self._gathered[name]
 
     def _places_in(self, spot: Spot) -> Places | None:
         """Where the keys that are asked about are in a block."""
         if not self._positions:
             return None
-        which = (spot.block.queries, spot.block.keys)
-        if which not in self._places:
-            self._places[which] = spot.places([POSITIONS[name](spot) for name in self._positions])
-        return self._places[which]
+        if self._index is None:
+            self._index = self._positions_of_keys()
+        return spot.places(self._index)
+
+    def _positions_of_keys(self) -> torch.Tensor:
+        """The positions of the single keys that are asked about: `n_batch 1 n_Q n_position`."""
+        import torch
+
+        n_batch, n_Q = self.asking.ids.shape
+        i = torch.arange(n_Q, device=self.asking.ids.device)[:, None]
+        each = [POSITIONS[name](i, self.seen) for name in self._positions]
+        return torch.cat([index.expand(n_batch, 1, n_Q, 1) for index in each], dim=-1)
 
     def _numbers_in(self, spot: Spot) -> torch.Tensor | None:
         """What is asked of the pairs in a block: `n_batch queries n_pair keys`."""
         which = (spot.block.queries, spot.block.keys)
         if not self._pairs or which in self._numbers:
             return self._numbers.get(which)
-        numbers = spot.numbers([PAIRS[name](spot) for name in self._pairs])
-        size = numbers.numel() * numbers.itemsize
-        if size <= self._keep:
-            self._numbers[which] = numbers
-            self._keep -= size
-        return numbers
+        n_batch, _, n_rows, n_keys = spot.block.attention.shape
+        shape = (n_batch, n_rows, len(self._pairs), n_keys)
+        most = n_batch * n_rows * len(self._pairs) * self.seen.ids.shape[1]
+        room = self._store.room(shape, most, spot.block.attention, keep=self._like is None)
+        for k, name in enumerate(self._pairs):
+            room.numbers[:, :, k] = _as_numbers(PAIRS[name](spot))[:, 0]
+        if room.kept:
+            self._numbers[which] = room.numbers
+        return room.numbers
 
     @property
     def entropy(self) -> torch.Tensor:
@@ -163,13 +243,8 @@ class Rows:
 
     def _whole(self, name: str) -> torch.Tensor:
         """What was gathered of all queries."""
-        import torch
-
         of = self if name in self._gathered or self._like is None else self._like
-        parts = of._gathered[name]
-        if len(parts) > 1:
-            parts[:] = [torch.cat(parts, dim=2)]
-        return parts[0]
+        return of._gathered[name]
 
 
 @dataclass(frozen=True)
@@ -232,38 +307,23 @@ class Spot:
         """What is known of each token, `n_batch n_Q`, for these queries: `n_batch 1 queries 1`."""
         return of_each[:, None, self.block.queries.start : self.block.queries.stop, None]
 
-    def places(self, positions: list[torch.Tensor]) -> Places:
+    def places(self, index: torch.Tensor) -> Places:
         """Where single keys are among these.
 
         Args:
-            positions: broadcast to `n_batch 1 queries 1`.
+            index: their positions, of all queries: `n_batch 1 n_Q n_position`.
         """
-        import torch
-
-        n_batch, _, n_rows, n_keys = self.block.attention.shape
-        shape = (n_batch, 1, n_rows, 1)
-        index = torch.cat([each.long().expand(shape) for each in positions], dim=-1)
-        index = index - self.block.keys.start
-        near = index.clamp(0, n_keys - 1)
+        keys, queries = self.block.keys, self.block.queries
+        index = index[:, :, queries.start : queries.stop] - keys.start
+        near = index.clamp(0, len(keys) - 1)
         return Places(near, near != index)
-
-    def numbers(self, pairs: list[torch.Tensor]) -> torch.Tensor:
-        """x_ij of each kind, as numbers: `n_batch queries n_pair keys`.
-
-        Args:
-            pairs: x_ij, `n_batch 1 queries keys`, or 1 for an axis along which nothing differs.
-        """
-        n_batch, _, n_rows, n_keys = self.block.attention.shape
-        x = self.block.attention.new_empty(n_batch, n_rows, len(pairs), n_keys)
-        for k, pair in enumerate(pairs):
-            x[:, :, k] = _as_numbers(pair)[:, 0]
-        return x
 
     def sight(self, places: Places | None, numbers: torch.Tensor | None) -> dict[str, torch.Tensor]:
         """How many keys a query sees that are tokens: all of them, and those that are asked about.
 
         Args:
-            places, numbers: as `places` and `numbers` make them.
+            places: where single keys are.
+            numbers: x_ij of each kind, `n_batch queries n_pair keys`.
 
         Returns:
             `n_batch n_head queries` of all; and of each kind, `n_batch n_head queries n_kind`; or 1 for
@@ -334,13 +394,16 @@ def steps_apart(spot: Spot) -> torch.Tensor:
     return (spot.j.to(spot.block.attention.dtype) - spot.i).abs_()[None, None]
 
 
-POSITIONS: dict[str, Callable[[Spot], torch.Tensor]] = {
-    "self": lambda spot: spot.i,
-    "previous": lambda spot: spot.i - 1,
-    "next": lambda spot: spot.i + 1,
-    "first": lambda spot: spot.seen.beginning,
+POSITIONS: dict[str, Callable[[torch.Tensor, Side], torch.Tensor]] = {
+    "self": lambda i, seen: i,
+    "previous": lambda i, seen: i - 1,
+    "next": lambda i, seen: i + 1,
+    "first": lambda i, seen: seen.beginning,
 }
-"""Single keys that are asked about: their positions, broadcasting to `n_batch 1 queries 1`."""
+"""Single keys that are asked about: their positions, broadcasting to `n_batch 1 n_Q 1`.
+
+They depend on the positions of the queries, i, `n_Q 1`, and on the side of the keys.
+"""
 
 PAIRS: dict[str, Callable[[Spot], torch.Tensor]] = {
     "separator": lambda spot: spot.of_keys(spot.seen.separator),

@@ -18,7 +18,7 @@ from attnscope.models.batches import Batch
 from attnscope.models.blockwise import FEW, Blockwise, disagreement, is_lean, let_go
 from attnscope.models.checkpoint import Checkpoint
 from attnscope.models.loading import forget_the_past, load_eager, told_as_the_models_fault
-from attnscope.models.metrics import Metric, Rows, Side, metrics_of
+from attnscope.models.metrics import Metric, Rows, Side, Store, metrics_of
 from attnscope.models.observe import Call, Handed, attending, observing
 from attnscope.models.rows import check_rows
 from attnscope.models.stacks import layer_of, stack_of, stacks_that_run
@@ -64,7 +64,7 @@ class Survey:
     ) -> None:
         self.checkpoint, self.model, self.metrics = checkpoint, model, metrics
         self.layers, self.stack, self.special = layers, stack, special
-        self.blockwise, self.keep = Blockwise(block_bytes), keep
+        self.blockwise, self.store = Blockwise(block_bytes), Store(keep)
         forget_the_past(model)
         self.found: dict[Key, int] = {}
         self.n_layer: dict[str, int] = {}
@@ -85,6 +85,7 @@ class Survey:
         """
         n = sum(text.n_tokens for text in batch.texts)
         self._known.clear()
+        self.store.forget()
         tally = Tally(sequences=len(batch.texts), tokens=n, cut=sum(text.cut for text in batch.texts))
         if self.why_eager is None:
             attend = attending(self.model, lambda handed: self._attend(batch, tally, handed))
@@ -187,13 +188,12 @@ class Survey:
         positions = [metric.position for metric in asked if metric.position is not None]
         pairs = [metric.pair for metric in asked if metric.pair is not None]
         if handed is None:
-            return Rows(asking, seen, positions, pairs)
+            return Rows(asking, seen, positions, pairs, store=self.store)
         mask = handed.mask
         place = None if mask is None else (mask.data_ptr(), mask.shape, mask.stride())
         key = (stack, handed.causal, place, asking.ids.device)
         like, _ = self._known.get(key, (None, None))
-        keep = 0 if self._known else self.keep
-        rows = Rows(asking, seen, positions, pairs, like, keep)
+        rows = Rows(asking, seen, positions, pairs, like, self.store)
         if like is None:
             self._known[key] = rows, mask  # as long as the mask is here, no other is in its place
         return rows

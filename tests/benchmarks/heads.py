@@ -1,4 +1,6 @@
-"""What measuring every head costs, beside the passes without it. Run: python tests/benchmarks/heads.py [--long]
+"""What measuring every head costs, beside the passes without it, and what it takes beside its plan.
+
+Run: python tests/benchmarks/heads.py [--long] [--plan [--layers N]]
 
 A model of Llama's shape with random weights (30 layers, 9 heads on 3 key heads, 64 wide, 49,152 tokens in its
 vocabulary) reads random tokens. Four ways to run it, each in a process of its own:
@@ -12,21 +14,32 @@ Time is that of the pass alone; plain, layers and heads are run in turn in one p
 round by round. Memory is the process's largest during the pass, weights and libraries included, but not what
 it took to make the model (Linux; elsewhere the largest since it began). It judges nothing: these are figures
 for docs/benchmarks.md.
+
+Last, the command itself reads a text of so many tokens in a process of its own: what the process takes
+while it measures, beside what it had when that began, and what the plan said (Linux alone).
 """
 
 import argparse
+import gc
 import json
+import random
 import resource
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
+
+sys.path.insert(0, str(Path(__file__).parent.parent))  # for the words and the tokenizer of the tests
+
+from models.readers import WORDS, save_tokenizer
 
 from attnscope.attention.blocks import of_weights
 from attnscope.models.batches import Batch, Encoded
@@ -39,6 +52,7 @@ from attnscope.units import bytes_text
 
 LENGTHS = (512, 1024, 2048, 4096, 8192)
 COMPARED = 2048
+PLANNED = (2048, 8192, 32768)
 ROUNDS = 5
 MEMORY = 2**34
 SHAPE = {
@@ -151,17 +165,81 @@ def largest() -> int:
 
 def in_a_process(way: str, n: int) -> tuple[float, int]:
     """The same in a process of its own."""
-    command = [sys.executable, __file__, "--alone", way, str(n)]
-    out = subprocess.run(command, check=True, capture_output=True, text=True).stdout
-    took, size = json.loads(out.splitlines()[-1])
+    took, size = of_a_process("--alone", way, str(n))
     return took, size
+
+
+def in_a_command(folder: Path, n: int) -> tuple[int, int]:
+    """Bytes that the plan of `attnscope heads` tells, and that it takes while it measures; in this process."""
+    from attnscope.cli.app import main
+    from attnscope.models import plan
+
+    told: dict[str, int] = {}
+    measure, plan_it = Survey.measure, plan.plan_run
+
+    def planned(*given: Any, **options: Any) -> plan.Plan:
+        of_run = plan_it(*given, **options)
+        told["plan"] = of_run.total
+        return of_run
+
+    def measured(self: Survey, batch: Batch) -> Tally:
+        gc.collect()
+        forget_the_largest()
+        before = largest()
+        tally = measure(self, batch)
+        told["taken"] = largest() - before
+        return tally
+
+    Survey.measure, plan.plan_run = measured, planned  # type: ignore[method-assign]
+    text = folder / f"{n}.txt"
+    words = random.Random(1).choices(WORDS[5:], k=n - 2)
+    text.write_text(" ".join(words))
+    assert main(["heads", str(folder), "--file", str(text), "--format", "csv"]) == 0
+    return told["plan"], told["taken"]
+
+
+def print_planned(lengths: Sequence[int], n_layer: int) -> None:
+    """What the plan says, and what is taken."""
+    print(
+        f"\n{n_layer} layers\n\n| tokens | planned | taken | taken / planned |\n|--:|--:|--:|--:|",
+        flush=True,
+    )
+    with tempfile.TemporaryDirectory() as name:
+        config = LlamaConfig(
+            **{**SHAPE, "num_hidden_layers": n_layer, "max_position_embeddings": PLANNED[-1]}
+        )
+        LlamaForCausalLM(config).save_pretrained(name)
+        save_tokenizer(Path(name))
+        for n in lengths:
+            planned, taken = of_a_process("--command", name, str(n))
+            sizes = f"{bytes_text(planned)} | {bytes_text(taken)}"
+            print(f"| {n:,} | {sizes} | {taken / planned:.2f} |", flush=True)
+
+
+def of_a_process(*arguments: str) -> Any:
+    """The last line of what this script prints in a process of its own."""
+    command = [sys.executable, __file__, *arguments]
+    out = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
+    return json.loads(out.splitlines()[-1])
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="What measuring every head costs.")
-    parser.add_argument("--long", action="store_true", help="8,192 tokens too: some minutes")
+    parser.add_argument(
+        "--long", action="store_true", help="8,192 tokens too: some minutes; of the plan 32,768: an hour"
+    )
+    parser.add_argument("--plan", action="store_true", help="only what is planned, and what is taken")
+    parser.add_argument("--layers", type=int, default=SHAPE["num_hidden_layers"], help="of --plan")
     parser.add_argument("--alone", nargs=2, metavar=("WAY", "N"), help=argparse.SUPPRESS)
+    parser.add_argument("--command", nargs=2, metavar=("MODEL", "N"), help=argparse.SUPPRESS)
     given = parser.parse_args()
+    if given.command:
+        print(json.dumps(in_a_command(Path(given.command[0]), int(given.command[1]))))
+        return
+    lengths = PLANNED if given.long else PLANNED[:-1]
+    if given.plan:
+        print_planned(lengths, given.layers)
+        return
     if given.alone:
         print(json.dumps(alone(given.alone[0], int(given.alone[1]))))
         return
@@ -193,6 +271,7 @@ def main() -> None:
         times = [f"{took:.1f} s" for took, _ in (of_layers, of_heads)]
         sizes = [bytes_text(size) for _, size in (of_layers, of_heads)]
         print(f"| {n:,} | {' | '.join(times + sizes)} | {bytes_text(maps)} |", flush=True)
+    print_planned(lengths, given.layers)
 
 
 if __name__ == "__main__":

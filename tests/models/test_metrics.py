@@ -3,14 +3,26 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from math import exp, log, nan
 
 import pytest
 import torch
 
-from attnscope.attention.blocks import BlockedAttention, of_weights
+from attnscope.attention.blocks import Block, BlockedAttention, of_weights
 from attnscope.models import metrics
-from attnscope.models.metrics import CROSS, METRICS, POSITIONS, Rows, Side, meaning, same_elsewhere
+from attnscope.models.metrics import (
+    CROSS,
+    METRICS,
+    PAIRS,
+    POSITIONS,
+    Rows,
+    Side,
+    Spot,
+    Store,
+    meaning,
+    same_elsewhere,
+)
 
 EVEN = [1 / 3] * 3
 """A row that looks at three keys equally."""
@@ -280,11 +292,11 @@ def test_layers_that_see_the_same_are_asked_once_and_told_apart(keep, monkeypatc
     asked = []
     monkeypatch.setitem(metrics.PAIRS, "same", lambda spot: asked.append(1) or same_elsewhere(spot))
     positions, pairs = list(POSITIONS), ["separator", "punctuation", "same", "induction", "distance"]
-    first = None
+    first, store = None, Store(keep)
     for seed in range(3):
         Q = torch.randn(1, 2, 8, 4, generator=torch.Generator().manual_seed(seed)).double()
         attention = BlockedAttention(Q, Q, Q, causal=True, scale=1.0)
-        gathered = Rows(tokens, tokens, positions, pairs, first, keep)
+        gathered = Rows(tokens, tokens, positions, pairs, first, store)
         first = first or gathered
         memory = torch.empty(8 * attention.numbers_of_a_query).double()
         for start in range(0, 8, 3):
@@ -296,6 +308,52 @@ def test_layers_that_see_the_same_are_asked_once_and_told_apart(keep, monkeypatc
             assert [near(*head) for head in ours[0]] == theirs[0]
     in_blocks = len(asked) - 3 * 1  # the whole map is asked too, of one metric, for each layer
     assert in_blocks == {0: 9, 400: 7, 10**6: 3}[keep]
+
+
+def causal_blocks(n: int, rows: int, seed: int = 0) -> Iterator[Block]:
+    """Blocks of two heads of a causal layer, whose keys become more and more."""
+    Q = torch.randn(1, 2, n, 4, generator=torch.Generator().manual_seed(seed))
+    attention = BlockedAttention(Q, Q, Q, causal=True, scale=1.0)
+    memory = torch.empty(rows * attention.numbers_of_a_query)
+    for start in range(0, n, rows):
+        yield attention.block(range(start, min(start + rows, n)), memory)[0]
+
+
+def test_blocks_that_grow_are_asked_in_the_same_memory():
+    """Memory of growing sizes, with small results between, made a process grow to ten GiB."""
+    tokens, rows = side([list(range(40))]), 4
+    gathered = Rows(tokens, tokens, list(POSITIONS), ["same", "induction", "distance"])
+    asked, whole = set(), set()
+    for block in causal_blocks(40, rows):
+        gathered.add(block)
+        numbers = gathered._numbers_in(Spot(block, tokens, tokens))
+        asked.add((numbers.data_ptr(), numbers.untyped_storage().nbytes()))
+        whole.add(tuple((name, each.data_ptr()) for name, each in gathered._gathered.items()))
+    assert [size for _, size in asked] == [rows * 3 * 40 * 4]
+    assert len(whole) == 1
+
+
+@pytest.mark.parametrize("keep", [0, 1000, 5000, 10**6])
+def test_what_may_be_kept_is_granted_once_to_all_layers(keep):
+    tokens, store = side([list(range(40))]), Store(keep)
+    first = Rows(tokens, tokens, [], ["same", "distance"], store=store)
+    others = [Rows(tokens, tokens, [], ["same", "distance"], first, store) for _ in range(2)]
+    another = Rows(tokens, tokens, [], ["same", "distance"], store=store)  # it sees something else
+    for layer in (first, *others, another):
+        for block in causal_blocks(40, 4):
+            layer.add(block)
+    kept = [numbers for rows in (first, another) for numbers in rows._numbers.values()]
+    size = sum(numbers.numel() * numbers.itemsize for numbers in kept)
+    assert size <= keep
+    assert len({numbers.untyped_storage().data_ptr() for numbers in kept}) <= 1
+    assert others[0]._numbers is others[1]._numbers is first._numbers
+    of_each = 4 * 2 * 4 * sum(range(4, 41, 4))
+    assert size == 2 * of_each if keep == 10**6 else size > keep - 2 * 4 * 4 * 40
+    for block, again in zip(causal_blocks(40, 4), causal_blocks(40, 4), strict=True):
+        spot = Spot(block, tokens, tokens)  # nobody has written over what is kept
+        expected = torch.stack([PAIRS[name](spot)[:, 0].float() for name in ("same", "distance")], 2)
+        for rows in (first, another):
+            assert torch.equal(rows._numbers_in(Spot(again, tokens, tokens)), expected)
 
 
 def test_where_heads_see_different_keys_a_kind_counts_that_some_head_sees():

@@ -17,6 +17,7 @@ import pytest
 import torch
 from hypothesis import settings
 from safetensors.torch import load_file
+from torture.counts import pytest_terminal_summary  # noqa: F401 - a hook
 
 from attnscope.cli.app import main
 from attnscope.models.checkpoint import find_checkpoint

@@ -271,8 +271,7 @@ class Output:
         from attnscope.units import bytes_text
 
         what = f": {what}" if what else ""
-        tell_size = f"wrote {n} tensors, {bytes_text(size)}, to {printable(self.save)}{what}"
-        print(tell_size, file=sys.stderr)
+        tell(f"wrote {n} tensors, {bytes_text(size)}, to {self.save}{what}")
 
 
 def _record(result: Trace | HeadWeights, shown: Sequence[Shown]) -> dict[str, Any]:
@@ -307,7 +306,11 @@ def stored(step: Step) -> tuple[np.ndarray, str]:
 
 def shown_path(file: str, here: Path | None = None) -> str:
     """A file as a reader knows it: from here, if it is below."""
-    path, here = Path(file), here or Path.cwd()
+    path = Path(file)
+    try:
+        here = here or Path.cwd()
+    except FileNotFoundError:  # code that was traced may have removed it
+        return file
     return str(path.relative_to(here)) if path.is_relative_to(here) else file
 
 

@@ -11,7 +11,8 @@ from inspect import CO_ASYNC_GENERATOR, CO_COROUTINE, CO_GENERATOR
 from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
-from attnscope.errors import SourceError
+from attnscope.errors import SourceError, said
+from attnscope.text import shortened
 from attnscope.tracing.compiled import compiled_functions, compiled_module, hidden_from_compiler
 from attnscope.tracing.lend import Relay, lent
 from attnscope.tracing.rewrite import Site, rewrite
@@ -139,13 +140,20 @@ def _files_of(modules: Sequence[str]) -> list[str]:
     from importlib import import_module
 
     files = []
+    hint = "a module's name, such as torch.nn.modules.linear"
     for name in modules:
+        if not all(part.isidentifier() for part in name.split(".")):
+            raise SourceError(f"--follow {shortened(name)!r} is not the name of a module.", hint=hint)
         try:
             import_module(name)
         except ImportError as error:
             raise SourceError(
-                f"there is no module {name} to follow: {error}.",
-                hint="a module's name, such as torch.nn.modules.linear",
+                f"there is no module {shortened(name)} to follow: {error}.", hint=hint
+            ) from error
+        except (Exception, SystemExit) as error:
+            kind = type(error).__name__
+            raise SourceError(
+                f"importing {shortened(name)}, which --follow names, raises {kind}: {said(error)}"
             ) from error
         for other, module in list(sys.modules.items()):
             file = getattr(module, "__file__", None) or ""

@@ -211,6 +211,8 @@ def test_a_class_of_a_package(attnscope):
         (["mine_to_trace.py:attend", *QKV, "-f", "csv", "--source"], "csv holds one table"),
         (["mine_to_trace.py:attend", *QKV, "--show", "score"], "scores"),
         (["mine_to_trace.py:attend", *QKV, "--follow", "nowhere"], "there is no module nowhere to follow"),
+        (["mine_to_trace.py:attend", *QKV, "--follow", ""], "--follow '' is not the name of a module."),
+        (["mine_to_trace.py:attend", *QKV, "--follow", ".."], "--follow '..' is not the name of a module."),
         (["mine_to_trace.py:attend", *QKV, "--where", "d_V=d*d"], "d_V"),
         (["mine_to_trace.py:attend", *QKV, "--depth", "-1"], "--depth"),
     ],
@@ -475,3 +477,30 @@ def test_a_file_without_comments_cannot_be_checked(run):
     r = run("attend", *QKV, "--check", "-f", "json")
     assert (r.exit_status, r.json["checks"][0]["ok"]) == (0, None)
     assert r.json["checks"][0]["note"] == "there are none"
+
+
+def test_a_module_to_follow_that_fails_is_told(run, tmp_path):
+    (tmp_path / "fails_when_followed.py").write_text("raise ValueError('no')\n")
+    r = run(
+        "attend",
+        "--input",
+        "Q=n:2,d:3",
+        "--input",
+        "K=n,d",
+        "--input",
+        "V=n,d",
+        "--follow",
+        "fails_when_followed",
+    )
+    assert r.exit_status == 2
+    assert "importing fails_when_followed, which --follow names, raises ValueError: no" in r.err
+
+
+def test_code_may_remove_the_folder_it_runs_in(attnscope, tmp_path, monkeypatch):
+    here = tmp_path / "here"
+    code = "import os\n\n\ndef f(x):\n    os.path.exists(HERE) and os.rmdir(HERE)\n    y = x * 2\n    return y\n"
+    (tmp_path / "removes.py").write_text(f"HERE = {str(here)!r}\n{code}")
+    here.mkdir()
+    monkeypatch.chdir(here)
+    r = attnscope("trace", f"{tmp_path}/removes.py:f", "--input", "x=n:2", "--format", "json")
+    assert (r.exit_status, r.json["steps"][-1]["name"]) == (0, "y")

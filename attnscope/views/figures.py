@@ -8,6 +8,7 @@ from math import ceil
 from typing import TYPE_CHECKING, Any, Literal
 
 from attnscope.results import AttentionMap, AttentionMaps, Picture, Token
+from attnscope.text import printable
 from attnscope.views.heading import named
 from attnscope.views.patches import asked_text, first_query, on_patches, weights_of, without
 from attnscope.views.pooling import (
@@ -61,7 +62,7 @@ def draw_map(figure: Figure, maps: AttentionMaps, map: AttentionMap) -> None:
     _label_axis(axes, queries, places[0], height / rows, "y")
     axes.set_xlabel("keys")
     axes.set_ylabel("queries")
-    title = f"{named(maps.model, maps.stack)} · layer {map.layer} · head {map.head}"
+    title = f"{drawable(named(maps.model, maps.stack))} · layer {map.layer} · head {map.head}"
     axes.set_title(title + _more_text(maps), parse_math=False, pad=10)
     for position in borders(keys):
         axes.axvline(position - 0.5, color=GREY, linewidth=THIN)
@@ -76,7 +77,7 @@ def draw_grid(figure: Figure, maps: AttentionMaps) -> None:
     rows, columns = (chunks(size, SPOTS) for size in maps.maps[0].attention.shape)
     panels = {(map.layer, map.head): _coloured(maps, map.attention, rows, columns) for map in maps.maps}
     axes, height = _panels(figure, panels, min(2.0, max(0.25, n_Q / n_K)), PANEL)
-    title = f"{named(maps.model, maps.stack)} · {n_Q} queries downwards, {n_K} keys across"
+    title = f"{drawable(named(maps.model, maps.stack))} · {n_Q} queries downwards, {n_K} keys across"
     axes.set_title(title + _more_text(maps), parse_math=False, pad=10)
     _add_scale(figure, axes, COLOURS, _top(panels.values()), height)
 
@@ -101,7 +102,7 @@ def draw_pictures(figure: Figure, maps: AttentionMaps, picture: Picture, query: 
     grey = _grey(picture, 1024 if one else 2 * SPOTS)
     panels = {place: _veiled(grey, each / top) for place, each in weights.items()}
     axes, height = _panels(figure, panels, grey.shape[0] / grey.shape[1], size)
-    title = f"{named(maps.model, maps.stack)} · {asked_text(maps.query_tokens, query)}"
+    title = drawable(f"{named(maps.model, maps.stack)} · {asked_text(maps.query_tokens, query)}")
     if one:
         title += f" · layer {maps.maps[0].layer} · head {maps.maps[0].head}"
         axes.set(xticks=[], yticks=[], xlabel="", ylabel="")
@@ -262,11 +263,20 @@ def _label_axis(
 
 
 NO_XML = {0xFFFE: "\\ufffe", 0xFFFF: "\\uffff"}
-"""Characters that must not stand in an SVG file."""
+"""What is printable, as far as Unicode says, and must not stand in XML (XML 1.0, section 2.2, Char)."""
+
+
+def drawable(text: str) -> str:
+    r"""A text that stands on one line, that fonts can be asked for, and that an SVG file may hold.
+
+    >>> drawable("bert\x00\ud800\ufffe")
+    'bert\\x00\\ud800\\ufffe'
+    """
+    return printable(text).translate(NO_XML)
 
 
 def _text(token: Token) -> str:
-    text = label(token.text).translate(NO_XML)
+    text = drawable(label(token.text))
     return text if len(text) <= LONGEST_TOKEN else text[: LONGEST_TOKEN - 1] + "…"
 
 

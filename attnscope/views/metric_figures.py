@@ -7,7 +7,7 @@ from math import ceil, sqrt
 from typing import TYPE_CHECKING
 
 from attnscope.results import HeadTable
-from attnscope.views.figures import BETWEEN_LABELS, COLOURS, GREY, THIN
+from attnscope.views.figures import BETWEEN_LABELS, COLOURS, GREY, THIN, drawable
 from attnscope.views.metric_grid import Grid, by_stack
 from attnscope.views.ranking import several_stacks
 
@@ -53,7 +53,7 @@ def draw_metrics(figure: Figure, table: HeadTable, metrics: Sequence[str]) -> No
         axes = _draw(figure, grid, column * wide, row * high, cell)
         axes.set_title(title, loc="left")
     _, height = figure.get_size_inches()
-    figure.text(0, 1 + 0.4 / height, table.model, weight="bold", parse_math=False)
+    figure.text(0, 1 + 0.4 / height, drawable(table.model), weight="bold", parse_math=False)
 
 
 def _draw(figure: Figure, grid: Grid, left: float, top: float, cell: float) -> Axes:

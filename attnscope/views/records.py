@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import re
 from dataclasses import fields, is_dataclass
 from typing import Any
 
@@ -45,9 +46,28 @@ def csv_table(columns: list[Column]) -> str:
     return out.getvalue().rstrip("\n")
 
 
+FORMULA = tuple("=+-@＝＋－＠")
+"""What a text begins with that spreadsheets take for a formula, in full width too."""
+
+NUMBER = re.compile(
+    r"[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?|[+-]?(infinity|inf|nan)", re.ASCII | re.IGNORECASE
+)
+
+
 def csv_value(value: Any) -> Any:
-    """A value as a field of CSV: a text on one line."""
-    return printable(value) if isinstance(value, str) else value
+    r"""A value as a field of CSV: a text on one line, and with a ' before what spreadsheets would run.
+
+    Tabs and ends of lines, which may stand before a formula too, are escaped. Numbers stay as they are.
+
+    Source: OWASP, "CSV Injection", https://owasp.org/www-community/attacks/CSV_Injection
+
+    >>> csv_value("=1+1"), csv_value("-scores"), csv_value("\t=1"), csv_value("-0.5"), csv_value(-0.5)
+    ("'=1+1", "'-scores", '\\t=1', '-0.5', -0.5)
+    """
+    if not isinstance(value, str):
+        return value
+    text = printable(value)
+    return f"'{text}" if text.startswith(FORMULA) and not NUMBER.fullmatch(text) else text
 
 
 def markdown_text(result: Trace | HeadWeights, *, wide: bool = False) -> str:

@@ -86,6 +86,17 @@ def test_all_heads_in_one_record(attnscope, minilm):
         assert abs(np.array(each["attention"]) - own).max() < 1e-5
 
 
+def test_no_cell_of_csv_is_a_formula_to_a_spreadsheet(attnscope):
+    command = ["bert", "--text", "= + - @ cat", "-f", "csv"]
+    for more in ([], ["--top", 2], ["--pool", "max"], ["--query", 1]):
+        rows = list(csv.reader(io.StringIO(attnscope(*command, *more).out)))
+        cells = {cell for row in rows for cell in row if cell.startswith(("'", *"=+-@"))}
+        assert cells <= {"'=", "'+", "'-", "'@"}
+        assert cells
+    r = attnscope(*command[:-1], "json")
+    assert r.json["key_tokens"][1:5] == ["=", "+", "-", "@"]  # as they are
+
+
 def test_csv_has_a_line_for_each_weight(attnscope):
     r = attnscope("bert", "--text", "tired", "--format", "csv")
     rows = list(csv.DictReader(io.StringIO(r.out)))

@@ -128,6 +128,14 @@ def test_an_svg_has_the_model_s_name_and_every_title_as_text(tmp_path):
     )
 
 
+def test_an_svg_is_well_formed_whatever_a_model_is_called(tmp_path):
+    table = of_values([[0.5]])
+    table.model = "a\x1b[31m\x00]]>\ud800\ufffe\nb"
+    for suffix in (".svg", ".pdf", ".png"):
+        save_heads_plot(tmp_path / f"x{suffix}", table, metrics=["self"])
+    assert r"a\x1b[31m\x00]]>\ud800\ufffe\nb" in texts(tmp_path / "x.svg")
+
+
 @pytest.mark.parametrize("values", [[[0.0]], [[-1.0]]])
 def test_a_scale_ends_at_1_where_nothing_is_above_0(values):
     (_, scale), *_ = drawn(of_values(values), ["self"])

@@ -11,10 +11,13 @@ from xml.etree import ElementTree
 import matplotlib
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from PIL import Image
 
 from attnscope.errors import FileError, OptionError
 from attnscope.results import AttentionMap, AttentionMaps, Picture, Token
+from attnscope.views.figures import drawable
 from attnscope.views.plot import check_plot, save_plot
 
 SUFFIXES = [".png", ".svg", ".pdf"]
@@ -77,6 +80,47 @@ def test_no_token_breaks_a_figure_or_warns(tmp_path, suffix):
         save_plot(path, maps_of(NASTY))
     if suffix == ".svg":
         assert {"$x^2$", "日本語", "<b>&", "⏎", "∅"} <= set(texts(path))
+
+
+NAMES = {
+    "escape sequence": "a\x1b[31m",
+    "null": "a\x00b",
+    "end of a section": "]]>",
+    "markup": "<b>&\"'",
+    "lone surrogate": "a\ud800",
+    "noncharacters": "\ufffe\uffff\U0001fffe",
+    "formula": "$\\\\foo$",
+    "lines": "a\nb\x85c\u2028d",
+}
+"""Of models, and of tokens."""
+
+
+@pytest.mark.parametrize("name", NAMES.values(), ids=list(NAMES))
+def test_an_svg_is_well_formed_whatever_a_model_and_tokens_are_called(tmp_path, vision, name):
+    path = tmp_path / "x.svg"
+    words = [name, f"a{name}", "cat"]
+    for maps in (maps_of(words), maps_of(words, [(0, 0), (1, 1)]), vision):
+        save_plot(path, replace(maps, model=name, stack="text"), force=True)
+        told = [text for text in texts(path) if text and text.endswith((" across", " layer 0 · head 0"))]
+        told += [text for text in texts(path) if text and " · query " in text]
+        assert len(told) == 1, "a title, on one line"
+
+
+@pytest.mark.parametrize("suffix", [".png", ".pdf"])
+def test_no_name_of_a_model_breaks_a_figure(tmp_path, suffix):
+    path = tmp_path / f"x{suffix}"
+    for maps in (maps_of(["a"]), maps_of(["a", "b"], [(0, 0), (1, 1)])):
+        save_plot(path, replace(maps, model=" ".join(NAMES.values())), force=True)
+        assert path.stat().st_size > 1000
+
+
+@given(st.text(st.characters(exclude_categories=())))
+def test_any_text_that_is_drawn_may_stand_in_xml(text):
+    shown = drawable(text)
+    element = ElementTree.Element("text")
+    element.text = shown
+    assert (ElementTree.fromstring(ElementTree.tostring(element, "utf-8")).text or "") == shown
+    assert len(shown.splitlines()) <= 1
 
 
 def test_letters_stay_letters(tmp_path):

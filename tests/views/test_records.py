@@ -3,11 +3,16 @@
 import csv
 import io
 import json
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from attnscope import contracts
 from attnscope.models.head import read_head
 from attnscope.results import Check, Crash, Operand, Source, Stats, Step, Trace
-from attnscope.views.records import csv_text, json_text, markdown_text, record
+from attnscope.views.records import csv_text, csv_value, json_text, markdown_text, record
 
 SIZES = {"n_batch": 3, "n_Q": 30, "n_K": 50, "d_K": 128, "d_V": 256}
 
@@ -154,3 +159,38 @@ def test_why_code_failed_is_in_every_document_but_csv():
         "axis 1 and axis 0 disagree", "RuntimeError: no",
     ]  # fmt: skip
     assert "RuntimeError" not in csv_text(trace)
+
+
+@pytest.mark.parametrize("text", ["=1+1", "+cmd", "-x", "@SUM(A1)", "＝1", "=", "-", '=1","=2', "-1-1"])
+def test_a_text_that_a_spreadsheet_would_run_has_a_quote_before_it(text):
+    step = Step("-x", ("n",), (3,), "float32", text, 12)
+    [row] = csv.DictReader(io.StringIO(csv_text(Trace("t", steps=[step]))))
+    assert (row["name"], row["how"]) == ("'-x", f"'{text}")
+
+
+@pytest.mark.parametrize("text", ["\t=1", "\r=1", "\n=1"])
+def test_what_a_spreadsheet_skips_before_a_formula_is_escaped(text):
+    assert csv_value(text) == repr(text)[1:-1]
+
+
+@pytest.mark.parametrize(
+    "value",
+    [-0.5, -3, 0, True, "-0.5", "-1e-07", "+2", "-Infinity", "-inf", "NaN", "a=b", "x - y", "'a", ""],
+)
+def test_numbers_and_texts_that_are_no_formula_stay_as_they_are_in_csv(value):
+    assert csv_value(value) == value
+
+
+def test_infinities_in_the_statistics_of_a_csv_are_numbers():
+    stats = Stats(-math.inf, -0.5, 1.0, 2.0, 0, 1)
+    step = Step("x", ("n",), (3,), "float32", "f(x)", 12, stats=stats)
+    [row] = csv.DictReader(io.StringIO(csv_text(Trace("t", steps=[step]))))
+    assert (float(row["min"]), float(row["mean"])) == (-math.inf, -0.5)
+
+
+@given(st.text(st.characters(exclude_categories=()) | st.sampled_from("=+-@\t\r\n' 1.e")))
+def test_no_text_begins_as_a_formula_in_csv(text):
+    value = csv_value(text)
+    if value[:1] in tuple("=+-@\t\r\n＝＋－＠"):
+        assert value in ("", text)
+        assert value == "" or math.isfinite(float(value)) or "n" in value.lower()  # inf and nan

@@ -172,19 +172,20 @@ class BlockedAttention:
         return attention, p * entropy + torch.special.entr(p), p * largest, p
 
 
-def of_weights(attention: torch.Tensor) -> Block:
+def of_weights(attention: torch.Tensor, queries: range | None = None) -> Block:
     """All rows of a map that somebody else computed, as one block.
 
     Which keys a query sees, its weights tell: one that no head gives any weight to, it does not see.
 
     Args:
         attention: `n_batch n_head n_Q n_K`.
+        queries: the positions of the queries; None: from the first on.
     """
     n_Q, n_K = attention.shape[-2:]
     visible = (attention > 0).any(dim=1, keepdim=True)
     entropy, largest = torch.special.entr(attention).sum(dim=-1), attention.amax(dim=-1)
     total = attention.sum(dim=-1)
-    return Block(range(n_Q), range(n_K), attention, entropy, largest, total, lambda: visible)
+    return Block(queries or range(n_Q), range(n_K), attention, entropy, largest, total, lambda: visible)
 
 
 def _four_axes(tensor: torch.Tensor | None) -> torch.Tensor | None:

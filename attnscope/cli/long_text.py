@@ -150,6 +150,7 @@ def plan(
     from attnscope.models.gallery import Wanted
     from attnscope.models.long_text import Pooled
     from attnscope.models.maps import number_of_maps
+    from attnscope.models.measured import PAIRS_ASKED
     from attnscope.models.plan import plan_run
 
     n = max(len(reading.source), len(reading.labels)) + (request.generate or 0)
@@ -162,7 +163,7 @@ def plan(
         model.dtype.itemsize,
         *(1, n, memory, request.device),
         kept=kept,
-        pairs=0,
+        pairs=PAIRS_ASKED if request.page else 0,
         hint="a shorter text; or more --memory, if there is",
     )
     tell(f"{planned}")
@@ -170,7 +171,21 @@ def plan(
     if request.query is not None or request.top:
         head = Wanted(stack, _layers(request), request.heads)
     shown = str(request.pool) if request.pools else "max"
-    return Pooled(shown, planned.block, request.query, request.top, head, request.without_sink)
+    return Pooled(
+        shown,
+        planned.block,
+        request.query,
+        request.top,
+        head,
+        request.without_sink,
+        separators=separators(reading) if request.page else None,
+    )
+
+
+def separators(reading: Reading) -> set[str]:
+    """The special tokens that end a text, as the tokenizer writes them."""
+    names = (getattr(reading.tokenizer, name, None) for name in ("sep_token", "eos_token"))
+    return {name for name in names if isinstance(name, str)}
 
 
 def _layers(request: Request) -> Any:

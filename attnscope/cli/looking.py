@@ -9,12 +9,19 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
 from attnscope.cli.given import content
-from attnscope.cli.long_text import check_room, name_of_map, plan, pools, with_whole_maps
+from attnscope.cli.long_text import (
+    check_room,
+    name_of_map,
+    plan,
+    pools,
+    separators,
+    with_whole_maps,
+)
 from attnscope.cli.options import Format
 from attnscope.cli.output import progress, stored, tell, uncollected, written_first
 from attnscope.cli.request import Request
 from attnscope.errors import ModelError, OptionError
-from attnscope.results import AttentionMap, AttentionMaps
+from attnscope.results import AttentionMap, AttentionMaps, HeadTable
 from attnscope.sinks import sink_positions
 from attnscope.text import printable
 
@@ -72,7 +79,7 @@ def show_attention(request: Request) -> int:
         _check_query(request, maps)
     if file is not None:
         request.output.tell_written(len(maps.maps), file.size, f"whole maps of {_size(maps)} weights")
-    write = partial(_draw, request, seen, maps)
+    write = partial(_draw, request, reading, seen, maps)
     if request.steps:
         _print_steps(request, seen, maps, write)
     else:
@@ -339,7 +346,7 @@ def _print_steps(request: Request, seen: Seen, maps: AttentionMaps, write: Calla
         tell(notice)
 
 
-def _draw(request: Request, seen: Seen, maps: AttentionMaps) -> None:
+def _draw(request: Request, reading: Reading, seen: Seen, maps: AttentionMaps) -> None:
     """Write the plot and the page, and say so."""
     from attnscope.units import bytes_text
 
@@ -367,8 +374,21 @@ def _draw(request: Request, seen: Seen, maps: AttentionMaps) -> None:
                 head=shown.head,
                 query=query,
                 title=title,
+                heads=_measured(reading, seen),
+                metric="map",
+                without_sink=request.without_sink,
             )
             content = html.encode()
             write_file(request.page, content, force=request.force)
         n = sum(len(each.maps) for each in stacks)
         tell(f"wrote {n} heads, {bytes_text(len(content))}, to {request.page}")
+
+
+def _measured(reading: Reading, seen: Seen) -> HeadTable:
+    """The heads of a page in numbers, by which it ranks them."""
+    from attnscope.models.measured import measure, table
+
+    rows = seen.measured
+    if not rows:
+        rows = [row for maps in seen.stacks for row in measure(maps, separators(reading))]
+    return table(seen.stacks, rows)

@@ -12,7 +12,7 @@ from attnscope.models.ranges import check_layer, check_range
 from attnscope.models.reading import Reading, patches
 from attnscope.models.rows import check_rows
 from attnscope.models.stacks import STACKS, layer_of, stack_of
-from attnscope.results import AttentionMap, AttentionMaps, Token
+from attnscope.results import AttentionMap, AttentionMaps, HeadRow, Token
 
 if TYPE_CHECKING:
     import torch
@@ -58,6 +58,7 @@ class Seen:
         layers: every layer that has attention, by stack and number, with the number of its heads.
         n_layer: how many layers each stack has, with attention or without.
         call: what one layer handed to its attention, where it was to be kept.
+        measured: the heads as they were measured on the way, where that was asked for.
         eager: why a stack's maps are from the model's eager attention, of those whose are.
     """
 
@@ -67,6 +68,7 @@ class Seen:
     n_layer: dict[str, int]
     call: Call | None = None
     eager: dict[str, str] = field(default_factory=dict)
+    measured: list[HeadRow] = field(default_factory=list)
 
     def check(self, model: str, stack: str, layers: Collection[int], heads: Collection[int]) -> None:
         """Raise a ModelError if there is no such layer or head, or the layer has no attention."""

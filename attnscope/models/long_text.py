@@ -7,7 +7,7 @@ model's own is found out before, on a few tokens, layer by layer.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -26,9 +26,11 @@ from attnscope.models.maps import (
     wanted_stacks,
     why_eager,
 )
+from attnscope.models.measured import Measurement, head_row
+from attnscope.models.metrics import Store
 from attnscope.models.observe import Call, Handed, attending, observing
 from attnscope.models.reading import Reading
-from attnscope.results import AttentionMap, AttentionMaps, Pooling
+from attnscope.results import AttentionMap, AttentionMaps, HeadRow, Pooling
 from attnscope.sinks import sink_positions
 
 if TYPE_CHECKING:
@@ -61,6 +63,8 @@ class Pooled:
         without_sink: whether the sink is none of the keys that a query looks at most.
         whole: what takes whole maps beside the pooled ones; None: nobody does.
         of_whole: whose; of one stack.
+        separators: the special tokens that end a text, where heads are to be measured; None: they are
+            not.
         watch: is told after each block: the layer, how many there are, and the share of its queries.
     """
 
@@ -72,6 +76,7 @@ class Pooled:
     without_sink: bool = False
     whole: WholeMaps | None = None
     of_whole: Wanted | None = None
+    separators: Collection[str] | None = None
     watch: Callable[[int, int, float], None] | None = None
 
 
@@ -106,6 +111,7 @@ def look_in_blocks(
     with attending(model, pooler.attend), told_as_the_models_fault(checkpoint):
         output = run(model, reading, logits=False)
     result = pooler.gallery.seen(main_output(output))
+    result.measured = pooler.measured
     some = first_tokens(reading, SOME)
     add_notice(result, unlike_eager(checkpoint.name, model, lambda: run(model, some, logits=False)))
     return result
@@ -126,6 +132,8 @@ class Pooler:
         self.gallery, self.pooled, self.layers = gallery, pooled, layers or {}
         self._of_whole: list[tuple[int, int]] | None = None  # the layers and heads that are kept whole
         self.blockwise = Blockwise(pooled.block_bytes)
+        self.measured: list[HeadRow] = []
+        self._store = Store()
 
     def compare(self, call: Call) -> None:
         """Note it, if attnscope's attention is not what a layer's own returned."""
@@ -167,17 +175,25 @@ class Pooler:
                 rows[head] = Rows(head, first, layer.n_K, pooled.query, pooled.top, without)
 
         whole = self._heads_of_whole(layer, maps)
+        measurement = None
+        if pooled.separators is not None:
+            measurement = Measurement(maps, layer.n_Q, pooled.separators, like, self._store)
 
         def see(block: Block) -> None:
             of_cells.see(block)
             for of_head in rows.values():
                 of_head.see(block)
+            if measurement is not None:
+                measurement.rows.add(block)
             for head in whole:
                 self._write(block, layer.number, head, first, layer.n_K)
             if pooled.watch is not None:
                 pooled.watch(layer.number, layer.n_layer, block.queries.stop / layer.n_Q)
 
         collected = self.blockwise.attend(handed, see)
+        if measurement is not None:
+            values = measurement.values()
+            self.measured += [head_row(layer.stack, layer.number, head, values[head]) for head in heads]
         group = layer.n_head // layer.n_kv_head
         means, largest = (each.float().cpu().numpy() for each in (of_cells.mean, of_cells.max))
         for head, mean, most in zip(heads, means, largest, strict=True):

@@ -72,12 +72,12 @@ def span(cells: Sequence[range], group: range) -> range:
 
 
 def of_cells(maps: AttentionMaps) -> AttentionMaps:
-    """Maps in which cells are tokens: of pooled maps, each with the name of its first, `32–63 The`."""
+    """Maps whose cells are tokens: of pooled ones, each with positions and words, `12–15 the cat…`."""
     if maps.pooling is None:
         return maps
     queries, keys = (
-        [_with_positions(token, cell) for token, cell in zip(*axis, strict=True)]
-        for axis in zip(first_tokens(maps), positions(maps), strict=True)
+        [_as_token(own, cell) for own, cell in zip(axis, cells, strict=True)]
+        for axis, cells in zip(tokens_of_cells(maps), positions(maps), strict=True)
     )
     notices = [*maps.notices, f"pooled to {pooling_text(maps)}."]
     return replace(
@@ -127,6 +127,9 @@ def smaller_without(
                 attention[:, [key for key in column if out[key]]] = 0
     return smaller(maps, attention, rows, columns), gone
 
+
+LONGEST_NAME = 48
+"""The letters of a cell's name, its positions included."""
 
 SINKS = 4
 """So many keys of the sink are named."""
@@ -181,11 +184,28 @@ def pooled(weights: np.ndarray, rows: Sequence[range], columns: Sequence[range])
     return np.maximum.reduceat(of_rows, [column.start for column in columns], axis=1)
 
 
-def _with_positions(token: Token, cell: range) -> Token:
-    """A cell's first token as a name of the cell, which is special only where the token is alone."""
-    alone = len(cell) == 1
-    ends = str(cell.start) if alone else f"{cell[0]}–{cell[-1]}"
-    return replace(token, text=f"{ends} {label(token.text)}", special=alone and token.special)
+def tokens_of_cells(maps: AttentionMaps) -> tuple[list[list[Token]], list[list[Token]]]:
+    """The queries of each row of a map, and the keys of each column."""
+    queries, keys = positions(maps)
+    first = maps.first_query
+    return (
+        [maps.query_tokens[cell.start - first : cell.stop - first] for cell in queries],
+        [maps.key_tokens[cell.start : cell.stop] for cell in keys],
+    )
+
+
+def cell_text(tokens: Sequence[Token], cell: range) -> str:
+    """The positions of a cell's tokens, and these: `12–15 the quick brown fox`."""
+    ends = str(cell.start) if len(cell) == 1 else f"{cell[0]}–{cell[-1]}"
+    return " ".join([ends, *(label(token.text) for token in tokens)])
+
+
+def _as_token(tokens: Sequence[Token], cell: range) -> Token:
+    """A cell as a token, whose name is shortened; it is special only where all of its tokens are."""
+    text = cell_text(tokens, cell)
+    if len(text) > LONGEST_NAME:
+        text = text[: LONGEST_NAME - 1].rstrip() + "…"
+    return replace(tokens[0], text=text, special=all(token.special for token in tokens))
 
 
 def _runs(tokens: Sequence[Token]) -> list[range]:

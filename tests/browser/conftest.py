@@ -133,11 +133,19 @@ def open_page(chromium: Browser, tmp_path: Path) -> Iterator[Callable[..., Opene
         query: int | None = None,
         heads: HeadTable | None = None,
         metric: str | None = None,
+        without_sink: bool = False,
         ready: bool = True,
     ) -> Opened:
         path = tmp_path / "page.html"
         html = page_html(
-            list(stacks), layer=0, head=0, query=query, title=title, heads=heads, metric=metric
+            list(stacks),
+            layer=0,
+            head=0,
+            query=query,
+            title=title,
+            heads=heads,
+            metric=metric,
+            without_sink=without_sink,
         )
         path.write_text(html, encoding="utf-8")
         context = chromium.new_context(

@@ -131,14 +131,14 @@ def test_csv_has_a_line_for_each_cell():
 def test_markdown_names_cells():
     maps = maps_of("max")
     lines = maps_text(maps, maps.maps[0], None).splitlines()
-    assert lines[4] == "|  | 0–2 [CLS] | 3–5 sat | 6 mat |"
-    assert lines[6] == "| 3–4 sat | 0.50 | 0.75 | 0.00 |"
+    assert lines[4] == "|  | 0–2 [CLS] the cat | 3–5 sat on a | 6 mat |"
+    assert lines[6] == "| 3–4 sat on | 0.50 | 0.75 | 0.00 |"
 
 
 def test_a_page_gets_cells_as_tokens():
     maps = maps_of("max")
     cells = of_cells(maps)
-    assert [token.text for token in cells.key_tokens] == ["0–2 [CLS]", "3–5 sat", "6 mat"]
+    assert [token.text for token in cells.key_tokens] == ["0–2 [CLS] the cat", "3–5 sat on a", "6 mat"]
     assert not cells.key_tokens[0].special  # its other tokens are not
     assert (cells.first_query, cells.pooling) == (0, None)
     assert cells.notices == ["pooled to 2 × 3 cells: the largest of 2 × 3 weights each."]

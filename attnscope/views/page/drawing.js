@@ -79,12 +79,18 @@ function inkOf(scene, state, token) {
   return token.special ? scene.colours.faint : token.generated ? scene.colours.written : scene.colours.soft;
 }
 
+/** The keys that are shown and not left out as the sink. */
+function keysThatCount(scene) {
+  return scene.sinks.size ? scene.keys.filter((key) => !scene.sinks.has(key)) : scene.keys;
+}
+
 class Look {
-  /** The strongest of the weights that are shown. */
+  /** The strongest of the weights that count. */
   strongest(scene) {
     let strongest = 0;
+    const keys = keysThatCount(scene);
     for (const query of scene.queries)
-      for (const key of scene.keys) {
+      for (const key of keys) {
         const weight = scene.weights.at(query, key);
         if (weight > strongest) strongest = weight;
       }
@@ -123,11 +129,13 @@ class MapLook extends Look {
     const words = new Uint32Array(image.data.buffer);
     const colours = scene.palette.map(wordOf);
     const missing = wordOf(scene.colours.missing);
+    const sink = wordOf(scene.colours.leftOut);
     let i = 0;
     for (const query of scene.queries)
       for (const key of scene.keys) {
         const weight = scene.weights.at(query, key);
-        words[i++] = Number.isNaN(weight) ? missing : colours[shadeOf(scene, weight)];
+        const colour = Number.isNaN(weight) ? missing : colours[shadeOf(scene, weight)];
+        words[i++] = scene.sinks.has(key) ? sink : colour;
       }
     const canvas = new OffscreenCanvas(image.width, image.height);
     canvas.getContext("2d").putImageData(image, 0, 0);
@@ -301,14 +309,15 @@ class LinesLook extends Look {
   /** The lines that can be seen, the weakest first: from the faintest shade at which there are not too many. */
   linesOf(scene) {
     const counts = new Array(256).fill(0);
+    const counting = keysThatCount(scene);
     for (const query of scene.queries)
-      for (const key of scene.keys) counts[shadeOf(scene, scene.weights.at(query, key))]++;
+      for (const key of counting) counts[shadeOf(scene, scene.weights.at(query, key))]++;
     let [from, total] = [255, counts[255]];
     while (from > 8 && total + counts[from - 1] <= this.most) total += counts[--from];
     const lines = [];
     scene.queries.forEach((query, row) => {
       scene.keys.forEach((key, column) => {
-        const shade = shadeOf(scene, scene.weights.at(query, key));
+        const shade = scene.sinks.has(key) ? 0 : shadeOf(scene, scene.weights.at(query, key));
         if (shade >= from) lines.push({ query, key, row, column, shade });
       });
     });
@@ -319,6 +328,7 @@ class LinesLook extends Look {
   linesAt(scene, { query, key }) {
     const lines = [];
     const add = (q, k, row, column) => {
+      if (scene.sinks.has(k)) return;
       const shade = shadeOf(scene, scene.weights.at(q, k));
       if (shade > 0) lines.push({ query: q, key: k, row, column, shade });
     };
@@ -480,7 +490,7 @@ class PictureLook extends Look {
 
   strongest(scene) {
     const given = this.given(scene);
-    const patches = scene.keys.filter((key) => this.patchOf(scene, key) !== null);
+    const patches = keysThatCount(scene).filter((key) => this.patchOf(scene, key) !== null);
     return patches.reduce((most, key) => Math.max(most, given(key) || 0), 0) || 1;
   }
 
@@ -488,7 +498,7 @@ class PictureLook extends Look {
     const given = this.given(scene);
     const [dx, dy] = [-window.x, -window.y];
     context.drawImage(this.grey, this.left + dx, this.above + dy, this.pictureWidth, this.pictureHeight);
-    for (const key of scene.keys) {
+    for (const key of keysThatCount(scene)) {
       const box = this.boxOf(scene, key);
       const strength = shadeOf(scene, given(key)) / 255;
       context.fillStyle = cssOf(scene.veil, VEIL * strength);

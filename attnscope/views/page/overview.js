@@ -17,7 +17,7 @@ function makeHeads(stack) {
   const dense = measured && heads.length > MANY;
   const number = (name, role, at) => {
     const written = dense && at % 4 ? "" : String(at);
-    return element("div", { role, "aria-label": `${name} ${at}` }, written);
+    return element("div", { role, "aria-label": `${name} ${at}`, "data-number": at }, written);
   };
   cells.clear();
   const rows = layers.map((layer) => {
@@ -31,6 +31,7 @@ function makeHeads(stack) {
   by("heads").classList.toggle("dense", dense);
   cellShown = null;
   paintHeads();
+  showCue();
 }
 
 function makeCell(each) {
@@ -83,6 +84,60 @@ function paintMaps(stack) {
     const canvas = cells.get(placeOf(each)).firstChild;
     canvas.getContext("2d").putImageData(image, 0, 0);
   }
+}
+
+// ---- how much of the overview is seen: it says so, and can be scrolled by buttons
+
+/** The first and the last of some titles that are seen between two edges of the overview. */
+function seenOf(titles, start, end) {
+  const inside = titles.filter((each) => {
+    const box = each.getBoundingClientRect();
+    const [from, to] = start === "top" ? [box.top, box.bottom] : [box.left, box.right];
+    return from + to > 2 * end[0] && from + to < 2 * end[1];
+  });
+  return inside.length ? [inside[0], inside.at(-1)].map((each) => Number(each.dataset.number)) : null;
+}
+
+function showCue() {
+  const heads = by("heads");
+  const box = heads.getBoundingClientRect();
+  const [down, across] = [heads.scrollHeight - heads.clientHeight, heads.scrollWidth - heads.clientWidth];
+  const frame = by("heads-frame").classList;
+  frame.toggle("more-above", heads.scrollTop > 1);
+  frame.toggle("more-below", heads.scrollTop < down - 1);
+  frame.toggle("more-left", heads.scrollLeft > 1);
+  frame.toggle("more-right", heads.scrollLeft < across - 1);
+  const scrolls = { layer: down > 1, head: across > 1 };
+  by("cue").hidden = !scrolls.layer && !scrolls.head;
+  const parts = [];
+  for (const [name, role, start, from, to] of [
+    ["layer", "rowheader", "top", box.top, box.bottom],
+    ["head", "columnheader", "left", box.left, box.right],
+  ]) {
+    if (!scrolls[name]) continue;
+    const titles = [...heads.querySelectorAll(`[role="${role}"][data-number]`)];
+    const seen = seenOf(titles, start, [from, to]);
+    if (seen) parts.push(`${name}s ${seen[0]}–${seen[1]} of ${titles[0].dataset.number}–${titles.at(-1).dataset.number}`);
+  }
+  by("cue-text").textContent = parts.join(" · ");
+  for (const id of ["cue-up", "cue-down"]) by(id).hidden = !scrolls.layer;
+  for (const id of ["cue-left", "cue-right"]) by(id).hidden = !scrolls.head;
+  by("cue-up").disabled = !frame.contains("more-above");
+  by("cue-down").disabled = !frame.contains("more-below");
+  by("cue-left").disabled = !frame.contains("more-left");
+  by("cue-right").disabled = !frame.contains("more-right");
+}
+
+function listenForCue() {
+  const heads = by("heads");
+  const scrolls = (id, x, y) =>
+    by(id).addEventListener("click", () => heads.scrollBy({ left: 0.8 * x * heads.clientWidth, top: 0.8 * y * heads.clientHeight }));
+  scrolls("cue-left", -1, 0);
+  scrolls("cue-right", 1, 0);
+  scrolls("cue-up", 0, -1);
+  scrolls("cue-down", 0, 1);
+  heads.addEventListener("scroll", showCue, { passive: true });
+  new ResizeObserver(showCue).observe(heads);
 }
 
 function showHead() {

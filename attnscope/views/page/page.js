@@ -12,6 +12,7 @@ const page = {
   query: null,
   texts: "all",
   special: true,
+  sink: true, // whether lines, colours and the strongest weights count the keys of the sink
   scale: "root", // how it is looked at: scale, top, zoom, theme
   top: "strongest",
   zoom: 1,
@@ -20,6 +21,7 @@ const page = {
 const looks = { map: new MapLook(), lines: new LinesLook(), picture: new PictureLook() };
 const VIEWS = Object.keys(looks);
 const STRONGEST = 10;
+const SINKS = 4; // so many keys of the sink are named
 const PAGE = 10; // so many queries further goes PageDown
 const ROOM_FOR_WEIGHTS = 2 ** 24; // so many unpacked weights are kept: 64 MiB
 
@@ -64,6 +66,7 @@ function addressOf() {
   if (page.query !== null) parts.set("query", positionOf(page.query));
   if (page.texts !== "all") parts.set("texts", page.texts);
   if (!page.special) parts.set("special", "off");
+  if (!page.sink) parts.set("sink", "off");
   return `#${parts}`;
 }
 
@@ -81,6 +84,7 @@ function readAddress() {
   page.query = query === null ? null : query - stackNow().firstQuery;
   page.texts = parts.get("texts") ?? "all";
   page.special = parts.get("special") !== "off";
+  page.sink = location.hash ? parts.get("sink") !== "off" : data.first.sink;
   setRight();
 }
 
@@ -95,6 +99,13 @@ function setRight() {
   if (!VIEWS.includes(page.view) || (page.view === "picture" && !stack.picture)) page.view = "map";
   if (!blocksOf(stack).some((block) => block.name === page.texts)) page.texts = "all";
   if (page.query !== null && !shown(stack.queries, blockNow().query).includes(page.query)) page.query = null;
+}
+
+/** Which keys are the sink: the first of them, and how many more there are. */
+function sinkText(stack) {
+  const named = stack.sinks.slice(0, SINKS).map((key) => `${keyTokensOf(stack)[key].text}${stack.pooled ? "" : ` ${key}`}`);
+  const more = stack.sinks.length - named.length;
+  return named.join(", ") + (more ? ` and ${more} more` : "");
 }
 
 const blockNow = () => blocksOf(stackNow()).find((block) => block.name === page.texts) ?? {};
@@ -177,6 +188,7 @@ function sceneOf(stack, weights, image) {
     keyTokens: keyTokensOf(stack),
     queries: shown(stack.queries, block.query),
     keys: shown(keyTokensOf(stack), block.key),
+    sinks: new Set(page.sink ? [] : stack.sinks),
     chosen: { query: page.query, key: null },
     cursor: { query: null, key: null },
     found: foundIn(stack),
@@ -197,8 +209,8 @@ function showStack() {
     by("picture-choice").hidden = !stack.picture;
     const tokens = [...stack.queries, ...keyTokensOf(stack)];
     by("special-choice").hidden = by("mark-special").hidden = !tokens.some((token) => token.special);
+    by("sink-choice").title = `The sink: ${sinkText(stack)}`;
     by("mark-generated").hidden = !tokens.some((token) => token.generated);
-    by("marks").hidden = by("mark-special").hidden && by("mark-generated").hidden;
     document.querySelector("main").classList.toggle("mapless", !stack.heads.some(hasMap));
     makeHeads(stack);
     makeBlocks(stack);
@@ -209,6 +221,9 @@ function showStack() {
   choose("scale", page.scale);
   choose("top", page.top);
   by("special").checked = page.special;
+  by("sink").checked = !page.sink;
+  by("mark-sink").hidden = page.sink || page.view !== "map";
+  by("marks").hidden = ["mark-special", "mark-generated", "mark-sink"].every((id) => by(id).hidden);
   by("zoom").hidden = page.view !== "map";
 }
 
@@ -282,7 +297,8 @@ function coloursNow() {
   const colours = Object.fromEntries(names.map((name) => [name, colour(name)]));
   colours.foundInk = colour("found-ink");
   colours.foundBand = colour("found-band");
-  colours.missing = colour("missing").match(/\d+/g).slice(0, 3).map(Number);
+  for (const [name, own] of [["missing", "missing"], ["leftOut", "left-out"]])
+    colours[name] = colour(own).match(/\d+/g).slice(0, 3).map(Number);
   probe.style.color = "";
   return { colours, palette: palette(isDark()), lineShade: 190, veil: [20, 115, 255] };
 }
@@ -506,6 +522,8 @@ function showStrongest() {
   by("detail-heading").replaceChildren(...(one ? ["Query ", tokenElement(token, positionOf(page.query))] : ["Strongest weights"]));
   by("detail-note").textContent = one ? strongestNote(pairs) : "of this head. Choose a query to see its own.";
   by("let-go").hidden = !one;
+  by("sink-note").hidden = page.sink;
+  by("sink-note").textContent = `without the sink: ${sinkText(stackNow())}`;
   by("strongest-query").hidden = one;
   by("strongest").tBodies[0].replaceChildren(...pairs.map((pair) => strongestRow(pair, one)));
   showLeftOut();
@@ -528,19 +546,21 @@ function focusInDetail() {
 }
 
 function strongestNote(pairs) {
-  if (pairs.length === 0) return "Its weights are not numbers.";
-  return pairs.length < scene.keys.length ? `The strongest ${pairs.length} of ${scene.keys.length} keys` : "All keys, the strongest first";
+  if (pairs.length === 0) return keysThatCount(scene).length ? "Its weights are not numbers." : "No keys are left.";
+  const count = keysThatCount(scene).length;
+  return pairs.length < count ? `The strongest ${pairs.length} of ${count} keys` : "All keys, the strongest first";
 }
 
 function strongestKeys(query) {
-  const pairs = scene.keys.map((key) => ({ query, key, weight: scene.weights.at(query, key) }));
+  const pairs = keysThatCount(scene).map((key) => ({ query, key, weight: scene.weights.at(query, key) }));
   return pairs.filter((pair) => !Number.isNaN(pair.weight)).sort((a, b) => b.weight - a.weight).slice(0, STRONGEST);
 }
 
 function strongestPairs() {
   const best = [];
+  const keys = keysThatCount(scene);
   for (const query of scene.queries)
-    for (const key of scene.keys) {
+    for (const key of keys) {
       const weight = scene.weights.at(query, key);
       if (best.length === STRONGEST && !(weight > best.at(-1).weight)) continue;
       if (Number.isNaN(weight)) continue;
@@ -554,6 +574,7 @@ function strongestPairs() {
 function tokenElement(token, index) {
   const kind = token.generated ? "generated" : token.special ? "special" : "";
   const text = element("bdi", kind ? { class: kind } : {}, written(token));
+  if (stackNow().pooled) return element("span", {}, text); // a cell's name has its positions
   return element("span", {}, text, " ", element("span", { class: "index" }, String(index)));
 }
 
@@ -576,8 +597,8 @@ function strongestRow({ query, key, weight }, one) {
 function showLeftOut() {
   const note = by("left-out");
   note.textContent = "";
-  if (page.query === null || scene.keys.length === scene.keyTokens.length) return;
-  const seen = new Set(scene.keys);
+  const seen = new Set(keysThatCount(scene));
+  if (page.query === null || seen.size === scene.keyTokens.length) return;
   let rest = 0;
   for (let key = 0; key < scene.keyTokens.length; key++) if (!seen.has(key)) rest += scene.weights.at(page.query, key);
   note.textContent = Number.isNaN(rest)
@@ -593,9 +614,13 @@ let match = 0;
 function foundIn(stack) {
   const wanted = by("search").value.trim().toLowerCase();
   const block = blockNow();
-  const matching = (tokens, segment) =>
-    new Set(wanted ? shown(tokens, segment).filter((i) => tokens[i].text.toLowerCase().includes(wanted)) : []);
-  return { query: matching(stack.queries, block.query), key: matching(keyTokensOf(stack), block.key) };
+  const matching = (tokens, words, segment) =>
+    new Set(wanted ? shown(tokens, segment).filter((i) => (words?.[i] ?? tokens[i].text).toLowerCase().includes(wanted)) : []);
+  const words = stack.words;
+  return {
+    query: matching(stack.queries, words?.queries, block.query),
+    key: matching(keyTokensOf(stack), words?.keys ?? words?.queries, block.key),
+  };
 }
 
 /** Where the search may go: to the queries that match, then to the keys that are none of these queries. */
@@ -663,6 +688,7 @@ function onKey(event) {
     m: () => go({ view: "map" }),
     l: () => go({ view: "lines" }),
     p: () => go({ view: "picture" }),
+    s: () => go({ sink: !page.sink }).then(() => say(page.sink ? "with the sink" : "without the sink")),
     "[": () => goTo(heads[at - 1]),
     "]": () => goTo(heads[at + 1]),
     "+": () => zoomBy(1.5),
@@ -681,6 +707,7 @@ function onChoice({ target }) {
   else if (target.name === "view" || target.name === "texts") go({ [target.name]: target.value });
   else if (target.id === "metric") go({ metric: target.value });
   else if (target.id === "special") go({ special: target.checked });
+  else if (target.id === "sink") go({ sink: !target.checked });
   else if (target.name === "scale" || target.name === "top") {
     page[target.name] = target.value;
     show();
@@ -699,6 +726,7 @@ function listen() {
   new ResizeObserver(() => paintScene()).observe(by("plot"));
   addEventListener("resize", paintScene); // a page that is enlarged has other pixels
   by("heads").addEventListener("keydown", onHeadsKey);
+  listenForCue();
   if (measured) listenForMetrics();
   by("plot").addEventListener("scroll", paintSoon, { passive: true });
   by("plot").addEventListener("keydown", onPlotKey);

@@ -15,10 +15,11 @@ from pathlib import Path, PurePath
 from typing import Any
 
 from attnscope.results import AttentionMap, AttentionMaps, HeadTable, Picture, Token
+from attnscope.sinks import sink_keys
 from attnscope.units import counted
 from attnscope.views.page import packing
 from attnscope.views.page.heads import heads_data, metrics_data, with_measured
-from attnscope.views.pooling import of_cells
+from attnscope.views.pooling import SHOWN, of_cells, pooling_text, positions, tokens_of_cells
 from attnscope.views.tokens import label
 from attnscope.whole_file import check_file
 
@@ -54,6 +55,7 @@ def page_html(
     title: str,
     heads: HeadTable | None = None,
     metric: str | None = None,
+    without_sink: bool = False,
 ) -> str:
     """One HTML document that shows attention in a browser, by itself.
 
@@ -63,7 +65,8 @@ def page_html(
         query: the row that is chosen at first, if one is: a query's position, or a pooled map's cell.
         title: its heading, and its title.
         heads: metrics that colour the overview, of these heads and of others.
-        metric: the one that it shows first; None for the first of them.
+        metric: the one that it shows first, or `map`; None for the first of them.
+        without_sink: whether the switch that leaves the sink out is on at first.
 
     Raises:
         ModelError: a weight is not between 0 and 1. Those that are not a number are shown as such.
@@ -71,13 +74,18 @@ def page_html(
     from jinja2 import Environment, StrictUndefined
     from markupsafe import Markup
 
-    sizes = [_size(stack) for stack in stacks if stack.maps]
-    stacks = [of_cells(stack) for stack in stacks if stack.maps]
+    stacks = [stack for stack in stacks if stack.maps]
+    sizes = [_size(stack) for stack in stacks]
+    pooled = [pooling_text(stack) if stack.pooling else "" for stack in stacks]
+    details = [_details(stack) for stack in stacks]
+    stacks = [of_cells(stack) for stack in stacks]
     fine = sum(each.attention.size for stack in stacks for each in stack.maps) <= packing.FINE_TO
     packed = [packing.pack(stack.maps, fine=fine) for stack in stacks]
     if heads is not None:
         stacks = with_measured(stacks, heads)
         packed += [[] for _ in stacks[len(packed) :]]
+        details += [_details(stack) for stack in stacks[len(details) :]]
+        pooled += ["" for _ in stacks[len(pooled) :]]
         sizes += ["no maps" for _ in stacks[len(sizes) :]]
     script, style = (_joined(names, metrics=heads is not None) for names in (SCRIPTS, STYLES))
     data = {
@@ -86,10 +94,10 @@ def page_html(
             "notANumber": packing.NOT_A_NUMBER,
             "lowFrom": 1 if fine else packing.COARSE_TO,
         },
-        "first": {"layer": layer, "head": head, "query": query},
+        "first": {"layer": layer, "head": head, "query": query, "sink": not without_sink},
         "metrics": metrics_data(heads),
         "metric": metric,
-        "stacks": [_stack_data(*each, heads) for each in zip(stacks, packed, strict=True)],
+        "stacks": [_stack_data(*each, heads) for each in zip(stacks, packed, details, strict=True)],
     }
     names = [stack.model for stack in stacks] + ([] if heads is None else [heads.model])
 
@@ -107,6 +115,7 @@ def page_html(
         without_folders=without_folders,
         stacks=stacks,
         sizes=sizes,
+        pooled=pooled,
         heads=heads,
         weights=[[Markup(each.text) for each in own] for own in packed],
         largest_error=max((each.largest_error for own in packed for each in own), default=0.0),
@@ -140,7 +149,10 @@ def _size(stack: AttentionMaps) -> str:
 
 
 def _stack_data(
-    stack: AttentionMaps, packed: list[packing.PackedHead], heads: HeadTable | None
+    stack: AttentionMaps,
+    packed: list[packing.PackedHead],
+    details: dict[str, Any],
+    heads: HeadTable | None,
 ) -> dict[str, Any]:
     """What the script knows of a stack besides its weights."""
     mapped = [_head_data(i, *each) for i, each in enumerate(zip(stack.maps, packed, strict=True))]
@@ -156,7 +168,29 @@ def _stack_data(
         "ownKeys": own_keys,  # whether each query is a key, too: the one at its own position
         "heads": heads_data(mapped, heads, stack.stack),
         "picture": None if stack.picture is None else _picture_data(stack.picture),
+        **details,
     }
+
+
+def _details(stack: AttentionMaps) -> dict[str, Any]:
+    """What the script knows of the tokens of a stack, before its cells are named by them.
+
+    `sinks` are the columns of its maps that have a token of the sink. Of pooled maps `pooled` is what a
+    cell shows of its weights, and `words` are all tokens of each row and column, for the search.
+    """
+    is_sink = sink_keys(token.special for token in stack.key_tokens)
+    columns = positions(stack)[1]
+    details: dict[str, Any] = {
+        "sinks": [i for i, cell in enumerate(columns) if any(is_sink[key] for key in cell)],
+    }
+    if stack.pooling is not None:
+        words = [
+            [" ".join(label(token.text) for token in tokens) for tokens in cells]
+            for cells in tokens_of_cells(stack)
+        ]
+        details["pooled"] = SHOWN[stack.pooling.shown]
+        details["words"] = {"queries": words[0], "keys": None if words[1] == words[0] else words[1]}
+    return details
 
 
 def _token_data(token: Token) -> dict[str, Any]:

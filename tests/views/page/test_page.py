@@ -68,7 +68,7 @@ def test_tokens_heads_and_what_is_shown_first_are_in_the_data():
         (1, 1),
         (1, 2),
     ]
-    assert data["first"] == {"layer": 1, "head": 2, "query": 1}
+    assert data["first"] == {"layer": 1, "head": 2, "query": 1, "sink": True}
 
 
 def test_every_head_has_its_weights_in_an_element_of_its_own():

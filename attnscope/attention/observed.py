@@ -9,7 +9,7 @@ from __future__ import annotations
 import torch
 
 from attnscope.attention.heads import shared
-from attnscope.attention.softmax import added, capped, softmax_beside
+from attnscope.attention.softmax import added, capped, softmax, softmax_beside
 
 
 def observed(
@@ -51,7 +51,10 @@ def observed(
     scores_capped = capped(scores, softcap)  # [n_batch, n_head, n_Q, n_K]
     scores_biased = added(scores_capped, position_bias)  # [n_batch, n_head, n_Q, n_K]
     scores_masked = added(scores_biased, mask)  # [n_batch, n_head, n_Q, n_K]
-    attention = softmax_beside(scores_masked, sinks)  # [n_batch, n_head, n_Q, n_K]
+    if sinks is None:
+        attention = softmax(scores_masked)  # [n_batch, n_head, n_Q, n_K]
+    else:
+        attention = softmax_beside(scores_masked, sinks)  # [n_batch, n_head, n_Q, n_K]
 
     x_raw = attention @ V_shared  # [n_batch, n_head, n_Q, d_V]
     x_rsh1 = x_raw.transpose(1, 2).contiguous()  # [n_batch, n_Q, n_head, d_V]

@@ -38,17 +38,15 @@ def added(scores: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
     return scores if bias is None else scores + bias
 
 
-def softmax_beside(scores: torch.Tensor, sinks: torch.Tensor | None) -> torch.Tensor:
+def softmax_beside(scores: torch.Tensor, sinks: torch.Tensor) -> torch.Tensor:
     """The softmax along the keys, with a sink among them that is left out of the result.
 
     Args:
         scores: `n_batch n_head n_Q n_K`, logits.
-        sinks: `n_head`, logits; None: no sink, and the rows sum to 1.
+        sinks: `n_head`, logits.
 
     Returns:
         `n_batch n_head n_Q n_K`; what a row lacks to 1 went to the sink.
     """
-    if sinks is None:
-        return scores.softmax(dim=-1)
     beside = sinks[:, None, None].to(scores).expand(*scores.shape[:-1], 1)
     return torch.cat([scores, beside], dim=-1).softmax(dim=-1)[..., :-1]

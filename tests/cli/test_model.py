@@ -515,6 +515,15 @@ def test_steps_are_named_as_mha_names_them(attnscope, saved):
     assert [check["ok"] for check in r.json["checks"]] == [True]
 
 
+@pytest.mark.parametrize(
+    ("family", "how"),
+    [("llama", "softmax(scores_masked)"), ("gpt_oss", "softmax_beside(scores_masked, sinks)")],
+)
+def test_steps_show_the_softmax_that_ran(attnscope, saved, family, how):
+    r = attnscope("model", saved(family), "--text", SHORT, "--layer", 1, "--steps", "-f", "json")
+    assert {step["name"]: step["how"] for step in r.json["steps"]}["attention"] == how
+
+
 def test_steps_show_values_that_the_map_has(attnscope, saved):
     command = ["model", saved("t5"), "--text", SHORT, "--layer", 1]
     r = attnscope(*command, "--steps", "--show", "attention[0,2]", "--stats", "-f", "json")

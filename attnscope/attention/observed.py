@@ -51,7 +51,7 @@ def observed(
     scores_capped = capped(scores, softcap)  # [n_batch, n_head, n_Q, n_K]
     scores_biased = added(scores_capped, position_bias)  # [n_batch, n_head, n_Q, n_K]
     scores_masked = added(scores_biased, mask)  # [n_batch, n_head, n_Q, n_K]
-    if sinks is None:
+    if sinks is None:  # noqa: SIM108 - a row each, with the expression that ran
         attention = softmax(scores_masked)  # [n_batch, n_head, n_Q, n_K]
     else:
         attention = softmax_beside(scores_masked, sinks)  # [n_batch, n_head, n_Q, n_K]

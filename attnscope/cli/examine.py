@@ -30,6 +30,9 @@ if TYPE_CHECKING:
 QUICK = 1.0
 """Seconds. Code that took less is run on the CPU with other sizes too, where these are small."""
 
+MOST_BYTES = 2**30
+"""Inputs of other sizes that are larger are not run on the CPU."""
+
 FEW_ELEMENTS, FEW_BYTES = 2**24, 4 * 2**20
 """Sizes whose largest three have no larger product, and inputs of no more bytes, are small."""
 
@@ -171,7 +174,12 @@ def traced(what: Subject, wanted: Wanted) -> tuple[Trace, str, BaseException | N
     notices += [f"{each} is compiled by torch.compile: it ran untraced" for each in untraced]
     interrupted = isinstance(ending, KeyboardInterrupt)
     if not inferred.complete and not session.compiled and what.sizes and not interrupted:
-        notices.append("no other sizes were found that this code runs with: few axes have names")
+        notices.append(
+            f"undecided what the axes are: {len(inferred.symbols.sizes)} sizes have names, too many to"
+            " find out what the code asks of each; few axes have names"
+            if inferred.too_many
+            else "no other sizes were found that this code runs with: few axes have names"
+        )
     trace = Trace(
         title=what.loaded.name,
         sizes=_sizes_shown(what, inferred),
@@ -205,7 +213,7 @@ def _run_all(
     what: Subject, session: Session, wanted: Wanted
 ) -> tuple[Inferred, str, list[str], BaseException | None]:
     """Run a subject with its own sizes, and with others; on another device, if it looks at values."""
-    from attnscope.tracing.inference import Inferred, infer
+    from attnscope.tracing.inference import Inferred, Run, infer
     from attnscope.tracing.resize import required_by
     from attnscope.tracing.symbols import Symbols
 
@@ -224,6 +232,8 @@ def _run_all(
         widest = prod(sorted(sizes.values())[-3:])  # as large as a weight may be
         small = widest <= FEW_ELEMENTS and what.total_bytes(sizes) <= FEW_BYTES
         elsewhere = "cpu" if (quick and small) or looks_at_values else "meta"
+        if elsewhere == "cpu" and what.total_bytes(sizes) > MOST_BYTES:
+            return Run([], {}, error=MemoryError("too large to be run on the CPU"))
         run = _run(what, session, wanted, elsewhere, sizes)
         if elsewhere == "meta" and _needs_values(run):
             looks_at_values = True

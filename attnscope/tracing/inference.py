@@ -57,12 +57,14 @@ class Inferred:
         runs: the run with the given sizes, those with others, and those that were refused.
         refusals: the runs that failed, each with the requirement that mended it, and its sizes.
         complete: whether other sizes were found at all.
+        too_many: whether there are too many sizes to search for others.
     """
 
     symbols: Symbols
     runs: list[Run]
     refusals: list[tuple[Requirement, Run, dict[str, int]]] = field(default_factory=list)
     complete: bool = True
+    too_many: bool = False
 
     def name_axes(self) -> None:
         """Give the steps of the first run their dims."""
@@ -182,7 +184,7 @@ def infer(
         runs.append(run)
         all_sizes.append(sizes)
     symbols = Symbols({name: [sizes[name] for sizes in all_sizes] for name in given})
-    return Inferred(symbols, runs, refusals, complete)
+    return Inferred(symbols, runs, refusals, complete, search.has_too_many)
 
 
 def coincidences(

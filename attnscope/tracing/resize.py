@@ -9,10 +9,12 @@ whether the code needs it: those that it needs are what is found out about it.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from itertools import combinations, product
-from math import lcm, prod
+from functools import cache
+from itertools import combinations, islice, product
+from math import isqrt, lcm, prod
 
 PRIMES = (7, 11, 13, 17, 19, 23, 29, 31, 37, 41, 43, 47, 53, 59, 61, 67, 71, 73, 79, 83, 89, 97)
 SMALLEST = (3, 5)
@@ -20,6 +22,9 @@ SMALLEST = (3, 5)
 
 PATIENCE = 150
 """How often code is run before its requirements are given up on."""
+
+MOST_NAMES = 64
+"""Of more sizes it is not searched what the code asks of them: there are too many pairs and triples."""
 
 
 @dataclass(frozen=True)
@@ -87,7 +92,7 @@ class Plan:
         late = {name: place for place, name in enumerate(self.later, start=1)}
         order = sorted(self.given, key=lambda name: (self.given[name], late.get(name, 0)))
         start, step = turn * 3, 1 + turn % 2
-        primes = dict(zip(order, PRIMES[start::step] + tuple(range(101, 400, 2)), strict=False))
+        primes = dict(zip(order, [*PRIMES[start::step], *_larger_primes(len(order))], strict=False))
         parts = {each.name for each in self.requirements if getattr(each, "multiple", False)}
         primes |= dict(
             zip((n for n in order if n in parts), SMALLEST[:: 1 - turn % 2 * 2], strict=False)
@@ -124,6 +129,14 @@ class Plan:
             else:
                 whole = each.number * prod(sizes[other] for other in each.of)
         return whole if whole is not None else number * parts * prime
+
+
+@cache
+def _larger_primes(count: int) -> list[int]:
+    """The first primes above those of `PRIMES`."""
+    candidates = itertools.count(PRIMES[-1] + 2, 2)
+    is_prime = (n for n in candidates if all(n % divisor for divisor in range(3, isqrt(n) + 1, 2)))
+    return list(islice(is_prime, count))
 
 
 @dataclass
@@ -170,12 +183,21 @@ class Search:
         `refusals` then holds what had to be required, each with the run that failed without it.
         """
         known = (*self.known, *(Fixed(name, self.given[name]) for name in self.kept))
+        if self.has_too_many:
+            plain = Plan(self.given, known)
+            attempt = self._try(plain)
+            return plain if attempt is not None and attempt.whole else None
         starts = list(self._starts(Plan(self.given, known)))
         for start in (self._furthest(starts), starts[-1]):
             plan = self._climbed(start)
             if plan is not None:
                 return self._named(self._relaxed(plan, kept=len(known)))
         return None
+
+    @property
+    def has_too_many(self) -> bool:
+        """Whether there are too many sizes to find out what the code asks of them."""
+        return len(self.given) > MOST_NAMES
 
     def _furthest(self, plans: list[Plan]) -> Plan:
         """The first with which the code gets all the way; else one with which it gets furthest.
@@ -306,6 +328,8 @@ class Search:
     def _step(self, plan: Plan, best: Attempt) -> tuple[Plan, Attempt] | None:
         """The first change of the plan with which the code gets further."""
         for changed in self._changes(plan):
+            if len(self._tried) >= PATIENCE:
+                return None
             further = self._try(changed)
             if further is not None and (further.whole or further.reached > best.reached):
                 return changed, further

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from fractions import Fraction
 from functools import cache, cached_property
 from itertools import combinations, combinations_with_replacement, permutations
-from math import prod
+from math import comb, prod
 from typing import NamedTuple
 
 Sizes = Sequence[int | None]
@@ -17,6 +17,10 @@ LARGEST_FACTOR = 64
 
 LARGEST_OF_TWO, MOST_OF_TWO = 4, 3
 """The largest factor and the most names, where only two runs are compared: more may fit by chance."""
+
+
+MOST_MONOMIALS, MOST_SUMS = 60_000, 12_000
+"""How many products, and how many sums, are made of names: of many names, only the simple ones."""
 
 
 class Monomial(NamedTuple):
@@ -75,6 +79,11 @@ class Names:
             each[0]: name for name, each in sizes.items() if len(set(each)) == 1 and each[0] > 3
         }
 
+    @property
+    def _are_of_two(self) -> bool:
+        """Whether only two runs are compared."""
+        return any(len(each) == 2 for each in self.sizes.values())
+
     def explain(self, sizes: tuple[int, ...]) -> str | None:
         """What a size is that was this in the runs, if that is known."""
         if len(sizes) < 2:
@@ -89,10 +98,11 @@ class Names:
     @cached_property
     def monomials(self) -> list[Monomial]:
         """Products of names over products of others; the simple ones first."""
-        return [
-            Monomial(above, below, self._values(above), self._values(below))
-            for above, below in _monomials(tuple(self.varying))
-        ]
+        made = _monomials(tuple(self.varying))
+        if self._are_of_two:
+            made = [each for each in made if len(each[0]) + len(each[1]) <= MOST_OF_TWO]
+        values = {names: self._values(names) for names in {names for each in made for names in each}}
+        return [Monomial(above, below, values[above], values[below]) for above, below in made]
 
     @cached_property
     def _wholes(self) -> dict[tuple[int, ...], str]:
@@ -114,12 +124,11 @@ class Names:
         """A product of names, over a product of others; the simplest that there is."""
         if 0 in sizes:
             return None
-        several = len(sizes) > 2
-        largest = LARGEST_FACTOR if several else LARGEST_OF_TWO
+        largest = LARGEST_OF_TWO if self._are_of_two else LARGEST_FACTOR
         best: tuple[tuple, str] | None = None
         for above, below, high, low in self.monomials:
             count = len(above) + len(below)
-            if (best is not None and count > best[0][0]) or (count > MOST_OF_TWO and not several):
+            if best is not None and count > best[0][0]:
                 break
             top, bottom = sizes[0] * low[0], high[0]  # the size is top/bottom times the monomial
             if sizes[1] * low[1] * bottom != top * high[1]:
@@ -140,7 +149,7 @@ class Names:
         A projection to queries, and to keys and values, is as wide as `d_feat+2·n_kv_head·d_head`; what
         positions do not turn is as wide as `d_feat/n_head-d_rot`.
         """
-        for values, text in self._wholes.items() if len(sizes) > 2 else ():
+        for values, text in self._wholes.items() if not self._are_of_two else ():
             for times, sign in ((1, "+"), (2, "+2·"), (-1, "-")):
                 rest = tuple(size - times * value for size, value in zip(sizes, values, strict=True))
                 if rest in self._wholes:
@@ -151,6 +160,8 @@ class Names:
 def _sum(sizes: Sequence[int], names: Mapping[str, Sequence[int]]) -> str | None:
     """A sum of names, or the double of one, and a small number; or a difference."""
     for count in (1, 2, 3):
+        if comb(len(names), count) > MOST_SUMS:
+            break
         for some in combinations(names, count):
             for times in (1, 2) if count == 1 else (1,):
                 rest = {
@@ -159,7 +170,7 @@ def _sum(sizes: Sequence[int], names: Mapping[str, Sequence[int]]) -> str | None
                 if len(rest) == 1 and abs(number := rest.pop()) <= 4:
                     text = "+".join(some) if times == 1 else f"{times}·{some[0]}"
                     return text + (f"{number:+d}" if number else "")
-    for one, other in permutations(names, 2):
+    for one, other in permutations(names, 2) if len(names) ** 2 <= 2 * MOST_SUMS else ():
         if all(names[one][run] - names[other][run] == size for run, size in enumerate(sizes)):
             return f"{one}-{other}"
     return None
@@ -168,9 +179,12 @@ def _sum(sizes: Sequence[int], names: Mapping[str, Sequence[int]]) -> str | None
 @cache
 def _monomials(names: tuple[str, ...]) -> list[tuple[tuple[str, ...], tuple[str, ...]]]:
     """Products of up to three names, over up to two others; the simple ones first."""
-    result = []
+    result: list[tuple[tuple[str, ...], tuple[str, ...]]] = []
     for below_count in range(3):
         for above_count in range(1, 4 if len(names) <= 8 else 3):
+            counts = (above_count, below_count)
+            if prod(comb(len(names) + each - 1, each) for each in counts if each) > MOST_MONOMIALS:
+                continue
             for above in combinations_with_replacement(names, above_count):
                 others = [name for name in names if name not in above]
                 result += [

@@ -80,6 +80,7 @@ def run(command: list[str], folder: Path, after: float | None) -> Interrupted:
     process = subprocess.Popen(
         [sys.executable, "-m", "attnscope", *command], cwd=folder, env=environment,
         stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, start_new_session=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # a shell's background ignores it
     )  # fmt: skip
     try:
         process.wait(after)

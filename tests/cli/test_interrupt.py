@@ -20,9 +20,10 @@ def test_whenever_it_comes_a_command_ends_with_130_and_one_line():
     assert sum(times for (_, kind), times in counts.items() if kind == "130 and one line") > 20
 
 
-def ended(code, *arguments, **options):
+def ended(code, *arguments, handler=signal.SIG_DFL, **options):
     """A process that sends itself SIGINT somewhere."""
     command = [sys.executable, "-c", dedent(code), *map(str, arguments)]
+    options["preexec_fn"] = lambda: signal.signal(signal.SIGINT, handler)
     return subprocess.run(command, capture_output=True, text=True, timeout=120, **options)
 
 
@@ -87,7 +88,7 @@ def test_a_job_in_the_background_goes_on_ignoring_it():
         app.main = lambda: signal.raise_signal(signal.SIGINT) or 0
         sys.exit(__main__.entry())
         """,
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_IGN),
+        handler=signal.SIG_IGN,
     )
     assert (r.returncode, r.stderr) == (0, "")
 

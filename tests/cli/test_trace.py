@@ -504,3 +504,27 @@ def test_code_may_remove_the_folder_it_runs_in(attnscope, tmp_path, monkeypatch)
     monkeypatch.chdir(here)
     r = attnscope("trace", f"{tmp_path}/removes.py:f", "--input", "x=n:2", "--format", "json")
     assert (r.exit_status, r.json["steps"][-1]["name"]) == (0, "y")
+
+
+# Many names.
+
+
+def many(n):
+    """Inputs of two axes each, all of which have names."""
+    pairs = [f"a{i}:{i % 7 + 2},a{i + 1}:{i % 5 + 2}" for i in range(0, n, 2)]
+    return [part for pair in pairs for part in ("--input", pair)]
+
+
+def test_three_hundred_axes_have_their_names(attnscope, tmp_path):
+    (tmp_path / "code.py").write_text("def f(*xs):\n    for x in xs:\n        y = x.mT\n    return y\n")
+    r = attnscope("trace", f"{tmp_path}/code.py:f", *many(300), "--format", "json")
+    assert r.exit_status == 0
+    assert r.json["steps"][0]["dims"] == ["a0", "a1"]
+    assert r.json["steps"][-1]["dims"] == ["a299", "a298"]
+
+
+def test_where_too_many_axes_depend_on_each_other_that_is_told(attnscope, tmp_path):
+    (tmp_path / "code.py").write_text("def f(*xs):\n    y = xs[0] + xs[35]\n    return y\n")
+    r = attnscope("trace", f"{tmp_path}/code.py:f", *many(300))
+    assert r.exit_status == 0
+    assert "undecided what the axes are: 300 sizes have names, too many to find out" in r.err

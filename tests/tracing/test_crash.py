@@ -470,3 +470,99 @@ def test_markdown_tells_it_too(attnscope, written):
 
 def test_a_failure_on_meta_is_that_of_the_cpu(crash_of):
     assert crash_of(HELPER, QK, device="meta")["disagreement"] == crash_of(HELPER, QK)["disagreement"]
+
+
+# Looking at what failed runs nothing again.
+
+
+@pytest.mark.parametrize("attribute", ["mT", "mH", "H"])
+def test_an_attribute_of_a_tensor_that_cannot_be_computed_is_told(crash_of, attribute):
+    shape = "n:5" if attribute != "H" else "a:2,b:3,n:5"
+    crash = crash_of(f"def f(x):\n    y = x @ x.{attribute}\n    return y\n", f"x={shape}")
+    assert crash["expression"] == f"x.{attribute}"
+    assert [operand["text"] for operand in crash["operands"]] == ["x"]
+    assert crash["error"].startswith("RuntimeError: ")
+
+
+FRAGILE = """
+class Fragile:
+    def __init__(self):
+        self.asked = 0
+        self.weight = torch.ones(3)
+
+    @property
+    def value(self):
+        self.asked += 1
+        if self.asked > 1:
+            raise RuntimeError("asked twice")
+        return torch.ones(2)
+
+    def __getattr__(self, name):
+        raise RuntimeError(f"no {name}")
+
+"""
+
+
+@pytest.mark.parametrize(
+    ("expression", "texts"),
+    [
+        ("x + box.value", ["x"]),
+        ("x + box.weight", ["x", "box.weight"]),
+        ("x + box.nothing", []),
+        ("box.weight.mT + x", ["box.weight", "x"]),
+    ],
+)
+def test_properties_are_not_asked_again(crash_of, expression, texts):
+    crash = crash_of(
+        f"{FRAGILE}def f(x):\n    box = Fragile()\n    y = {expression}\n    return y\n", "x=n:5"
+    )
+    assert {operand["text"] for operand in crash["operands"]} <= {*texts, "x", "box.weight"}
+    assert "twice" not in crash["error"]
+
+
+WORDLESS = {
+    "raises": "raise ValueError('no words')",
+    "is no text": "return 3",
+    "is interrupted": "raise KeyboardInterrupt",
+    "exits": "raise SystemExit(9)",
+}
+
+
+@pytest.mark.parametrize("what", WORDLESS)
+@pytest.mark.parametrize("where", ["f", "A"])
+def test_an_exception_whose_own_text_fails_is_told_by_its_kind(attnscope, written, what, where):
+    path = written(f"""
+        class Wordless(Exception):
+            def __str__(self):
+                {WORDLESS[what]}
+            __repr__ = __str__
+
+        def f(x):
+            y = x + 1
+            raise Wordless
+
+        class A(nn.Module):
+            def __init__(self):
+                raise Wordless
+            def forward(self, x):
+                return x
+        """)
+    r = attnscope("trace", f"{path}:{where}", "--input", "x=n:5")
+    assert "Wordless" in r.out + r.err
+    assert r.exit_status == (1 if where == "f" else 2)
+
+
+def test_notes_of_an_exception_that_fail_are_left_out(crash_of):
+    crash = crash_of(
+        """
+        class Noted(Exception):
+            @property
+            def __notes__(self):
+                raise ValueError("no notes")
+
+        def f(x):
+            raise Noted("words")
+        """,
+        "x=n:5",
+    )
+    assert crash["error"].endswith("Noted: words")

@@ -222,3 +222,24 @@ def test_several_requirements_hold_at_once(requirements, holds):
     plan = Plan({"d": 24, "n_head": 4, "n": 8}, requirements)
     for turn in range(3):
         assert holds(plan.sizes(turn))
+
+
+def test_of_three_hundred_sizes_each_gets_a_prime_of_its_own():
+    given = {f"a{i}": i % 7 + 2 for i in range(300)}
+    for turn in range(3):
+        sizes = Plan(given).sizes(turn)
+        assert len(set(sizes.values())) == 300
+        assert all(gcd(one, other) == 1 for one, other in combinations(sizes.values(), 2))
+
+
+def test_what_code_asks_of_too_many_sizes_is_not_searched():
+    tried = []
+
+    def attempt(sizes):
+        tried.append(sizes)
+        return Attempt((0,), whole=False)
+
+    search = Search(attempt, {f"a{i}": 4 for i in range(300)})
+    assert search.has_too_many
+    assert search.plan() is None
+    assert len(tried) == 1

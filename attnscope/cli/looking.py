@@ -105,7 +105,7 @@ def _check_files(request: Request) -> None:
 
 def _read(request: Request, checkpoint: Checkpoint, config: Any) -> Reading:
     """What the model is given to read."""
-    from attnscope.models.reading import check_reads, read_image, read_text
+    from attnscope.models.reading import check_reads, read_image, read_text, room
 
     check_reads(checkpoint, config, "image" if request.image else "text")
     if request.image is not None:
@@ -125,7 +125,8 @@ def _read(request: Request, checkpoint: Checkpoint, config: Any) -> Reading:
         return read_ids(checkpoint, config, ids, named=named, **more)
     text, named = request.text or "", "--text"
     if request.file is not None:
-        text, named = content(request.file), f"--file {request.file}"
+        text = content(request.file, room(config), truncate=request.truncate)
+        named = f"--file {request.file}"
     return read_text(checkpoint, config, text, named=named, pair=request.pair, **more)
 
 

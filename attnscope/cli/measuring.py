@@ -154,7 +154,14 @@ def _load(asked: Asked, ranks: Ranks) -> tuple[Checkpoint, Survey, Reader]:
 
 def _text(asked: Asked) -> str:
     """The text that is given, or the content of a file; an OptionError if it is none, or the target."""
-    text = content(asked.file) if asked.file is not None else asked.text or ""
+    text = asked.text or ""
+    if asked.file is not None:
+        from attnscope.models.checkpoint import find_checkpoint, longest_text
+
+        limit = longest_text(find_checkpoint(asked.model).config())
+        if asked.max_length is not None:
+            limit = min(asked.max_length, limit or asked.max_length)
+        text = content(asked.file, limit, truncate=asked.truncate)
     for source, given in ((asked.source, text), ("--target", asked.target)):
         if given is None:
             continue

@@ -128,6 +128,14 @@ def find_checkpoint(model: str | None = None) -> Checkpoint:
     return Checkpoint(model, None)
 
 
+def longest_text(config: dict[str, Any]) -> int | None:
+    """How many tokens a model takes, as its `config.json` says; None where it says nothing of that."""
+    names = ("max_position_embeddings", "n_positions", "n_ctx", "max_seq_len", "max_sequence_length")
+    found = [config[name] for name in names if isinstance(config.get(name), int)]
+    nested = [longest_text(each) for each in config.values() if isinstance(each, dict)]
+    return max([*found, *(each for each in nested if each is not None)], default=None)
+
+
 def read_json(path: Path) -> dict[str, Any]:
     """A JSON object from one of a model's files.
 

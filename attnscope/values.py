@@ -49,13 +49,13 @@ def numbers(stored: np.ndarray, dtype: str) -> np.ndarray:
     return stored
 
 
-def stats_of(array: np.ndarray) -> Stats:
+def stats_of(stored: np.ndarray, dtype: str = "") -> Stats:
     """Min, mean, max and standard deviation of the finite values; NaN and infinities counted.
 
     Computed in float64, a few values at a time: whole tensors are too large to be copied.
 
     Args:
-        array: numbers, of any shape.
+        stored, dtype: as `from_tensor` returns them, or numbers of any shape.
 
     Source: Chan, Golub and LeVeque 1979, "Updating Formulae and a Pairwise Algorithm for
     Computing Sample Variances", for putting the parts together.
@@ -64,9 +64,9 @@ def stats_of(array: np.ndarray) -> Stats:
 
     nan = inf = 0
     moments = []  # of each part: how many, mean, sum of squared deviations, least, greatest
-    flat = array.reshape(-1)
+    flat = stored.reshape(-1)
     for start in range(0, flat.size, CHUNK):
-        part = flat[start : start + CHUNK].astype(np.float64)
+        part = numbers(flat[start : start + CHUNK], dtype).astype(np.float64)
         least, greatest = part.min(), part.max()  # NaN if there is one
         if not (np.isfinite(least) and np.isfinite(greatest)):
             missing = int(np.isnan(part).sum())

@@ -111,7 +111,8 @@ class Output:
         shown = []
         for text, (name, index) in zip(self.show, self.selections, strict=True):
             array, dtype, dims = tensor_of(name)
-            shown.append(select(text, index, numbers(array, dtype), dtype, dims))
+            part = select(text, index, array, dtype, dims)
+            shown.append(replace(part, array=numbers(part.array, dtype)))
         return shown
 
     def shown_of(self, trace: Trace) -> list[Shown]:

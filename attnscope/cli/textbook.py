@@ -8,6 +8,7 @@ from math import prod
 from typing import TYPE_CHECKING, Any
 
 from attnscope import contracts
+from attnscope.cli.options import Format
 from attnscope.cli.output import Output, progress, refuse_in_csv, stored, uncollected, written_first
 from attnscope.cli.variants import findings
 from attnscope.errors import OptionError
@@ -130,9 +131,7 @@ def present(
         output.print_run(plan, source=request.source)
         return 0
     check_imports()
-    needed = contracts.bytes_needed(plan) + weight_bytes
-    if request.verify:  # the loop keeps its weights in float64
-        needed += 8 * prod(plan["attention"].shape)
+    needed = contracts.bytes_needed(plan, _uses(plan, request)) + weight_bytes
     if device == "cpu":  # can be told before torch is imported
         check_memory(needed, device)
     with progress(f"running {plan.title} on {device} …"):
@@ -142,7 +141,9 @@ def present(
             check_memory(needed, device)
         keep = {name for name, _ in output.selections}
         keep |= {"mask", "mask_q"} if masks.files else set()
-        everything = bool(output.save) or request.verify or request.numbers
+        if request.verify:
+            keep |= set(shapes) - contracts.UNUSED_BY_PROOF
+        everything = bool(output.save) or request.numbers
         steps = run(plan, prepare, keep=everything or keep, stats=request.stats)
     result = replace(plan, steps=steps, device=device, seed=request.seed)
     if masks.files and device != "meta":
@@ -157,6 +158,25 @@ def present(
     with written_first(lambda: output.write(tensors)):
         output.print_run(result, output.shown_of(result), source=request.source, numbers=numbers)
     return 1 if any(check.ok is False for check in result.checks) else 0
+
+
+def _uses(plan: Trace, request: Request) -> contracts.Uses:
+    """What is done with the values of a run, for its estimate of memory."""
+    output = request.output
+    values = [(step.name, prod(step.shape)) for step in plan.steps] if request.numbers else []
+    if output.show:
+        from attnscope.views.values import size_of_selection
+
+        for name, index in output.selections:
+            values.append((name, size_of_selection(index, plan[name].shape)))
+    return contracts.Uses(
+        stats=request.stats,
+        verify=request.verify,
+        numbers=request.numbers,
+        values=tuple(values),
+        json=output.format is Format.JSON,
+        save=output.save is not None,
+    )
 
 
 def _import_torch() -> None:

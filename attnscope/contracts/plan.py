@@ -70,16 +70,6 @@ def check_sizes(sizes: Mapping[str, int]) -> None:
             raise SizeError(f"{axis} has {len(str(size))} digits, but a size fits into 64 bits.")
 
 
-def bytes_needed(plan: Trace) -> int:
-    """The memory that running a plan takes at its peak, in bytes: a lower bound.
-
-    Every step that owns its memory lives until the end, and the largest exists twice for a
-    moment: dot products before and after they are scaled.
-    """
-    own = [step.bytes for step in plan.steps if not (step.view_of or step.same_as)]
-    return sum(own) + max(own)
-
-
 def size_of(axis: str, sizes: Mapping[str, int]) -> int:
     """An axis's size; that of `n_head·d_K` is a product, and that of `1` is one."""
     return prod(1 if part == "1" else sizes[part] for part in axis.split("·"))

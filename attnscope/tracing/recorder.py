@@ -19,7 +19,7 @@ from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_mod
 from attnscope.results import Source, Step
 from attnscope.tracing.cost import NOTHING, Cost, cost_of, storage_of, storages_in
 from attnscope.tracing.rewrite import Place, Site, Star, Target
-from attnscope.values import from_tensor, numbers, stats_of
+from attnscope.values import from_tensor, stats_of
 
 
 class Watch(Protocol):
@@ -265,7 +265,7 @@ class Recorder(TorchDispatchMode):
     def _look_at(self, tensor: torch.Tensor, step: Step) -> None:
         """What takes operators of our own."""
         if self.stats and _has_numbers(tensor):
-            step.stats = stats_of(numbers(*from_tensor(tensor.detach().clone())))
+            step.stats = stats_of(*from_tensor(tensor.detach().clone()))
         if self.keep is True or (self.keep and step.name in self.keep):
             step.tensor = tensor.detach()
         if self.watch is not None:

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 
 from attnscope.results import Check, Trace
 from attnscope.verification import references
-from attnscope.verification.naive import Naive, merged, naive
-from attnscope.verification.rounding import Tolerances, tolerance_of_sums, tolerances
-from attnscope.verification.run import Run, array
+from attnscope.verification.naive import attended, final_of, inputs_of, merged
+from attnscope.verification.rounding import Errors, Tolerances, tolerance_of_sums
+from attnscope.verification.run import Run
 
 if TYPE_CHECKING:
     import numpy as np
@@ -48,14 +48,51 @@ def verify(trace: Trace, weights: Mapping[str, torch.Tensor] | None = None) -> l
 
     run = Run(trace, dict(weights or {}))
     with torch.no_grad(), np.errstate(all="ignore"):  # a run may have NaN, and then its references do
-        made = naive(run)
-        may = tolerances(run, made)
+        made, may = _naive(run)
         return [
             _check_sdpa(run, made, may),
             _check_module(run, made, may),
             _check_naive(run, made, may),
             _check_sums(run, made),
         ]
+
+
+@dataclass(frozen=True)
+class Naive:
+    """What the loop made of a run's inputs.
+
+    Attributes:
+        weighted: the weighted values: `n_batch n_head n_Q d_V`.
+        final: the end result: `weighted` itself, or with heads merged `n_batch n_Q …`.
+        without_numbers: True for rows of weights with NaN among them, `n_batch n_head n_Q`.
+        to_hidden: how much weight each query gives to keys that it must not see, `n_batch n_head n_Q`.
+    """
+
+    weighted: np.ndarray
+    final: np.ndarray
+    without_numbers: np.ndarray
+    to_hidden: np.ndarray
+
+
+def _naive(run: Run) -> tuple[Naive, Tolerances]:
+    """Let the loop compute a run, and gather what is asked of its weights before they are let go of."""
+    import numpy as np
+
+    inputs = inputs_of(run)
+    errors = Errors(run, inputs)
+    n_batch, n_head, n_Q, _ = inputs.Q.shape
+    weighted = np.empty((n_batch, n_head, n_Q, inputs.V.shape[3]))
+    without_numbers = np.empty((n_batch, n_head, n_Q), dtype=bool)
+    to_hidden = np.zeros((n_batch, n_head, n_Q))
+    for rows in attended(run, inputs):
+        weighted[rows.place] = rows.weighted
+        without_numbers[rows.place] = np.isnan(rows.weights).any(axis=-1)
+        mask = run.mask_of(*rows.place)
+        if run.leaks and mask is not None:
+            to_hidden[rows.place] = (rows.weights * ~mask).sum(axis=-1)
+        errors.add(rows)
+    final = final_of(run, weighted)
+    return Naive(weighted, final, without_numbers, to_hidden), errors.tolerances(weighted, final)
 
 
 def _check_sdpa(run: Run, made: Naive, may: Tolerances) -> Check:
@@ -94,15 +131,14 @@ def _check_naive(run: Run, made: Naive, may: Tolerances) -> Check:
 
 def _check_sums(run: Run, made: Naive) -> Check:
     import numpy as np
-    import torch
 
-    sums = array(run.heads("attention").cpu().sum(dim=-1, keepdim=True, dtype=torch.float64))
+    sums = run.sums
     no_numbers = np.isnan(sums[..., 0])
     what, why = "NaN in the loop too", "their inputs are not finite"
     without = [
         _blind(run.blind & no_numbers, "their weights are NaN"),
         _Without(
-            no_numbers & np.isnan(made.weights).any(axis=-1),
+            no_numbers & made.without_numbers,
             f"row that is {what}",
             f"rows that are {what}",
             why,
@@ -145,10 +181,8 @@ def _leaking(run: Run, made: Naive) -> _Without:
     import torch
 
     rows = np.zeros_like(run.blind)
-    if run.leaks and run.hidden is not None:
-        hidden = np.broadcast_to(run.hidden, made.weights.shape)
-        to_hidden = np.einsum("bhqk,bhqk->bhq", made.weights, hidden)
-        rows = ~run.blind & (to_hidden > torch.finfo(run.dtype).eps / 32)
+    if run.leaks:
+        rows = ~run.blind & (made.to_hidden > torch.finfo(run.dtype).eps / 32)
     what = "where hidden keys have weight"
     return _Without(
         rows, f"row {what}", f"rows {what}", f"it hides them, and a fill of {run.fill:g} does not"

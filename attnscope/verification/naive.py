@@ -5,41 +5,64 @@ It shares no code with `attnscope.attention`, and is numpy where that is torch.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import product
 from typing import TYPE_CHECKING
 
-from attnscope.verification.run import Run, array, of_head
+from attnscope.verification.run import Run, array
 
 if TYPE_CHECKING:
     import numpy as np
 
 
+BLOCK = 2**17
+"""How many weights are computed together, and let go of: a megabyte in float64."""
+
+
 @dataclass(frozen=True)
-class Naive:
-    """What the loop made of a run's inputs.
+class Inputs:
+    """What enters the product.
 
     Attributes:
         unturned: Q, K and V before they are turned, `n_batch n_head n d`, by name.
         Q, K, V: what is multiplied: `n_batch n_head n_Q d_K`, and with those of the past
             `n_batch n_kv_head n_K d_K` and `n_batch n_kv_head n_K d_V`.
-        weights: of each query for each key, before any is dropped: `n_batch n_head n_Q n_K`.
-        weighted: the values under these weights: `n_batch n_head n_Q d_V`.
-        final: the end result: `weighted` itself, or with heads merged `n_batch n_Q …`.
     """
 
     unturned: dict[str, np.ndarray]
     Q: np.ndarray
     K: np.ndarray
     V: np.ndarray
+
+
+@dataclass(frozen=True)
+class Rows:
+    """What the loop made of some queries of one head.
+
+    Attributes:
+        batch, head: whose.
+        queries: which.
+        weights: of each query for each key, before any is dropped: `n_Q n_K`.
+        weighted: the values under these weights: `n_Q d_V`.
+    """
+
+    batch: int
+    head: int
+    queries: slice
     weights: np.ndarray
     weighted: np.ndarray
-    final: np.ndarray
+
+    @property
+    def place(self) -> tuple[int, int, slice]:
+        """Where they stand in what is `n_batch n_head n_Q …`."""
+        return self.batch, self.head, self.queries
 
 
-def naive(run: Run) -> Naive:
-    """Attention from a run's inputs to its end result.
+def inputs_of(run: Run) -> Inputs:
+    """What a run multiplies, from its inputs.
 
-    Source: Vaswani et al. 2017, "Attention Is All You Need", equation 1 and section 3.2.2.
+    Source: Vaswani et al. 2017, "Attention Is All You Need", section 3.2.2.
     """
     import numpy as np
 
@@ -53,22 +76,32 @@ def naive(run: Run) -> Naive:
         V = np.concatenate((array(run.heads("V_past")), V), axis=2)
     if run.query is not None:
         Q = Q[:, :, run.query : run.query + 1]
+    return Inputs(unturned, Q, K, V)
 
+
+def attended(run: Run, inputs: Inputs) -> Iterator[Rows]:
+    """Attention of all queries, some at a time: all weights together would take too much memory.
+
+    Source: Vaswani et al. 2017, "Attention Is All You Need", equation 1.
+    """
+    import numpy as np
+
+    Q, K, V = inputs.Q, inputs.K, inputs.V
     n_batch, n_head, n_Q, _ = Q.shape
-    group = n_head // K.shape[1]
-    weights = np.empty((n_batch, n_head, n_Q, K.shape[2]))
-    weighted = np.empty((n_batch, n_head, n_Q, V.shape[3]))
-    masks = None if run.mask is None else array(run.mask)
-    for b in range(n_batch):
-        for h in range(n_head):
-            keys, values = K[b, h // group], V[b, h // group]
-            mask, kept = of_head(masks, b, h), run.kept(b, h)
-            for i in range(n_Q):
-                seen = None if mask is None else mask[i if len(mask) > 1 else 0]
-                w = weights_of(Q[b, h, i], keys, seen, run, blind=run.blind[b, h, i])
-                weights[b, h, i] = w
-                weighted[b, h, i] = (w if kept is None else dropped(w, kept[i], run.dropout)) @ values
-    return Naive(unturned, Q, K, V, weights, weighted, _merged(run, weighted))
+    n_K, group = K.shape[2], n_head // K.shape[1]
+    step = max(1, BLOCK // n_K)
+    for b, h, start in product(range(n_batch), range(n_head), range(0, n_Q, step)):
+        some = slice(start, min(start + step, n_Q))
+        keys, values = K[b, h // group], V[b, h // group]
+        mask, kept = run.mask_of(b, h, some), run.kept(b, h, some)
+        weights = np.empty((some.stop - start, n_K))
+        weighted = np.empty((some.stop - start, V.shape[3]))
+        for i in range(len(weights)):
+            seen = None if mask is None else mask[i if len(mask) > 1 else 0]
+            blind = run.blind[b, h, start + i]
+            w = weights[i] = weights_of(Q[b, h, start + i], keys, seen, run, blind=blind)
+            weighted[i] = (w if kept is None else dropped(w, kept[i], run.dropout)) @ values
+        yield Rows(b, h, some, weights, weighted)
 
 
 def weights_of(
@@ -151,8 +184,8 @@ def with_heads(run: Run, name: str, x: np.ndarray) -> np.ndarray:
     return x[(None,) * (4 - x.ndim)]
 
 
-def _merged(run: Run, weighted: np.ndarray) -> np.ndarray:
-    """The heads' results side by side, and projected."""
+def final_of(run: Run, weighted: np.ndarray) -> np.ndarray:
+    """The end result: the heads' results side by side, and projected, if the run does that."""
     return projected(merged(run, weighted), run.projection("O"))
 
 

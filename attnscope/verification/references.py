@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     import torch
 
 
-SCORES = 2**22
-"""How many scores `nn.MultiheadAttention` computes at a time."""
+SCORES = 2**20
+"""How many scores a reference computes at a time, or all of a few queries."""
 
 
 def why_not_either(run: Run) -> str | None:
@@ -42,14 +42,23 @@ def sdpa(run: Run) -> np.ndarray:
     Returns:
         `n_batch n_head n_Q d_V`; a query that sees no key gets zeros.
     """
+    import torch
     import torch.nn.functional as F  # noqa: N812
 
     Q, K, V = (run.entering(name) for name in run.multiplied)
-    few = run.n_kv_head != run.n_head
-    out = F.scaled_dot_product_attention(
-        Q, K, V, attn_mask=run.mask, scale=run.option("scale"), **({"enable_gqa": True} if few else {})
-    )
-    return array(out)
+    options = {"scale": run.option("scale")}
+    if run.n_kv_head != run.n_head:
+        options["enable_gqa"] = True
+    step = max(1, SCORES // (Q.size(0) * Q.size(1) * K.size(2)))
+    results = []
+    for start in range(0, Q.size(2), step):
+        some = slice(start, start + step)
+        mask = run.mask
+        if mask is not None and mask.size(2) > 1:
+            mask = mask[:, :, some]
+        of_some = F.scaled_dot_product_attention(Q[:, :, some], K, V, attn_mask=mask, **options)
+        results.append(of_some)
+    return array(torch.cat(results, dim=2))
 
 
 def why_not_module(run: Run) -> str | None:
@@ -76,23 +85,43 @@ def module(run: Run) -> np.ndarray:
         `n_batch n_head n_Q d_V`, or `n_batch n_Q …` where heads are merged; a query that sees no
         key gets NaN.
     """
-    import torch
-
     attend = _built(run)
     Q, K, V = (tensor.cpu().double() for tensor in _given_to_module(run))
-    mask = run.mask
-    if mask is not None:
-        mask = mask.cpu().expand(*run.blind.shape, K.size(1)).flatten(0, 1)
-        mask = ~mask if mask.dtype == torch.bool else mask.double()  # True where a query must not look
     n_head = run.n_head if run.is_mha else 1
-    step = max(1, SCORES // (n_head * Q.size(1) * K.size(1)))
-    results = []
-    for start in range(0, len(Q), step):
-        some = slice(start, start + step)
-        of_some = None if mask is None else mask[start * n_head : (start + step) * n_head]
-        results.append(attend(Q[some], K[some], V[some], of_some))
-    result = torch.cat(results)
+    n_sequence, n_Q = Q.shape[:2]
+    together = n_head * K.size(1)  # the scores of a query
+    rows = min(n_Q, max(SCORES // together, K.size(2)))  # it projects all keys anew for each block
+    sequences = max(1, SCORES // (together * n_Q)) if rows == n_Q else 1
+    result = Q.new_empty(n_sequence, n_Q, 0)
+    for first in range(0, n_sequence, sequences):
+        some = slice(first, first + sequences)
+        for start in range(0, n_Q, rows):
+            queries = slice(start, start + rows)
+            of_some = attend(Q[some, queries], K[some], V[some], _hidden(run, some, queries))
+            if not result.size(-1):
+                result = Q.new_empty(n_sequence, n_Q, of_some.size(-1))
+            result[some, queries] = of_some
     return array(result) if run.is_mha else merged(run, array(result.unflatten(0, run.blind.shape[:2])))
+
+
+def _hidden(run: Run, sequences: slice, queries: slice) -> torch.Tensor | None:
+    """The module's mask for some of its sequences, `sequences·n_head n_Q n_K`: True hides a key."""
+    import torch
+
+    if run.mask is None:
+        return None
+    n_batch, n_head, _ = run.blind.shape
+    some = torch.arange(n_batch * n_head).view(n_batch, n_head)
+    some = (some if run.is_mha else some.flatten())[sequences].flatten()
+    mask = run.mask.cpu()
+    mask = (
+        mask[:, :, queries]
+        if mask.size(2) > 1
+        else mask.expand(-1, -1, run.blind[0, 0, queries].size, -1)
+    )
+    mask = mask[some // n_head if len(mask) > 1 else 0, some % n_head if mask.size(1) > 1 else 0]
+    mask = mask.expand(len(some), -1, -1)
+    return ~mask if mask.dtype == torch.bool else mask.double()
 
 
 def _given_to_module(run: Run) -> list[torch.Tensor]:

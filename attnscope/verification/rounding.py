@@ -18,17 +18,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from attnscope.verification.naive import Naive, merged, projected, with_heads
-from attnscope.verification.run import Run, array, of_head
+from attnscope.verification.naive import Inputs, Rows, merged, projected, with_heads
+from attnscope.verification.run import Run
 
 if TYPE_CHECKING:
     import numpy as np
 
 DEVIATIONS = 5.0
 """A tolerance in standard deviations: the largest of a million normal errors is about that."""
-
-BLOCK = 2**20
-"""How many scores are looked at together."""
 
 MOST = 50.0
 """The logarithm of a number that stands for any that is larger."""
@@ -47,17 +44,56 @@ class Tolerances:
     final: np.ndarray
 
 
-def tolerances(run: Run, made: Naive) -> Tolerances:
-    """How far a run may be off and yet be right.
+class Errors:
+    """The errors of a run's weighted values, gathered while the naive loop makes them.
 
     Args:
         run: whose dtypes decide.
-        made: what the naive loop made of its inputs, whose numbers decide.
+        inputs: what enters the product, whose numbers decide.
     """
-    exact = _of_weighted(run, made, None)
-    entering = _of_entering(run, made)
-    final = exact if entering is None else _of_weighted(run, made, entering)
-    return Tolerances(DEVIATIONS * exact, DEVIATIONS * _of_final(run, made, final))
+
+    def __init__(self, run: Run, inputs: Inputs) -> None:
+        import numpy as np
+
+        self.run = run
+        self.inputs = inputs
+        self.entering = _of_entering(run, inputs)
+        shape = (*inputs.Q.shape[:3], inputs.V.shape[3])
+        self.exact = np.empty(shape)
+        self.weighted = self.exact if self.entering is None else np.empty(shape)
+
+    def add(self, rows: Rows) -> None:
+        """Find the errors of some queries of one head."""
+        b, h, some = rows.place
+        run, inputs = self.run, self.inputs
+        group = inputs.Q.shape[1] // inputs.K.shape[1]
+        what = (
+            run,
+            inputs.Q[b, h, some],
+            inputs.K[b, h // group],
+            inputs.V[b, h // group],
+            rows.weights,
+            rows.weighted,
+            run.blind[b, h, some],
+            run.mask_of(b, h, some),
+            run.kept(b, h, some),
+        )
+        self.exact[rows.place] = _Block(*what, None).error()
+        if self.entering is not None:
+            errors = {
+                name: each[b, h, some] if name == "Q" else each[b, h // group]
+                for name, each in self.entering.items()
+            }
+            self.weighted[rows.place] = _Block(*what, errors).error()
+
+    def tolerances(self, weighted: np.ndarray, final: np.ndarray) -> Tolerances:
+        """How far the run may be off and yet be right.
+
+        Args:
+            weighted, final: what the naive loop made of all queries, and of these the end result.
+        """
+        of_final = _of_final(self.run, weighted, final, self.weighted)
+        return Tolerances(DEVIATIONS * self.exact, DEVIATIONS * of_final)
 
 
 def tolerance_of_sums(run: Run) -> float:
@@ -108,17 +144,17 @@ class _Roundoff:
         return self.softmax_term * (n / 4 + n**0.5 + 8)
 
 
-def _of_entering(run: Run, made: Naive) -> dict[str, np.ndarray] | None:
+def _of_entering(run: Run, inputs: Inputs) -> dict[str, np.ndarray] | None:
     """The errors of Q, K and V where they enter the product, if they are projected or turned."""
     import numpy as np
 
     theta = run.option("rope_theta")
     if not run.projects and theta is None:
         return None
-    errors = {name: _of_projection(run, made, name) for name in "QKV"}
+    errors = {name: _of_projection(run, inputs, name) for name in "QKV"}
     if theta is not None:
         for name, start in zip("QK", run.starts, strict=True):
-            errors[name] = _of_turning(run, made.unturned[name], errors[name], start, theta)
+            errors[name] = _of_turning(run, inputs.unturned[name], errors[name], start, theta)
     if "K_past" in run:
         for name in "KV":
             exact = np.zeros(run.heads(f"{name}_past").shape)
@@ -128,17 +164,17 @@ def _of_entering(run: Run, made: Naive) -> dict[str, np.ndarray] | None:
     return errors
 
 
-def _of_projection(run: Run, made: Naive, name: str) -> np.ndarray:
+def _of_projection(run: Run, inputs: Inputs, name: str) -> np.ndarray:
     """The error of Q, K or V before it is turned, `n_batch n_head n d`; 0 if it is an input."""
     import numpy as np
 
     by = run.projection(name)
     if by is None:
-        return np.zeros_like(made.unturned[name])
+        return np.zeros_like(inputs.unturned[name])
     r, (weight, bias) = _Roundoff.of(run), by
     magnitudes = projected(np.abs(run.source(name)), (np.abs(weight), np.abs(bias)))
     magnitudes = with_heads(run, name, magnitudes)
-    values = made.unturned[name]
+    values = inputs.unturned[name]
     return _together(r.rounding * values, r.sum(len(weight), magnitudes, values), r.tiny)
 
 
@@ -155,44 +191,6 @@ def _of_turning(run: Run, x: np.ndarray, error: np.ndarray, start: int, theta: f
     turning = (2 * r.rounding + angles) * np.hypot(first, second)
     both = _together(turning, error[..., :half], error[..., half:])
     return np.concatenate((both, both), axis=-1)
-
-
-def _of_weighted(run: Run, made: Naive, entering: dict[str, np.ndarray] | None) -> np.ndarray:
-    """The error of the weighted values, `n_batch n_head n_Q d_V`.
-
-    Args:
-        run, made: as of `tolerances`.
-        entering: the errors of Q, K and V; None: they are exact.
-    """
-    import numpy as np
-
-    masks = None if run.mask is None else array(run.mask)
-    error = np.empty_like(made.weighted)
-    n_batch, n_head, n_Q, n_K = made.weights.shape
-    group = n_head // made.K.shape[1]
-    step = max(1, BLOCK // n_K)
-    for b in range(n_batch):
-        for h in range(n_head):
-            mask, kept = of_head(masks, b, h), run.kept(b, h)
-            errors = entering and {
-                name: error[b, h if name == "Q" else h // group] for name, error in entering.items()
-            }
-            for start in range(0, n_Q, step):
-                some = slice(start, start + step)
-                block = _Block(
-                    run,
-                    made.Q[b, h, some],
-                    made.K[b, h // group],
-                    made.V[b, h // group],
-                    made.weights[b, h, some],
-                    made.weighted[b, h, some],
-                    run.blind[b, h, some],
-                    mask if mask is None or len(mask) == 1 else mask[some],
-                    None if kept is None else kept[some],
-                    errors and {**errors, "Q": errors["Q"][some]},
-                )
-                error[b, h, some] = block.error()
-    return error
 
 
 @dataclass(frozen=True)
@@ -299,7 +297,7 @@ class _Block:
         return _together(run.option("scale") * independent, roundings * r.rounding * scores)
 
 
-def _of_final(run: Run, made: Naive, error: np.ndarray) -> np.ndarray:
+def _of_final(run: Run, weighted: np.ndarray, final: np.ndarray, error: np.ndarray) -> np.ndarray:
     """The error of the end result, from independent ones of the weighted values: through W_O."""
     import numpy as np
 
@@ -307,13 +305,12 @@ def _of_final(run: Run, made: Naive, error: np.ndarray) -> np.ndarray:
     if by is None:
         return error
     r, (weight, bias) = _Roundoff.of(run), by
-    magnitudes = projected(np.abs(merged(run, made.weighted)), (np.abs(weight), np.abs(bias)))
+    magnitudes = projected(np.abs(merged(run, weighted)), (np.abs(weight), np.abs(bias)))
     return _together(
         np.sqrt(projected(error**2, (weight**2, 0.0))),
-        _together(r.rounding, r.softmax)
-        * (made.final - bias),  # a weight too large is so for all values
-        r.rounding * made.final,
-        r.sum(len(weight), magnitudes, made.final),
+        _together(r.rounding, r.softmax) * (final - bias),  # a weight too large is so for all values
+        r.rounding * final,
+        r.sum(len(weight), magnitudes, final),
         r.tiny,
     )
 

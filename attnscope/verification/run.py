@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from math import inf, isfinite
@@ -15,6 +16,10 @@ if TYPE_CHECKING:
 
 HIDES = -1e4
 """A mask that adds this or less hides the key; `attnscope.attention.masks` says the same."""
+
+
+PART = 2**20
+"""How many scores are looked at together."""
 
 
 @dataclass(frozen=True)
@@ -37,7 +42,8 @@ class Run:
 
     @cached_property
     def _tensors(self) -> dict[str, torch.Tensor]:
-        return {step.name: step.tensor.detach() for step in self.trace.steps}
+        kept = [step for step in self.trace.steps if step.tensor is not None]
+        return {step.name: step.tensor.detach() for step in kept}
 
     def option(self, name: str, default: Any = None) -> Any:
         """What else decided the numbers; `default` where it was not used."""
@@ -181,22 +187,26 @@ class Run:
             torch.tensor(self.option("mask_fill", -inf), dtype=torch.float64).to(self.softmax_dtype)
         )
 
-    @cached_property
-    def hidden(self) -> np.ndarray | None:
-        """True where a query does not see a key; of the mask's shape."""
-        import torch
-
+    def mask_of(self, batch: int, head: int, queries: slice) -> np.ndarray | None:
+        """The mask of some queries of one head, `n_Q n_K`, or `1 n_K` if it is the same for all."""
         if self.mask is None:
             return None
-        return array(~self.mask if self.mask.dtype == torch.bool else self.mask <= HIDES)
+        mask = self.mask[batch if len(self.mask) > 1 else 0]
+        mask = mask[head if len(mask) > 1 else 0]
+        return array(mask[queries] if len(mask) > 1 else mask)
 
     @cached_property
     def blind(self) -> np.ndarray:
         """True for queries that see no key: `n_batch n_head n_Q`."""
         import numpy as np
+        import torch
 
         shape = self.heads("attention").shape[:-1]
-        return np.broadcast_to(False if self.hidden is None else self.hidden.all(axis=-1), shape)
+        if self.mask is None:
+            return np.broadcast_to(False, shape)
+        if self.mask.dtype == torch.bool:
+            return np.broadcast_to(array(~self.mask.any(dim=-1)), shape)
+        return np.broadcast_to(array((self.mask <= HIDES).all(dim=-1)), shape)
 
     @cached_property
     def rounded_away(self) -> np.ndarray:
@@ -209,7 +219,7 @@ class Run:
 
         if self.mask is None or not self.mask.is_floating_point() or self.option("masked_rows"):
             return np.zeros_like(self.blind)
-        return self.blind & (array(self.mask) > -inf).any(axis=-1)
+        return self.blind & array((self.mask > -inf).any(dim=-1))
 
     @cached_property
     def zeroed(self) -> np.ndarray:
@@ -218,7 +228,7 @@ class Run:
 
         if self.mask is None or self.option("masked_rows") != "zero":
             return np.zeros_like(self.blind)
-        finite = (array(self.mask) > -inf).any(axis=-1) if self.mask.is_floating_point() else False
+        finite = array((self.mask > -inf).any(dim=-1)) if self.mask.is_floating_point() else False
         return self.blind & ~np.asarray(finite)
 
     @property
@@ -229,14 +239,30 @@ class Run:
     @cached_property
     def overflows(self) -> bool:
         """Whether a score is infinite, before any mask."""
-        return bool(self._tensors["scores"].isinf().any())
+        return any(part.isinf().any() for part in self.parts("scores"))
 
-    def kept(self, batch: int, head: int) -> np.ndarray | None:
-        """True where a head's weight was not dropped: `n_Q n_K`; None where nothing was."""
+    @cached_property
+    def sums(self) -> np.ndarray:
+        """The sums of the rows of attention, `n_batch n_head n_Q 1`."""
+        import torch
+
+        sums = [part.sum(dim=-1, keepdim=True, dtype=torch.float64) for part in self.parts("attention")]
+        return array(torch.cat(sums)).reshape(*self.heads("attention").shape[:-1], 1)
+
+    def parts(self, name: str) -> Iterator[torch.Tensor]:
+        """The rows of scores or weights, some at a time: what is computed of all takes memory."""
+        heads = self.heads(name)
+        step = max(1, PART // heads.size(-1))
+        for of_sequence in heads:
+            for of_head in of_sequence:
+                yield from of_head.split(step)
+
+    def kept(self, batch: int, head: int, queries: slice) -> np.ndarray | None:
+        """True where some queries' weights of a head were not dropped: `n_Q n_K`; None: nothing was."""
         if not self.dropout:
             return None
-        before = self.heads(self._first("attention_filled", "attention"))[batch, head]
-        after = self.heads("attention_drop")[batch, head]
+        before = self.heads(self._first("attention_filled", "attention"))[batch, head, queries]
+        after = self.heads("attention_drop")[batch, head, queries]
         return array((after != 0) | (before == 0))
 
 
@@ -246,8 +272,3 @@ def array(tensor: torch.Tensor) -> np.ndarray:
 
     tensor = tensor.detach().cpu()
     return (tensor if tensor.dtype == torch.bool else tensor.to(torch.float64)).numpy()
-
-
-def of_head(x: np.ndarray | None, batch: int, head: int) -> np.ndarray | None:
-    """One head's part of what may have one for all: `n_Q n_K` of `n_batch n_head n_Q n_K`."""
-    return None if x is None else x[batch if len(x) > 1 else 0, head if x.shape[1] > 1 else 0]

@@ -92,13 +92,18 @@ def _write_pt(path: Path, tensors: Tensors, metadata: dict[str, str] | None) -> 
     import torch
 
     whole = {
-        name: torch.from_numpy(array.view("int16") if dtype == "bfloat16" else array.copy()).view(
+        name: torch.from_numpy(_writable(array.view("int16") if dtype == "bfloat16" else array)).view(
             getattr(torch, dtype)
         )
         for name, (array, dtype) in tensors.items()
     }
     with path.open("wb") as file:  # torch's own says of a full disk "basic_ios::clear"
         torch.save(whole, file)
+
+
+def _writable(array: np.ndarray) -> np.ndarray:
+    """An array that torch takes without a warning: itself, if it is not a file's or another's."""
+    return array if array.flags.writeable else array.copy()
 
 
 WRITERS: dict[str, Callable[[Path, Tensors, dict[str, str] | None], None]] = {

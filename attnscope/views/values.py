@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Collection
 from dataclasses import dataclass
-from math import isfinite, isnan
+from math import isfinite, isnan, prod
 from typing import TYPE_CHECKING, Any
 
 from attnscope.errors import OptionError
@@ -103,6 +103,16 @@ def select(
     parts = dict(_expanded(index, array.ndim))
     left = [axis for axis in range(array.ndim) if not isinstance(parts.get(axis), int)]
     return Shown(text, tuple(dims[axis] for axis in left) if dims else None, dtype, array[index])
+
+
+def size_of_selection(index: Index, shape: tuple[int, ...]) -> int:
+    """How many values an index selects."""
+    parts = dict(_expanded(index, len(shape)))
+    sizes = [
+        1 if isinstance(part := parts.get(axis, slice(None)), int) else len(range(size)[part])
+        for axis, size in enumerate(shape)
+    ]
+    return prod(sizes)
 
 
 def shown_text(shown: Shown, width: int = 80) -> str:

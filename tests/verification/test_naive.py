@@ -1,6 +1,7 @@
 """The naive loop against PyTorch and transformers, where these can say the same."""
 
 import math
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -12,7 +13,7 @@ from torch import nn
 from transformers import LlamaConfig
 from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding, apply_rotary_pos_emb
 
-from attnscope.verification.naive import dropped, naive, turned
+from attnscope.verification.naive import attended, dropped, final_of, inputs_of, turned
 from attnscope.verification.run import Run
 
 seeds = st.integers(0, 999)
@@ -20,8 +21,17 @@ few = settings(max_examples=25)
 
 
 def made_of(ran):
+    run = Run(ran.trace, ran.weights)
     with np.errstate(invalid="ignore"):
-        return naive(Run(ran.trace, ran.weights))
+        inputs = inputs_of(run)
+        lead = inputs.Q.shape[:3]
+        made = SimpleNamespace(
+            weights=np.empty((*lead, inputs.K.shape[2])), weighted=np.empty((*lead, inputs.V.shape[3]))
+        )
+        for rows in attended(run, inputs):
+            made.weights[rows.place], made.weighted[rows.place] = rows.weights, rows.weighted
+        made.final = final_of(run, made.weighted)
+    return made
 
 
 def close(ours, theirs):

@@ -111,7 +111,7 @@ def present(
         The exit status: 1 if a check does not hold.
     """
     from attnscope.inputs.drawn import check_device, check_memory
-    from attnscope.inputs.memory import check_imports
+    from attnscope.inputs.memory import check_imports, return_what_is_freed
 
     output, device = request.output, request.device
     shapes = {step.name: (step.shape, step.dims) for step in plan.steps}
@@ -136,6 +136,7 @@ def present(
         check_memory(needed, device)
     with progress(f"running {plan.title} on {device} …"):
         _import_torch()
+        return_what_is_freed()
         check_device(device)
         if device != "cpu":
             check_memory(needed, device)

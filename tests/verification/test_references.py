@@ -204,12 +204,10 @@ def test_many_sequences_are_computed_a_few_at_a_time(run_mha, monkeypatch):
         assert references.module(run_of(ran)) == pytest.approx(whole, abs=1e-14, nan_ok=True)
 
 
-@pytest.mark.parametrize("mask", [None, (3, 1, 9, 5), (1, 1, 1, 5), (3, 4, 9, 5)])
+@pytest.mark.parametrize("mask", [None, (2, 1, 9, 5), (1, 1, 1, 5), (2, 4, 9, 5)])
 def test_many_queries_are_computed_a_few_at_a_time(run_sdpa, monkeypatch, mask):
     options = {} if mask is None else {"mask": torch.rand(mask) < 0.8, "masked_rows": "zero"}
-    ran = run_sdpa(
-        lead="heads", n_batch=3, n_head=4, n_kv_head=2, n_Q=9, n_new=5, d_K=2, d_V=2, **options
-    )
+    ran = run_sdpa(lead="heads", n_kv_head=2, n_Q=9, n_new=5, d_K=2, d_V=2, **options)
     with torch.no_grad():
         fused, module = references.sdpa(run_of(ran)), references.module(run_of(ran))
         monkeypatch.setattr(references, "SCORES", 2 * 5)

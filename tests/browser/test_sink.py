@@ -105,6 +105,12 @@ def test_a_pooled_page_says_so_in_its_header(open_page, pooled, sunk, width):
     assert open_page(sunk).page.locator("header .pooled").count() == 0
 
 
+def test_cells_of_one_token_are_not_called_pooled(open_page, make_stack):
+    stack = make_stack(["a", "b"])
+    stack.pooling = Pooling("max", [range(1), range(1, 2)], [range(1), range(1, 2)])
+    assert open_page(stack).page.locator("header .pooled").count() == 0
+
+
 def test_cells_are_named_by_positions_and_tokens(open_page, pooled):
     opened = open_page(pooled)
     assert opened.hover(2, 1)[:2] == ("4–5 word3 word4", "2–3 word1 word2")
@@ -149,6 +155,7 @@ def test_an_overview_that_scrolls_says_what_is_seen(open_page, make_stack):
     opened.page.keyboard.press("Enter")
     opened.until(f"Number(by('cue-text').textContent.match(/\\d+/)[0]) > {first}")
     assert opened.page.locator("#heads-frame.more-above").count() == 1
+    opened.until("by('said').textContent === by('cue-text').textContent")
     numbers = opened.page.locator('#heads [aria-label="head 0"]').bounding_box()
     heads = opened.page.locator("#heads").bounding_box()
     assert abs(numbers["y"] - heads["y"]) < 8, "the heads' numbers stay in sight"

@@ -76,6 +76,13 @@ def test_csv_of_all_weights_says_that_nothing_is_left_out(attnscope):
     assert not {int(line[f"key_{rank}"]) for line in lines for rank in (1, 2)} & set(SINKS)
 
 
+def test_a_page_begins_without_the_sink(attnscope, tmp_path):
+    attnscope("bert", *TEXT, "--without-sink", "--page", tmp_path / "page.html")
+    text = (tmp_path / "page.html").read_text(encoding="utf-8")
+    assert '"sink":false' in text
+    assert f'"sinks":{SINKS}'.replace(" ", "") in text
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [

@@ -131,7 +131,11 @@ function showCue() {
 function listenForCue() {
   const heads = by("heads");
   const scrolls = (id, x, y) =>
-    by(id).addEventListener("click", () => heads.scrollBy({ left: 0.8 * x * heads.clientWidth, top: 0.8 * y * heads.clientHeight }));
+    by(id).addEventListener("click", () => {
+      heads.scrollBy({ left: 0.8 * x * heads.clientWidth, top: 0.8 * y * heads.clientHeight });
+      showCue();
+      say(by("cue-text").textContent);
+    });
   scrolls("cue-left", -1, 0);
   scrolls("cue-right", 1, 0);
   scrolls("cue-up", 0, -1);

@@ -76,7 +76,7 @@ def page_html(
 
     stacks = [stack for stack in stacks if stack.maps]
     sizes = [_size(stack) for stack in stacks]
-    pooled = [pooling_text(stack) if stack.pooling else "" for stack in stacks]
+    pooled = [_pooled_text(stack) for stack in stacks]
     details = [_details(stack) for stack in stacks]
     stacks = [of_cells(stack) for stack in stacks]
     fine = sum(each.attention.size for stack in stacks for each in stack.maps) <= packing.FINE_TO
@@ -170,6 +170,13 @@ def _stack_data(
         "picture": None if stack.picture is None else _picture_data(stack.picture),
         **details,
     }
+
+
+def _pooled_text(stack: AttentionMaps) -> str:
+    """How the maps of a stack are pooled, if several tokens share a cell."""
+    if stack.pooling is None or all(len(cell) == 1 for axis in positions(stack) for cell in axis):
+        return ""
+    return pooling_text(stack)
 
 
 def _details(stack: AttentionMaps) -> dict[str, Any]:

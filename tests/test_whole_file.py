@@ -164,6 +164,15 @@ def test_a_pipe_without_a_reader_any_more_is_told_in_one_line():
     os.close(writing)
 
 
+def test_nobody_else_may_read_what_is_on_its_way_into_a_pipe(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    reading = os.open(tmp_path / "pipe", os.O_RDONLY | os.O_NONBLOCK)
+    with whole_file(tmp_path / "pipe", force=False) as unfinished:
+        assert unfinished.parent != tmp_path
+        assert stat.S_IMODE(unfinished.stat().st_mode) == 0o600
+    os.close(reading)
+
+
 def test_what_turns_into_a_pipe_meanwhile_is_left_alone(tmp_path):
     path = tmp_path / "x"
     with pytest.raises(FileError, match="no regular file any more"):

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from attnscope.cli import interrupt
 from attnscope.cli.output import tell
-from attnscope.errors import OptionError
+from attnscope.errors import FileError, OptionError
 from attnscope.models.resume import Part, Progress, load_progress, save_progress
 from attnscope.models.tally import Tally
 from attnscope.text import printable
@@ -49,6 +49,7 @@ class Census:
         prove: called with the first text, before any is measured.
 
     Attributes:
+        unsaved: why the run could not be saved the last time, if it could not.
         state: how far the run is. Of windows that the others have begun, it is what they told last.
     """
 
@@ -68,6 +69,7 @@ class Census:
         self._path: Path | None = None
         self._settings: dict[str, Any] = {}
         self._is_there = False  # the file, as that of this run
+        self.unsaved: FileError | None = None
         self._saved = time.monotonic()
         self._proved = self._interrupted = self._stop = False
 
@@ -183,7 +185,12 @@ class Census:
         self._note({place: part for place, (part, _, _) in enumerate(found) if part is not None})
         self._stop = any(interrupted for _, _, interrupted in found)
         if time.monotonic() - self._saved > BETWEEN_SAVINGS:
+            before = self.unsaved
             self._save()
+            if self.unsaved is not None and before is None:
+                tell(
+                    f"{self.unsaved.message} The run goes on, and is saved as soon as that is possible."
+                )
         return all(each_ended for _, each_ended, _ in found)
 
     def _note(self, parts: dict[int, Part]) -> None:
@@ -206,11 +213,14 @@ class Census:
                 return
 
     def _save(self) -> None:
-        """Save the run, if it is to be kept."""
+        """Save the run, if it is to be kept; what fails is tried again with what is measured next."""
         if self._path is not None and self.ranks.first:
             state = replace(self.state, why_eager=self.survey.why_eager)
-            save_progress(self._path, state, self._settings, force=self._is_there)
-            self._is_there = True
+            try:
+                save_progress(self._path, state, self._settings, force=self._is_there)
+                self._is_there, self.unsaved = True, None
+            except FileError as error:
+                self.unsaved = error
         self._saved = time.monotonic()
 
     def _check(self, whole: Tally) -> None:

@@ -51,13 +51,16 @@ def show_heads(asked: Asked) -> int:
     with ranks_of(asked.device) as ranks:
         _check_same(corpus, ranks)
         checkpoint, survey, reader = _load(asked, ranks)
+        unsaved = None
         if corpus is None:
             table = _of_text(asked, survey, reader, text)
         else:
-            table = _of_corpus(asked, survey, reader, corpus, ranks)
+            table, unsaved = _of_corpus(asked, survey, reader, corpus, ranks)
         if ranks.first:
             with written_first(lambda: _draw(asked, checkpoint, survey, table, text)):
                 _print(asked, table)
+        if unsaved is not None:
+            raise unsaved
     return 130 if table.partial else 0
 
 
@@ -215,8 +218,10 @@ def _of_text(asked: Asked, survey: Survey, reader: Reader, text: str) -> HeadTab
     return table
 
 
-def _of_corpus(asked: Asked, survey: Survey, reader: Reader, corpus: Corpus, ranks: Ranks) -> HeadTable:
-    """Measure the heads on many texts."""
+def _of_corpus(
+    asked: Asked, survey: Survey, reader: Reader, corpus: Corpus, ranks: Ranks
+) -> tuple[HeadTable, FileError | None]:
+    """Measure the heads on many texts; and why the run could not be saved, if it could not."""
     from attnscope.cli.census import Census
     from attnscope.models.resume import fingerprint
 
@@ -251,7 +256,7 @@ def _of_corpus(asked: Asked, survey: Survey, reader: Reader, corpus: Corpus, ran
         table.notices.append(
             f"{tally.cut:,} of {tally.sequences:,} texts were cut to {reader.limit:,} tokens."
         )
-    return table
+    return table, census.unsaved
 
 
 def _settings(

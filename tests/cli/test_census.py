@@ -27,7 +27,7 @@ from models.readers import WORDS, changed_weights, save_reader
 from transformers import AutoModel, AutoTokenizer
 
 from attnscope.cli import census
-from attnscope.errors import ModelError
+from attnscope.errors import FileError, ModelError
 from attnscope.inputs import corpus as corpora
 from attnscope.models.metrics import CROSS, METRICS
 from attnscope.models.survey import Survey
@@ -549,6 +549,38 @@ def test_a_run_is_kept_every_few_seconds(attnscope, bert, write, monkeypatch, wi
     times, sequences = zip(*saved, strict=True)
     assert all(5 < after - before < 12 for before, after in pairwise(times[:-1]))
     assert list(sequences) == [*sorted(set(sequences[:-1])), 150]
+
+
+def test_numbers_are_shown_even_if_a_run_cannot_be_saved(attnscope, bert, write, full_disk):
+    command = ["heads", bert, "--corpus", write("c.txt", drawn(9)), "--batch-tokens", 50, *CSV]
+    shown = attnscope(*command)
+    there = os.listdir(full_disk)
+    r = attnscope(*command, "--checkpoint", full_disk / "run.npz")
+    assert (r.exit_status, r.out) == (2, shown.out)
+    assert r.err.endswith("run.npz: No space left on device.\n")
+    assert os.listdir(full_disk) == there
+
+
+def test_what_cannot_be_saved_for_a_while_is_saved_later(attnscope, bert, write, monkeypatch):
+    now, tries, save = [0.0], [], census.save_progress
+
+    def later():
+        now[0] += 2.0  # seconds
+        return now[0]
+
+    def full_at_first(path, *run, **options):
+        tries.append(path)
+        if len(tries) < 3:
+            raise FileError(f"cannot write {path}: No space left on device.")
+        save(path, *run, **options)
+
+    monkeypatch.setattr(census.time, "monotonic", later)
+    monkeypatch.setattr(census, "save_progress", full_at_first)
+    command = ["heads", bert, "--corpus", write("c.txt", drawn(150)), "--batch-tokens", 200, *CSV]
+    r = attnscope(*command, "--checkpoint", "run.npz")
+    assert r.exit_status == 0
+    assert r.err.count("No space left on device. The run goes on, and is saved as soon as") == 1
+    assert attnscope(*command, "--checkpoint", "run.npz").out == r.out
 
 
 @pytest.mark.parametrize("family", ["bert", "xlnet", "bart"])

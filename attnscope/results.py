@@ -193,7 +193,7 @@ class WeightSlice:
     """What one head owns of one weight matrix or bias in a checkpoint.
 
     Attributes:
-        name: `W_Q`, `W_K`, `W_V`, `W_O`, or `b_Q` … `b_O`.
+        name: `W_Q`, `W_K`, `W_V`, `W_O`, or `b_Q` … `b_O`; of latent attention, those of its paper.
         tensor: its name in the checkpoint.
         shape: the whole tensor's shape, as stored.
         axis: the axis that is cut, or None where the heads share all of it.
@@ -204,6 +204,7 @@ class WeightSlice:
         transposed: whether the file stores a weight as `in out`, as GPT-2's Conv1D does: `shape`,
             `axis`, `start` and `stop` are the file's, `head_shape` and `array` are turned to `out in`.
         array: the head's part (numpy; bfloat16 as its 16 raw bits).
+        shared: whether it is the same for all heads.
     """
 
     name: str
@@ -217,6 +218,25 @@ class WeightSlice:
     stats: Stats
     transposed: bool = False
     array: Any = field(default=None, repr=False, compare=False)
+    shared: bool = False
+
+
+@dataclass(frozen=True)
+class Latent:
+    """The sizes of multi-head latent attention.
+
+    Attributes:
+        d_nope, d_rope: the width of what is not turned of a head's query and key, and of what is.
+        d_V: the width of a head's value.
+        d_CQ: the width of the queries' latent; None: they have none.
+        d_CKV: the width of the keys' and values' latent.
+    """
+
+    d_nope: int
+    d_rope: int
+    d_V: int  # noqa: N815 - the field's name
+    d_CQ: int | None  # noqa: N815
+    d_CKV: int  # noqa: N815
 
 
 @dataclass
@@ -226,6 +246,7 @@ class HeadWeights:
     `n_layer`, `n_head`, `n_kv_head`, `d_feat` and `d_head` are those of the `stack`: `self` where the
     model has one; else `encoder`, `decoder` or `cross`, `text` or `vision`. `head` is a query head; its
     W_K and W_V are those of the key head that it reads. `circuits` are its products, where asked for.
+    `latent` is there where attention is latent; `d_head` is then the width of a query.
     """
 
     model: str
@@ -240,6 +261,7 @@ class HeadWeights:
     stack: str = "self"
     checks: list[Check] = field(default_factory=list)
     circuits: list[Circuit] = field(default_factory=list)
+    latent: Latent | None = None
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from attnscope.cli.output import progress, written_first
 from attnscope.cli.request import Request
-from attnscope.results import WeightSlice
+from attnscope.errors import ModelError
+from attnscope.results import HeadWeights, WeightSlice
 
 
 def show_weights(request: Request) -> int:
@@ -19,10 +20,15 @@ def show_weights(request: Request) -> int:
     layer = None if request.layer is None else (request.layers or [])[0]
     result = read_head(checkpoint, layer=layer, head=head, stack=request.stack)
     slices = {slice_.name: slice_ for slice_ in result.weights}
-    dims = {name: _dims(each, result.d_feat) for name, each in slices.items()}
+    dims = {name: _dims(each, result) for name, each in slices.items()}
     shapes = {name: (each.head_shape, dims[name]) for name, each in slices.items()}
     output.check_selections(shapes, "this head")
     shown = output.shown(lambda name: (slices[name].array, slices[name].dtype, dims[name]))
+    if request.circuits and result.latent is not None:
+        raise ModelError(
+            f"layer {result.layer} of {checkpoint.name} has latent attention: a norm stands between the"
+            " latents and what is made of them, so that QK and OV are no products of weights."
+        )
     if request.verify:
         from attnscope.inputs.memory import check_imports
         from attnscope.models.verify import verify_head
@@ -40,8 +46,13 @@ def show_weights(request: Request) -> int:
     return 1 if any(check.ok is False for check in result.checks) else 0
 
 
-def _dims(slice_: WeightSlice, d_feat: int) -> tuple[str, ...]:
+def _dims(slice_: WeightSlice, head: HeadWeights) -> tuple[str, ...]:
     """The axes of a head's part of a weight or a bias; keys may come from a stack of another width."""
+    from attnscope.models.latent import axes_of
+
+    d_feat = head.d_feat
+    if head.latent is not None:
+        return axes_of(slice_.name, head.latent)
     if slice_.name in ("W_O", "b_O"):
         dims: tuple[str, ...] = ("d_feat", "d_head")
     else:

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from attnscope.errors import ModelError
 from attnscope.models.checkpoint import Checkpoint, find_checkpoint
-from attnscope.models.layouts import PARTS, Layout, Stack, choose_stack, find_stacks
+from attnscope.models.latent import read_latent
+from attnscope.models.layouts import PARTS, Layout, Packing, Stack, choose_stack, find_stacks
 from attnscope.models.ranges import check_layer, check_range
 from attnscope.models.weights import Weights, open_weights
 from attnscope.results import HeadWeights, WeightSlice
@@ -46,7 +47,8 @@ def read_head(
     Returns:
         The eight slices (fewer, if the model has no biases) with their statistics and arrays:
         `W_Q W_K W_V`: `d_head d_feat`; `W_O`: `d_feat d_head`; `b_Q b_K b_V`: `d_head`; `b_O`: `d_feat`.
-        In cross-attention, what W_K and W_V take in is as wide as the other stack.
+        In cross-attention, what W_K and W_V take in is as wide as the other stack. Of latent attention
+        (DeepSeek), the parts have its paper's names (`attnscope.models.latent`).
 
     Raises:
         ModelError: no such model, stack, layer or head, or its files cannot be read.
@@ -59,6 +61,24 @@ def read_head(
     check_layer(layer, chosen.numbers, chosen.n_layer, checkpoint.name, chosen.others.get(layer))
     check_range("head", head, n_head, checkpoint.name)
 
+    if chosen.layout.packing is Packing.LATENT:
+        nested = [config.get(part) for part in PARTS_OF_CONFIG.get(chosen.name, ())]
+        said = next((part for part in nested if isinstance(part, dict)), config)
+        parts, latent = read_latent(weights, chosen, layer, head, n_head, said, checkpoint.name)
+        [outward] = [each for each in parts if each.name == "W_O"]
+        return HeadWeights(
+            model=checkpoint.name,
+            stack=chosen.name,
+            layer=layer,
+            head=head,
+            n_layer=chosen.n_layer,
+            n_head=n_head,
+            n_kv_head=n_head,
+            d_feat=outward.head_shape[0],
+            d_head=latent.d_nope + latent.d_rope,
+            weights=parts,
+            latent=latent,
+        )
     stored = _stored(weights, chosen, layer, checkpoint.name)
     d_head = _d_head(stored, chosen.layout, n_head, checkpoint.name)
     n_kv_head = _n_kv_head(stored, chosen.layout, n_head, d_head, checkpoint.name)
@@ -128,6 +148,7 @@ def _slice(
         stats=stats_of(numbers(own, dtype)),
         transposed=turned,
         array=own,
+        shared=axis is None,
     )
 
 

@@ -27,6 +27,7 @@ class Packing(Enum):
     APART = "three matrices: q0 q1 q2 q3 · k0 k1 · v0 v1"
     GATED = "three matrices, and after each query its gate: q0 g0 q1 g1 q2 g2 q3 g3 · k0 k1 · v0 v1"
     STACKED = "one matrix, kind by kind: q0 q1 q2 q3 k0 k1 v0 v1"
+    LATENT = "latent attention: q0 r0 q1 r1 … (r is turned) from one latent · k0 v0 k1 v1 … from another"
     GROUPED = "one matrix, key head by key head: q0 q1 k0 v0 q2 q3 k1 v1"
 
     @property
@@ -105,7 +106,7 @@ class Layout:
         return not self.model_types or not model_types.isdisjoint(self.model_types)
 
 
-GATED, STACKED, GROUPED = Packing.GATED, Packing.STACKED, Packing.GROUPED
+GATED, STACKED, GROUPED, LATENT = Packing.GATED, Packing.STACKED, Packing.GROUPED, Packing.LATENT
 
 _BERT = "self.query self.key self.value output.dense"
 _ALBERT = "query key value dense"
@@ -113,6 +114,7 @@ _DEBERTA = "self.query_proj self.key_proj self.value_proj output.dense"
 _VIT = "attention.query attention.key attention.value output.dense"
 _PROJ_O = "q_proj k_proj v_proj o_proj"
 _PROJ_OUT = "q_proj k_proj v_proj out_proj"
+_LATENT = "kv_b_proj kv_b_proj o_proj"
 _LIN = "q_lin k_lin v_lin out_lin"
 
 LAYOUTS = (
@@ -136,6 +138,8 @@ LAYOUTS = (
         "Qwen3-Next, Qwen3.5", "layers.", ".self_attn.", _PROJ_O, GATED,
         model_types=("qwen3_next", "qwen3_5", "qwen3_5_text", "qwen3_5_moe", "qwen3_5_moe_text"),
     ),
+    Layout("DeepSeek-V2 and V3, MiniCPM3", "layers.", ".self_attn.", f"q_b_proj {_LATENT}", LATENT),
+    Layout("Kimi Linear, DeepSeek-V2-Lite", "layers.", ".self_attn.", f"q_proj {_LATENT}", LATENT),
     Layout("Llama, Mistral, Qwen, Gemma, OLMo, gpt-oss, StableLM", "layers.", ".self_attn.", _PROJ_O),
     Layout("Phi, Phi-2", "layers.", ".self_attn.", "q_proj k_proj v_proj dense"),
     Layout("Phi-3", "layers.", ".self_attn.", "qkv_proj o_proj", STACKED),
@@ -207,6 +211,12 @@ class Stack:
         return f"{self.module(part, layer)}.{kind}"
 
 
+NO_HEADS_OF_ITS_OWN = {
+    "diffllama": "differential attention: a head's values are those of two heads, side by side",
+}
+"""Families that name their matrices as others do, and whose heads are not slices of them."""
+
+
 def find_stacks(names: Iterable[str], config: dict[str, Any], model: str) -> list[Stack]:
     """Find out by its tensors' names which stacks of attention layers a checkpoint has.
 
@@ -222,6 +232,10 @@ def find_stacks(names: Iterable[str], config: dict[str, Any], model: str) -> lis
         ModelError: no known layout is in it.
     """
     names = list(names)
+    for kind in model_types(config) & NO_HEADS_OF_ITS_OWN.keys():
+        raise ModelError(
+            f"{model} ({kind}) computes {NO_HEADS_OF_ITS_OWN[kind]}.", hint='--text "…": its maps'
+        )
     suitable = [layout for layout in LAYOUTS if layout.suits(model_types(config))]
     endings, extents = _numbered(names)
     # A layer whose W_O is missing is better than none: it can be told what it lacks.
@@ -295,9 +309,12 @@ def _found(layouts: list[Layout], endings: Endings, *, complete: bool) -> list[P
     taken: set[tuple[str, int]] = set()
     for layout in layouts:
         outward = set(endings.get((layout.layers, f"{layout.path('O')}.weight"), []))
+        latent = set(endings.get((layout.layers, f"{layout.path('K')}.weight"), []))
         places: dict[str, list[int]] = defaultdict(list)
         for prefix, number in endings.get((layout.layers, f"{layout.path('Q')}.weight"), []):
             matrix = prefix + layout.path("Q"), number
+            if layout.packing is LATENT and (prefix, number) not in latent:
+                continue
             if matrix not in taken and (not complete or (prefix, number) in outward):
                 places[prefix].append(number)
                 taken.add(matrix)

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from attnscope.errors import ModelError
 from attnscope.models.checkpoint import Checkpoint
-from attnscope.models.layouts import PARTS, Layout, Stack, choose_stack, find_stacks
+from attnscope.models.latent import DOWN_KV, DOWN_Q, NORM_KV, NORM_Q, columns_of
+from attnscope.models.layouts import PARTS, Stack, choose_stack, find_stacks
 from attnscope.models.loading import (
     load_config,
     load_model,
@@ -20,7 +21,7 @@ from attnscope.models.loading import (
 from attnscope.models.observe import Call, Handed, attending, observing
 from attnscope.models.ranges import enumerated
 from attnscope.models.weights import Weights, open_weights
-from attnscope.results import Check, HeadWeights
+from attnscope.results import Check, HeadWeights, Latent
 from attnscope.values import numbers
 
 if TYPE_CHECKING:
@@ -106,6 +107,10 @@ def _run_model(model: Any, checkpoint: Checkpoint, head: HeadWeights, *, maps: b
     # Layers that share their weights are one module, which is called several times.
     turn = sum(stack.numbers[layer] == number for layer in range(head.layer) if layer in stack.numbers)
     modules = {part: model.get_submodule(stack.module(part, head.layer)) for part in PARTS}
+    if head.latent is not None:
+        shared = {"DKV": DOWN_KV, "g_KV": NORM_KV}
+        shared |= {} if head.latent.d_CQ is None else {"DQ": DOWN_Q, "g_Q": NORM_Q}
+        modules |= {part: model.get_submodule(f"{place}.{name}") for part, name in shared.items()}
     seen: dict[str, list[tuple[torch.Tensor, torch.Tensor]]] = defaultdict(list)
     calls: list[Call] = []
 
@@ -123,7 +128,7 @@ def _run_model(model: Any, checkpoint: Checkpoint, head: HeadWeights, *, maps: b
         outputs = run()
     for hook in hooks:
         hook.remove()
-    if any(len(seen[part]) <= turn for part in PARTS):
+    if any(len(seen[part]) <= turn for part in modules):
         raise ModelError(
             f"cannot verify {checkpoint.name}: {type(model).__name__} did not use"
             f" {stack.module('Q', head.layer)} on the inputs that attnscope gave it."
@@ -136,8 +141,8 @@ def _run_model(model: Any, checkpoint: Checkpoint, head: HeadWeights, *, maps: b
     return LayerRun(
         stack=stack,
         modules=modules,
-        inputs={part: seen[part][turn][0] for part in PARTS},
-        outputs={part: seen[part][turn][1] for part in PARTS},
+        inputs={part: seen[part][turn][0] for part in modules},
+        outputs={part: seen[part][turn][1] for part in modules},
         turn=turn,
         batch=batch,
         call=calls[turn] if len(calls) > turn else None,
@@ -219,10 +224,11 @@ def _check_head(model: Any, checkpoint: Checkpoint, head: HeadWeights, seen: Lay
     hooks = [
         module.register_forward_hook(lambda _, *values, part=part: silence(part, *values))
         for part, module in seen.modules.items()
+        if part in PARTS
     ]
-    _, run = _call(model, checkpoint, seen.stack, False, seen.batch)
+    _, run = _call(model, checkpoint, seen.stack, seen.call is None, seen.batch)
     with torch.no_grad(), told_as_the_models_fault(checkpoint), _float64(), attending(model, attend):
-        run()
+        output = run()
     for hook in hooks:
         hook.remove()
     before, after = (
@@ -244,9 +250,32 @@ def _check_head(model: Any, checkpoint: Checkpoint, head: HeadWeights, seen: Lay
         if heads != own
     ]
     note = f"its slices make {', '.join(wrong)}" if wrong else ""
-    if seen.call is None and not wrong:
-        note = "seen in W_O's input: the layer's attention is not to be seen from outside"
-    return Check(name, None, None, ok=not wrong, note=note)
+    if seen.call is not None:
+        return Check(name, None, None, ok=not wrong, note=note)
+    heads, own_heads = moved["W_O's input"]
+    n_map = _heads_of_map(output, seen.stack.name, head.layer)
+    if n_map not in (None, n_head):
+        note = f"the layer attends with {n_map} heads, and the slices are those of {n_head}"
+        return Check(name, None, None, ok=False, note=note)
+    if own_heads == heads and n_map is not None:
+        note = "seen in the number of maps, and in W_O's input"
+        return Check(name, None, None, ok=True, note=note)
+    # Heads may depend on each other where nobody sees it, as in Doge, whose mask is made of all values.
+    ok = None if own_heads <= heads else False
+    return Check(
+        name, None, None, ok=ok, note=note or "the layer's own number of heads is not to be seen"
+    )
+
+
+def _heads_of_map(output: Any, stack: str, layer: int) -> int | None:
+    """How many heads a layer's map has among those that a model returned; None if it returned none."""
+    maps = next(
+        (output.get(key) for key in (f"{stack}_attentions", "attentions") if key in output), None
+    )
+    if not isinstance(maps, tuple) or len(maps) <= layer:
+        return None
+    shape: list[int] = list(getattr(maps[layer], "shape", ()))
+    return shape[1] if len(shape) == 4 else None
 
 
 def _moved(before: torch.Tensor, after: torch.Tensor) -> set[int]:
@@ -404,13 +433,15 @@ def _check_slices(head: HeadWeights, seen: LayerRun) -> list[Check]:
         for slice_ in head.weights
     }
     checks = []
+    if head.latent is not None:
+        checks = _check_latent(head, head.latent, seen, slices)
     with torch.no_grad():
-        for part in ("Q", "K", "V"):
+        for part in ("Q", "K", "V") if head.latent is None else ():
             made = seen.inputs[part] @ slices[f"W_{part}"].mT + slices.get(f"b_{part}", 0)
-            own = _columns(seen.stack.layout, part, head)
+            own = _columns(seen.stack, part, head)
             checks.append(_check(_names(part, slices), made, seen.outputs[part][..., own]))
         # What this head alone adds to the output: the model's own W_O, the other heads silent.
-        own, x = _columns(seen.stack.layout, "O", head), seen.inputs["O"]
+        own, x = _columns(seen.stack, "O", head), seen.inputs["O"]
         alone = torch.zeros_like(x)
         alone[..., own] = x[..., own]
         made = alone[..., own] @ slices["W_O"].mT + slices.get("b_O", 0)
@@ -418,17 +449,67 @@ def _check_slices(head: HeadWeights, seen: LayerRun) -> list[Check]:
     return checks
 
 
-def _columns(layout: Layout, part: str, head: HeadWeights) -> slice:
+def _check_latent(
+    head: HeadWeights, latent: Latent, seen: LayerRun, slices: dict[str, torch.Tensor]
+) -> list[Check]:
+    """The parts of latent attention, each against the model's own; and what attention is handed."""
+    import torch
+
+    def of(names: str, part: str, own: slice) -> Check:
+        rows = torch.cat([slices[name] for name in names.split(", ")])
+        biases = [slices[name] for name in ("b_DQ", "b_DKV", "b_KR") if name.replace("b", "W") in names
+                  and name in slices]  # fmt: skip
+        made = seen.inputs[part] @ rows.mT + (torch.cat(biases) if biases else 0)
+        return _check(names, made, seen.outputs[part][..., own])
+
+    all_of = slice(None)
+    checks = [of("W_DQ", "DQ", all_of)] if latent.d_CQ is not None else []
+    up = "W_Q" if latent.d_CQ is None else "W_UQ"
+    own = {part: columns_of(latent, part, head.head) for part in "QKV"}
+    checks += [
+        of(f"{up}, W_QR", "Q", own["Q"]),
+        of("W_DKV, W_KR", "DKV", all_of),
+        of("W_UK", "K", own["K"]),
+        of("W_UV", "V", own["V"]),
+    ]
+    checks += [
+        _check(name, slices[name], seen.modules[name].weight)
+        for name in ("g_Q", "g_KV")
+        if name in slices
+    ]
+    if seen.call is not None:
+        handed = {
+            "Q": seen.call.query[:, head.head, :, : latent.d_nope],
+            "K": seen.call.key[:, head.head, :, : latent.d_nope],
+            "V": seen.call.value[:, head.head],
+        }
+        own["Q"] = slice(own["Q"].start, own["Q"].start + latent.d_nope)
+        checks += [
+            _check(f"{part} as the layer attends", made[..., own[part]].reshape(x.shape), x)
+            for part, x in handed.items()
+            for made in [seen.outputs[part]]
+        ]
+    return checks
+
+
+def _columns(stack: Stack, part: str, head: HeadWeights) -> slice:
     """Which columns of what a module makes (of what W_O takes in) are the head's."""
+    layout = stack.layout
+    if head.latent is not None:
+        return columns_of(head.latent, part, head.head)
     start = layout.packing.slot(part, head.head, head.n_head, head.n_kv_head) * head.d_head
     return slice(start, start + head.d_head)
 
 
 def _columns_of_slice(seen: LayerRun, part: str, head: HeadWeights) -> slice:
     """The same as the slice has them, where the model keeps the weight as the file does."""
+    if head.latent is not None and part != "O":
+        names = {"Q": ("W_Q", "W_UQ", "W_QR"), "K": ("W_UK",), "V": ("W_UV",)}[part]
+        rows = [each for each in head.weights if each.name in names]
+        return slice(rows[0].start, rows[-1].stop)
     [weight] = [each for each in head.weights if each.name == f"W_{part}"]
     if tuple(seen.modules[part].weight.shape) != weight.shape:
-        return _columns(seen.stack.layout, part, head)
+        return _columns(seen.stack, part, head)
     return slice(weight.start, weight.stop)
 
 

@@ -177,6 +177,7 @@ def _head_columns(head: HeadWeights) -> list[Column]:
         column("shape", "shape", lambda w: shape_text(w.shape)),
         column("slice", "axis", _slice_text),
         column("of head", "head_shape", lambda w: shape_text(w.head_shape), style="cyan"),
+        Column("shared", "shared", [], [w.shared for w in weights]),
         Column("start", "start", [], [w.start for w in weights]),
         Column("stop", "stop", [], [w.stop for w in weights]),
         *_stats_columns([w.stats for w in weights]),
@@ -289,7 +290,7 @@ def _slice_text(slice_: WeightSlice) -> str:
     if slice_.axis is None:
         return "all"
     kind = "columns" if slice_.axis == 1 else "rows" if len(slice_.shape) == 2 else "entries"
-    return f"{kind} {slice_.start}:{slice_.stop}"
+    return f"{kind} {slice_.start}:{slice_.stop}{', shared' if slice_.shared else ''}"
 
 
 def _plain(value: Any) -> Any:

@@ -36,9 +36,17 @@ def _of_head(head: HeadWeights) -> list[str]:
         kv_head = head.head // (head.n_head // head.n_kv_head)
         title += f" · K,V head {kv_head} of {head.n_kv_head}"
         sizes = sizes.replace(" · ", f" · n_kv_head {head.n_kv_head} · ", 1)
+    if head.latent is not None:
+        widths = {name: size for name, size in vars(head.latent).items() if size is not None}
+        of_head = " · ".join(f"{name} {size}" for name, size in widths.items())
+        sizes = f"n_head {head.n_head} · d_feat {head.d_feat} · {of_head} · {dtypes}"
     lines = [title, sizes, f"tensors under {common_prefix(head)}"]
     if any(slice_.transposed for slice_ in head.weights):
         lines.append("weights are stored as in × out, and shown as out × in")
+    if head.latent is not None:
+        lines.append(
+            "latent attention: shared are parts taken whole or marked so; W_QR and W_KR are turned"
+        )
     return lines
 
 

@@ -473,7 +473,7 @@ def _check_latent(
         of("W_UV", "V", own["V"]),
     ]
     checks += [
-        _check(name, slices[name], seen.modules[name].weight)
+        _check(name, slices[name], seen.modules[name].weight.detach())
         for name in ("g_Q", "g_KV")
         if name in slices
     ]

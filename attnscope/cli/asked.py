@@ -8,6 +8,7 @@ from functools import cached_property
 from pathlib import Path
 
 from attnscope.cli.options import Format
+from attnscope.cli.output import tell_idle
 from attnscope.cli.request import numbers
 from attnscope.errors import OptionError
 
@@ -99,6 +100,18 @@ class Asked:
         for given, message, hint in self._conflicts():
             if given:
                 raise OptionError(message, hint=hint)
+        tell_idle(self._idle())
+
+    def _idle(self) -> Iterator[tuple[object, str, str]]:
+        """What has no effect: whether it is given, the option, and why."""
+        no_corpus = self.corpus is None
+        yield self.field is not None and no_corpus, "--field", "there is no --corpus"
+        yield self.batch_tokens is not None and no_corpus, "--batch-tokens", "there is no --corpus"
+        yield self.truncate and not no_corpus, "--truncate", "the texts of a corpus are cut anyway"
+        yield self.reverse and self.sort is None, "--reverse", "there is no --sort"
+        all_columns = f"{self.format} has all columns anyway"
+        yield self.wide and self.format is not Format.TABLE, "--wide", all_columns
+        yield self.force and not (self.plot or self.page), "--force", "no file is written"
 
     def _conflicts(self) -> Iterator[tuple[object, str, str | None]]:
         """What says nothing: whether it is given, why it cannot be, and what can."""
@@ -112,9 +125,7 @@ class Asked:
             reads,
         )
         of_corpus = {
-            "--field": self.field,
             "--target-field": self.target_field,
-            "--batch-tokens": self.batch_tokens,
             "--checkpoint": self.checkpoint,
         }
         for option, given in of_corpus.items():
@@ -122,18 +133,10 @@ class Asked:
             yield given is not None and self.corpus is None, message, f"--corpus FILE {option} …"
         message = "--target is beside one text, and a corpus has many."
         yield self.target is not None and self.corpus, message, "--target-field NAME"
-        message = "--truncate is for one text; the texts of a corpus are cut."
-        yield self.truncate and self.corpus, message, "--max-length N"
         message = "--max-length cuts a text only where --truncate says that it may be cut."
         cuts = self.corpus is not None or self.truncate
         yield self.max_length is not None and not cuts, message, "--truncate --max-length N"
         message = "--device and --device-map both say where the model runs."
         yield self.device_map and self.device != "cpu", message, "one of the two"
-        message = "--reverse turns the order of --sort round, and there is no --sort."
-        yield self.reverse and self.sort is None, message, "--sort entropy --reverse"
         message = "--device meta computes no values, and metrics are made of values."
         yield self.device.startswith("meta"), message, "--device cpu"
-        message = "--wide is about a table's columns."
-        yield self.wide and self.format is not Format.TABLE, message, "--format table"
-        message = "--force replaces a file, and none is written."
-        yield self.force and not (self.plot or self.page), message, "--page FILE.html --force"

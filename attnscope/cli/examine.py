@@ -16,7 +16,15 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from attnscope.cli import interrupt
 from attnscope.cli.comments import check_comments, show_comments
 from attnscope.cli.options import Format
-from attnscope.cli.output import Output, progress, refuse_in_csv, shown_path, stored, tell, written_first
+from attnscope.cli.output import (
+    Output,
+    progress,
+    refuse_in_csv,
+    shown_path,
+    stored,
+    tell,
+    written_first,
+)
 from attnscope.cli.streams import of_user
 from attnscope.errors import AttnscopeError, OptionError, SourceError, said
 from attnscope.results import Source, Step, Trace

@@ -47,7 +47,9 @@ def pools(request: Request, config: Any, reading: Reading, wanted: Wanted) -> bo
 
     whole = bytes_of_maps(config, reading, wanted)
     most = min(WHOLE, bytes_of(request.memory)) if request.memory else WHOLE
-    if request.image is not None or whole < most:
+    if request.image is not None:
+        return False
+    if whole < most:
         return request.pools
     for option, given, why in (
         ("--steps", request.steps, "shows whole tensors of queries and keys"),

@@ -101,16 +101,19 @@ def mha(
         ),
     ] = None,
     dropout: Annotated[
-        float,
+        float | None,
         typer.Option(
-            "--dropout", help="Share of attention weights zeroed in training.", rich_help_panel=RUN
+            "--dropout",
+            help="Share of attention weights zeroed in training.",
+            show_default="0.1",
+            rich_help_panel=RUN,
         ),
-    ] = 0.1,
+    ] = None,
     train: Annotated[
         bool,
         typer.Option("--train/--eval", help="Training, with dropout, or not.", rich_help_panel=RUN),
     ] = False,
-    seed: options.Seed = 0,
+    seed: options.Seed = None,
     dtype: options.DType = None,
     device: options.Device = "cpu",
     dry_run: options.DryRun = False,
@@ -127,7 +130,7 @@ def mha(
 ) -> int:
     """Multi-head attention: projected, split into heads, attended, merged, projected."""
     from attnscope import contracts
-    from attnscope.cli.output import Output
+    from attnscope.cli.output import Output, tell_idle
     from attnscope.cli.textbook import Call, Request, present
     from attnscope.cli.variants import Variants
     from attnscope.inputs.given import given_to_mha, open_all
@@ -141,8 +144,10 @@ def mha(
         mask, mask_style, mask_fill, align, masked_rows, scale, softcap, rope, rope_theta, softmax_dtype
     )
     asked.check()
-    if not 0 <= dropout <= 1:
-        raise OptionError(f"dropout is {dropout}, but a share is between 0 and 1.", hint="--dropout 0.1")
+    share = 0.1 if dropout is None else dropout
+    if not 0 <= share <= 1:
+        raise OptionError(f"dropout is {share}, but a share is between 0 and 1.", hint="--dropout 0.1")
+    tell_idle([(dropout is not None and not train, "--dropout", "it is for training (--train)")])
     if scale is not None and scale_by is not None:
         raise OptionError("--scale says it all, and --scale-by too.", hint="one of the two")
 
@@ -162,7 +167,7 @@ def mha(
     masks = asked.resolved(given.sizes, given.dtype)
     has_bias = has_biases(bias, given)
 
-    dropping = dropout if train else 0.0
+    dropping = share if train else 0.0
     chosen = given.sizes["d_feat"] ** -0.5 if scale_by is ScaleBy.D_FEAT else scale
     plan = contracts.mha(
         given.sizes,
@@ -175,7 +180,7 @@ def mha(
     plan.options = (
         {"scale": plan.sizes[by] ** -0.5, "scale_by": str(by)} if scale is None else {"scale": scale}
     )
-    plan.options |= {"attention": "self" if itself else "cross", "bias": has_bias, "dropout": dropout}
+    plan.options |= {"attention": "self" if itself else "cross", "bias": has_bias, "dropout": share}
     plan.options |= {"mode": "train" if train else "eval"} | asked.described(masks, given.dtype)
     if scale_by is ScaleBy.D_FEAT:
         plan.findings = [
@@ -198,7 +203,8 @@ def mha(
         source=source,
         numbers=numbers,
         device=device,
-        seed=seed if drawn else None,
+        seed=(seed or 0) if drawn else None,
+        seed_given=seed is not None,
     )
     request.check(given.dtype)
     modules: list[MultiHeadAttention] = []
@@ -206,7 +212,7 @@ def mha(
     def prepare() -> list[Call]:
         import torch
 
-        torch.manual_seed(seed)
+        torch.manual_seed(seed or 0)
         shapes = {step.name: step.shape for step in plan.steps}
         inputs = {"Q": given.tensor("Q", shapes["Q"], device)}
         inputs["K"] = inputs["Q"] if itself else given.tensor("K", shapes["K"], device)
@@ -216,7 +222,7 @@ def mha(
             given,
             has_bias,
             device,
-            dropout=dropout,
+            dropout=share,
             scale=plan.options["scale"],
             **asked.arguments(masks),
         )

@@ -214,7 +214,10 @@ Numbers = Annotated[
     ),
 ]
 Seed = Annotated[
-    int, typer.Option("--seed", help="What random values are drawn with.", rich_help_panel=RUN)
+    int | None,
+    typer.Option(
+        "--seed", help="What random values are drawn with.", show_default="0", rich_help_panel=RUN
+    ),
 ]
 DType = Annotated[
     str | None,

@@ -7,7 +7,7 @@ import json
 import re
 import sys
 import traceback
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -22,6 +22,7 @@ from attnscope.errors import (
     OutOfMemoryError,
     is_out_of_memory,
 )
+from attnscope.models.launch import is_first
 from attnscope.results import AttentionMap, AttentionMaps, HeadWeights, Step, Trace
 from attnscope.text import LEFT_TO_RIGHT_MARK, json_printable, printable, printable_lines
 
@@ -35,6 +36,9 @@ if TYPE_CHECKING:
 
     Shape = tuple[int, ...]
     Dims = tuple[str, ...] | None
+
+
+NOT_DRAWN = "nothing is drawn"
 
 
 @dataclass(frozen=True)
@@ -64,11 +68,16 @@ class Output:
             from attnscope.views.tensor_file import check_target
 
             check_target(self.save, force=self.force, dtypes=dtypes)
-        elif self.force:
-            raise OptionError(
-                "--force replaces the file of --save, and there is no --save.",
-                hint="--save FILE --force",
-            )
+        tell_idle(
+            [
+                (self.force and self.save is None, "--force", "no file is written"),
+                (
+                    self.wide and self.format in (Format.CSV, Format.JSON),
+                    "--wide",
+                    f"{self.format} has all columns anyway",
+                ),
+            ]
+        )
 
     @cached_property
     def selections(self) -> list[tuple[str, Index]]:
@@ -318,6 +327,20 @@ def shown_path(file: str, here: Path | None = None) -> str:
 def tell(message: str) -> None:
     """Tell something on stderr that is neither a result nor an error."""
     print(f"attnscope: {printable(message)}", file=sys.stderr)
+
+
+def tell_idle(idle: Iterable[tuple[object, str, str]]) -> None:
+    """Tell of options that have no effect in this run.
+
+    They say how something is done that is not done here, or what is so anyway. An option that asks for
+    something that cannot be had, or that contradicts another, is refused instead.
+
+    Args:
+        idle: for each whether that is so, the option, and why.
+    """
+    for given, option, why in idle:
+        if given and is_first():
+            tell(f"{option} has no effect: {why}")
 
 
 def put(text: str) -> None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from attnscope.cli.options import Format
-from attnscope.cli.output import Output, refuse_in_csv
+from attnscope.cli.output import Output, refuse_in_csv, tell_idle
 from attnscope.errors import OptionError
 
 READS = ("text", "file", "ids", "tokens", "image")
@@ -109,6 +109,7 @@ class Request:
             if given:
                 raise OptionError(message, hint=hint)
         refuse_in_csv(self.format, {"--verify": self.verify})
+        tell_idle(_idle(self))
 
 
 def _of_weights(request: Request) -> Iterator[tuple[object, str, str | None]]:
@@ -117,28 +118,17 @@ def _of_weights(request: Request) -> Iterator[tuple[object, str, str | None]]:
         "--pair": request.pair,
         "--target": request.target,
         "--generate": request.generate,
-        "--truncate": request.truncate,
         "--query": request.query is not None,
         "--top": request.top,
-        "--without-sink": request.without_sink,
-        "--pool": request.pool,
         "--steps": request.steps,
         "--plot": request.plot,
         "--page": request.page,
-        "--dtype": request.dtype,
-        "--memory": request.memory,
     }
     for option, given in about_attention.items():
         message = f"{option} is about attention in a text, and there is none."
         yield given is not None and given is not False, message, f'--text "…" {option} …'
     several = f"weights are shown of one head: {_named(request)} are several."
     yield not request.one_head, several, "--layer 0 --head 0; or a --text to look at"
-    message = "--device is where a model runs, and weights are only read."
-    yield request.device != "cpu", message, '--text "…" --device …'
-    message = "--stats is for the steps of a layer; weights are shown with theirs."
-    yield request.stats, message, '--text "…" --steps --stats'
-    message = "--force replaces the file of --save, and there is no --save."
-    yield request.force and not request.save, message, "--save FILE --force"
 
 
 def _of_reading(request: Request) -> Iterator[tuple[object, str, str | None]]:
@@ -152,9 +142,6 @@ def _of_reading(request: Request) -> Iterator[tuple[object, str, str | None]]:
         "--pair": request.pair is not None,
         "--target": request.target is not None,
         "--generate": request.generate,
-        "--truncate": request.truncate,
-        "--pool": request.pool,
-        "--memory": request.memory,
     }
     for option, given in about_text.items():
         yield (
@@ -188,16 +175,33 @@ def _of_reading(request: Request) -> Iterator[tuple[object, str, str | None]]:
     yield request.top and (request.query is not None or request.steps), message, None
     message = "--steps are those of all heads of a layer."
     yield request.steps and request.head is not None, message, '--steps --show "attention[0,3]"'
-    message = "--wide is about columns, and a map has none."
-    columns = request.top or request.steps or request.verify or request.format is not Format.TABLE
-    yield request.wide and not columns, message, "--top 5 --wide"
     message = "--steps shows whole tensors, and --query one row of a map."
     yield request.steps and request.query is not None, message, '--steps --show "scores[0,0,3]"'
     message = "--device meta computes no values, and attention maps are values."
     yield request.device.startswith("meta"), message, "--device cpu"
-    message = "--force replaces a file, and none is written."
+
+
+def _idle(request: Request) -> Iterator[tuple[object, str, str]]:
+    """What has no effect: whether it is given, the option, and why."""
     written = request.save or request.plot or request.page
-    yield request.force and not written, message, "--page FILE.html --force"
+    yield request.force and not written, "--force", "no file is written"
+    of_texts = {
+        "--truncate": request.truncate,
+        "--pool": request.pool,
+        "--memory": request.memory,
+    }
+    if request.reads:
+        for option, given in of_texts.items():
+            yield given and request.image is not None, option, "a picture is no text"
+        columns = request.top or request.steps or request.verify
+        map_alone = request.format is Format.TABLE and not columns
+        yield request.wide and map_alone, "--wide", "a map has no columns"
+        return
+    of_attention = of_texts | {"--without-sink": request.without_sink, "--dtype": request.dtype}
+    for option, given in of_attention.items():
+        yield given, option, 'there is no text to attend in (--text "…")'
+    yield request.device != "cpu", "--device", "weights are read, and no model runs"
+    yield request.stats, "--stats", "weights are shown with theirs"
 
 
 def _named(request: Request) -> str:

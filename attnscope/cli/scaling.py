@@ -31,7 +31,7 @@ def scaling(
     ] = 64,
     nq: Annotated[int, typer.Option("--nq", help="n_Q: queries.", rich_help_panel=SIZES)] = 64,
     nk: Annotated[int, typer.Option("--nk", help="n_K: keys.", rich_help_panel=SIZES)] = 64,
-    seed: options.Seed = 0,
+    seed: options.Seed = None,
     dtype: Annotated[
         str,
         typer.Option(
@@ -53,6 +53,7 @@ def scaling(
 
     sizes = {"n_batch": batch, "n_Q": nq, "n_K": nk}
     widths = parse_widths(dk)
+    seed = seed or 0
     check_seed(seed)
     needed = max(_bytes_needed(sizes, d_K, dtype) for d_K in widths)
     check_memory(needed, "cpu", hint="a smaller --dk, --batch, --nq or --nk")

@@ -58,7 +58,7 @@ def sdpa(
             rich_help_panel=VARIANT,
         ),
     ] = None,
-    seed: options.Seed = 0,
+    seed: options.Seed = None,
     dtype: options.DType = None,
     device: options.Device = "cpu",
     dry_run: options.DryRun = False,
@@ -109,7 +109,8 @@ def sdpa(
         source=source,
         numbers=numbers,
         device=device,
-        seed=seed if drawn else None,
+        seed=(seed or 0) if drawn else None,
+        seed_given=seed is not None,
     )
     request.check(given.dtype)
     code = [CODE[form]]
@@ -119,7 +120,7 @@ def sdpa(
         )
     return present(
         plan,
-        lambda: calls_of(form, plan, given, asked, masks, device, seed),
+        lambda: calls_of(form, plan, given, asked, masks, device, seed or 0),
         request,
         masks=masks,
         code=code,

@@ -9,7 +9,16 @@ from typing import TYPE_CHECKING, Any
 
 from attnscope import contracts
 from attnscope.cli.options import Format
-from attnscope.cli.output import Output, progress, refuse_in_csv, stored, uncollected, written_first
+from attnscope.cli.output import (
+    NOT_DRAWN,
+    Output,
+    progress,
+    refuse_in_csv,
+    stored,
+    tell_idle,
+    uncollected,
+    written_first,
+)
 from attnscope.cli.variants import findings
 from attnscope.errors import OptionError
 from attnscope.inputs.masks import Masks
@@ -49,6 +58,7 @@ class Request:
         source: show the code.
         numbers: show every tensor's values.
         device, seed: where to run, and what is drawn with; a seed of None where nothing is.
+        seed_given: whether the user said it.
     """
 
     output: Output
@@ -60,6 +70,7 @@ class Request:
     numbers: bool = False
     device: str = "cpu"
     seed: int | None = 0
+    seed_given: bool = False
 
     def check(self, dtype: str) -> None:
         """Raise an AttnscopeError for what cannot be done, before anything is."""
@@ -84,6 +95,13 @@ class Request:
         more = {"--verify": self.verify, "--source": self.source, "--numbers": self.numbers}
         refuse_in_csv(self.output.format, more)
         self.output.check([dtype])
+        nothing = self.seed is None or self.dry_run
+        tell_idle(
+            [
+                (self.seed_given and nothing, "--seed", NOT_DRAWN),
+                (self.dry_run and self.device != "cpu", "--device", "nothing is computed in a dry run"),
+            ]
+        )
 
 
 def present(

@@ -88,7 +88,7 @@ def trace(
         typer.Option("--dtype", help="float64, float32, float16 or bfloat16.", rich_help_panel=RUN),
     ] = "float32",
     device: options.Device = "cpu",
-    seed: options.Seed = 0,
+    seed: options.Seed = None,
     train: Annotated[
         bool, typer.Option("--train/--eval", help="The module's mode.", rich_help_panel=RUN)
     ] = False,
@@ -120,7 +120,7 @@ def trace(
         write=write,
         check=check,
         device=device,
-        seed=seed,
+        seed=seed or 0,
         train=train,
     )
     return examine(target, init or [], input or [], where or [], call, dtype, wanted)

@@ -9,11 +9,13 @@ from math import inf, isfinite
 from typing import Any
 
 from attnscope.cli.options import Alignment, MaskedRows, MaskStyle
+from attnscope.cli.output import tell_idle
 from attnscope.contracts import DTYPES, Variant
 from attnscope.errors import OptionError
 from attnscope.inputs.masks import Masks, parse_masks
 from attnscope.results import Finding
 
+NO_MASK = "there is no mask (--mask)"
 THETA = 10000.0
 """The base of rotary positions, unless one is given: RoFormer's, and Llama's first."""
 
@@ -34,23 +36,7 @@ class Variants:
     softmax_dtype: str | None = None
 
     def check(self) -> None:
-        """Raise an OptionError for a value that an option cannot have, or one that would do nothing."""
-        for option, value in {
-            "--mask-style": self.style,
-            "--mask-fill": self.fill,
-            "--masked-rows": self.rows,
-        }.items():
-            if value is not None and not self.mask:
-                text = f"{value:g}" if isinstance(value, float) else value
-                raise OptionError(
-                    f"{option} is about a mask, and there is none.",
-                    hint=f"--mask causal {option} {text}",
-                )
-        if self.rope_theta is not None and not self.rope:
-            raise OptionError(
-                "--rope-theta is the base of rotary positions, and there are none.",
-                hint=f"--rope --rope-theta {self.rope_theta:g}",
-            )
+        """Raise an OptionError for a value that an option cannot have; tell of those without effect."""
         if self.rope_theta is not None and not 0 < self.rope_theta < inf:
             raise OptionError(
                 f"a base of {self.rope_theta:g} turns nothing: it must be above 0.",
@@ -68,11 +54,24 @@ class Variants:
                 f"{self.softmax_dtype!r} is not a dtype that a softmax runs in.",
                 hint=f"--softmax-dtype {', '.join(DTYPES)}",
             )
-        if self.align is not None and not (self.rope or self.masks.positional):
-            raise OptionError(
-                "--align says where queries stand among keys, and nothing here depends on it.",
-                hint=f"--mask causal --align {self.align}",
-            )
+        nowhere = not (self.rope or self.masks.positional)
+        tell_idle(
+            [
+                (self.style is not None and not self.mask, "--mask-style", NO_MASK),
+                (self.fill is not None and not self.mask, "--mask-fill", NO_MASK),
+                (self.rows is not None and not self.mask, "--masked-rows", NO_MASK),
+                (
+                    self.rope_theta is not None and not self.rope,
+                    "--rope-theta",
+                    "there are no rotary positions (--rope)",
+                ),
+                (
+                    self.align is not None and nowhere,
+                    "--align",
+                    "nothing here depends on where queries stand among keys",
+                ),
+            ]
+        )
 
     @cached_property
     def masks(self) -> Masks:
@@ -86,15 +85,16 @@ class Variants:
             OptionError, SizeError: they do not fit it.
         """
         masks = self.masks
-        masks.resolve(
-            style=self.style, fill=-inf if self.fill is None else self.fill, rows=self.rows, dtype=dtype
-        )
-        if self.fill is not None and not masks.fills:
-            raise OptionError(
-                "--mask-fill is the score of keys that a mask of True and False hides, but"
-                f" {masks.files[0]} is added as it is.",
-                hint="leave out --mask-fill, or --mask-style bool",
-            )
+        if self.mask:
+            fill = -inf if self.fill is None else self.fill
+            masks.resolve(style=self.style, fill=fill, rows=self.rows, dtype=dtype)
+        else:
+            masks.resolve(style=None, fill=-inf, rows=None, dtype=dtype)
+        added = self.fill is not None and masks.files and not masks.fills
+        why = f"{masks.files[0]} is added as it is" if added else ""
+        tell_idle([(added, "--mask-fill", why)])
+        if added:
+            masks.fill = -inf
         masks.align = self.align or ("bottom-right" if "n_past" in sizes else "top-left")  # type: ignore[assignment]
         return masks
 

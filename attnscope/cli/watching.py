@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 from attnscope.cli import interrupt, streams
 from attnscope.cli.options import Format
-from attnscope.cli.output import refuse_in_csv, shown_path
+from attnscope.cli.output import refuse_in_csv, shown_path, tell_idle
 from attnscope.errors import AttnscopeError, FileError, OptionError, SourceError
 from attnscope.results import Crash, Step, Trace
 from attnscope.text import json_printable, printable, printable_lines, shortened
@@ -57,10 +57,13 @@ class Wanted:
         if self.to is not None:
             inside = f"--to {self.to / 'trace.txt'}"
             check_file(self.to, force=self.force, suffixes=None, kind="a trace", inside=inside)
-        elif self.force:
-            raise OptionError(
-                "--force replaces the file of --to, and there is no --to.", hint="--to FILE --force"
-            )
+        all_columns = f"{self.format} has all columns anyway"
+        tell_idle(
+            [
+                (self.force and self.to is None, "--force", "no file is written"),
+                (self.wide and self.format in (Format.CSV, Format.JSON), "--wide", all_columns),
+            ]
+        )
 
 
 def watch_program(program: Sequence[str], module: str | None, wanted: Wanted) -> int:

@@ -75,7 +75,24 @@ def open_projections(path: Path | None, others: dict[str, TensorFile]) -> dict[s
             f" {', '.join(list(members)[:8])}.",
             hint="W_Q, W_K, W_V, W_O, b_Q, b_K, b_V, b_O; or one by one: --wq FILE:NAME",
         )
+    _check_not_one_head(path, found)
     return found | others
+
+
+def _check_not_one_head(path: Path, found: dict[str, TensorFile]) -> None:
+    """Raise a FileError for the weights of one head, as `attnscope model --save` writes them."""
+    shapes = {name: file.shape for name, file in found.items()}
+    if not {"W_Q", "W_K", "W_V", "W_O"} <= shapes.keys() or len(shapes["W_Q"]) != 2:
+        return
+    d_head, d_feat = shapes["W_Q"]
+    alike = shapes["W_Q"] == shapes["W_K"] == shapes["W_V"]
+    if alike and shapes["W_O"] == (d_feat, d_head) and d_head < d_feat:
+        raise FileError(
+            f"{path} holds one head: W_Q, W_K and W_V are {d_head}×{d_feat}, and W_O is"
+            f" {d_feat}×{d_head}. mha takes the weights of all heads: {d_feat}×{d_feat}.",
+            hint="the weights of a whole layer; or attnscope model MODEL --text TEXT --steps, which"
+            " shows what the heads of a layer compute",
+        )
 
 
 def _renamed(file: TensorFile, name: str) -> TensorFile:

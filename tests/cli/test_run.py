@@ -185,7 +185,6 @@ def test_what_is_ours_and_what_is_the_scripts(line, sorted_line):
         (["--watch", "model.py:Thing", "--to", "no/x", "train.py"], "there is no folder no to write x"),
         (["--watch", "model.py:Thing", "--to", "model.py", "train.py"], "model.py exists already."),
         (["--watch", "model.py:Thing", "--to", "", "train.py"], "it is empty, and names no file."),
-        (["--watch", "model.py:Thing", "--force", "train.py"], "there is no --to."),
         (["--watch", "model.py:Thing", "--calls", "0", "train.py"], "Invalid value for '--calls'"),
     ],
 )

@@ -141,11 +141,6 @@ def test_stats_are_of_the_saved_values(attnscope, tmp_path):
             "csv holds one table, and --show prints values beside it.",
             "--format json, or --save values.npz",
         ),
-        (
-            ["--force"],
-            "--force replaces the file of --save, and there is no --save.",
-            "--save FILE --force",
-        ),
         (["--bogus"], "No such option: --bogus", "attnscope sdpa --help"),
     ],
 )

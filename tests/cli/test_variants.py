@@ -254,31 +254,6 @@ def test_numbers_are_every_tensors_values(attnscope, tmp_path):
     ("arguments", "message", "hint"),
     [
         (
-            ["--mask-fill", "-inf"],
-            "--mask-fill is about a mask, and there is none.",
-            "--mask causal --mask-fill -inf",
-        ),
-        (
-            ["--mask-style", "bool"],
-            "--mask-style is about a mask, and there is none.",
-            "--mask causal --mask-style bool",
-        ),
-        (
-            ["--masked-rows", "zero"],
-            "--masked-rows is about a mask, and there is none.",
-            "--mask causal --masked-rows zero",
-        ),
-        (
-            ["--align", "top-left"],
-            "--align says where queries stand among keys, and nothing here depends on it.",
-            "--mask causal --align top-left",
-        ),
-        (
-            ["--rope-theta", "100"],
-            "--rope-theta is the base of rotary positions, and there are none.",
-            "--rope --rope-theta 100",
-        ),
-        (
             ["--rope", "--rope-theta", "0"],
             "a base of 0 turns nothing: it must be above 0.",
             "--rope-theta 10000",

@@ -1,0 +1,122 @@
+"""An option that has no effect in a run is told about on stderr, and changes nothing else."""
+
+import json
+
+import pytest
+import torch
+from models.readers import save_picture
+from safetensors.torch import save_file
+
+SMALL = ["sdpa", "--nq", 3, "--nk", 4]
+MHA = ["mha", "--nq", 3, "--d-feat", 8, "--heads", 2]
+TEXT = ["--text", "a dog"]
+HEADS = ["heads", "minilm", *TEXT, "--metrics", "entropy"]
+NO_TEXT = 'there is no text to attend in (--text "…")'
+
+
+@pytest.mark.parametrize(
+    ("command", "idle", "why"),
+    [
+        (SMALL, ["--mask-style", "bool"], "there is no mask (--mask)"),
+        (SMALL, ["--mask-style", "additive"], "there is no mask (--mask)"),
+        (SMALL, ["--mask-fill", "-5"], "there is no mask (--mask)"),
+        (SMALL, ["--masked-rows", "zero"], "there is no mask (--mask)"),
+        (MHA, ["--masked-rows", "zero"], "there is no mask (--mask)"),
+        (SMALL, ["--align", "bottom-right"], "nothing here depends on where queries stand among keys"),
+        (SMALL, ["--rope-theta", "100"], "there are no rotary positions (--rope)"),
+        (SMALL, ["--force"], "no file is written"),
+        (SMALL, ["--wide"], "json has all columns anyway"),
+        ([*SMALL, "--dry-run"], ["--seed", "7"], "nothing is drawn"),
+        ([*SMALL, "--dry-run"], ["--device", "cuda"], "nothing is computed in a dry run"),
+        (["model", "minilm"], ["--force"], "no file is written"),
+        (["model", "minilm"], ["--stats"], "weights are shown with theirs"),
+        (["model", "minilm"], ["--device", "cuda"], "weights are read, and no model runs"),
+        (["model", "minilm"], ["--truncate"], NO_TEXT),
+        (["model", "minilm"], ["--dtype", "float64"], NO_TEXT),
+        (["model", "minilm"], ["--memory", "2GiB"], NO_TEXT),
+        (["bert", *TEXT], ["--force"], "no file is written"),
+        (HEADS, ["--field", "text"], "there is no --corpus"),
+        (HEADS, ["--batch-tokens", "64"], "there is no --corpus"),
+        (HEADS, ["--reverse"], "there is no --sort"),
+        (HEADS, ["--wide"], "json has all columns anyway"),
+        (HEADS, ["--force"], "no file is written"),
+    ],
+    ids=lambda case: " ".join(map(str, case)) if isinstance(case, list) else "",
+)
+def test_an_option_without_effect_is_told_about_and_changes_nothing(attnscope, command, idle, why):
+    without = attnscope(*command, "--format", "json")
+    ran = attnscope(*command, *idle, "--format", "json")
+    assert ran.exit_status == without.exit_status == 0
+    assert f"attnscope: {idle[0]} has no effect: {why}\n" in ran.err
+    assert ran.json == without.json
+    assert "has no effect" not in without.err
+
+
+def test_a_share_to_drop_without_training_is_told_about(attnscope):
+    ran = attnscope(*MHA, "--dropout", "0.2")
+    assert (ran.exit_status, ran.err) == (
+        0,
+        "attnscope: --dropout has no effect: it is for training (--train)\n",
+    )
+    assert attnscope(*MHA, "--dropout", "0.2", "--train").err == ""
+
+
+def test_columns_of_a_map_are_none(attnscope):
+    ran = attnscope("bert", *TEXT, "--wide")
+    assert ran.exit_status == 0
+    assert "--wide has no effect: a map has no columns" in ran.err
+
+
+def test_what_is_for_texts_has_no_effect_on_a_picture(attnscope, saved, tmp_path):
+    picture = save_picture(tmp_path / "p.png")
+    ran = attnscope(
+        "model", saved("vit"), "--image", picture, "--truncate", "--pool", "max", "-f", "json"
+    )
+    assert ran.exit_status == 0
+    assert "--truncate has no effect: a picture is no text" in ran.err
+    assert "--pool has no effect: a picture is no text" in ran.err
+    assert ran.json["pooling"] is None
+
+
+def test_a_seed_is_told_about_only_where_all_is_given(attnscope, tmp_path):
+    save_file({name: torch.randn(3, 4) for name in "QKV"}, tmp_path / "x.safetensors")
+    files = [part for name in "qkv" for part in (f"--{name}", tmp_path / "x.safetensors")]
+    assert "--seed has no effect: nothing is drawn" in attnscope("sdpa", *files, "--seed", 7).err
+    assert attnscope("sdpa", *files[:4], "--seed", 7).err == ""
+
+
+def test_a_fill_beside_an_additive_mask_is_told_about(attnscope, tmp_path):
+    save_file({"mask": torch.zeros(3, 4)}, tmp_path / "m.safetensors")
+    mask = ["--mask", tmp_path / "m.safetensors", "--format", "json"]
+    ran = attnscope(*SMALL, *mask, "--mask-fill", "-1e9")
+    assert "--mask-fill has no effect: " in ran.err
+    assert ran.json == attnscope(*SMALL, *mask).json
+
+
+def test_texts_of_a_corpus_are_cut_anyway(attnscope, tmp_path):
+    (tmp_path / "c.txt").write_text("a dog\nthe cat\n")
+    ran = attnscope(
+        "heads",
+        "minilm",
+        "--corpus",
+        tmp_path / "c.txt",
+        "--truncate",
+        "--metrics",
+        "entropy",
+        "-f",
+        "json",
+    )
+    assert ran.exit_status == 0
+    assert "--truncate has no effect: the texts of a corpus are cut anyway" in ran.err
+    json.loads(ran.out)
+
+
+def test_the_weights_of_one_head_are_not_taken_for_a_layers(attnscope, tmp_path):
+    file = tmp_path / "head.safetensors"
+    assert attnscope("bert", "--save", file).exit_status == 0
+    ran = attnscope("mha", "--weights", file)
+    assert ran.exit_status == 2
+    assert ran.err.splitlines()[0] == (
+        f"attnscope: error: {file} holds one head: W_Q, W_K and W_V are 32×384, and W_O is 384×32."
+        " mha takes the weights of all heads: 384×384."
+    )

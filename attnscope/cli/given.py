@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from codecs import getincrementaldecoder
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from attnscope.errors import FileError, SizeError
 from attnscope.units import bytes_text
+
+if TYPE_CHECKING:
+    from attnscope.models.checkpoint import Checkpoint
 
 BYTES_OF_A_TOKEN = 1024
 """How many bytes of a text a token may stand for; more than any does, but for endless blanks."""
@@ -86,3 +90,30 @@ def memory_for(asked: str | None, device: str) -> int:
     if room is not None and memory > room.free:
         raise SizeError(f"--memory {asked} is more than there is: {room.on(device)}.")
     return memory
+
+
+def check_weights(
+    checkpoint: Checkpoint, config: Any, dtype: str | None, device: str, *, beside: int = 0
+) -> None:
+    """Raise a SizeError if a model's weights have no room, before they are loaded.
+
+    Args:
+        checkpoint: the model; of one whose files are not here yet, nothing is known.
+        config: its configuration.
+        dtype: what it is to run in; None: what its configuration says.
+        device: where.
+        beside: the bytes that maps take beside them.
+    """
+    from attnscope.contracts import DTYPES
+    from attnscope.inputs.drawn import room_of
+    from attnscope.models.weights import bytes_of_weights
+
+    runs_in = dtype or str(getattr(config, "dtype", None)).removeprefix("torch.")
+    needed, room = bytes_of_weights(checkpoint, DTYPES.get(runs_in)), room_of(device)
+    if needed is None or room is None or needed + beside <= room.free:
+        return
+    maps = f" and maps {bytes_text(beside)}" if beside else ""
+    raise SizeError(
+        f"the weights of {checkpoint.name} take {bytes_text(needed)}{maps}, and {room.on(device)}.",
+        hint="a smaller model" + ("" if runs_in in ("bfloat16", "float16") else ", or --dtype bfloat16"),
+    )

@@ -8,8 +8,9 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
-from attnscope.cli.given import content
+from attnscope.cli.given import check_weights, content
 from attnscope.cli.long_text import (
+    bytes_of_whole,
     check_room,
     name_of_map,
     plan,
@@ -55,6 +56,9 @@ def show_attention(request: Request) -> int:
         _check_device(request, checkpoint, config, reading)
         if not pooled:
             check_room(request, config, reading, wanted)
+        whole = 0 if pooled else bytes_of_whole(request, config, reading, wanted)
+        beside = whole if request.device == "cpu" else 0
+        check_weights(checkpoint, config, request.dtype, request.device, beside=beside)
         options: dict[str, Any] = {"dtype": request.dtype, "device": request.device}
         model = load_model(checkpoint, config, writes=request.generate is not None, **options)
         reading.to(request.device)

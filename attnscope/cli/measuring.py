@@ -7,7 +7,7 @@ from math import ceil
 from typing import TYPE_CHECKING, Any
 
 from attnscope.cli.asked import Asked
-from attnscope.cli.given import content, memory_for
+from attnscope.cli.given import check_weights, content, memory_for
 from attnscope.cli.options import Format
 from attnscope.cli.output import (
     print_json,
@@ -145,6 +145,8 @@ def _load(asked: Asked, ranks: Ranks) -> tuple[Checkpoint, Survey, Reader]:
             )
         check_device(ranks.device)
         tokenizer = load_tokenizer(checkpoint)
+        if asked.device_map is None:
+            check_weights(checkpoint, config, asked.dtype, ranks.device)
         options: dict[str, Any] = {"dtype": asked.dtype, "device": ranks.device}
         model = load_model(checkpoint, config, device_map=asked.device_map, **options)
     longest = asked.max_length

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import warnings
 from abc import ABC, abstractmethod
+from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -68,6 +69,47 @@ def open_weights(checkpoint: Checkpoint) -> Weights:
             hint="a folder as save_pretrained writes it",
         )
     return Shards(checkpoint, path) if path.suffix == ".json" else _open_file(path)
+
+
+def bytes_of_weights(checkpoint: Checkpoint, itemsize: int | None = None) -> int | None:
+    """How many bytes a model's weights take once they are loaded, as the headers of its files say.
+
+    Args:
+        checkpoint: the model; nothing of it is fetched from the hub.
+        itemsize: bytes of a number that the model runs with; None: weights stay as they are stored.
+
+    Returns:
+        None if the files are not here. Of a torch pickle, which says nothing of its dtypes, what the
+        file takes.
+
+    Raises:
+        ModelError: a file is damaged.
+    """
+    paths = _files_here(checkpoint)
+    if not paths:
+        return None
+    total = 0
+    for path in paths:
+        if path.suffix != ".safetensors":
+            total += path.stat().st_size
+            continue
+        for entry in SafetensorsFile(path).header.values():
+            start, end = entry["data_offsets"]
+            floating = entry["dtype"] in STORED and itemsize is not None
+            total += prod(entry["shape"]) * (itemsize or 0) if floating else end - start
+    return total
+
+
+def _files_here(checkpoint: Checkpoint) -> list[Path]:
+    """The files of a model's weights; none if one of them is not here."""
+    if not checkpoint.has(*FILES):
+        return []
+    path = checkpoint.first_file(*FILES)
+    if path is None or path.suffix != ".json":
+        return [path] if path else []
+    files = sorted(set(Shards(checkpoint, path).weight_map.values()))
+    found = [checkpoint.file(name) for name in files if checkpoint.has(name)]
+    return [each for each in found if each is not None] if len(found) == len(files) else []
 
 
 def _open_file(path: Path) -> Weights:

@@ -175,3 +175,56 @@ def test_a_run_under_a_limit_ends_in_two_lines():
     assert r.stderr.startswith("attnscope: error: this run needs at least ")
     assert "`ulimit -v` of 900.0 MiB leaves" in r.stderr
     assert r.stderr.count("\n") == 2
+
+
+# Weights
+
+
+@pytest.fixture
+def little_memory(monkeypatch):
+    """50 MiB are free, and loading weights fails a test."""
+    import psutil
+
+    free = type("Memory", (), {"available": 50 * 2**20})()
+    monkeypatch.setattr(psutil, "virtual_memory", lambda: free)
+    loads = "attnscope.models.loading.load_model"
+    monkeypatch.setattr(loads, lambda *_, **__: pytest.fail("weights were loaded"))
+
+
+@pytest.mark.parametrize("command", [["bert"], ["model", "minilm"], ["heads", "minilm"]])
+def test_weights_that_have_no_room_are_not_loaded(attnscope, little_memory, command):
+    r = attnscope(*command, "--text", "a cat", "--dtype", "float64")
+    assert (r.exit_status, r.out) == (2, "")
+    assert "the weights of minilm take 173." in r.err
+    assert "and cpu has 50.0 MiB free." in r.err
+    assert "a smaller model, or --dtype bfloat16" in r.err
+
+
+def test_maps_beside_the_weights_count(attnscope, little_memory, monkeypatch):
+    monkeypatch.setattr("attnscope.cli.looking.bytes_of_whole", lambda *_: 20 * 2**20)
+    r = attnscope("bert", "--text", "a cat", "--dtype", "bfloat16")
+    assert (r.exit_status, r.out) == (2, "")
+    assert "the weights of minilm take 43.3 MiB and maps 20.0 MiB, and cpu has 50.0 MiB free." in r.err
+
+
+@pytest.mark.parametrize("max_shard_size", ["5GB", "20KB"])
+@pytest.mark.parametrize(("itemsize", "bytes_of_number"), [(None, 4), (8, 8), (2, 2)])
+def test_the_size_of_weights_is_what_they_take(tmp_path, max_shard_size, itemsize, bytes_of_number):
+    from transformers import BertConfig, BertModel
+
+    from attnscope.models.checkpoint import find_checkpoint
+    from attnscope.models.weights import bytes_of_weights
+
+    sizes = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "vocab_size": 99}
+    model = BertModel(BertConfig(**sizes, intermediate_size=32, max_position_embeddings=8))
+    model.save_pretrained(tmp_path, max_shard_size=max_shard_size)
+    expected = bytes_of_number * sum(parameter.numel() for parameter in model.parameters())
+    assert bytes_of_weights(find_checkpoint(str(tmp_path)), itemsize) == expected
+
+
+def test_of_a_pickle_its_files_size_is_taken(tmp_path):
+    from attnscope.models.checkpoint import find_checkpoint
+    from attnscope.models.weights import bytes_of_weights
+
+    torch.save({"x": torch.zeros(1000)}, tmp_path / "pytorch_model.bin")
+    assert 4000 < bytes_of_weights(find_checkpoint(str(tmp_path))) < 8000

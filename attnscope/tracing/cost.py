@@ -135,9 +135,10 @@ def storages_in(tree: Any) -> Iterator[torch.UntypedStorage]:
 
 def storage_of(tensor: torch.Tensor) -> torch.UntypedStorage | None:
     """A tensor's one plain memory; sparse tensors and those inside of vmap have none."""
-    if tensor.layout is not torch.strided:
+    base: Any = torch._C.TensorBase  # a class of the user's may make something else of these
+    if base.layout.__get__(tensor) is not torch.strided:
         return None
     try:
-        return tensor.untyped_storage()
+        return base.untyped_storage(tensor)
     except (NotImplementedError, RuntimeError):
         return None

@@ -201,12 +201,21 @@ def _shapes(
         yield _text(node, file), tuple(known[place])
         return
     value = _value(node, frame)
-    if isinstance(value, torch.Tensor):
-        yield _text(node, file), tuple(value.shape)
-    elif isinstance(value, list | tuple):
-        for i, each in enumerate(value):
-            if isinstance(each, torch.Tensor):
-                yield f"{_text(node, file)}[{i}]", tuple(each.shape)
+    if issubclass(type(value), torch.Tensor):
+        yield _text(node, file), _shape(value)
+    elif issubclass(type(value), list | tuple):
+        elements = list.__iter__ if issubclass(type(value), list) else tuple.__iter__
+        for i, each in enumerate(elements(value)):
+            if issubclass(type(each), torch.Tensor):
+                yield f"{_text(node, file)}[{i}]", _shape(each)
+
+
+def _shape(tensor: Any) -> Shape:
+    """A tensor's shape as torch knows it; no code of the user's runs."""
+    import torch
+
+    with torch._C.DisableTorchFunction():
+        return tuple(torch._C.TensorBase.size(tensor))
 
 
 def _value(node: ast.expr, frame: FrameType) -> Any:
@@ -288,7 +297,7 @@ def _is_linear(failure: Failure, node: ast.Call, frame: FrameType) -> bool:
     from torch import nn
 
     module = _value(node.func, frame)
-    if not isinstance(module, nn.Linear) or not failure.parts or not failure.parts[0].shape:
+    if not issubclass(type(module), nn.Linear) or not failure.parts or not failure.parts[0].shape:
         return False
     text = f"{_text(node.func, failure.file)}.weight"
     failure.parts.append(Part(text, failure.parts[0].place, tuple(module.weight.shape)))

@@ -302,10 +302,10 @@ class Watching:
         with self._lock:
             if self._recorder is not None or self.done == self.calls:
                 return  # another thread was first
+            self.begun += 1
             from attnscope.tracing.findings import Watcher
             from attnscope.tracing.recorder import Recorder
 
-            self.begun += 1
             before = sys.exc_info()[1]  # what is being handled while the target is called
             watcher = self._watcher = Watcher(self._files)
             self._recorder = recorder = Recorder(

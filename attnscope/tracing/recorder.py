@@ -9,7 +9,7 @@ from contextlib import AbstractContextManager, nullcontext
 from functools import cache
 from itertools import islice
 from threading import get_ident
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeGuard
 
 import torch
 from torch._ops import OpOverload
@@ -158,7 +158,7 @@ class Recorder(TorchDispatchMode):
             value = _unpacked(found.targets[0], value)
         depth = len(self._frames) - 1
         with torch._C.DisableTorchFunction():  # it is none of the user's code that we look at tensors
-            if isinstance(value, torch.Tensor):
+            if _is_tensor(value):
                 self.parts[found.place] = _shape(value)
             if self.depth is None or depth <= self.depth:
                 for target in found.targets:
@@ -176,7 +176,7 @@ class Recorder(TorchDispatchMode):
 
     def part(self, site: int, value: Any) -> Any:
         """An expression in the middle of another has been evaluated."""
-        if isinstance(value, torch.Tensor) and not self._outside():
+        if _is_tensor(value) and not self._outside():
             with torch._C.DisableTorchFunction():
                 self.parts[self.sites[site].place] = _shape(value)
         return value
@@ -231,20 +231,20 @@ class Recorder(TorchDispatchMode):
     def _record(
         self, name: str, tensor: torch.Tensor, site: Site, how: str, spent: Cost, depth: int
     ) -> None:
-        self.device = self.device or str(tensor.device)
+        self.device = self.device or str(_BASE.device.__get__(tensor))
         same_as, view_of = self._identity(name, tensor)
-        strided = storage_of(tensor) is not None and not tensor.is_nested
-        contiguous = strided and tensor.is_contiguous()
+        strided = storage_of(tensor) is not None and not _BASE.is_nested.__get__(tensor)
+        contiguous = strided and _BASE.is_contiguous(tensor)
         step = Step(
             name=name,
             dims=None,
             shape=_shape(tensor),
-            dtype=_name_of(tensor.dtype),
+            dtype=_name_of(_BASE.dtype.__get__(tensor)),
             how=how,
-            bytes=tensor.numel() * tensor.element_size(),
+            bytes=_BASE.numel(tensor) * _BASE.element_size(tensor),
             flops=spent.flops,
             contiguous=contiguous,
-            strides=tuple(tensor.stride()) if strided and not contiguous else None,
+            strides=tuple(_BASE.stride(tensor)) if strided and not contiguous else None,
             view_of=view_of,
             same_as=same_as,
             fresh_bytes=spent.fresh_bytes,
@@ -325,6 +325,20 @@ def _alone(tensor: torch.Tensor) -> AbstractContextManager[Any]:
     return nullcontext() if alone else _disable_current_modes()
 
 
+_BASE: Any = torch._C.TensorBase
+"""Has the attributes of tensors as torch computes them, whatever a class of the user's makes of them."""
+
+
+def _is_tensor(value: Any) -> TypeGuard[torch.Tensor]:
+    """Whether an object is a tensor. `isinstance` would ask it for `__class__`: code of the user."""
+    return issubclass(type(value), torch.Tensor)
+
+
+def _is_row(value: Any) -> TypeGuard[tuple | list]:
+    """Whether an object is a tuple or a list."""
+    return issubclass(type(value), tuple | list)
+
+
 @cache
 def _name_of(dtype: torch.dtype) -> str:
     return str(dtype).removeprefix("torch.")
@@ -332,13 +346,15 @@ def _name_of(dtype: torch.dtype) -> str:
 
 def _shape(tensor: torch.Tensor) -> tuple[int, ...]:
     """A tensor's sizes; of a nested one, that has several shapes at once, how many."""
-    return (tensor.size(0),) if tensor.is_nested else tuple(tensor.shape)
+    if _BASE.is_nested.__get__(tensor):
+        return (_BASE.size(tensor, 0),)
+    return tuple(_BASE.shape.__get__(tensor))
 
 
 def _unpacked(target: tuple[Target, ...], value: Any) -> Any:
     """What is about to be unpacked, as a tuple if each of its elements would else be made anew."""
     kind = type(value)
-    if isinstance(value, tuple | list) or kind.__module__.startswith("torch.fx"):
+    if _is_row(value) or kind.__module__.startswith("torch.fx"):
         return value
     if not hasattr(kind, "__iter__") and not hasattr(kind, "__getitem__"):
         return value  # Python has its own words for it
@@ -353,18 +369,18 @@ ALONE = 2**31
 def _bindings(target: Target, value: Any) -> Iterator[tuple[str, torch.Tensor, int]]:
     """The names that get a tensor when `value` is bound to `target`, each with its number in `value`."""
     if isinstance(target, str):
-        if isinstance(value, torch.Tensor):
+        if _is_tensor(value):
             yield target, value, ALONE
-        elif isinstance(value, tuple | list):
+        elif _is_row(value):
             for i, element in enumerate(_elements(value)):
-                if isinstance(element, torch.Tensor):
+                if _is_tensor(element):
                     yield f"{target}[{i}]", element, i
-        elif isinstance(value, dict):
+        elif issubclass(type(value), dict):
             for i, (key, element) in enumerate(dict.items(value)):
-                if isinstance(element, torch.Tensor):
+                if _is_tensor(element):
                     label = repr(key) if type(key) in (str, int, tuple) else type(key).__name__
                     yield f"{target}[{label}]", element, i
-    elif isinstance(target, tuple) and isinstance(value, tuple | list):
+    elif isinstance(target, tuple) and _is_row(value):
         values = _elements(value)
         extra = len(values) - len(target)
         starred = any(isinstance(part, Star) for part in target)
@@ -380,7 +396,8 @@ def _bindings(target: Target, value: Any) -> Iterator[tuple[str, torch.Tensor, i
 
 def _elements(value: tuple | list) -> list[Any]:
     """The elements, as they are stored, whatever a class of the user's makes of them."""
-    return [*(tuple.__iter__(value) if isinstance(value, tuple) else list.__iter__(value))]
+    elements: Any = tuple if issubclass(type(value), tuple) else list
+    return [*elements.__iter__(value)]
 
 
 def _without_number(

@@ -476,3 +476,60 @@ def test_a_call_that_fails_is_shown_and_the_program_fails_as_it_did(program):
     assert "line 4: q @ k" in shown
     assert "axis 2 of q (D 4) and axis 1 of k (7) disagree" in shown
     assert shown.count("input") == 2
+
+
+# What is said of a target that has no trace.
+
+SAYS = {
+    "it was not called": ("import thing", "thing.py:Thing was not called"),
+    "it was not imported": (
+        "pass",
+        "thing.py:Thing was not called: thing.py was not imported by this program",
+    ),
+    "it was loaded past all finders": (
+        "import importlib.util as u; s = u.spec_from_file_location('other', 'thing.py');"
+        " m = u.module_from_spec(s); s.loader.exec_module(m); m.Thing().forward(1)",
+        "thing.py:Thing was not traced: thing.py was loaded in a way that cannot be watched",
+    ),
+    "it did not return": (
+        "import thing, threading, time; wait = threading.Event();"
+        " threading.Thread(target=thing.Thing().forward, args=[wait], daemon=True).start(); time.sleep(1)",
+        "thing.py:Thing was called, and the program ended before it returned",
+    ),
+}
+
+
+@pytest.mark.parametrize("what", SAYS)
+def test_that_a_target_was_not_called_is_said_only_if_it_was_not(program, what):
+    code, note = SAYS[what]
+    thing = """\
+        class Thing:
+            def forward(self, x):
+                y = x.wait() if hasattr(x, "wait") else x
+                return y
+        """
+    program.write(thing=thing, program=code)
+    watched = program.watched("--watch", "thing.py:Thing", "program.py")
+    assert (watched.returncode, watched.stderr) == (0, f"attnscope: note: {note}\n")
+
+
+def test_a_program_that_ends_at_once_has_its_status_and_its_trace(program):
+    program.write(helper=PLAIN, program="import helper, os; helper.Thing().forward(1); os._exit(5)")
+    watched = program.watched("--watch", "helper.py:Thing", "--calls", "2", "program.py")
+    assert watched.returncode == 5
+    assert "helper.py:Thing was called 1 times, and not 2" in watched.stderr
+
+
+@pytest.mark.parametrize(("ending", "status", "err"), [("'bye'", 1, "bye\n"), ("3", 3, ""), ("", 0, "")])
+def test_a_target_that_exits_has_its_status_its_text_and_its_trace(program, ending, status, err):
+    thing = f"""\
+        import sys, torch
+        def f(x):
+            y = x + 1
+            sys.exit({ending})
+        """
+    program.write(thing=thing, program="import thing, torch; thing.f(torch.ones(3))")
+    watched = program.watched("--watch", "thing.py:f", "program.py")
+    assert watched.returncode == status
+    assert "x + 1" in watched.stderr
+    assert watched.stderr.endswith(err)

@@ -283,3 +283,43 @@ def test_the_device_is_told(module_of):
     module = module_of("def target(x):\n    return x * 2\n")
     assert trace_call(module.target, torch.ones(2)).device == "cpu"
     assert trace_call(module.target, torch.ones(2, device="meta")).device == "meta"
+
+
+def test_looking_at_objects_runs_no_code_of_theirs(module_of):
+    module = module_of("""
+        import torch
+
+        class Classless:
+            @property
+            def __class__(self):
+                raise RuntimeError("asked for its class")
+
+        class Secretive(torch.Tensor):
+            @property
+            def shape(self):
+                raise RuntimeError("asked for its shape")
+            dtype = device = is_nested = shape
+            def size(self, *axes):
+                raise RuntimeError("asked for its size")
+            numel = stride = is_contiguous = size
+
+        class Hostile(torch.Tensor):
+            @classmethod
+            def __torch_function__(cls, func, types, args=(), kwargs=None):
+                raise RuntimeError(f"asked for {func}")
+
+        def target(x):
+            classless = Classless()
+            secretive = x.as_subclass(Secretive)
+            hostile = x.as_subclass(Hostile)
+            y = x + 1
+            return y
+    """)
+    result = trace_call(module.target, torch.ones(2, 3))
+    assert [(step.name, step.shape) for step in result.steps] == [
+        ("x", (2, 3)),
+        ("secretive", (2, 3)),
+        ("hostile", (2, 3)),
+        ("y", (2, 3)),
+    ]
+    assert {step.dtype for step in result.steps} == {"float32"}

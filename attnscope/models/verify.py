@@ -168,13 +168,18 @@ def _tensor(output: Any) -> torch.Tensor:
 
 @contextmanager
 def _float64() -> Iterator[None]:
-    """Have numbers that a model makes on its way be float64 too, where it names no dtype."""
+    """Have numbers that a model makes on its way be float64 too, where it names no dtype.
+
+    What it draws, as ViT-MAE draws the patches that it hides, is the same each time.
+    """
     import torch
 
     before = torch.get_default_dtype()
     torch.set_default_dtype(torch.float64)
     try:
-        yield
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(0)
+            yield
     finally:
         torch.set_default_dtype(before)
 
@@ -232,7 +237,8 @@ def _check_head(model: Any, checkpoint: Checkpoint, head: HeadWeights, seen: Lay
     for hook in hooks:
         hook.remove()
     before, after = (
-        x.unflatten(-1, (n_head, -1)).transpose(1, 2) for x in (seen.inputs["O"], entered[seen.turn])
+        x.unflatten(-1, (n_head, -1)).flatten(0, -3).unsqueeze(2)
+        for x in (seen.inputs["O"], entered[seen.turn])
     )
     group = n_head // n_kv_head
     readers = {head.head} if seen.call else set(range(kv_head * group, (kv_head + 1) * group))

@@ -168,12 +168,26 @@ def test_a_tower_is_verified_with_itself(attnscope, tiny, stack):
     assert all(check["ok"] for check in r.json["checks"])
 
 
-@pytest.mark.parametrize("family", ["ibert", "xglm", "longformer"])
+@pytest.mark.parametrize("family", ["ibert", "xglm", "longformer", "vit_mae"])
 def test_models_that_compute_in_their_own_way_are_verified(attnscope, tiny, family):
-    """I-BERT's projections return a scale, XGLM's masks are float32, Longformer scales where it lies."""
+    """I-BERT's projections return a scale, XGLM's masks are float32, Longformer scales where it lies,
+    ViT-MAE draws what it hides."""
     r = attnscope("model", tiny(family), "--layer", 1, "--head", 2, "--verify", "-f", "json")
     assert r.exit_status == 0
     assert [check["ok"] for check in r.json["checks"]] == [True] * 5
+
+
+def test_heads_that_depend_on_each_other_unseen_are_left_undecided(attnscope, tiny):
+    """Doge makes its mask of all values, and does not call attention where it can be seen."""
+    r = attnscope("model", tiny("doge"), "--verify", "-f", "json")
+    assert r.exit_status == 0
+    assert [check["ok"] for check in r.json["checks"]] == [True] * 4 + [None]
+
+
+def test_heads_that_are_no_slices_are_refused(attnscope, tiny):
+    r = attnscope("model", tiny("diffllama"))
+    assert r.exit_status == 2
+    assert "(diffllama) computes differential attention" in r.err
 
 
 def test_what_is_not_finite_in_float64_is_not_verified(attnscope, tiny):

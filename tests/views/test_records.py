@@ -46,11 +46,11 @@ def test_the_json_of_a_head_has_the_documented_keys():
     assert document["schema"] == "attnscope.head/1"
     assert list(document)[1:] == [
         "model", "layer", "head", "n_layer", "n_head", "n_kv_head", "d_feat", "d_head",
-        "weights", "stack", "checks", "circuits",
+        "weights", "stack", "checks", "circuits", "latent",
     ]  # fmt: skip
     assert list(document["weights"][0]) == [
         "name", "tensor", "shape", "axis", "start", "stop", "head_shape", "dtype", "stats",
-        "transposed",
+        "transposed", "shared",
     ]  # fmt: skip
     assert document["weights"][3]["name"] == "W_O"
     assert document["weights"][3]["head_shape"] == [384, 32]

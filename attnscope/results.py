@@ -467,6 +467,7 @@ class HeadTable:
         rows: the heads that were asked for, by stack, layer and head.
         partial: whether the run ended before the corpus did.
         skipped: how many lines were no text.
+        without_sink: whether the weights are those to other keys than sinks, which then sum to 1.
         notices: what else a reader should know: sentences.
     """
 
@@ -478,4 +479,5 @@ class HeadTable:
     rows: list[HeadRow]
     partial: bool = False
     skipped: int = 0
+    without_sink: bool = False
     notices: list[str] = field(default_factory=list)

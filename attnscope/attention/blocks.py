@@ -8,7 +8,7 @@ their memory. What is kept grows with the length of a text, and not with its squ
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 import torch
@@ -186,6 +186,31 @@ def of_weights(attention: torch.Tensor, queries: range | None = None) -> Block:
     entropy, largest = torch.special.entr(attention).sum(dim=-1), attention.amax(dim=-1)
     total = attention.sum(dim=-1)
     return Block(queries or range(n_Q), range(n_K), attention, entropy, largest, total, lambda: visible)
+
+
+def without_keys(block: Block, left_out: torch.Tensor, memory: torch.Tensor) -> Block:
+    """A block as if some keys were not there: weights over the others, which sum to 1 in each row.
+
+    The weights are changed where they are. A row that gives nothing to others, because it sees none or
+    because all of its weight is the sink's, is 0 everywhere, and so is its `total`.
+
+    Args:
+        block: some queries, with the weights that they give to all keys that they see.
+        left_out: True for keys that are left out, `n_batch n_K`.
+        memory: as many numbers as the block has weights, which are written over.
+    """
+    attention, shape = block.attention, block.attention.shape
+    hidden = left_out[:, None, None, block.keys.start : block.keys.stop]
+    p = attention.masked_fill_(hidden, 0).sum(dim=-1)
+    attention.div_(torch.where(p > 0, p, 1)[..., None])
+    entropies = torch.special.entr(attention, out=memory[: attention.numel()].view(shape))
+    return replace(
+        block,
+        entropy=entropies.sum(dim=-1),
+        largest=attention.amax(dim=-1),
+        total=(p > 0).to(attention.dtype),
+        _sight=lambda: block.visible & ~hidden,
+    )
 
 
 def _four_axes(tensor: torch.Tensor | None) -> torch.Tensor | None:

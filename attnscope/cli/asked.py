@@ -29,6 +29,7 @@ class Asked:
     max_length: int | None
     truncate: bool
     special: bool
+    without_sink: bool
     metrics: str | None
     sort: str | None
     reverse: bool

@@ -97,6 +97,15 @@ def heads(
             rich_help_panel=READS,
         ),
     ] = True,
+    without_sink: Annotated[
+        bool,
+        typer.Option(
+            "--without-sink",
+            help="Measure what goes to other keys than the first token and special ones, as if they were"
+            " all there is.",
+            rich_help_panel=SHOWN,
+        ),
+    ] = False,
     metrics: Annotated[
         str | None,
         typer.Option(

@@ -154,6 +154,7 @@ def _load(asked: Asked, ranks: Ranks) -> tuple[Checkpoint, Survey, Reader]:
         longest = LONGEST
     reader = Reader(model, tokenizer, longest)
     what = {"layers": asked.layers, "stack": asked.stack, "special": asked.special}
+    what["without_sink"] = asked.without_sink
     return checkpoint, Survey(checkpoint, model, asked.measured, **what), reader  # type: ignore[arg-type]
 
 
@@ -278,6 +279,7 @@ def _settings(
         "max_length": reader.limit,
         "batch_tokens": tokens,
         "special": asked.special,
+        "without_sink": asked.without_sink or None,  # runs without the option have no such setting
         "stack": asked.stack,
         "layers": asked.layers,
     }
@@ -308,6 +310,7 @@ def plan(
         kept = 4 * n_batch * n_tokens**2 * n_map
     pairs = sum(METRICS[name].pair is not None for name in asked.measured)
     options: dict[str, Any] = {"kept": kept, "pairs": pairs, "padded": padded, "hint": hint}
+    options["without_sink"] = asked.without_sink
     planned = plan_run(survey.checkpoint.name, model.config, *sizes, memory, device, **options)
     survey.blockwise.block_bytes, survey.store.keep = planned.block, planned.keep
     survey.memory = memory
@@ -370,9 +373,15 @@ def _table(asked: Asked, survey: Survey, tally: Tally) -> HeadTable:
         tokens=tally.tokens,
         layers={stack: sizes for stack, sizes in tally.layers.items() if stack in stacks},
         rows=rows,
+        without_sink=asked.without_sink,
     )
     if asked.sort is not None and all(row.values[asked.sort] is None for row in rows):
         table.notices.append(f"no query has {asked.sort} here: the heads are in the order of layers.")
+    if asked.without_sink:
+        table.notices.append(
+            "without sinks: what goes to the first token and to special ones is left out, and what goes"
+            " to the other keys sums to 1 for each query."
+        )
     if survey.why_eager is not None:
         table.notices.append(f"{survey.why_eager}. It ran with its own eager attention.")
     if survey.unlike_eager is not None:

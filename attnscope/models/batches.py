@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from attnscope.errors import OptionError
 from attnscope.models.metrics import Side
 from attnscope.models.reading import room, tokens_of
+from attnscope.sinks import sink_keys
 
 if TYPE_CHECKING:
     import torch
@@ -200,8 +201,9 @@ class Reader:
             _padded([[kind[k] for kind in of_text] for of_text in kinds], 0).bool() for k in range(3)
         )
         real = _padded([[1] * len(of_text) for of_text in ids], 0).bool()
+        sink = _padded([sink_keys(kind[0] for kind in of_text) for of_text in kinds], 0).bool()
         of_ids = _padded(ids, -1).to(torch.int32)
-        return Side(of_ids, real, special, separator, punctuation)
+        return Side(of_ids, real, special, separator, punctuation, sink)
 
     def _is_special(self, number: int) -> bool:
         return self._kind(number)[0]

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from attnscope.models.metrics import CROSS, METRICS, Metric, Rows, Side, Store, meaning
 from attnscope.results import AttentionMaps, HeadRow, HeadTable, Token
+from attnscope.sinks import sink_keys
 
 if TYPE_CHECKING:
     import torch
@@ -137,4 +138,4 @@ def _side(tokens: Sequence[Token], n: int, separators: Collection[str], like: to
     ends = [token.special and token.text in separators for token in tokens]
     ids = torch.arange(n, device=like.device)[None]
     nothing = flags([False] * len(tokens))
-    return Side(ids, ~nothing, flags(special), flags(ends), nothing)
+    return Side(ids, ~nothing, flags(special), flags(ends), nothing, flags(sink_keys(special)))

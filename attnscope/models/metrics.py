@@ -33,6 +33,7 @@ class Side:
         special: `n_batch n`, what the tokenizer added.
         separator: `n_batch n`, special tokens that end a text: `[SEP]`, `</s>`.
         punctuation: `n_batch n`, tokens of nothing but punctuation.
+        sink: `n_batch n`, the first token and special ones, as `sinks.sink_keys` has them.
     """
 
     ids: torch.Tensor
@@ -40,6 +41,7 @@ class Side:
     special: torch.Tensor
     separator: torch.Tensor
     punctuation: torch.Tensor
+    sink: torch.Tensor
 
     @property
     def beginning(self) -> torch.Tensor:
@@ -76,7 +78,7 @@ class Store:
         """Give the room of all that is kept to others."""
         self._n_kept = 0
 
-    def room(self, shape: tuple[int, ...], most: int, like: torch.Tensor, *, keep: bool) -> Room:
+    def room(self, shape: tuple[int, ...], most: int, like: torch.Tensor, *, keep: bool = False) -> Room:
         """Room for numbers that are not known yet.
 
         Args:
@@ -127,6 +129,7 @@ class Rows:
         like: rows of another layer with the same mask and the same questions: there it was gathered
             already who sees what.
         store: memory for what is asked of pairs, which all layers share.
+        without_sink: whether weights are those to other keys than sinks, which then sum to 1.
 
     Attributes:
         entropy: H_i, `n_batch n_head n_Q`.
@@ -143,8 +146,11 @@ class Rows:
         pairs: Collection[str] = (),
         like: Rows | None = None,
         store: Store | None = None,
+        *,
+        without_sink: bool = False,
     ) -> None:
         self.asking, self.seen, self._like = asking, seen, like
+        self._without_sink = without_sink
         self._positions, self._pairs = list(positions), list(pairs)
         self._gathered: dict[str, torch.Tensor] = {}
         self._store = store or Store()
@@ -152,7 +158,12 @@ class Rows:
         self._numbers: dict[tuple[range, range], torch.Tensor] = {} if like is None else like._numbers
 
     def add(self, block: Block) -> None:
-        """Gather what is asked of the next queries."""
+        """Gather what is asked of the next queries.
+
+        Without sinks, the block's weights are changed where they are.
+        """
+        if self._without_sink:
+            block = self._without_sinks(block)
         spot = Spot(block, self.asking, self.seen)
         places, numbers = self._places_in(spot), self._numbers_in(spot)
         gathered = {"entropy": block.entropy, "largest": block.largest, "total": block.total}
@@ -164,6 +175,24 @@ class Rows:
             gathered |= spot.sight(places, numbers)
         for name, part in gathered.items():
             self._of_all_queries(name, part)[:, :, block.queries.start : block.queries.stop] = part
+
+    def _without_sinks(self, block: Block) -> Block:
+        """A block without the keys that are sinks."""
+        from attnscope.attention.blocks import without_keys
+
+        n_batch, n_head, n_rows, n_keys = block.attention.shape
+        most = n_batch * n_head * n_rows * self.seen.ids.shape[1]
+        room = self._store.room((n_batch * n_head * n_rows * n_keys,), most, block.attention)
+        return without_keys(block, self.seen.sink, room.numbers)
+
+    @property
+    def counts(self) -> torch.Tensor:
+        """Which queries have weights to be measured, `n_batch n_head n_Q`; or 1 for heads."""
+        import torch
+
+        if self._without_sink:
+            return self.total > 0
+        return torch.ones(1, 1, 1, dtype=torch.bool, device=self.total.device)
 
     def _of_all_queries(self, name: str, part: torch.Tensor) -> torch.Tensor:
         """Where something is gathered: room for all queries, taken when the first of them come."""

@@ -101,6 +101,7 @@ def plan_run(
     *,
     kept: int = 0,
     pairs: int = len(PAIRS),
+    without_sink: bool = False,
     padded: bool | None = None,
     hint: str | None = None,
 ) -> Plan:
@@ -118,6 +119,7 @@ def plan_run(
         device: where it runs.
         kept: how many bytes else are held, such as maps.
         pairs: how much is asked of pairs of a query and a key.
+        without_sink: whether weights are measured without the sinks' part.
         padded: whether some texts are padded; None: where there are several.
         hint: what to do if it is too little.
 
@@ -139,6 +141,8 @@ def plan_run(
     if pairs and n_batch > 1:  # weights in another order, for one product with all pairs
         of_pairs += sizes.n_head
     of_a_query = of_weights + single * n_batch * n_tokens * of_pairs
+    if without_sink:  # of each weight, its part in the entropy
+        of_pairs += sizes.n_head
     left = memory - activations - masks - kept
     if left < of_a_query:
         raise SizeError(

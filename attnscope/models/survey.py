@@ -39,6 +39,7 @@ class Survey:
         layers: of which layers; None: of all.
         stack: of which stack; None: of all.
         special: whether queries count that the tokenizer added.
+        without_sink: whether the weights are those to other keys than sinks, which then sum to 1.
         block_bytes: how much memory a block of weights may take.
         keep: how many bytes may be kept of what is asked of tokens, for all layers that see the same.
 
@@ -59,11 +60,13 @@ class Survey:
         layers: Collection[int] | None = None,
         stack: str | None = None,
         special: bool = True,
+        without_sink: bool = False,
         block_bytes: int = 2**24,
         keep: int = 0,
     ) -> None:
         self.checkpoint, self.model, self.metrics = checkpoint, model, metrics
         self.layers, self.stack, self.special = layers, stack, special
+        self.without_sink = without_sink
         self.blockwise, self.store = Blockwise(block_bytes), Store(keep)
         forget_the_past(model)
         self.found: dict[Key, int] = {}
@@ -188,12 +191,12 @@ class Survey:
         positions = [metric.position for metric in asked if metric.position is not None]
         pairs = [metric.pair for metric in asked if metric.pair is not None]
         if handed is None:
-            return Rows(asking, seen, positions, pairs, store=self.store)
+            return Rows(asking, seen, positions, pairs, store=self.store, without_sink=self.without_sink)
         mask = handed.mask
         place = None if mask is None else (mask.data_ptr(), mask.shape, mask.stride())
         key = (stack, handed.causal, place, asking.ids.device)
         like, _ = self._known.get(key, (None, None))
-        rows = Rows(asking, seen, positions, pairs, like, self.store)
+        rows = Rows(asking, seen, positions, pairs, like, self.store, without_sink=self.without_sink)
         if like is None:
             self._known[key] = rows, mask  # as long as the mask is here, no other is in its place
         return rows
@@ -212,7 +215,9 @@ class Survey:
         values = rows.entropy.new_empty(*rows.entropy.shape, 0)  # where no metric makes sense
         if metrics := self.of_stack(key[0]).values():
             values = torch.stack([metric.of(rows) for metric in metrics], dim=-1)
-        valid = ~values.isnan() & counts[:, None, :, None]  # [n_batch, n_head, n_Q, n_metric]
+        valid = (
+            ~values.isnan() & counts[:, None, :, None] & rows.counts[..., None]
+        )  # [n_batch, n_head, n_Q, n_metric]
         totals = values.masked_fill_(~valid, 0).sum(dim=2, dtype=precise)
         n = valid.sum(dim=2, dtype=precise)
         tally.add(key, *(each.cpu().double().numpy() for each in (totals, n)))
@@ -300,7 +305,8 @@ class Survey:
         kind = type(self.model).__name__
         check_rows(weights, self.checkpoint.name, kind, number, stack, sinks=sinks, real=asking.real)
         rows = self._rows(stack, asking, seen)
-        rows.add(of_weights(weights.float()))
+        weights = weights.float()
+        rows.add(of_weights(weights.clone() if self.without_sink else weights))
         self._add(tally, (stack, number), rows)
 
 

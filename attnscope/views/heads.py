@@ -84,6 +84,7 @@ def heads_record(
         "sequences": table.sequences,
         "partial": table.partial,
         "skipped": table.skipped,
+        "without_sink": table.without_sink,
         "stacks": {
             stack: {"n_layer": n_layer, "n_head": n_head}
             for stack, (n_layer, n_head) in table.layers.items()

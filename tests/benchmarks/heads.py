@@ -78,7 +78,8 @@ def model_of(attention: str) -> LlamaForCausalLM:
 def batch_of(n: int) -> Batch:
     ids = torch.randint(3, SHAPE["vocab_size"], (1, n), generator=torch.Generator().manual_seed(1))
     none = torch.zeros(1, n, dtype=torch.bool)
-    side = Side(ids.int(), ~none, none, none, ids % 10 == 0)
+    first = torch.arange(n)[None] == 0
+    side = Side(ids.int(), ~none, none, none, ids % 10 == 0, first)
     return Batch({"input_ids": ids}, side, None, [Encoded({"input_ids": ids[0].tolist()}, None, n)])
 
 

@@ -631,6 +631,7 @@ def test_what_the_model_lacks_is_told_of_a_run_that_has_ended_too(attnscope, ber
     [
         (["--metrics", "entropy,self"], "metrics"),
         (["--no-special"], "special"),
+        (["--without-sink"], "without_sink"),
         (["--layer", 1], "layer"),
         (["--stack", "self"], "stack"),
         (["--max-length", 9], "9"),

@@ -13,6 +13,7 @@ from models.naive_metrics import naive_mean, naive_metrics
 from models.readers import changed_weights, save_reader, save_seer
 from transformers import AutoModel, AutoTokenizer
 
+from attnscope.models.checkpoint import find_checkpoint
 from attnscope.models.metrics import METRICS
 
 TEXT = "The cat sat on the mat because it was tired."
@@ -805,6 +806,29 @@ def test_numbers_that_are_not_finite_are_told_with_their_layer(attnscope, tmp_pa
     r = attnscope("heads", tmp_path, "--text", SHORT)
     assert (r.exit_status, r.out) == (2, "")
     assert "is not finite in layer 1." in r.err
+
+
+@pytest.mark.parametrize("format", FORMATS)
+def test_heads_are_measured_without_sinks(attnscope, format):
+    """By hand, from transformers' own eager maps."""
+    command = ["heads", "minilm", "--text", TEXT, "--metrics", "largest,self,first,separator"]
+    r = attnscope(*command, "--without-sink", "--format", format)
+    assert r.exit_status == 0
+    assert "without sinks: what goes to the first token and to special ones is left out" in " ".join(
+        (r.out + r.err).split()
+    )
+    if format != "json":
+        return
+    assert r.json["without_sink"] is True
+    assert attnscope(*command, "-f", "json").json["without_sink"] is False
+    _, maps = eager(find_checkpoint("minilm").folder, TEXT)
+    for row in r.json["heads"]:
+        weights = maps[row["layer"]][0, row["head"]].double()[:, 1:-1]  # neither [CLS] nor [SEP]
+        weights = weights / weights.sum(dim=-1, keepdim=True)
+        assert row["largest"] == pytest.approx(weights.amax(dim=-1).mean().item(), abs=1e-4)
+        own = weights.diagonal(-1)
+        assert row["self"] == pytest.approx(own.mean().item(), abs=1e-4)
+        assert (row["first"], row["separator"]) == (None, None)
 
 
 def test_values_are_plain_numbers(attnscope):

@@ -44,7 +44,7 @@ def naive_metrics(
         note("entropy", entropy)
         note("effective", exp(entropy))
         total = sum(row)
-        alike = -total * log(total / len(seen)) if len(seen) > 1 else None
+        alike = -total * log(total / len(seen)) if len(seen) > 1 and total else None
         note("entropy_share", alike and entropy / alike)
         note("largest", max(row))
         note_sum("separator", [j for j, key in enumerate(keys) if key in separators])

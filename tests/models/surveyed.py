@@ -65,8 +65,11 @@ class Family:
         """What attnscope measures of each head."""
         return rows_of(*self.survey(**options))
 
-    def expected(self, **options: Any) -> dict[Head, list[tuple[list[int], Numbers]]]:
+    def expected(
+        self, *, without_sink: bool = False, **options: Any
+    ) -> dict[Head, list[tuple[list[int], Numbers]]]:
         """For each head and each text: the queries' tokens, and every metric of every query."""
+        measure = naive_metrics_without_sinks if without_sink else naive_metrics
         model = self.model(attention="eager", **options)
         found: dict[Head, list[tuple[list[int], Numbers]]] = {}
         for i, text in enumerate(TEXTS):
@@ -88,7 +91,7 @@ class Family:
                 for head, rows in enumerate(maps.tolist()):
                     told = (
                         queries,
-                        naive_metrics(rows, queries, keys, sees, cross=stack == "cross", **KINDS),
+                        measure(rows, queries, keys, sees, cross=stack == "cross", **KINDS),
                     )
                     found.setdefault((stack, layer, head), []).append(told)
                     assert all(  # the rule is the model's
@@ -112,6 +115,27 @@ class Family:
 KINDS = {"separators": [3], "punctuation": [14]}
 SPECIAL = [0, 2, 3]
 """The numbers of tokens in the tokenizer of eighteen words: [SEP], the point; [PAD], [CLS] and [SEP]."""
+
+
+def naive_metrics_without_sinks(
+    rows: list[list[float]],
+    queries: list[int],
+    keys: list[int],
+    sees: Callable[[int, int], bool],
+    **options: Any,
+) -> Numbers:
+    """The same of the weights that go to keys that are neither the first nor special."""
+    others = [j for j, key in enumerate(keys) if j > 0 and key not in SPECIAL]
+    left = [sum(row[j] for j in others) for row in rows]
+    shares = [
+        [a / rest if j in others and rest else 0.0 for j, a in enumerate(row)]
+        for row, rest in zip(rows, left, strict=True)
+    ]
+    found = naive_metrics(shares, queries, keys, lambda i, j: j in others and sees(i, j), **options)
+    return {
+        name: [number if rest else None for number, rest in zip(numbers, left, strict=True)]
+        for name, numbers in found.items()
+    }
 
 
 def ids_of(checkpoint: Checkpoint, text: str) -> list[int]:

@@ -41,7 +41,8 @@ def side(
     if padding:
         real[-1, -padding:] = False
     kinds = [torch.isin(numbers, torch.tensor(kind)) & real for kind in (separators, punctuation)]
-    return Side(numbers.masked_fill(~real, -1), real, kinds[0].clone(), *kinds)
+    sink = kinds[0] | (torch.arange(numbers.shape[1]) == 0)
+    return Side(numbers.masked_fill(~real, -1), real, kinds[0].clone(), *kinds, sink)
 
 
 def rows_for(name: str, asking: Side, seen: Side, *, cross: bool = False) -> Rows:

@@ -86,6 +86,27 @@ def test_queries_that_the_tokenizer_added_can_be_left_out(families, expected, fa
     assert_equal(families(family).heads(special=False), expected(family), special=False)
 
 
+@pytest.mark.parametrize("family", ["bert", "mistral", "gpt_oss", "bart", "t5", "bloom", "xlm"])
+def test_what_goes_to_other_keys_than_sinks_is_measured_as_if_they_were_all(families, family):
+    ours = families(family).heads(without_sink=True, block_bytes=8000)
+    assert_equal(ours, families(family).expected(without_sink=True))
+    for head, row in ours.items():
+        known = {name: value for name, value in row.values.items() if value is not None}
+        assert not known.keys() & {"first", "separator"}, head
+        assert known["entropy"] >= 0
+
+
+@pytest.mark.parametrize("special", [True, False])
+def test_a_text_whose_queries_see_no_other_key_has_no_metrics_without_sinks(families, special):
+    family = families("llama")
+    survey, _ = family.survey(without_sink=True, special=special)
+    reader = Reader(survey.model, load_tokenizer(family.checkpoint))
+    [text] = reader.read(["the"])
+    only = replace(text, inputs={name: ids[1:2] for name, ids in text.inputs.items()}, length=1)
+    for row in rows_of(survey, reader.batch([only])).values():
+        assert set(row.values.values()) == {None}
+
+
 @pytest.mark.parametrize("family", ["bart", "bigbird_pegasus"])
 def test_layers_and_stacks_can_be_chosen(families, expected, family):
     every = expected(family)

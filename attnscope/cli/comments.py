@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from attnscope.cli.output import tell
-from attnscope.errors import SourceError
+from attnscope.errors import FileError, SourceError, first_line
 from attnscope.results import Check, Finding, Trace
-from attnscope.text import printable_lines
+from attnscope.text import printable_lines, shortened
 
 if TYPE_CHECKING:
     from attnscope.comments import Checked
@@ -74,5 +74,12 @@ def _checked(trace: Trace, file: str) -> Checked:
 
     from attnscope.comments import checked
 
-    with tokenize.open(file) as opened:
-        return checked(opened.read(), trace.steps, sizes=trace.sizes)
+    try:
+        with tokenize.open(file) as opened:
+            text = opened.read()
+    except (OSError, SyntaxError, UnicodeDecodeError) as error:  # the code may have changed its file
+        raise FileError(
+            f"cannot read {shortened(file)} again, to compare its comments:"
+            f" {getattr(error, 'strerror', None) or first_line(error)}."
+        ) from error
+    return checked(text, trace.steps, sizes=trace.sizes)

@@ -506,6 +506,16 @@ def test_code_may_remove_the_folder_it_runs_in(attnscope, tmp_path, monkeypatch)
     assert (r.exit_status, r.json["steps"][-1]["name"]) == (0, "y")
 
 
+def test_code_may_remove_its_own_file(attnscope, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    code = "import os\n\n\ndef f(x):\n    os.path.exists(__file__) and os.remove(__file__)\n    y = x * 2  # n\n    return y\n"
+    for option in ("--check", "--annotate"):
+        (tmp_path / "removes_itself.py").write_text(code)
+        r = attnscope("trace", "removes_itself.py:f", "--input", "x=n:2", option)
+        assert r.exit_status == 2
+        assert r.err.startswith("attnscope: error: cannot read ")
+
+
 # Many names.
 
 

@@ -232,7 +232,7 @@ def test_a_strange_name_is_written_as_it_is_and_told_escaped(cases, write, write
         "--force",
         "~",
         "%s{}",
-        "[bold]x[/bold]",
+        "[bold]x",
         "\udcff",
     ):
         target = cases.folder / f"{name}{suffix}"

@@ -26,7 +26,7 @@ WHOLE = 2**28
 """Maps that take less than 256 MiB together are held whole, as long as nobody asks for others."""
 
 
-MEMORY_OF_A_FORMAT = {Format.TABLE: 2, Format.CSV: 2, Format.JSON: 20, Format.MARKDOWN: 60}
+MEMORY_OF_A_FORMAT = {Format.TABLE: 1, Format.CSV: 1, Format.JSON: 20, Format.MARKDOWN: 60}
 """What printing whole maps takes, them included, in times of what they take themselves."""
 
 MEMORY_OF_A_PICTURE = 10
@@ -72,11 +72,13 @@ def pools(request: Request, config: Any, reading: Reading, wanted: Wanted) -> bo
 
 def bytes_of_whole(request: Request, config: Any, reading: Reading, wanted: Wanted) -> int:
     """What whole maps take, and what is made of them, in bytes."""
-    from attnscope.models.maps import bytes_of_maps
+    from attnscope.models.maps import bytes_of_maps, number_of_maps
 
+    whole = bytes_of_maps(config, reading, wanted)
+    one = whole // number_of_maps(config, reading, wanted)  # a copy of the one that is looked at
     drawn = request.page is not None or request.plot is not None
     times = max(MEMORY_OF_A_FORMAT[request.format], MEMORY_OF_A_PICTURE if drawn else 0)
-    return times * bytes_of_maps(config, reading, wanted)
+    return times * whole + one
 
 
 def check_room(request: Request, config: Any, reading: Reading, wanted: Wanted) -> None:

@@ -137,7 +137,7 @@ def arguments(command: str, options: str, n: int, files: Path) -> list[str]:
     if "--nk" in words:
         words[words.index("--nk") + 1] = str(n)
     elif command == "sdpa" and "--x" not in words:
-        sizes += ["--nk", str(n - 100 if "--past" in words else n)]
+        sizes += ["--nk", str(n - (100 if n > 1000 else 4) if "--past" in words else n)]
     if "--past" in words and n < 1000:
         words[words.index("--past") + 1] = "4"
     return [command, *sizes, *words]

@@ -8,6 +8,7 @@ slice is changed, and the maps of the heads that it belongs to change, and no ot
 import pytest
 import torch
 from models.families import ASKED, CHANGED, FAMILIES, Watched, build, save
+from models.tiny import save_tiny
 
 from attnscope.errors import ModelError
 from attnscope.models.checkpoint import Checkpoint
@@ -179,8 +180,17 @@ def test_arrays_are_the_models_parameters(saved, family):
             assert piece.head_shape == tuple(own.shape)
 
 
-def test_every_row_of_the_table_is_asked_of_a_model(saved):
+ELSEWHERE = {"altclip": {}, "deepseek_v3": {}, "kimi_linear": {"layer_types": ["full_attention"] * 4}}
+"""Families whose rows are tested in `test_latent.py` and `tests/cli/test_families.py`."""
+
+
+def test_every_row_of_the_table_is_asked_of_a_model(saved, tmp_path):
     asked = set()
+    for family, sizes in ELSEWHERE.items():
+        model = save_tiny(family, tmp_path / family, **sizes)
+        checkpoint = Checkpoint(family, tmp_path / family)
+        for names in (open_weights(checkpoint).names, model.state_dict()):
+            asked |= {stack.layout for stack in find_stacks(names, checkpoint.config(), family)}
     for family in FAMILIES:
         asked |= {stack.layout for stack in stacks_of(saved(family))}
         model = build(family)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from attnscope.errors import OptionError
 from attnscope.models.metrics import Side
-from attnscope.models.reading import room, tokens_of
+from attnscope.models.reading import encoded, room, tokens_of
 from attnscope.sinks import sink_keys
 
 if TYPE_CHECKING:
@@ -179,7 +179,7 @@ class Reader:
     def _encode(self, texts: list[str], *, target: bool = False) -> tuple[Any, list[int]]:
         """The tokens of texts, no more than the model takes; and how many there would be."""
         given = {"text_target": texts} if target else {"text": texts}
-        encoding = self.tokenizer(**given, verbose=False)
+        encoding = encoded(self.tokenizer, given, verbose=False)
         lengths = [len(ids) for ids in encoding["input_ids"]]
         if self.limit is None or max(lengths, default=0) <= self.limit:
             return encoding, lengths

@@ -8,7 +8,7 @@ from itertools import accumulate, groupby
 from pathlib import Path
 from typing import Any
 
-from attnscope.errors import FileError, ModelError, OptionError, first_line
+from attnscope.errors import FileError, ModelError, OptionError, first_line, is_out_of_memory
 from attnscope.models.byte_tokens import bytes_of, characters_of
 from attnscope.models.checkpoint import Checkpoint
 from attnscope.models.loading import (
@@ -271,6 +271,22 @@ def patches(picture: Picture, n: int, most_added: int) -> list[Token]:
     ]
 
 
+def encoded(tokenizer: Any, texts: dict[str, Any], **options: Any) -> Any:
+    """What a tokenizer makes of texts; a ModelError if it cannot read them.
+
+    Args:
+        tokenizer: the model's.
+        texts: by the names that it takes them under.
+        options: what else it takes.
+    """
+    try:
+        return tokenizer(**texts, **options)
+    except Exception as error:  # tokenizers raises a bare Exception
+        if is_out_of_memory(error):
+            raise
+        raise ModelError(f"the model's tokenizer cannot read this text: {first_line(error)}.") from error
+
+
 def _encode(
     tokenizer: Any, texts: tuple[str, ...], option: str, limit: int | None, truncate: bool
 ) -> tuple[Any, list[str]]:
@@ -285,7 +301,7 @@ def _encode(
     """
     names = ("text_target",) if option == "--target" else ("text", "text_pair")
     given = dict(zip(names, texts, strict=False))
-    encoding = tokenizer(**given, return_special_tokens_mask=True)
+    encoding = encoded(tokenizer, given, return_special_tokens_mask=True)
     n = len(encoding["input_ids"])
     if limit is None or n <= limit:
         return encoding, []

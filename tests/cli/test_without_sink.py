@@ -83,10 +83,15 @@ def test_a_page_begins_without_the_sink(attnscope, tmp_path):
     assert f'"sinks":{SINKS}'.replace(" ", "") in text
 
 
+def test_without_a_text_it_has_no_effect_and_that_is_told(attnscope):
+    r = attnscope("bert", "--without-sink")
+    assert r.exit_status == 0
+    assert "--without-sink" in r.err
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--without-sink"], "--without-sink is about attention in a text, and there is none."),
         (
             ["--text", "a", "--steps", "--without-sink"],
             "--steps shows whole tensors, and --without-sink",

@@ -99,7 +99,7 @@ def _choose(columns: list[Column], width: int) -> list[Column]:
     chosen = []
     for column in columns:
         needed = GAP + (min(_width(column), NARROWEST) if column.flexible else _width(column))
-        if needed <= room:
+        if needed <= room or not chosen:  # the first stays, however narrow the terminal is
             chosen.append(column)
             room -= needed
     fitted = [_fitted(each, min(_width(each), NARROWEST) + room) for each in chosen]

@@ -19,20 +19,20 @@ FORMATS = ("table", "csv", "markdown", "json")
 STYLE = re.compile(r"\x1b\[[0-9;]*m")
 
 
-def hostile(seed: int, letters: str = "name") -> str:
+def hostile(seed: int, letters: str = "smuggled") -> str:
     """A name with everything in it that a terminal would obey, in some order."""
     draw = random.Random(seed)
     parts = [
-        *("\x1b[31m", "\x1b]0;title\x07", "\x9b2J", "\x00", "\x08", "\x7f", "\r", "\t", "\x85", "\x0c"),
+        *("\x1b[31m", "\x1b]0;title\x07", "\x9b2J", "\x08", "\x7f", "\r", "\t", "\x85", "\x0c"),
         *("\u202e", "\u2066", "\u200f", "\u2028", "\u2029", "\ufeff", "[red]", "[/]", ":smile:"),
-        "\n!smuggled",
+        "\n!injected",
     ]
     draw.shuffle(parts)
     return letters + "".join(parts)
 
 
 def for_a_path(name: str) -> str:
-    return name.replace("\x00", "").replace("/", "|")
+    return name.replace("/", "|")
 
 
 def assert_harmless(text: str, *, coloured: bool = False) -> None:
@@ -40,7 +40,7 @@ def assert_harmless(text: str, *, coloured: bool = False) -> None:
         text = STYLE.sub("", text)
     bad = {each for each in text if not (each.isprintable() or each in "\n\u200c\u200d")}
     assert not {ascii(each) for each in bad}
-    assert "\n!smuggled" not in text
+    assert "\n!injected" not in text
 
 
 @pytest.fixture(params=["plain", "coloured"])
@@ -57,7 +57,7 @@ def show(request, attnscope, monkeypatch):
         assert_harmless(ran.out, coloured=coloured)
         assert_harmless(ran.err, coloured=coloured)
         if name:
-            assert "smuggled" in ran.out + ran.err  # what is hostile is shown, and escaped
+            assert re.search("smuggled|injected", ran.out + ran.err)  # it is shown, and escaped
         return ran
 
     return run
@@ -145,7 +145,7 @@ def test_archives_whose_members_have_hostile_names(show, tmp_path):
         ("sdpa", "--" + hostile(9)),
         ("sdpa", hostile(9)),
     ],
-    ids=lambda arguments: " ".join(arguments).split("name")[0],
+    ids=lambda arguments: " ".join(arguments).split("smuggled")[0],
 )
 def test_arguments(show, arguments):
     show(*(argument.replace("\x00", "") for argument in arguments), status=2)
@@ -282,7 +282,7 @@ def fine(x):
 
 def fails(x):
     y = x + len("\x1b[31m")
-    raise ValueError("said \x1b[31m \u202e\\n!smuggled\\r")
+    raise ValueError("said \x1b[31m \u202e\\n!injected\\r")
 '''.replace("\ty2 = 0\n", "")
 
 

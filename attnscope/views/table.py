@@ -96,7 +96,7 @@ def _fits(columns: list[Column], console: Console) -> bool:
 def _choose(columns: list[Column], width: int) -> list[Column]:
     """As many columns as fit, the most wanted first."""
     room = width + GAP
-    chosen = []
+    chosen: list[Column] = []
     for column in columns:
         needed = GAP + (min(_width(column), NARROWEST) if column.flexible else _width(column))
         if needed <= room or not chosen:  # the first stays, however narrow the terminal is

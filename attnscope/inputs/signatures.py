@@ -212,9 +212,25 @@ def _giving(title: str, names: Collection[str], option: str) -> str:
 
 
 def _bare(signature: Signature) -> Signature:
-    """A signature without its annotations."""
-    parameters = [p.replace(annotation=p.empty) for p in signature.parameters.values()]
+    """A signature without its annotations, whose defaults can be shown even if their `__repr__` fails."""
+    parameters = [
+        p.replace(annotation=p.empty, default=p.empty if p.default is p.empty else _Default(p.default))
+        for p in signature.parameters.values()
+    ]
     return Signature(parameters)
+
+
+@dataclass(frozen=True)
+class _Default:
+    """A default of a user's, as messages show it."""
+
+    value: Any
+
+    def __repr__(self) -> str:
+        try:
+            return repr(self.value)
+        except Exception:  # the user's code, which may raise anything
+            return "…"
 
 
 def _class_around(loaded: Loaded) -> type | None:

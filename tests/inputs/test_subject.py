@@ -445,3 +445,20 @@ def test_a_constructor_that_raises_is_told_with_the_users_line():
 def test_with_other_sizes_a_constructors_own_exception_is_raised():
     with pytest.raises(AssertionError):
         made().build({"n_head": 7})
+
+
+def test_a_default_whose_repr_fails_does_not_hide_the_mistake():
+    from inspect import signature
+
+    from attnscope.inputs.signatures import check_arguments
+
+    class Speechless:
+        def __repr__(self):
+            raise ValueError("no words")
+
+    def attend(x, d=Speechless(), n=3):  # noqa: B008
+        return x
+
+    with pytest.raises(OptionError, match=r"attend\(x, d=…, n=3\) needs x"):
+        check_arguments("attend", signature(attend), 0, [], "--input")
+    check_arguments("attend", signature(attend), 0, ["x"], "--input")

@@ -212,7 +212,7 @@ def _giving(title: str, names: Collection[str], option: str) -> str:
 
 
 def _bare(signature: Signature) -> Signature:
-    """A signature without its annotations, whose defaults can be shown even if their `__repr__` fails."""
+    """A signature without its annotations, whose defaults can be shown whatever they are."""
     parameters = [
         p.replace(annotation=p.empty, default=p.empty if p.default is p.empty else _Default(p.default))
         for p in signature.parameters.values()

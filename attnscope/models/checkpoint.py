@@ -56,13 +56,13 @@ class Checkpoint:
         if self.folder is None:
             return _from_hub(self.name, filename)
         path = self.folder / filename
-        return path if path.is_file() else None
+        return path if os.path.isfile(path) else None  # pathlib's fails for a name that is too long
 
     def has(self, *filenames: str) -> bool:
         """Whether it has one of several files; a model on the hub, whether one is in the cache."""
         if self.folder is None:
             return any(_from_cache(self.name, filename) for filename in filenames)
-        return any((self.folder / filename).is_file() for filename in filenames)
+        return any(os.path.isfile(self.folder / filename) for filename in filenames)
 
     def first_file(self, *filenames: str) -> Path | None:
         """The first of several files that the model has; of a model on the hub, rather one in the cache.

@@ -129,6 +129,7 @@ def test_streams_that_are_closed_or_full_are_no_traceback(cases, folder, model_f
         noisy=True,
         may_change=written(folder, line),
         what=streams,
+        silent=silent,
         unprinted="stdout" in streams or "all" in streams,
         within=within,
     )

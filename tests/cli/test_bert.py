@@ -47,7 +47,7 @@ def test_show_prints_a_slices_values(attnscope, minilm):
 def test_verify_holds_and_says_so(attnscope):
     r = attnscope("bert", "--layer", 1, "--head", 3, "--verify")
     assert r.exit_status == 0
-    assert r.out.count("holds") == 10
+    assert r.out.count("holds") == 11
     assert "FAILS" not in r.out
 
 
@@ -57,7 +57,9 @@ def test_verify_exits_1_when_a_check_fails(attnscope, monkeypatch):
     monkeypatch.setattr(verify, "TOLERANCE", -1.0)
     r = attnscope("bert", "--verify", "--format", "json")
     assert r.exit_status == 1
-    assert not any(check["ok"] for check in r.json["checks"])
+    *measured, head = r.json["checks"]
+    assert not any(check["ok"] for check in measured)
+    assert head["ok"]  # whose verdict is no difference
     assert "FAILS" in attnscope("bert", "--verify").out
 
 

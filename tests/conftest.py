@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import stat
 import subprocess
 import threading
@@ -21,6 +22,10 @@ from torture.counts import pytest_terminal_summary  # noqa: F401 - a hook
 
 from attnscope.cli.app import main
 from attnscope.models.checkpoint import find_checkpoint
+
+# A shell's background jobs ignore Ctrl-C, and so would the commands that the tests interrupt.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # Speed is measured in benchmarks, never by a test: machines are noisy.
 settings.register_profile("attnscope", deadline=None)

@@ -59,9 +59,9 @@ class Interrupted:
             return "done before"
         # What Python does before our first line runs cannot be caught.
         before_us = "attnscope/" not in re.sub(r"bin/attnscope", "", self.err)
-        if (self.status == -signal.SIGINT and before_us) or (
-            "Fatal Python error" in self.err and before_us
-        ):
+        no_module = "Could not import runpy module" in self.err  # what `-m` says, with a traceback
+        fatal = "Fatal Python error" in self.err
+        if before_us and (self.status == -signal.SIGINT or no_module or fatal):
             return "Python had not started"
         return f"status {self.status}: {self.err[-2000:]}"
 

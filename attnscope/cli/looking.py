@@ -41,11 +41,12 @@ if TYPE_CHECKING:
 def show_attention(request: Request) -> int:
     """Let a model read, and show what its heads look at; the exit status: 1 if a check fails."""
     _check_files(request)
-    from attnscope.inputs.memory import check_imports
+    from attnscope.inputs.memory import check_imports, return_what_is_freed
     from attnscope.models.checkpoint import find_checkpoint
     from attnscope.models.loading import load_config, load_model
 
     check_imports(transformers=True)
+    return_what_is_freed()
     checkpoint = find_checkpoint(request.model)
     with progress(f"loading {checkpoint.name} …"), uncollected():
         config = load_config(checkpoint)

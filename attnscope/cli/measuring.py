@@ -41,13 +41,14 @@ def show_heads(asked: Asked) -> int:
     """Let a model read, and show what its heads do; the exit status: 130 if it was interrupted."""
     _check_files(asked)
     from attnscope.inputs.corpus import open_corpus
-    from attnscope.inputs.memory import check_imports
+    from attnscope.inputs.memory import check_imports, return_what_is_freed
     from attnscope.models.ranks import ranks_of
 
     corpus = None if asked.corpus is None else open_corpus(asked.corpus, asked.field, asked.target_field)
     text = "" if asked.reads_ids or asked.corpus is not None else _text(asked)
     _check_shared(asked)
     check_imports(transformers=True)
+    return_what_is_freed()
     with ranks_of(asked.device) as ranks:
         _check_same(corpus, ranks)
         checkpoint, survey, reader = _load(asked, ranks)

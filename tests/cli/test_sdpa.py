@@ -155,7 +155,7 @@ def test_a_mistake_gets_a_clear_line_and_exit_status_2(attnscope, arguments, mes
 def test_sizes_that_do_not_fit_into_memory_are_refused_at_once(attnscope, tmp_path):
     r = attnscope("sdpa", "--nq", 10**7, "--nk", 10**7, "--save", tmp_path / "x.npz")
     assert r.exit_status == 2
-    assert "attnscope: error: this run needs at least 3.2 PiB, and cpu has" in r.err
+    assert "attnscope: error: this run needs at least 2.1 PiB, and cpu has" in r.err
     assert "--dry-run" in r.err
     assert list(tmp_path.iterdir()) == []
 

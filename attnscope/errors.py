@@ -10,6 +10,8 @@ import errno
 import re
 from math import isqrt
 
+from attnscope.text import shortened
+
 
 class AttnscopeError(Exception):
     """A mistake in what was asked for, told in words that a user understands.
@@ -102,11 +104,16 @@ def said(error: BaseException) -> str:
         return f"<its __str__ fails: {type(error).__name__}>"
 
 
+LONGEST_LINE = 400
+"""Characters that are repeated of what another library says."""
+
+
 def first_line(error: Exception) -> str:
     """What another library's error says, on one line; its kind, if it says nothing.
 
-    Where the first line only announces what follows, that is added. Of a pickle that torch refuses to
-    load, it is said what it holds: torch itself goes on to say how to load it all the same.
+    Where the first line only announces what follows, that is added; a long one is shortened. Of a
+    pickle that torch refuses to load, it is said what it holds: torch itself goes on to say how to load
+    it all the same.
     """
     refusal = _refusal_of_pickle(error)
     if refusal is not None:
@@ -114,7 +121,7 @@ def first_line(error: Exception) -> str:
     if isinstance(error, LookupError | AttributeError):  # says little but of what
         return f"{type(error).__name__}: {said(error).strip()}".split("\n")[0]
     lines = [line.strip() for line in (said(error).strip() or type(error).__name__).split("\n")]
-    return " ".join(lines[:2]) if lines[0].endswith(":") else lines[0]
+    return shortened(" ".join(lines[:2]) if lines[0].endswith(":") else lines[0], LONGEST_LINE)
 
 
 def is_out_of_memory(error: BaseException) -> bool:

@@ -227,6 +227,10 @@ def read_image(checkpoint: Checkpoint, config: Any, path: Path) -> Reading:
         ) from error
     except OSError as error:
         raise FileError(f"cannot read {path}: {error.strerror or first_line(error)}.") from error
+    except Exception as error:  # of a damaged picture pillow raises half a dozen kinds
+        if is_out_of_memory(error):
+            raise
+        raise FileError(f"{path} is a damaged picture: {first_line(error).rstrip('.')}.") from error
     processor = load_image_processor(checkpoint)
     with told_as_the_models_fault(checkpoint):
         pixels = processor(images=image, return_tensors="pt").get("pixel_values")

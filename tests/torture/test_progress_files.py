@@ -91,6 +91,7 @@ NESTED = {
 EITHER = {
     "escapes in why a line was skipped", "escapes in why it ran eager", "lines that are not there", "not done",
     "a layer that was measured and is not told of", "another set of heads", "fewer tokens than texts",
+    "a layer more than the model has",  # one that does not attend, as hybrids have
 }  # fmt: skip
 """What nobody can tell from a run, or need not: it may go on."""
 

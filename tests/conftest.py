@@ -23,6 +23,11 @@ from torture.counts import pytest_terminal_summary  # noqa: F401 - a hook
 from attnscope.cli.app import main
 from attnscope.models.checkpoint import find_checkpoint
 
+# Workers that share the cores compute with one thread each, as do the processes that they start.
+if "PYTEST_XDIST_WORKER" in os.environ:
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+    torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
+
 # A shell's background jobs ignore Ctrl-C, and so would the commands that the tests interrupt.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -376,7 +376,9 @@ def _stack(
     others = {n: kind.replace("_", " ") for n, kind in kinds.items() if NO_SOFTMAX.search(kind)}
     module = layout.attention.rstrip(".")
     others |= {
-        n: "linear attention" for n in numbers if f"{prefix}{n}{module}" in recurrent and n not in others
+        n: "linear attention"
+        for n in range(extent)
+        if f"{prefix}{n}{module}" in recurrent and n not in others
     }
     layers = {number: number for number in numbers if number not in others}
     if layout.shared:

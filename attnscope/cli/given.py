@@ -40,7 +40,11 @@ def content(path: Path, n_token: int | None, *, truncate: bool = False) -> str:
         raise FileError(f"there is no file {path}.") from error
     except OSError as error:
         raise FileError(f"cannot read {path}: {error.strerror}.") from error
-    if b"\0" in raw:
+    try:  # what is cut may end within a character
+        text = getincrementaldecoder("utf-8-sig")().decode(raw, final=not more)
+    except UnicodeDecodeError as error:
+        raise FileError(f"{path} is not UTF-8.", hint="iconv -t utf-8 …") from error
+    if "\0" in text:
         raise FileError(f"{path} has a NUL character: it is no text.")
     if more and not truncate:
         use = "attnscope reads" if most == MOST else f"a model that takes {n_token:,} tokens can use"
@@ -48,10 +52,6 @@ def content(path: Path, n_token: int | None, *, truncate: bool = False) -> str:
             f"{path} is longer than {bytes_text(most)}, which is more than {use}.",
             hint="--truncate, which reads its beginning",
         )
-    try:  # what is cut may end within a character
-        text = getincrementaldecoder("utf-8-sig")().decode(raw, final=not more)
-    except UnicodeDecodeError as error:
-        raise FileError(f"{path} is not UTF-8.", hint="iconv -t utf-8 …") from error
     return text.replace("\r\n", "\n").replace("\r", "\n")  # as Python reads texts
 
 

@@ -8,7 +8,7 @@ import re
 import sys
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, nullcontext, redirect_stdout
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from math import prod
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -294,7 +294,7 @@ def _run(
     error: BaseException | None = None
     with (
         without_compiler() if device == "meta" else nullcontext(),
-        redirect_stdout(io.StringIO()) if sizes else nullcontext(),
+        _unseen() if sizes else nullcontext(),
         session.recording(depth=wanted.depth, watch=watcher, **options) as recorder,
     ):
         try:
@@ -316,6 +316,17 @@ def _run(
         findings=watcher.findings,
         sources=recorder.sources() if wanted.source and not sizes else [],
     )
+
+
+@contextmanager
+def _unseen() -> Iterator[None]:
+    """Drop what code prints, which may have deleted its stdout."""
+    before = getattr(sys, "stdout", None)
+    sys.stdout = io.StringIO()
+    try:
+        yield
+    finally:
+        sys.stdout = before
 
 
 @contextmanager

@@ -165,7 +165,7 @@ def _target(text: str, folder: Path | None) -> Target:
     file = next((each for each in places if os.path.isfile(each)), None)
     if file is None:
         raise FileError(f"there is no file {shortened(place)}.", hint=FORM)
-    with contextlib.suppress(SyntaxError):  # Python tells it when the file is imported
+    with contextlib.suppress(SyntaxError, RecursionError):  # told when the file is imported
         line_of(os.path.abspath(file), name)
     return Target(name, file=os.path.abspath(file))
 

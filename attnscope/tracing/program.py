@@ -261,10 +261,13 @@ class Watching:
                 rewritten = rewrite([file], parts=self.parts)
         except SyntaxError:  # Python says so itself
             return None
-        except SourceError as error:
+        except (SourceError, RecursionError) as error:
             if is_targets:
                 self.loaded = True
-                self.refused(error)
+                deep = SourceError(
+                    f"cannot trace {self.target.name}: an expression in its file is too deep."
+                )
+                self.refused(error if isinstance(error, SourceError) else deep)
             return None
         if line is not None:
             self.loaded = True

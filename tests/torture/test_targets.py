@@ -337,13 +337,13 @@ def test_comments_of_a_file_that_cannot_be_written_are_told(cases):
         annotate(cases, "small/traced.py", statuses=[2])
 
 
-def test_comments_of_a_file_that_changes_meanwhile_are_told(cases):
+def test_a_file_that_its_code_has_changed_is_kept(cases):
     source = cases.folder / "traced.py"
     source.write_text(
         "from pathlib import Path\n"
         + ATTEND.replace("    return", "    Path(__file__).write_text('mine = 1\\n')\n    return")
     )
-    annotate(cases, statuses=[2], theirs=[source])
+    annotate(cases, statuses=[0, 2], theirs=[source])
     assert source.read_text() == "mine = 1\n"
 
 

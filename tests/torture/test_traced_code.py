@@ -188,13 +188,14 @@ def test_strange_code_is_traced_or_refused(cases, what):
             noisy="thread that fails" in what,
         )
         (cases.folder / "traced.py").write_bytes(source)
+    line = [*RUN, *FORMATS[len(what) % 4], "program.py"]
+    of_its_own = what == "stderr is closed"  # a command keeps another for itself when its process begins
     cases.run(
-        *RUN,
-        *FORMATS[len(what) % 4],
-        "program.py",
+        *line,
         statuses=[0, 1],
         noisy=True,
         what=what,
+        within=(lambda: run_process(line)) if of_its_own else None,
         theirs=[cases.folder / "traced.py"],
     )
 

@@ -144,9 +144,19 @@ def load_tokenizer(checkpoint: Checkpoint) -> Any:
     except Exception as error:
         if is_out_of_memory(error):
             raise
+        unreadable = isinstance(error, UnicodeEncodeError) and not _is_utf_8(checkpoint.folder)
         raise ModelError(
-            f"cannot load the tokenizer of {checkpoint.name}: {first_line(error).rstrip('.')}."
+            f"cannot load the tokenizer of {checkpoint.name}: {first_line(error).rstrip('.')}.",
+            hint="a folder whose name is UTF-8: transformers opens no other" if unreadable else None,
         ) from error
+
+
+def _is_utf_8(path: object) -> bool:
+    try:
+        str(path).encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def load_image_processor(checkpoint: Checkpoint) -> Any:

@@ -159,7 +159,8 @@ class Cases:
             shown = "\n".join(self.faults[:REPORTED])
             more = f"\n… and {len(self.faults) - REPORTED} more" if len(self.faults) > REPORTED else ""
             total = sum(self.counts.values())
-            raise AssertionError(f"{len(self.faults)} of {total} cases are wrong:\n{shown}{more}")
+            said = f"{len(self.faults)} of {total} cases are wrong:\n{shown}{more}"
+            raise AssertionError(said.encode("utf-8", "backslashreplace").decode())  # for xdist
 
 
 # Running a command.

@@ -140,6 +140,7 @@ def test_files_of_strange_names(cases, model_folder, what):
     ):  # fmt: skip
         cases.run(*line, statuses=[2], what=what)
     folder = copy_links(model_folder("llama"), cases.folder / name / "model")
+    read = [2] if what == "surrogate" else [0]  # tokenizers opens only names that are UTF-8
     page, plot = cases.folder / "page.html", cases.folder / "plot.svg"
     cases.run(
         "model",
@@ -152,7 +153,7 @@ def test_files_of_strange_names(cases, model_folder, what):
         plot,
         "--force",
         may_change=[page, plot],
-        statuses=[0],
+        statuses=read,
         what=what,
     )
     cases.run(
@@ -164,12 +165,12 @@ def test_files_of_strange_names(cases, model_folder, what):
         page,
         "--force",
         may_change=[page],
-        statuses=[0],
+        statuses=read,
         what=what,
     )
     shown(cases, "model", folder, what=what)
-    shown(cases, "model", folder, "--text", "the cat sat", what=what)
-    shown(cases, "heads", folder, "--text", "the cat sat", what=what)
+    shown(cases, "model", folder, "--text", "the cat sat", statuses=read, what=what)
+    shown(cases, "heads", folder, "--text", "the cat sat", statuses=read, what=what)
 
 
 @pytest.mark.parametrize("what", [name for name in NAMES if name not in ("null", "surrogate")])

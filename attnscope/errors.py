@@ -9,8 +9,11 @@ from __future__ import annotations
 import errno
 import re
 from math import isqrt
+from typing import Any, TypeGuard, TypeVar
 
 from attnscope.text import shortened
+
+T = TypeVar("T")
 
 
 class AttnscopeError(Exception):
@@ -96,12 +99,46 @@ def _nearest(option: str, wanted: int, whole: int) -> str:
     )
 
 
-def said(error: BaseException) -> str:
-    """What an exception says; that it says nothing, if its own code fails when it is asked."""
+def is_a(value: object, kind: type[T]) -> TypeGuard[T]:
+    """Whether a value is of a class. `isinstance` would ask it for `__class__`: code of the user."""
+    return issubclass(type(value), kind)
+
+
+def class_name(value: object) -> str:
+    """The name of a value's class; no code of its metaclass runs."""
+    return str(type.__dict__["__name__"].__get__(type(value)))
+
+
+def class_attribute(value: object, name: str) -> Any:
+    """What a value's class, or a base of it, stores by a name; no code of a metaclass runs.
+
+    Returns:
+        As it is stored, a descriptor too; None if there is none.
+    """
+    for each in type.__dict__["__mro__"].__get__(type(value)):
+        stored = type.__dict__["__dict__"].__get__(each)
+        if name in stored:
+            return stored[name]
+    return None
+
+
+def stored_in(error: BaseException, name: str, kind: type[BaseException] = BaseException) -> Any:
+    """An attribute of an exception as Python stores it; no code of its class runs.
+
+    Args:
+        error: the exception.
+        name: the attribute, such as `__traceback__`.
+        kind: the built-in exception that has such an attribute.
+    """
+    return kind.__dict__[name].__get__(error)
+
+
+def said(value: object) -> str:
+    """What an exception, or any value, says; that it cannot, if its own code fails when it is asked."""
     try:
-        return str(error)
-    except BaseException:  # whatever it is: it is raised by the exception that is told already
-        return f"<its __str__ fails: {type(error).__name__}>"
+        return str(value)
+    except BaseException:  # whatever it is: it is raised by what is told already
+        return f"<its __str__ fails: {class_name(value)}>"
 
 
 LONGEST_LINE = 400
@@ -118,9 +155,9 @@ def first_line(error: Exception) -> str:
     refusal = _refusal_of_pickle(error)
     if refusal is not None:
         return refusal
-    if isinstance(error, LookupError | AttributeError):  # says little but of what
-        return f"{type(error).__name__}: {said(error).strip()}".split("\n")[0]
-    lines = [line.strip() for line in (said(error).strip() or type(error).__name__).split("\n")]
+    if issubclass(type(error), LookupError | AttributeError):  # says little but of what
+        return f"{class_name(error)}: {said(error).strip()}".split("\n")[0]
+    lines = [line.strip() for line in (said(error).strip() or class_name(error)).split("\n")]
     return shortened(" ".join(lines[:2]) if lines[0].endswith(":") else lines[0], LONGEST_LINE)
 
 

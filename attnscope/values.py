@@ -26,7 +26,7 @@ def from_tensor(tensor: Any) -> tuple[np.ndarray, str]:
     """
     import torch
 
-    tensor = tensor.detach().cpu()
+    tensor = tensor.detach().cpu().resolve_conj().resolve_neg()
     name = str(tensor.dtype).removeprefix("torch.")
     if tensor.dtype == torch.bfloat16:
         return tensor.view(torch.int16).numpy().view("uint16"), name

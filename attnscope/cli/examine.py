@@ -21,12 +21,12 @@ from attnscope.cli.output import (
     progress,
     refuse_in_csv,
     shown_path,
-    stored,
+    stored_of_all,
     tell,
     written_first,
 )
 from attnscope.cli.streams import of_user
-from attnscope.errors import AttnscopeError, OptionError, SourceError, said
+from attnscope.errors import AttnscopeError, OptionError, SourceError, is_a, said
 from attnscope.results import Source, Step, Trace
 from attnscope.text import printable_lines
 
@@ -126,7 +126,7 @@ def examine(
     trace.title = target
     for notice in trace.notices:
         tell(notice)
-    if isinstance(ending, KeyboardInterrupt):  # what there is is shown, and no file is written
+    if is_a(ending, KeyboardInterrupt):  # what there is is shown, and no file is written
         if not wanted.annotate:
             _show(trace, replace(wanted, output=replace(wanted.output, save=None, force=False)))
         return interrupt.STATUS
@@ -135,7 +135,7 @@ def examine(
     if wanted.check:
         check_comments(trace, file)
     _show(trace, wanted)
-    if isinstance(ending, SystemExit):
+    if is_a(ending, SystemExit):
         status, text = status_of(ending)
         if text is not None:
             print(printable_lines(text), file=sys.stderr)
@@ -153,7 +153,7 @@ def _show(trace: Trace, wanted: Wanted) -> None:
     shown, steps = output.shown_of(trace), trace.steps
     if not wanted.stats:  # these are of one turn of a loop
         trace = replace(trace, steps=folded(trace.steps))
-    tensors = {step.name: stored(step) for step in steps} if output.save is not None else {}
+    tensors = stored_of_all(steps) if output.save is not None else {}
     with written_first(lambda: output.write(tensors)):
         output.print_run(trace, shown, source=wanted.source)
 
@@ -180,7 +180,7 @@ def traced(what: Subject, wanted: Wanted) -> tuple[Trace, str, BaseException | N
     base = inferred.runs[0]
     inferred.name_axes()
     notices += [f"{each} is compiled by torch.compile: it ran untraced" for each in untraced]
-    interrupted = isinstance(ending, KeyboardInterrupt)
+    interrupted = is_a(ending, KeyboardInterrupt)
     if not inferred.complete and not session.compiled and what.sizes and not interrupted:
         notices.append(
             f"undecided what the axes are: {len(inferred.symbols.sizes)} sizes have names, too many to"
@@ -209,7 +209,7 @@ def traced(what: Subject, wanted: Wanted) -> tuple[Trace, str, BaseException | N
     trace.findings = sorted(findings, key=lambda finding: finding.line or 0)
     if base.failure is not None:
         trace.crash = crash_of(base.failure, inferred.dims_of, shown_path(base.failure.file))
-    elif isinstance(base.error, Exception):  # it comes from another file
+    elif is_a(base.error, Exception):  # it comes from another file
         raise SourceError(f"running {what.loaded.name} raises {described(base.error)}.") from base.error
     placed: list[Step | Source] = [*trace.steps, *trace.source]
     for each in placed:
@@ -247,7 +247,7 @@ def _run_all(
             looks_at_values = True
             notices.append("the code looks at values: other sizes were run on cpu, not on meta")
             run = _run(what, session, wanted, "cpu", sizes)
-        if isinstance(run.error, KeyboardInterrupt):
+        if is_a(run.error, KeyboardInterrupt):
             raise run.error
         return run
 
@@ -256,7 +256,7 @@ def _run_all(
     known = required_by(equations, given)
     ending = base.error
     try:
-        if isinstance(ending, KeyboardInterrupt):
+        if is_a(ending, KeyboardInterrupt):
             raise ending
         with interrupt.raised():
             inferred = infer(
@@ -303,7 +303,7 @@ def _run(
                 with torch.device(device) if device != "cpu" else nullcontext():
                     built.callable(*built.args, **built.kwargs)
         except BaseException as caught:
-            if isinstance(caught, AttnscopeError) and not sizes:
+            if is_a(caught, AttnscopeError) and not sizes:
                 raise
             error = caught
     return Run(

@@ -20,6 +20,7 @@ from attnscope.errors import (
     FileError,
     OptionError,
     OutOfMemoryError,
+    first_line,
     is_out_of_memory,
 )
 from attnscope.models.launch import is_first
@@ -308,10 +309,33 @@ def refuse_in_csv(format: Format, asked: Mapping[str, bool]) -> None:
 
 
 def stored(step: Step) -> tuple[np.ndarray, str]:
-    """A step's tensor as an array, and its dtype."""
+    """A step's tensor as an array, and its dtype.
+
+    Raises:
+        OptionError: numpy has no such tensors (sparse, nested, quantized, on meta), or the tensor's own
+            class does not give its values.
+    """
     from attnscope.values import from_tensor
 
-    return from_tensor(step.tensor)
+    if step.tensor is None:
+        raise OptionError(f"the values of {step.name} cannot be read: its own class refuses it.")
+    try:
+        return from_tensor(step.tensor)
+    except (NotImplementedError, RuntimeError, TypeError) as error:
+        raise OptionError(
+            f"the values of {step.name} cannot be read: {first_line(error).rstrip('.')}."
+        ) from error
+
+
+def stored_of_all(steps: Iterable[Step]) -> dict[str, tuple[np.ndarray, str]]:
+    """The tensors of all steps by name; of those that cannot be read, it is told why."""
+    tensors = {}
+    for step in steps:
+        try:
+            tensors[step.name] = stored(step)
+        except OptionError as error:
+            tell(f"{step.name} is not written: {error}")
+    return tensors
 
 
 def shown_path(file: str, here: Path | None = None) -> str:

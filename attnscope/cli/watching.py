@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, NoReturn
 from attnscope.cli import interrupt, streams
 from attnscope.cli.options import Format
 from attnscope.cli.output import refuse_in_csv, shown_path, tell_idle
-from attnscope.errors import AttnscopeError, FileError, OptionError, SourceError
+from attnscope.errors import AttnscopeError, FileError, OptionError, SourceError, class_attribute, is_a
 from attnscope.results import Crash, Step, Trace
 from attnscope.text import json_printable, printable, printable_lines, shortened
 from attnscope.whole_file import check_file, write_file
@@ -309,7 +309,9 @@ class Report:
         from attnscope.tracing.crash import crash_of, failure_of
 
         error = recording.error
-        if not isinstance(error, Exception) or type(error).__module__ == "torch.utils.checkpoint":
+        if error is None or not is_a(error, Exception):
+            return None
+        if class_attribute(error, "__module__") == "torch.utils.checkpoint":
             return None
         failure = failure_of(error, recording.files, recording.recorder.parts)
         if failure is None:

@@ -25,7 +25,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from attnscope.errors import FileError, SourceError, said
+from attnscope.errors import FileError, SourceError, class_name, is_a, said, stored_in
 from attnscope.text import shortened
 
 FORM = "FILE.py:NAME or package.module:NAME"
@@ -80,11 +80,11 @@ def described(error: BaseException, folder: Path | None = None) -> str:
             innermost of all if none is.
     """
     text = said(error).strip().split("\n")[0]
-    kind = type(error).__name__
-    if isinstance(error, SyntaxError) and error.filename:
+    kind = class_name(error)
+    if is_a(error, SyntaxError) and error.filename:
         text, file, number, code = error.msg, error.filename, error.lineno, error.text
     else:
-        frames = traceback.extract_tb(error.__traceback__)
+        frames = traceback.extract_tb(stored_in(error, "__traceback__"))
         own = [frame for frame in frames if folder and _is_own(frame.filename, folder)]
         frame = (own or frames)[-1]
         file, number, code = frame.filename, frame.lineno, frame.line

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import inspect
 import linecache
 import re
 import traceback
@@ -16,7 +15,7 @@ from math import prod
 from types import FrameType, MemberDescriptorType, TracebackType
 from typing import Any
 
-from attnscope.errors import said
+from attnscope.errors import class_attribute, class_name, is_a, said, stored_in
 from attnscope.results import Crash, Operand
 from attnscope.tracing.lend import Relay
 from attnscope.tracing.rewrite import VIEWS, Place
@@ -80,7 +79,9 @@ def failure_of(
         None if no frame of these files is in its traceback.
     """
     frames = [
-        tb for tb in _tracebacks(exception.__traceback__) if tb.tb_frame.f_code.co_filename in files
+        tb
+        for tb in _tracebacks(stored_in(exception, "__traceback__"))
+        if tb.tb_frame.f_code.co_filename in files
     ]
     if not frames:
         return None
@@ -119,9 +120,9 @@ def _told(exception: BaseException) -> str:
     """The last line of the traceback."""
     try:
         lines = traceback.format_exception_only(exception)  # those of a note are the last
-    except Exception:  # raised by the exception's own code
-        return f"{type(exception).__name__}: {said(exception)}"
-    return lines[-1] if isinstance(exception, SyntaxError) else lines[0]
+    except BaseException:  # raised by the exception's own code, or by that of its metaclass
+        return f"{class_name(exception)}: {said(exception)}"
+    return lines[-1] if is_a(exception, SyntaxError) else lines[0]
 
 
 def _tracebacks(tb: TracebackType | None) -> Iterator[TracebackType]:
@@ -235,7 +236,7 @@ def _stored(owner: Any, name: str) -> Any:
         return None  # its shape is known, if it could be computed
     stored = Relay.attribute(owner, name)
     if stored is None:
-        descriptor = inspect.getattr_static(type(owner), name, None)
+        descriptor = class_attribute(owner, name)
         if isinstance(descriptor, MemberDescriptorType | _OF_NAMED_TUPLE):
             with suppress(AttributeError):
                 return descriptor.__get__(owner)

@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from types import CodeType, FunctionType
 from typing import TYPE_CHECKING, Any
 
+from attnscope.errors import is_a
 from attnscope.tracing.rewrite import RELAY, VIEWS, Rewritten
 
 if TYPE_CHECKING:
@@ -106,9 +107,9 @@ class Relay:
     @staticmethod
     def item(owner: Any, index: Any) -> Any:
         """An item of a list, a dict or a tensor, as it is stored; no code of the user's runs."""
-        if isinstance(owner, dict):
+        if is_a(owner, dict):
             return dict.get(owner, index)
-        if isinstance(owner, list):
+        if is_a(owner, list):
             try:
                 return list.__getitem__(owner, index)
             except (IndexError, TypeError):

@@ -33,7 +33,7 @@ from pathlib import Path
 from types import CodeType, FunctionType, ModuleType, TracebackType
 from typing import TYPE_CHECKING, Any
 
-from attnscope.errors import SourceError, said
+from attnscope.errors import SourceError, is_a, said, stored_in
 from attnscope.tracing.compiled import found_by_others, hide
 from attnscope.tracing.lend import Relay, with_relay
 from attnscope.tracing.rewrite import Site, rewrite
@@ -448,31 +448,38 @@ def _run(program: Callable[[], object], watching: Watching) -> int:
         return status
     except BaseException as error:
         _show(error)
-        return INTERRUPTED if isinstance(error, KeyboardInterrupt) else FAILED
+        return INTERRUPTED if is_a(error, KeyboardInterrupt) else FAILED
     return 0
 
 
 def status_of(error: SystemExit) -> tuple[int, str | None]:
     """The status of a process that `sys.exit` ends, and the text that Python then prints on stderr."""
-    if error.code is None:
+    code = stored_in(error, "code", SystemExit)
+    if code is None:
         return 0, None
-    return (error.code, None) if isinstance(error.code, int) else (FAILED, said(error))
+    return (code, None) if is_a(code, int) else (FAILED, said(error))
 
 
 def _show(error: BaseException) -> None:
     """Show an exception that nobody has caught, as Python does it, without frames of ours."""
     for each in _chain(error):
-        each.__traceback__ = _without_ours(each.__traceback__)
-    sys.last_type, sys.last_value, sys.last_traceback = type(error), error, error.__traceback__
+        BaseException.__dict__["__traceback__"].__set__(
+            each, _without_ours(stored_in(each, "__traceback__"))
+        )
+    sys.last_type, sys.last_value, sys.last_traceback = (
+        type(error),
+        error,
+        stored_in(error, "__traceback__"),
+    )
     if sys.version_info >= (3, 12):
         sys.last_exc = error
     try:
-        sys.excepthook(type(error), error, error.__traceback__)
+        sys.excepthook(type(error), error, stored_in(error, "__traceback__"))
     except Exception as other:
         print("Error in sys.excepthook:", file=sys.stderr)
-        traceback.print_exception(other)
+        sys.__excepthook__(type(other), other, other.__traceback__)
         print("\nOriginal exception was:", file=sys.stderr)
-        traceback.print_exception(error)
+        sys.__excepthook__(type(error), error, stored_in(error, "__traceback__"))
 
 
 def _chain(error: BaseException) -> Iterator[BaseException]:
@@ -485,8 +492,9 @@ def _chain(error: BaseException) -> Iterator[BaseException]:
             continue
         seen.add(id(each))
         yield each
-        left += [each.__cause__, each.__context__]
-        left += each.exceptions if isinstance(each, BaseExceptionGroup) else ()
+        left += [stored_in(each, "__cause__"), stored_in(each, "__context__")]
+        if is_a(each, BaseExceptionGroup):
+            left += stored_in(each, "exceptions", BaseExceptionGroup)
 
 
 def _without_ours(tb: TracebackType | None) -> TracebackType | None:

@@ -9,6 +9,7 @@ from contextlib import AbstractContextManager, nullcontext
 from functools import cache
 from itertools import islice
 from threading import get_ident
+from types import NoneType
 from typing import Any, Protocol, TypeGuard
 
 import torch
@@ -16,7 +17,9 @@ from torch._ops import OpOverload
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
+from attnscope.errors import class_attribute, class_name, is_a
 from attnscope.results import Source, Step
+from attnscope.text import shortened
 from attnscope.tracing.cost import NOTHING, Cost, cost_of, storage_of, storages_in
 from attnscope.tracing.rewrite import Place, Site, Star, Target
 from attnscope.values import from_tensor, stats_of
@@ -206,15 +209,18 @@ class Recorder(TorchDispatchMode):
         if self.keep and func._schema.is_mutable:
             self._copy_what_is_overwritten(func, args, kwargs)
         out = func(*args, **kwargs)
-        spent = cost_of(func, args, kwargs, out)
-        if spent is not NOTHING:
-            self._spend(spent)
-        if self.watch is not None:
-            self._quiet = True
-            try:
+        self._quiet = True
+        try:
+            spent = cost_of(func, args, kwargs, out)
+            if spent is not NOTHING:
+                self._spend(spent)
+            if self.watch is not None:
                 self.watch.operator(func, args, kwargs, out)
-            finally:
-                self._quiet = False
+        except Exception:
+            if not _has_own_class((args, kwargs, out)):
+                raise
+        finally:
+            self._quiet = False
         return out
 
     # What is written down.
@@ -258,18 +264,23 @@ class Recorder(TorchDispatchMode):
             try:
                 with _alone(tensor):
                     self._look_at(tensor, step)
+            except Exception:
+                if not _has_own_class(tensor):
+                    raise
             finally:
                 self._quiet = False
         self.steps.append(step)
 
     def _look_at(self, tensor: torch.Tensor, step: Step) -> None:
         """What takes operators of our own."""
+        own = tensor
+        tensor = _plain(tensor)
         if self.stats and _has_numbers(tensor):
             step.stats = stats_of(*from_tensor(tensor.detach().clone()))
         if self.keep is True or (self.keep and step.name in self.keep):
             step.tensor = tensor.detach()
         if self.watch is not None:
-            self.watch.row(step, tensor)
+            self.watch.row(step, own)
 
     def _identity(self, name: str, tensor: torch.Tensor) -> tuple[str | None, str | None]:
         """Which earlier name is this very tensor, and else which one owns its memory.
@@ -304,9 +315,34 @@ class Recorder(TorchDispatchMode):
         try:
             for step in kept:
                 if written.intersection(s._cdata for s in storages_in(step.tensor)):
-                    step.tensor = step.tensor.clone()
+                    try:
+                        step.tensor = step.tensor.clone()
+                    except Exception:
+                        if not _has_own_class(step.tensor):
+                            raise
+                        step.tensor = None
         finally:
             self._quiet = False
+
+
+def _has_own_class(tree: Any) -> bool:
+    """Whether a tensor in nested lists, tuples and dicts is of a class of the user's.
+
+    Its code runs when the tensor is looked at, and may raise: then less is known of it, and what is
+    traced goes on.
+    """
+    if is_a(tree, dict):
+        return any(map(_has_own_class, dict.values(tree)))
+    if _is_row(tree):
+        return any(map(_has_own_class, _elements(tree)))
+    return _is_tensor(tree) and type(tree) not in (torch.Tensor, torch.nn.Parameter)
+
+
+def _plain(tensor: torch.Tensor) -> torch.Tensor:
+    """The same values without the class of the user's; as it is, if that class has values of its own."""
+    if class_attribute(tensor, "__torch_dispatch__") is not torch.Tensor.__torch_dispatch__:
+        return tensor
+    return tensor if type(tensor) is torch.Tensor else _BASE.as_subclass(tensor, torch.Tensor)
 
 
 def _has_numbers(tensor: torch.Tensor) -> bool:
@@ -353,10 +389,9 @@ def _shape(tensor: torch.Tensor) -> tuple[int, ...]:
 
 def _unpacked(target: tuple[Target, ...], value: Any) -> Any:
     """What is about to be unpacked, as a tuple if each of its elements would else be made anew."""
-    kind = type(value)
-    if _is_row(value) or kind.__module__.startswith("torch.fx"):
+    if _is_row(value) or str(class_attribute(value, "__module__")).startswith("torch.fx"):
         return value
-    if not hasattr(kind, "__iter__") and not hasattr(kind, "__getitem__"):
+    if class_attribute(value, "__iter__") is None and class_attribute(value, "__getitem__") is None:
         return value  # Python has its own words for it
     starred = any(isinstance(part, Star) for part in target)
     return tuple(value) if starred else tuple(islice(value, len(target) + 1))
@@ -378,8 +413,7 @@ def _bindings(target: Target, value: Any) -> Iterator[tuple[str, torch.Tensor, i
         elif issubclass(type(value), dict):
             for i, (key, element) in enumerate(dict.items(value)):
                 if _is_tensor(element):
-                    label = repr(key) if type(key) in (str, int, tuple) else type(key).__name__
-                    yield f"{target}[{label}]", element, i
+                    yield f"{target}[{_label(key)}]", element, i
     elif isinstance(target, tuple) and _is_row(value):
         values = _elements(value)
         extra = len(values) - len(target)
@@ -392,6 +426,20 @@ def _bindings(target: Target, value: Any) -> Iterator[tuple[str, torch.Tensor, i
                 values[i : i + extra + 1] = [None]
             else:
                 yield from _without_number(_bindings(part, values[i]))
+
+
+_PLAIN = (str, bytes, bool, int, float, NoneType)
+
+
+def _label(key: Any) -> str:
+    """What a row calls a key: its text, shortened, or its class, whose code could do anything."""
+    parts = key if type(key) is tuple else (key,)
+    if any(type(part) not in _PLAIN for part in parts):
+        return class_name(key)
+    try:
+        return shortened(repr(key))
+    except ValueError:  # Python writes no number of more than 4300 digits
+        return class_name(key)
 
 
 def _elements(value: tuple | list) -> list[Any]:

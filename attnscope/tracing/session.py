@@ -11,7 +11,7 @@ from inspect import CO_ASYNC_GENERATOR, CO_COROUTINE, CO_GENERATOR
 from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
-from attnscope.errors import SourceError, said
+from attnscope.errors import SourceError, class_name, said
 from attnscope.text import shortened
 from attnscope.tracing.compiled import compiled_functions, compiled_module, hidden_from_compiler
 from attnscope.tracing.lend import Relay, lent
@@ -151,7 +151,7 @@ def _files_of(modules: Sequence[str]) -> list[str]:
                 f"there is no module {shortened(name)} to follow: {error}.", hint=hint
             ) from error
         except (Exception, SystemExit) as error:
-            kind = type(error).__name__
+            kind = class_name(error)
             raise SourceError(
                 f"importing {shortened(name)}, which --follow names, raises {kind}: {said(error)}"
             ) from error

@@ -33,7 +33,7 @@ class Check:
 
     `max_abs_diff` is the largest absolute difference between the two, and the check is `ok`
     when it is at most `tolerance`. Where the reference has no way to say what was computed,
-    all three are None, and `note` says why.
+    all three are None, and `note` says why. Where a difference may be rounding alone, `ok` is None.
     """
 
     name: str

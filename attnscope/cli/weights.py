@@ -47,7 +47,7 @@ def show_weights(request: Request) -> int:
 
 
 def _dims(slice_: WeightSlice, head: HeadWeights) -> tuple[str, ...]:
-    """The axes of a head's part of a weight or a bias; keys may come from a stack of another width."""
+    """The axes of a head's part of a weight or a bias; keys and values may be made of what is wider."""
     from attnscope.models.latent import axes_of
 
     d_feat = head.d_feat
@@ -57,5 +57,6 @@ def _dims(slice_: WeightSlice, head: HeadWeights) -> tuple[str, ...]:
         dims: tuple[str, ...] = ("d_feat", "d_head")
     else:
         taken_in = slice_.head_shape[-1] if len(slice_.head_shape) == 2 else d_feat
-        dims = ("d_head", "d_feat" if taken_in == d_feat else "d_context")
+        other = "d_context" if head.stack == "cross" else "d_in"
+        dims = ("d_head", "d_feat" if taken_in == d_feat else other)
     return dims[: len(slice_.head_shape)]

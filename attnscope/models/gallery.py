@@ -282,19 +282,29 @@ def difference_of(ours: torch.Tensor, theirs: torch.Tensor) -> float:
 
 
 def output_tolerance(call: Call) -> float:
-    """How far rounding may part two ways of collecting a call's values.
+    """How far rounding may part two ways of collecting a call's values."""
+    return weight_tolerance(call) * max(float(call.value.abs().max()), 1e-6)
+
+
+def weight_tolerance(call: Call) -> float:
+    """How far rounding may part two ways of computing a call's weights.
 
     Both sum up in float32, where a score is known to its own size times float32's precision; the
     model rounds weights and what it collects to its dtype, and eager attention its scores as well.
     """
     import torch
 
-    score = call.scale * float(call.query.norm(dim=-1).max() * call.key.norm(dim=-1).max())
+    score = largest_score(call)
     single, own = torch.finfo(torch.float32).eps, torch.finfo(call.query.dtype).eps
     rounding = (16 + 4 * score) * single
     if own > single:
         rounding += (2 if call.weights is None else 2 + score) * own
-    return rounding * max(float(call.value.abs().max()), 1e-6)
+    return rounding
+
+
+def largest_score(call: Call) -> float:
+    """What no score of a call exceeds, before a mask and a bias are added: by Cauchy and Schwarz."""
+    return call.scale * float(call.query.norm(dim=-1).max() * call.key.norm(dim=-1).max())
 
 
 def _parts(heads: list[int], size: int) -> Iterator[list[int]]:

@@ -47,8 +47,9 @@ def read_head(
     Returns:
         The eight slices (fewer, if the model has no biases) with their statistics and arrays:
         `W_Q W_K W_V`: `d_head d_feat`; `W_O`: `d_feat d_head`; `b_Q b_K b_V`: `d_head`; `b_O`: `d_feat`.
-        In cross-attention, what W_K and W_V take in is as wide as the other stack. Of latent attention
-        (DeepSeek), the parts have its paper's names (`attnscope.models.latent`).
+        In cross-attention, what W_K and W_V take in is as wide as the other stack; MobileBERT's W_V
+        takes in what stands before its bottleneck. Of latent attention (DeepSeek), the parts have its
+        paper's names (`attnscope.models.latent`).
 
     Raises:
         ModelError: no such model, stack, layer or head, or its files cannot be read.
@@ -192,6 +193,8 @@ def _check_shapes(
             expected = (d_feat, wide) if name == "W_O" else (d_feat,)
         else:
             taken_in = d_key if layout.cross and part != "Q" else d_feat
+            if layout.values_apart and name == "W_V":
+                taken_in = whole.shape[-1]
             expected = (wide, taken_in) if name.startswith("W") else (wide,)
         turned = layout.transposed and len(expected) == 2
         if whole.shape != (expected[::-1] if turned else expected):

@@ -123,20 +123,23 @@ class Call(Handed):
 
 
 @contextmanager
-def observing(model: torch.nn.Module, see: Callable[[Call], None]) -> Iterator[None]:
+def observing(
+    model: torch.nn.Module, see: Callable[[Call], None] | Callable[[Call], torch.Tensor]
+) -> Iterator[None]:
     """Let somebody see every call of attention that a model makes through the registry.
 
     Args:
         model: as transformers loads it.
-        see: called with each, in the order in which the model makes them. What it raises is raised.
+        see: called with each, in the order in which the model makes them. What it raises is raised; if
+            it returns a tensor, the model goes on with that in place of what its attention returned.
     """
     failures: list[Exception] = []
 
     def look(handed: Handed, own: Callable[[], Returned]) -> Returned:
-        returned = own()
+        output, weights = own()
         with _kept(failures):
-            see(Call(**vars(handed), output=returned[0], weights=returned[1]))
-        return returned
+            instead = see(Call(**vars(handed), output=output, weights=weights))
+        return (output if instead is None else instead), weights
 
     with _raised_first(failures), _in_place_of_attention(model, look):
         yield

@@ -177,6 +177,48 @@ def test_models_that_compute_in_their_own_way_are_verified(attnscope, tiny, fami
     assert [check["ok"] for check in r.json["checks"]] == [True] * 5
 
 
+def test_values_from_before_a_bottleneck_are_read(attnscope, tiny):
+    """MobileBERT makes queries and keys of a bottleneck, 128 wide, and values of the layer's input."""
+    folder = tiny("mobilebert")
+    r = attnscope("model", folder, "--layer", 3, "--head", 2, "--verify", "--circuits", "-f", "json")
+    assert r.exit_status == 0
+    assert [check["ok"] for check in r.json["checks"]] == [True] * 5
+    shapes = {weight["name"]: weight["head_shape"] for weight in r.json["weights"]}
+    assert (shapes["W_K"], shapes["W_V"], shapes["W_O"]) == ([32, 128], [32, 48], [128, 32])
+    assert [len(circuit["singular_values"]) for circuit in r.json["circuits"]] == [32, 32]
+    r = attnscope("model", folder, "--show", "W_V[0]")
+    assert "d_in" in r.out
+
+
+def test_what_rounding_alone_may_part_is_left_undecided(attnscope, tiny):
+    """MobileBERT normalises nothing: its layers multiply what fused and eager attention round."""
+    command = ["model", tiny("mobilebert"), "--text", "the cat sat on the mat"]
+    command += ["--layer", "all", "--head", "all", "--verify"]
+    maps, _ = attnscope(*command, "-f", "json").json["checks"]
+    assert maps["ok"] is None
+    assert maps["max_abs_diff"] > maps["tolerance"]
+    assert "rounding alone parts two runs of its eager attention" in maps["note"]
+    assert attnscope(*command).exit_status == 0
+    precise = attnscope(*command, "--dtype", "float64", "-f", "json").json["checks"]
+    assert [check["ok"] for check in precise] == [True, True]
+
+
+def test_weights_that_do_not_follow_fail_whatever_rounding_does(attnscope, tiny, monkeypatch):
+    from attnscope.models import gallery, spread
+
+    right = gallery.weights_of
+
+    def wrong(call, heads):
+        attention, difference, tolerance = right(call, heads)
+        return attention.roll(1, dims=-1), difference, tolerance
+
+    for module in (gallery, spread):
+        monkeypatch.setattr(module, "weights_of", wrong)
+    r = attnscope("model", tiny("mobilebert"), "--text", SHORT, "--verify")
+    assert r.exit_status == 1
+    assert r.out.count("FAILS") == 1
+
+
 def test_heads_that_depend_on_each_other_unseen_are_left_undecided(attnscope, tiny):
     """Doge makes its mask of all values, and does not call attention where it can be seen."""
     r = attnscope("model", tiny("doge"), "--verify", "-f", "json")

@@ -91,6 +91,7 @@ ASKED: dict[str, dict[str, Any]] = {
     **dict.fromkeys("bert roberta electra xlm-roberta camembert ernie".split(), BERT),
     "albert": {**BERT, "num_hidden_layers": 5, "num_hidden_groups": 2, "embedding_size": 7},
     "distilbert": {"vocab_size": 50, "dim": 24, "n_layers": 2, "n_heads": 3, "hidden_dim": 20},
+    "mobilebert": {**BERT, "intra_bottleneck_size": 12, "num_feedforward_networks": 2},
     "modernbert": {**BERT, "pad_token_id": 0},
     "bert decoder": {**BERT, "is_decoder": True, "add_cross_attention": True},
     "gpt2": GPT,

@@ -18,7 +18,7 @@ from attnscope.models.weights import open_weights
 from attnscope.values import numbers
 
 AS_PROJECTED = {
-    *("bert roberta electra xlm-roberta camembert ernie albert distilbert gpt2".split()),
+    *("bert roberta electra xlm-roberta camembert ernie albert distilbert gpt2 mobilebert".split()),
     *("bert decoder", "gpt_bigcode", "gpt_bigcode multi-head"),
     *(
         "t5 mt5 bart mbart marian m2m_100 vit deit beit dinov2 clip metaclip_2 siglip wav2vec2 hubert jamba".split()

@@ -424,7 +424,7 @@ def changes(
         if before.get(path) == after.get(path) or path in theirs:
             continue
         real = Path(os.path.realpath(path))
-        if ".part" in path.name or path.name.startswith("."):
+        if real not in allowed and (".part" in path.name or path.name.startswith(".")):
             yield f"a temporary file is left: {path.name!r}"
         elif path not in after:
             yield f"it has taken {path.name!r} away"

@@ -92,28 +92,49 @@ def memory_for(asked: str | None, device: str) -> int:
     return memory
 
 
+def dtype_of(config: Any, dtype: str | None) -> str:
+    """What a model is to run in: the dtype that is asked for; else what its configuration says."""
+    return dtype or str(getattr(config, "dtype", None)).removeprefix("torch.")
+
+
 def check_weights(
-    checkpoint: Checkpoint, config: Any, dtype: str | None, device: str, *, beside: int = 0
+    checkpoint: Checkpoint,
+    config: Any,
+    dtype: str | None,
+    device: str,
+    *,
+    beside: int = 0,
+    what: str = "maps",
+    hint: str | None = None,
 ) -> None:
-    """Raise a SizeError if a model's weights have no room, before they are loaded.
+    """Raise a SizeError if a model's weights, and what is made beside them, have no room together.
+
+    It is told before the weights are loaded.
 
     Args:
         checkpoint: the model; of one whose files are not here yet, nothing is known.
         config: its configuration.
         dtype: what it is to run in; None: what its configuration says.
         device: where.
-        beside: the bytes that maps take beside them.
+        beside: how many bytes are taken beside them.
+        what: what these bytes are.
+        hint: what makes them fewer.
     """
     from attnscope.contracts import DTYPES
     from attnscope.inputs.drawn import room_of
     from attnscope.models.weights import bytes_of_weights
 
-    runs_in = dtype or str(getattr(config, "dtype", None)).removeprefix("torch.")
+    runs_in = dtype_of(config, dtype)
     needed, room = bytes_of_weights(checkpoint, DTYPES.get(runs_in)), room_of(device)
     if needed is None or room is None or needed + beside <= room.free:
         return
-    maps = f" and maps {bytes_text(beside)}" if beside else ""
+    more = f" and {what} {bytes_text(beside)}" if beside else ""
+    hints = ["a smaller model"]
+    if runs_in not in ("bfloat16", "float16"):
+        hints.append("--dtype bfloat16")
+    if hint is not None and needed <= room.free:
+        hints = [hint]
     raise SizeError(
-        f"the weights of {checkpoint.name} take {bytes_text(needed)}{maps}, and {room.on(device)}.",
-        hint="a smaller model" + ("" if runs_in in ("bfloat16", "float16") else ", or --dtype bfloat16"),
+        f"the weights of {checkpoint.name} take {bytes_text(needed)}{more}, and {room.on(device)}.",
+        hint=", or ".join(hints),
     )

@@ -70,6 +70,10 @@ def pools(request: Request, config: Any, reading: Reading, wanted: Wanted) -> bo
     return request.pools
 
 
+SHORTER = "a shorter text; or more --memory, if there is"
+"""What makes pooled maps fit."""
+
+
 def bytes_of_whole(request: Request, config: Any, reading: Reading, wanted: Wanted) -> int:
     """What whole maps take, and what is made of them, in bytes."""
     from attnscope.models.maps import bytes_of_maps, number_of_maps
@@ -150,25 +154,17 @@ def plan(
         OptionError: `--memory` is no size.
         SizeError: there is too little.
     """
-    from attnscope.models.cells import MOST
     from attnscope.models.gallery import Wanted
     from attnscope.models.long_text import Pooled
-    from attnscope.models.maps import number_of_maps
-    from attnscope.models.measured import PAIRS_ASKED
     from attnscope.models.plan import plan_run
 
-    n = max(len(reading.source), len(reading.labels)) + (request.generate or 0)
-    kept = 2 * 4 * min(n, MOST) ** 2 * number_of_maps(model.config, reading, wanted)
-    kept += 12 * n * (request.top or 0)
-    memory = memory_for(request.memory, request.device)
     planned = plan_run(
         checkpoint.name,
         model.config,
         model.dtype.itemsize,
-        *(1, n, memory, request.device),
-        kept=kept,
-        pairs=PAIRS_ASKED if request.page else 0,
-        hint="a shorter text; or more --memory, if there is",
+        *(1, _n_tokens(request, reading), memory_for(request.memory, request.device), request.device),
+        hint=SHORTER,
+        **_kept(request, model.config, reading, wanted),
     )
     tell(f"{planned}")
     head = None
@@ -184,6 +180,36 @@ def plan(
         request.without_sink,
         separators=separators(reading) if request.page else None,
     )
+
+
+def beside_weights(request: Request, config: Any, reading: Reading, wanted: Wanted) -> dict[str, Any]:
+    """What pooled maps need beside the weights at least: the arguments of `check_weights`."""
+    from attnscope.cli.given import dtype_of
+    from attnscope.contracts import DTYPES
+    from attnscope.models.plan import needs_of, tokens_text
+
+    n = _n_tokens(request, reading)
+    itemsize = DTYPES.get(dtype_of(config, request.dtype), 4)
+    needs = needs_of(config, itemsize, 1, n, **_kept(request, config, reading, wanted))
+    what = f"reading {tokens_text(1, n)} at least"
+    return {"beside": needs.least, "what": what, "hint": SHORTER}
+
+
+def _n_tokens(request: Request, reading: Reading) -> int:
+    """How many tokens the longest side of a reading has, those included that are to be written."""
+    return max(len(reading.source), len(reading.labels)) + (request.generate or 0)
+
+
+def _kept(request: Request, config: Any, reading: Reading, wanted: Wanted) -> dict[str, Any]:
+    """What is kept of pooled maps, in bytes, and how much is asked of pairs of tokens."""
+    from attnscope.models.cells import MOST
+    from attnscope.models.maps import number_of_maps
+    from attnscope.models.measured import PAIRS_ASKED
+
+    n = _n_tokens(request, reading)
+    kept = 2 * 4 * min(n, MOST) ** 2 * number_of_maps(config, reading, wanted)
+    kept += 12 * n * (request.top or 0)
+    return {"kept": kept, "pairs": PAIRS_ASKED if request.page else 0}
 
 
 def separators(reading: Reading) -> set[str]:

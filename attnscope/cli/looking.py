@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from attnscope.cli.given import check_weights, content
 from attnscope.cli.long_text import (
+    beside_weights,
     bytes_of_whole,
     check_room,
     name_of_map,
@@ -58,8 +59,10 @@ def show_attention(request: Request) -> int:
         if not pooled:
             check_room(request, config, reading, wanted)
         whole = 0 if pooled else bytes_of_whole(request, config, reading, wanted)
-        beside = whole if request.device == "cpu" else 0
-        check_weights(checkpoint, config, request.dtype, request.device, beside=beside)
+        beside: dict[str, Any] = {"beside": whole if request.device == "cpu" else 0}
+        if pooled:
+            beside = beside_weights(request, config, reading, wanted)
+        check_weights(checkpoint, config, request.dtype, request.device, **beside)
         options: dict[str, Any] = {"dtype": request.dtype, "device": request.device}
         model = load_model(checkpoint, config, writes=request.generate is not None, **options)
         reading.to(request.device)

@@ -7,7 +7,7 @@ from math import ceil
 from typing import TYPE_CHECKING, Any
 
 from attnscope.cli.asked import Asked
-from attnscope.cli.given import check_weights, content, memory_for
+from attnscope.cli.given import check_weights, content, dtype_of, memory_for
 from attnscope.cli.options import Format
 from attnscope.cli.output import (
     print_json,
@@ -51,7 +51,7 @@ def show_heads(asked: Asked) -> int:
     return_what_is_freed()
     with ranks_of(asked.device) as ranks:
         _check_same(corpus, ranks)
-        checkpoint, survey, reader = _load(asked, ranks)
+        checkpoint, survey, reader = _load(asked, ranks, text)
         unsaved = None
         if corpus is None:
             table = _of_text(asked, survey, reader, text)
@@ -121,8 +121,8 @@ def _check_same(corpus: Corpus | None, ranks: Ranks) -> None:
         )
 
 
-def _load(asked: Asked, ranks: Ranks) -> tuple[Checkpoint, Survey, Reader]:
-    """The model, what measures it, and what makes its batches."""
+def _load(asked: Asked, ranks: Ranks, text: str) -> tuple[Checkpoint, Survey, Reader]:
+    """The model, what measures it, and what makes its batches; the text tells what room these need."""
     from attnscope.inputs.drawn import check_device
     from attnscope.models.batches import Reader
     from attnscope.models.checkpoint import find_checkpoint
@@ -147,16 +147,71 @@ def _load(asked: Asked, ranks: Ranks) -> tuple[Checkpoint, Survey, Reader]:
         check_device(ranks.device)
         tokenizer = load_tokenizer(checkpoint)
         if asked.device_map is None:
-            check_weights(checkpoint, config, asked.dtype, ranks.device)
+            _check_room(asked, checkpoint, config, tokenizer, text, ranks.device)
         options: dict[str, Any] = {"dtype": asked.dtype, "device": ranks.device}
         model = load_model(checkpoint, config, device_map=asked.device_map, **options)
-    longest = asked.max_length
-    if longest is None and asked.corpus is not None:
-        longest = LONGEST
-    reader = Reader(model, tokenizer, longest)
+    reader = Reader(model, tokenizer, _longest(asked))
     what = {"layers": asked.layers, "stack": asked.stack, "special": asked.special}
     what["without_sink"] = asked.without_sink
     return checkpoint, Survey(checkpoint, model, asked.measured, **what), reader  # type: ignore[arg-type]
+
+
+def _longest(asked: Asked) -> int | None:
+    """How many tokens a text may have at most; None: as many as the model takes."""
+    return LONGEST if asked.max_length is None and asked.corpus is not None else asked.max_length
+
+
+def _batch_tokens(asked: Asked, device: str) -> int:
+    """How many tokens of a corpus are read at once."""
+    return asked.batch_tokens or (16384 if "cuda" in device else 4096)
+
+
+def _check_room(
+    asked: Asked, checkpoint: Checkpoint, config: Any, tokenizer: Any, text: str, device: str
+) -> None:
+    """Raise a SizeError if the weights and what is measured have no room together."""
+    from attnscope.contracts import DTYPES
+    from attnscope.models.plan import needs_of, tokens_text
+    from attnscope.models.reading import encoded, room
+    from attnscope.models.token_ids import ids_of
+
+    limits = [limit for limit in (room(config), _longest(asked)) if limit is not None]
+    n_batch, n_tokens = 1, max(1, min(limits, default=1))
+    if asked.corpus is not None:
+        n_batch = ceil(_batch_tokens(asked, device) / n_tokens)
+    else:
+        ids = (
+            ids_of(checkpoint, asked.ids, asked.tokens)
+            if asked.reads_ids
+            else encoded(tokenizer, {"text": [text]}, verbose=False)["input_ids"][0]
+        )
+        n_tokens = min([len(ids), *limits])
+    itemsize = DTYPES.get(dtype_of(config, asked.dtype), 4)
+    needs = needs_of(config, itemsize, n_batch, n_tokens, **_measured(asked))
+    check_weights(
+        checkpoint,
+        config,
+        asked.dtype,
+        device,
+        beside=needs.least,
+        what=f"measuring {tokens_text(n_batch, n_tokens)} at least",
+        hint=_hint(asked),
+    )
+
+
+def _measured(asked: Asked) -> dict[str, Any]:
+    """What of the options decides how much memory measuring takes."""
+    from attnscope.models.metrics import METRICS
+
+    pairs = sum(METRICS[name].pair is not None for name in asked.measured)
+    return {"pairs": pairs, "without_sink": asked.without_sink}
+
+
+def _hint(asked: Asked) -> str:
+    """What takes less memory."""
+    if asked.corpus is not None:
+        return "--max-length N with --batch-tokens N, fewer of each; or more --memory, if there is"
+    return "a shorter text: --truncate --max-length N; or more --memory, if there is"
 
 
 def _text(asked: Asked) -> str:
@@ -229,7 +284,7 @@ def _of_corpus(
     from attnscope.cli.census import Census
     from attnscope.models.resume import fingerprint
 
-    tokens = asked.batch_tokens or (16384 if "cuda" in str(survey.model.device) else 4096)
+    tokens = _batch_tokens(asked, str(survey.model.device))
     assert reader.limit is not None
     n_batch = ceil(tokens / reader.limit)
     plan(asked, survey, n_batch, reader.limit, padded=tokens > 1, tell_it=ranks.first)
@@ -296,22 +351,16 @@ def plan(
     tell_it: bool = True,
 ) -> None:
     """Divide the memory up, say how, and give the survey its part."""
-    from attnscope.models.metrics import METRICS
     from attnscope.models.plan import plan_run
 
     model, device = survey.model, str(survey.model.device)
     memory = memory_for(asked.memory, device)
     sizes = (model.dtype.itemsize, n_batch, n_tokens)
-    hint = "a shorter text: --truncate --max-length N; or more --memory, if there is"
-    if asked.corpus is not None:
-        hint = "--max-length N with --batch-tokens N, fewer of each; or more --memory, if there is"
     kept = 0
     if survey.why_eager is not None:  # it makes the maps of all heads, those of a layer out of others
         n_map = sum(survey.found.values()) + 2 * max(survey.found.values())
         kept = 4 * n_batch * n_tokens**2 * n_map
-    pairs = sum(METRICS[name].pair is not None for name in asked.measured)
-    options: dict[str, Any] = {"kept": kept, "pairs": pairs, "padded": padded, "hint": hint}
-    options["without_sink"] = asked.without_sink
+    options = {"kept": kept, "padded": padded, "hint": _hint(asked), **_measured(asked)}
     planned = plan_run(survey.checkpoint.name, model.config, *sizes, memory, device, **options)
     survey.blockwise.block_bytes, survey.store.keep = planned.block, planned.keep
     survey.memory = memory

@@ -62,7 +62,6 @@ class Plan:
         return self.activations + self.masks + self.kept + self.keep + self.at_once
 
     def __str__(self) -> str:
-        texts = f"{self.n_batch:,} × " if self.n_batch > 1 else ""
         parts = [f"{bytes_text(self.at_once)} for {self.rows} queries' weights at once"]
         parts.append(f"{bytes_text(self.activations)} for what the layers compute")
         if self.masks:
@@ -71,7 +70,8 @@ class Plan:
             parts.append(f"{bytes_text(self.keep)} for what is asked of tokens")
         if self.kept:
             parts.append(f"{bytes_text(self.kept)} for maps")
-        return f"{texts}{self.n_tokens:,} tokens take {bytes_text(self.total)}: {', '.join(parts)}"
+        tokens = tokens_text(self.n_batch, self.n_tokens)
+        return f"{tokens} take {bytes_text(self.total)}: {', '.join(parts)}"
 
 
 def bytes_of(text: str) -> int:
@@ -126,6 +126,76 @@ def plan_run(
     Raises:
         SizeError: that is too little.
     """
+    needs = needs_of(
+        config,
+        *(dtype_bytes, n_batch, n_tokens),
+        kept=kept,
+        pairs=pairs,
+        without_sink=without_sink,
+        padded=padded,
+    )
+    single, of_weights, of_a_query = max(dtype_bytes, 4), needs.of_weights, needs.of_a_query
+    left = memory - needs.at_any_rate
+    if left < of_a_query:
+        raise SizeError(
+            f"{name} takes at least {bytes_text(needs.least)} for {tokens_text(n_batch, n_tokens)}"
+            f" beside its weights, and may take {bytes_text(memory)}.",
+            hint=hint or "a shorter text: --truncate --max-length N; or more --memory, if there is",
+        )
+    enough = LARGEST_BLOCK["cuda" if device.startswith("cuda") else "cpu"]
+    rows = tidy(min(left // of_a_query, enough // of_weights), n_tokens)
+    return Plan(
+        n_batch,
+        n_tokens,
+        needs.activations,
+        needs.masks,
+        kept,
+        block=rows * of_weights,
+        pairs=rows * (of_a_query - of_weights),
+        rows=rows,
+        keep=min(KEPT, single * pairs * n_batch * n_tokens**2, left - rows * of_a_query),
+    )
+
+
+@dataclass(frozen=True)
+class Needs:
+    """What a run needs beside the weights of its model, in bytes, before memory is divided up.
+
+    Attributes:
+        activations, masks, kept: as in a plan.
+        of_weights: the weights of one query, and what they are made of.
+        of_a_query: the same, and what is asked of it with each key.
+    """
+
+    activations: int
+    masks: int
+    kept: int
+    of_weights: int
+    of_a_query: int
+
+    @property
+    def at_any_rate(self) -> int:
+        """What does not depend on how many queries are in a block."""
+        return self.activations + self.masks + self.kept
+
+    @property
+    def least(self) -> int:
+        """What the run takes if a block is of one query."""
+        return self.at_any_rate + self.of_a_query
+
+
+def needs_of(
+    config: Any,
+    dtype_bytes: int,
+    n_batch: int,
+    n_tokens: int,
+    *,
+    kept: int = 0,
+    pairs: int = len(PAIRS),
+    without_sink: bool = False,
+    padded: bool | None = None,
+) -> Needs:
+    """What a run needs, as the configuration tells; the arguments are those of `plan_run`."""
     sizes = _Sizes.of(config)
     n = n_batch * n_tokens
     single = max(dtype_bytes, 4)
@@ -140,30 +210,16 @@ def plan_run(
     of_pairs = pairs + 2 if pairs else 0  # numbers, and what they are made of
     if pairs and n_batch > 1:  # weights in another order, for one product with all pairs
         of_pairs += sizes.n_head
-    of_a_query = of_weights + single * n_batch * n_tokens * of_pairs
     if without_sink:  # of each weight, its part in the entropy
         of_pairs += sizes.n_head
-    left = memory - activations - masks - kept
-    if left < of_a_query:
-        raise SizeError(
-            f"{name} takes at least {bytes_text(activations + masks + kept + of_a_query)} for"
-            f" {f'{n_batch:,} × ' if n_batch > 1 else ''}{n_tokens:,} tokens beside its weights, and may"
-            f" take {bytes_text(memory)}.",
-            hint=hint or "a shorter text: --truncate --max-length N; or more --memory, if there is",
-        )
-    enough = LARGEST_BLOCK["cuda" if device.startswith("cuda") else "cpu"]
-    rows = tidy(min(left // of_a_query, enough // of_weights), n_tokens)
-    return Plan(
-        n_batch,
-        n_tokens,
-        activations,
-        masks,
-        kept,
-        block=rows * of_weights,
-        pairs=rows * (of_a_query - of_weights),
-        rows=rows,
-        keep=min(KEPT, single * pairs * n_batch * n_tokens**2, left - rows * of_a_query),
+    return Needs(
+        activations, masks, kept, of_weights, of_weights + single * n_batch * n_tokens * of_pairs
     )
+
+
+def tokens_text(n_batch: int, n_tokens: int) -> str:
+    """How many tokens are read at once, in a sentence: `4,096 tokens`, `8 × 512 tokens`."""
+    return f"{f'{n_batch:,} × ' if n_batch > 1 else ''}{n_tokens:,} tokens"
 
 
 @dataclass(frozen=True)

@@ -207,6 +207,31 @@ def test_maps_beside_the_weights_count(attnscope, little_memory, monkeypatch):
     assert "the weights of minilm take 43.3 MiB and maps 20.0 MiB, and cpu has 50.0 MiB free." in r.err
 
 
+@pytest.mark.parametrize(
+    ("command", "what"),
+    [
+        (["heads", "minilm", "--text", "a cat"], "measuring 4 tokens at least 1"),
+        (["heads", "minilm", "--corpus", "c.txt"], "measuring 8 × 512 tokens at least "),
+        (["model", "minilm", "--text", "a cat", "--pool", "max"], "reading 4 tokens at least "),
+    ],
+)
+def test_what_runs_beside_the_weights_counts(
+    attnscope, little_memory, monkeypatch, tmp_path, command, what
+):
+    """The weights have room, and so would the run by itself: both together have none."""
+    from attnscope.models import weights
+
+    monkeypatch.setattr(weights, "bytes_of_weights", lambda *_: 50 * 2**20 - 10)
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "c.txt").write_text("a cat\n")
+    r = attnscope(*command)
+    assert (r.exit_status, r.out) == (2, "")
+    assert f"the weights of minilm take 50.0 MiB and {what}" in r.err
+    assert "and cpu has 50.0 MiB free." in r.err
+    assert "  try  " in r.err
+    assert "--memory" in r.err
+
+
 @pytest.mark.parametrize("max_shard_size", ["5GB", "20KB"])
 @pytest.mark.parametrize(("itemsize", "bytes_of_number"), [(None, 4), (8, 8), (2, 2)])
 def test_the_size_of_weights_is_what_they_take(tmp_path, max_shard_size, itemsize, bytes_of_number):

@@ -57,6 +57,7 @@ def show_attention(request: Request) -> int:
         pooled = pools(request, config, reading, wanted)
         _check_device(request, checkpoint, config, reading)
         if not pooled:
+            _check_map_size(request, reading)
             check_room(request, config, reading, wanted)
         whole = 0 if pooled else bytes_of_whole(request, config, reading, wanted)
         beside: dict[str, Any] = {"beside": whole if request.device == "cpu" else 0}
@@ -109,6 +110,14 @@ def _check_files(request: Request) -> None:
         from attnscope.views.page.page import check_page
 
         check_page(request.page, name="attention.html", force=request.force)
+
+
+def _check_map_size(request: Request, reading: Reading) -> None:
+    """Raise a SizeError if a page of whole maps is wanted, and they are larger than it can show."""
+    if request.page is not None:
+        from attnscope.views.page.page import check_map_size
+
+        check_map_size(max(len(reading.source), len(reading.labels)) + (request.generate or 0))
 
 
 def _read(request: Request, checkpoint: Checkpoint, config: Any) -> Reading:

@@ -254,6 +254,28 @@ def test_no_pooling_makes_whole_maps_of_any_size(attnscope, llama, file, tmp_pat
     assert "pooled to" not in page.read_text(encoding="utf-8")
 
 
+def test_a_page_of_whole_maps_that_no_browser_draws_is_refused_before_the_model_runs(
+    attnscope, llama, file, tmp_path, monkeypatch
+):
+    from attnscope.models import loading
+    from attnscope.views.page import page as pages
+
+    monkeypatch.setattr(pages, "MOST", 300)
+    page = tmp_path / "page.html"
+    command = ["model", llama, "--file", file, "--page", page]
+    with monkeypatch.context() as unloaded:
+        unloaded.setattr(loading, "load_model", None)
+        r = attnscope(*command, "--pool", "none")
+    assert r.exit_status == 2
+    assert r.err.splitlines() == [
+        "attnscope: error: a page shows maps of at most 300 queries and keys, since browsers draw no larger"
+        " ones, and these have 301.",
+        "  try  --pool max, or no --pool at all: pooled maps",
+    ]
+    assert not page.exists()
+    assert attnscope(*command, "--pool", "max").exit_status == 0
+
+
 def test_whole_maps_need_no_memory_where_only_a_file_needs_them(
     attnscope, llama, file, tmp_path, read_tensors, monkeypatch
 ):

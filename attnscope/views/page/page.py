@@ -14,6 +14,7 @@ from importlib.resources import files
 from pathlib import Path, PurePath
 from typing import Any
 
+from attnscope.errors import SizeError
 from attnscope.results import AttentionMap, AttentionMaps, HeadTable, Picture, Token
 from attnscope.sinks import sink_keys
 from attnscope.units import counted
@@ -29,6 +30,25 @@ STYLES = ("page.css", "metrics.css")
 
 OF_METRICS = {"metrics.js", "metrics.css"}
 """What a page without metrics has no use for."""
+
+
+MOST = 16_384
+"""Queries, or keys, of the largest map that a page shows: every browser has a canvas of that size. (Of
+more than 65,536 keys the packing has no numbers.)"""
+
+
+def check_map_size(n: int) -> None:
+    """Find out whether a page can show maps of so many queries or keys.
+
+    Raises:
+        SizeError: browsers do not draw them.
+    """
+    if n > MOST:
+        raise SizeError(
+            f"a page shows maps of at most {MOST:,} queries and keys, since browsers draw no larger"
+            f" ones, and these have {n:,}.",
+            hint="--pool max, or no --pool at all: pooled maps",
+        )
 
 
 def check_page(path: Path, *, name: str, force: bool = False) -> None:
@@ -69,6 +89,7 @@ def page_html(
         without_sink: whether the switch that leaves the sink out is on at first.
 
     Raises:
+        SizeError: a map is larger than browsers can draw.
         ModelError: a weight is not between 0 and 1. Those that are not a number are shown as such.
     """
     from jinja2 import Environment, StrictUndefined
@@ -79,6 +100,8 @@ def page_html(
     pooled = [_pooled_text(stack) for stack in stacks]
     details = [_details(stack) for stack in stacks]
     stacks = [of_cells(stack) for stack in stacks]
+    for stack in stacks:
+        check_map_size(max(len(stack.query_tokens), len(stack.key_tokens)))
     fine = sum(each.attention.size for stack in stacks for each in stack.maps) <= packing.FINE_TO
     packed = [packing.pack(stack.maps, fine=fine) for stack in stacks]
     if heads is not None:

@@ -3,6 +3,7 @@
 import json
 import re
 from base64 import b64decode, b64encode
+from dataclasses import replace
 from hashlib import sha256
 from html.parser import HTMLParser
 
@@ -10,8 +11,9 @@ import numpy as np
 import pytest
 from views.page.unpacking import unpacked
 
-from attnscope.results import AttentionMap, AttentionMaps, Check, Picture, Token
-from attnscope.views.page.page import model_name, page_html
+from attnscope.errors import SizeError
+from attnscope.results import AttentionMap, AttentionMaps, Check, HeadRow, HeadTable, Picture, Token
+from attnscope.views.page.page import MOST, model_name, page_html
 
 EVIL = "</script><img src=x onerror=alert(1)>"
 
@@ -103,6 +105,67 @@ def test_what_is_said_of_tokens_is_in_the_data():
         {"text": "b", "special": True},
         {"text": "c", "generated": True},
     ]
+
+
+HOSTILE = (
+    EVIL,
+    "</title><svg onload=alert(1)>",
+    "</style><style>*{}",
+    '" onmouseover="alert(1)" x=\'y\'',
+    "' autofocus onfocus='alert(1)",
+    "<!--<script>",
+    "--> ]]> <![CDATA[ <?x ?>",
+    "{{ 7 * 7 }} {% for %} {# #}",
+    "&lt;img&gt; &quot; &#60;script&#62;",
+    "a\0b\x1b[31m\u2028\u2029\u202e\x85\r\n\t",
+    "/",
+    "a",
+    " ",
+    "javascript:alert(1)//<base href=x>",
+    "\udc9f<b>",
+)
+
+
+@pytest.mark.parametrize("hostile", HOSTILE)
+def test_a_page_of_hostile_names_has_the_elements_of_a_page_of_harmless_ones(hostile):
+    def page(text):
+        text_of_token = [text, f" {text}", f"{text}{text}"]
+        maps = stack(
+            [Token(each, segment=i) for i, each in enumerate(text_of_token)],
+            model=text,
+            name=text,
+            notices=[text, f"{text} of {text}"],
+            checks=[Check(text, 1.0, 2.0, False, text), Check(text, None, None, None, text)],
+        )
+        metrics = {text: text, f"{text} 2": f"“{text}”"}
+        rows = [HeadRow(text, 0, head, dict.fromkeys(metrics, 0.5), {}) for head in (0, 1)]
+        rows = [replace(row, errors=dict.fromkeys(metrics)) for row in rows]
+        table = HeadTable(text, metrics, 1, 3, {text: (1, 2)}, rows, notices=[text])
+        html = page_html([maps], layer=0, head=0, title=f"{text} · attention", heads=table, metric=text)
+        return html, Elements(html)
+
+    harmless, expected = page("harmless")
+    html, elements = page(hostile)
+    names = [(tag, list(attributes)) for tag, attributes in elements.found]
+    assert names == [(tag, list(attributes)) for tag, attributes in expected.found]
+    constant = [
+        [value for name, value in attributes.items() if name not in ("title", "content")]
+        for _, attributes in elements.found
+    ]
+    assert hostile not in {value for values in constant for value in values} - {"a", " ", "/"}
+    assert html.count("<!--") == harmless.count("<!--")
+    written = hostile.encode("utf-8", "replace").decode()
+    assert data_in(html)["stacks"][0]["name"] == hostile
+    titles = [attributes["title"] for tag, attributes in elements.found if "title" in attributes]
+    assert written in titles
+
+
+def test_maps_that_no_browser_draws_are_refused():
+    most = stack(["q"], ["k"] * MOST, heads=1)
+    assert len(data_in(html_of(most))["stacks"][0]["keys"]) == MOST
+    with pytest.raises(SizeError, match="at most 16,384 queries and keys") as refused:
+        html_of(stack(["q"], ["k"] * (MOST + 1), heads=1))
+    assert "--pool max" in refused.value.hint
 
 
 def test_no_name_token_or_notice_becomes_markup():

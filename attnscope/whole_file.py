@@ -281,8 +281,14 @@ def _named(path: Path | str) -> str:
     return shortened(path, LONGEST_PATH)
 
 
-def _there_already(path: Path) -> FileError:
-    return FileError(f"{_named(path)} exists already.", hint="another name, or --force to replace it")
+class FileThereError(FileError):
+    """A file is there already, and may not be replaced."""
+
+
+def _there_already(path: Path) -> FileThereError:
+    return FileThereError(
+        f"{_named(path)} exists already.", hint="another name, or --force to replace it"
+    )
 
 
 def _failure(path: Path, error: Exception) -> FileError:

@@ -18,6 +18,7 @@ from attnscope.errors import FileError, OptionError
 from attnscope.models.resume import Part, Progress, load_progress, save_progress
 from attnscope.models.tally import Tally
 from attnscope.text import printable
+from attnscope.whole_file import FileThereError
 
 if TYPE_CHECKING:
     from attnscope.inputs.corpus import Corpus, Window
@@ -219,6 +220,11 @@ class Census:
             try:
                 save_progress(self._path, state, self._settings, force=self._is_there)
                 self._is_there, self.unsaved = True, None
+            except FileThereError:  # it was not, when the run began
+                self.unsaved = FileError(
+                    f"another program made {self._path} after this run had begun: it is left as it is.",
+                    hint="move that file away, or take another name for --checkpoint",
+                )
             except FileError as error:
                 self.unsaved = error
         self._saved = time.monotonic()

@@ -17,12 +17,14 @@ from attnscope.cli import interrupt
 from attnscope.cli.comments import check_comments, show_comments
 from attnscope.cli.options import Format
 from attnscope.cli.output import (
+    NOT_DRAWN,
     Output,
     progress,
     refuse_in_csv,
     shown_path,
     stored_of_all,
     tell,
+    tell_idle,
     written_first,
 )
 from attnscope.cli.streams import of_user
@@ -61,6 +63,7 @@ class Wanted:
     check: bool = False
     device: str = "cpu"
     seed: int = 0
+    seed_given: bool = False
     train: bool = False
 
     def check_options(self, dtype: str) -> None:
@@ -91,6 +94,7 @@ class Wanted:
                 )
         refuse_in_csv(self.output.format, {"--source": self.source, "--check": self.check})
         self.output.check([dtype])
+        tell_idle([(self.annotate and self.output.wide, "--wide", "a diff has no columns")])
 
 
 def examine(
@@ -119,6 +123,8 @@ def examine(
     with progress(f"importing {target} …"), of_user():
         what = subject(load(target), init, inputs, where, call, dtype)
         check_device(wanted.device)
+        no_module = wanted.train and not what.has_mode
+        tell_idle([(no_module, "--train", "no nn.Module is called or passed in")])
         if wanted.device != "meta":
             check_memory(what.total_bytes(), wanted.device, hint="--device meta, which needs none")
     with progress(f"running {target} …"), of_user():
@@ -232,6 +238,7 @@ def _run_all(
         device = "cpu"
         notices.append("the code looks at values, which meta has none of: it was run on cpu")
         base = _run(what, session, wanted, device)
+    tell_idle([(wanted.seed_given and _drew_nothing(wanted.seed, device), "--seed", NOT_DRAWN)])
     quick = device == "cpu" and time.monotonic() - begun < QUICK
     looks_at_values = False
 
@@ -344,6 +351,14 @@ def _exits() -> Iterator[None]:
         yield
     finally:
         os._exit = leave
+
+
+def _drew_nothing(seed: int, device: str) -> bool:
+    """Whether torch has drawn nothing on the CPU, or on meta, since this seed was set."""
+    import torch
+
+    begun = torch.Generator().manual_seed(seed).get_state()
+    return device in ("cpu", "meta") and torch.equal(torch.random.get_rng_state(), begun)
 
 
 def _needs_values(run: Run) -> bool:

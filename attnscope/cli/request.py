@@ -194,7 +194,7 @@ def _idle(request: Request) -> Iterator[tuple[object, str, str]]:
         for option, given in of_texts.items():
             yield given and request.image is not None, option, "a picture is no text"
         columns = request.top or request.steps or request.verify
-        map_alone = request.format is Format.TABLE and not columns
+        map_alone = request.format in (Format.TABLE, Format.MARKDOWN) and not columns
         yield request.wide and map_alone, "--wide", "a map has no columns"
         return
     of_attention = of_texts | {"--without-sink": request.without_sink, "--dtype": request.dtype}

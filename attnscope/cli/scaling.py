@@ -41,13 +41,18 @@ def scaling(
         ),
     ] = "float32",
     plot: Annotated[
-        bool,
-        typer.Option("--plot/--no-plot", help="Draw bars below the table.", rich_help_panel=OUTPUT),
-    ] = True,
+        bool | None,
+        typer.Option(
+            "--plot/--no-plot",
+            help="Draw bars below the table.",
+            show_default="plot",
+            rich_help_panel=OUTPUT,
+        ),
+    ] = None,
     format: options.OutputFormat = Format.TABLE,
 ) -> int:
     """Why scores are divided by √d_K: what the softmax makes of them with the scale, and without."""
-    from attnscope.cli.output import progress
+    from attnscope.cli.output import progress, tell_idle
     from attnscope.inputs.drawn import check_memory, check_seed
     from attnscope.inputs.memory import check_imports
 
@@ -55,12 +60,15 @@ def scaling(
     widths = parse_widths(dk)
     seed = seed or 0
     check_seed(seed)
+    option = "--plot" if plot else "--no-plot"
+    no_bars = plot is not None and format is not Format.TABLE
+    tell_idle([(no_bars, option, f"bars are drawn below a table, not in {format}")])
     needed = max(_bytes_needed(sizes, d_K, dtype) for d_K in widths)
     check_memory(needed, "cpu", hint="a smaller --dk, --batch, --nq or --nk")
     check_imports()
     with progress("measuring scores …"):
         result = _measured(sizes, widths, dtype, seed)
-    _print(result, format, plot)
+    _print(result, format, plot is not False)
     return 0
 
 

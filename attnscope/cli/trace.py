@@ -121,6 +121,7 @@ def trace(
         check=check,
         device=device,
         seed=seed or 0,
+        seed_given=seed is not None,
         train=train,
     )
     return examine(target, init or [], input or [], where or [], call, dtype, wanted)

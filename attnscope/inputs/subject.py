@@ -105,6 +105,16 @@ class Subject:
         plain = (int, float, str, bool, type(None))
         return all(isinstance(v, Plain) and isinstance(v.value, plain) for v in self.init.values())
 
+    @property
+    def has_mode(self) -> bool:
+        """Whether what is called is a module, which is trained or not, or an argument may be one."""
+        import torch
+
+        called = self.callee.owner or type(self.loaded.object)
+        return issubclass(called, torch.nn.Module) or any(
+            isinstance(each.value, Made) for each in self.inputs
+        )
+
     def build(
         self,
         sizes: Mapping[str, int] | None = None,

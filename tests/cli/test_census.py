@@ -561,6 +561,25 @@ def test_numbers_are_shown_even_if_a_run_cannot_be_saved(attnscope, bert, write,
     assert os.listdir(full_disk) == there
 
 
+def test_a_file_that_another_program_makes_meanwhile_is_left_alone(attnscope, bert, write, monkeypatch):
+    save = census.save_progress
+
+    def too_late(path, *run, **options):
+        Path(path).write_text("another's")
+        save(path, *run, **options)
+
+    monkeypatch.setattr(census, "save_progress", too_late)
+    command = ["heads", bert, "--corpus", write("c.txt", drawn(9)), "--batch-tokens", 50, *CSV]
+    shown = attnscope(*command)
+    r = attnscope(*command, "--checkpoint", "run.npz")
+    assert (r.exit_status, r.out) == (2, shown.out)
+    assert r.err.splitlines()[-2:] == [
+        "attnscope: error: another program made run.npz after this run had begun: it is left as it is.",
+        "  try  move that file away, or take another name for --checkpoint",
+    ]
+    assert Path("run.npz").read_text() == "another's"
+
+
 def test_what_cannot_be_saved_for_a_while_is_saved_later(attnscope, bert, write, monkeypatch):
     now, tries, save = [0.0], [], census.save_progress
 

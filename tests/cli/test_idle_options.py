@@ -61,8 +61,74 @@ def test_a_share_to_drop_without_training_is_told_about(attnscope):
     assert attnscope(*MHA, "--dropout", "0.2", "--train").err == ""
 
 
-def test_columns_of_a_map_are_none(attnscope):
-    ran = attnscope("bert", *TEXT, "--wide")
+@pytest.mark.parametrize("format", ["csv", "json", "markdown"])
+@pytest.mark.parametrize("bars", ["--plot", "--no-plot"])
+def test_bars_are_drawn_below_a_table_alone(attnscope, bars, format):
+    command = ["scaling", "--dk", "4", "--nq", 3, "--nk", 3, "--batch", 2]
+    ran = attnscope(*command, bars, "--format", format)
+    assert (ran.exit_status, ran.out) == (0, attnscope(*command, "--format", format).out)
+    assert ran.err == (
+        f"attnscope: {bars} has no effect: bars are drawn below a table, not in {format}\n"
+    )
+    assert attnscope(*command, bars).err == ""
+
+
+TRACED = """
+import torch
+from torch import nn
+
+
+def attend(x, block=None):
+    y = x * 2
+    return y
+
+
+class Block(nn.Module):
+    def __init__(self, d=3):
+        super().__init__()
+        self.linear = nn.Linear(d, d)
+
+    def forward(self, x):
+        return self.linear(x)
+"""
+
+
+@pytest.fixture
+def traced(tmp_path, monkeypatch):
+    """A folder with code, and with a file of all of its input."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine.py").write_text(TRACED)
+    save_file({"x": torch.ones(2, 3)}, tmp_path / "x.safetensors")
+
+
+def test_a_seed_of_a_trace_that_draws_nothing_is_told_about(attnscope, traced):
+    drawn, read = ["--input", "x=n:2,d:3"], ["--input", "x=n,d@x.safetensors"]
+    idle = "attnscope: --seed has no effect: nothing is drawn\n"
+    assert attnscope("trace", "mine.py:attend", *read, "--seed", 1).err == idle
+    assert attnscope("trace", "mine.py:attend", *drawn, "--device", "meta", "--seed", 1).err == idle
+    assert attnscope("trace", "mine.py:attend", *read).err == ""
+    assert attnscope("trace", "mine.py:attend", *drawn, "--seed", 0).err == ""
+    assert attnscope("trace", "mine.py:Block", *read, "--seed", 1).err == ""
+
+
+def test_training_of_what_is_no_module_is_told_about(attnscope, traced):
+    command = ["--input", "x=n:2,d:3", "--train"]
+    idle = "attnscope: --train has no effect: no nn.Module is called or passed in\n"
+    assert attnscope("trace", "mine.py:attend", *command).err == idle
+    assert attnscope("trace", "mine.py:Block", *command).err == ""
+    module = ["--input", "block=mine:Block()"]
+    assert attnscope("trace", "mine.py:attend", *command, *module).err == ""
+
+
+def test_a_diff_has_no_columns(attnscope, traced):
+    ran = attnscope("trace", "mine.py:attend", "--input", "x=n:2,d:3", "--annotate", "--wide")
+    assert ran.exit_status == 0
+    assert "attnscope: --wide has no effect: a diff has no columns\n" in ran.err
+
+
+@pytest.mark.parametrize("format", ["table", "markdown"])
+def test_columns_of_a_map_are_none(attnscope, format):
+    ran = attnscope("bert", *TEXT, "--wide", "--format", format)
     assert ran.exit_status == 0
     assert "--wide has no effect: a map has no columns" in ran.err
 

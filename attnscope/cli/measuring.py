@@ -33,6 +33,9 @@ if TYPE_CHECKING:
 LONGEST = 4096
 """The tokens that a text of a corpus is cut to, unless another length is asked for."""
 
+MANY_UNKNOWN = 0.01
+"""The share of unknown tokens from which on a corpus is said to have them; in one text, each counts."""
+
 IN_A_PAGE = 2**25
 """How many weights a page holds at most, in the maps of all heads together."""
 
@@ -315,6 +318,11 @@ def _of_corpus(
         table.notices.append(
             f"{tally.cut:,} of {tally.sequences:,} texts were cut to {reader.limit:,} tokens."
         )
+    unknown, n_token = tally.unknown or (0, 0)
+    if unknown and unknown >= MANY_UNKNOWN * n_token:
+        from attnscope.models.reading import told_unknown
+
+        table.notices.append(told_unknown(reader.tokenizer, unknown, n_token, str(corpus)))
     return table, census.unsaved
 
 

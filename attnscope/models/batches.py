@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from attnscope.errors import OptionError
 from attnscope.models.metrics import Side
-from attnscope.models.reading import encoded, room, tokens_of
+from attnscope.models.reading import count_unknown, encoded, room, tokens_of
 from attnscope.sinks import sink_keys
 
 if TYPE_CHECKING:
@@ -24,12 +24,14 @@ class Encoded:
         inputs: `input_ids` and its like: a number for each token.
         target: the tokens of the decoder beside an encoder, if it reads any.
         length, target_length: how many tokens text and target have; more than there are, if it was cut.
+        unknown: how many of its tokens the vocabulary does not have, and among how many.
     """
 
     inputs: dict[str, list[int]]
     target: list[int] | None
     length: int
     target_length: int = 0
+    unknown: tuple[int, int] = (0, 0)
 
     @property
     def cut(self) -> bool:
@@ -118,7 +120,8 @@ class Reader:
         for i, target in enumerate(read):
             inputs = {name: encoding[name][i] for name in names}
             if not all(map(self._is_special, inputs["input_ids"])):
-                made.append(Encoded(inputs, target, lengths[i], target_lengths[i]))
+                unknown = count_unknown(self.tokenizer, [*inputs["input_ids"], *(target or [])])
+                made.append(Encoded(inputs, target, lengths[i], target_lengths[i], unknown))
         return made
 
     def read_ids(self, ids: list[int], targets: Sequence[str] | None = None) -> Encoded:

@@ -119,19 +119,27 @@ def unknown_tokens(tokenizer: Any, ids: list[int], named: str) -> list[str]:
         ids: the tokens.
         named: what they are called.
     """
+    count, n_token = count_unknown(tokenizer, ids)
+    return [told_unknown(tokenizer, count, n_token, named)] if count else []
+
+
+def count_unknown(tokenizer: Any, ids: list[int]) -> tuple[int, int]:
+    """How many tokens are unknown, and among how many: special ones, which no text has, do not count."""
     unknown = tokenizer.unk_token_id
     others = {getattr(tokenizer, f"{name}_token_id") for name in ("bos", "eos", "pad", "cls", "sep")}
     if unknown is None or unknown in others:
-        return []
-    n_token = sum(number not in tokenizer.all_special_ids or number == unknown for number in ids)
-    count = ids.count(unknown)
-    if not count:
-        return []
+        return 0, 0
+    special = set(tokenizer.all_special_ids) - {unknown}
+    return ids.count(unknown), sum(number not in special for number in ids)
+
+
+def told_unknown(tokenizer: Any, count: int, n_token: int, named: str) -> str:
+    """A notice of unknown tokens, with their share."""
     are = "is" if count == 1 else "are"
-    return [
+    return (
         f"{count:,} of {counted(n_token, 'token')} in {named} ({count / n_token:.0%}) {are}"
         f" {tokenizer.unk_token}: not in the model's vocabulary."
-    ]
+    )
 
 
 def read_target(tokenizer: Any, config: Any, target: str, truncate: bool) -> tuple[list[int], list[str]]:

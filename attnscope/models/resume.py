@@ -214,6 +214,7 @@ def _counts_of(tally: Tally) -> dict[str, Any]:
         "tokens": tally.tokens,
         "cut": tally.cut,
         "empty": tally.empty,
+        "unknown": tally.unknown,
         "layers": tally.layers,
         "heads": [[stack, layer, n_head] for (stack, layer), n_head in tally.heads.items()],
         "measured": [[stack, layer] for stack, layer in tally.sums],
@@ -242,6 +243,7 @@ def _tally(told: dict[str, Any], arrays: dict[str, np.ndarray], place: int | Non
         tokens=told["tokens"],
         cut=told["cut"],
         empty=told["empty"],
+        unknown=None if told.get("unknown") is None else (told["unknown"][0], told["unknown"][1]),
     )
 
 
@@ -366,15 +368,20 @@ def _names_of(name: Check, check: Check) -> Check:
     )
 
 
+LATER = frozenset(["unknown"])
+"""Fields that files do not have which an earlier attnscope has written."""
+
+
 def _fits(told: Any, fields: dict[str, Check]) -> bool:
     """Whether a record has all of these fields, each of its type and in its range."""
     return isinstance(told, dict) and all(
-        name in told and check(told[name]) for name, check in fields.items()
+        check(told[name]) if name in told else name in LATER for name, check in fields.items()
     )
 
 
 TALLY: dict[str, Check] = {
     **dict.fromkeys(("sequences", "tokens", "cut", "empty"), _is_count),
+    "unknown": _or_none(_row_of(_is_count, _is_count)),
     "layers": _names_of(_is_stack, _row_of(_is_count, _is_count)),
     "heads": _keyed_list_of(2, _row_of(_is_stack, _is_count, _is_count)),
     "measured": _keyed_list_of(2, _row_of(_is_stack, _is_count)),
@@ -426,6 +433,7 @@ def _is_possible_tally(tally: Tally, settings: dict[str, Any]) -> bool:
     ]
     return (
         tally.cut <= tally.sequences <= tally.tokens
+        and (tally.unknown is None or tally.unknown[0] <= tally.unknown[1] <= tally.tokens)
         and (tally.sequences > 0) == bool(tally.heads)
         and tally.layers.keys() == {stack for stack, _ in tally.heads}
         and all(

@@ -89,7 +89,13 @@ class Survey:
         n = sum(text.n_tokens for text in batch.texts)
         self._known.clear()
         self.store.forget()
-        tally = Tally(sequences=len(batch.texts), tokens=n, cut=sum(text.cut for text in batch.texts))
+        unknown, counted = (sum(text.unknown[i] for text in batch.texts) for i in range(2))
+        tally = Tally(
+            sequences=len(batch.texts),
+            tokens=n,
+            cut=sum(text.cut for text in batch.texts),
+            unknown=(unknown, counted),
+        )
         if self.why_eager is None:
             attend = attending(self.model, lambda handed: self._attend(batch, tally, handed))
             with attend, told_as_the_models_fault(self.checkpoint):

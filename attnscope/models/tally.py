@@ -29,6 +29,8 @@ class Tally:
         sequences, tokens: how many were read.
         cut: how many sequences were longer than the model takes.
         empty: how many more texts there were, without a token of their own.
+        unknown: how many tokens the vocabulary does not have, and among how many; None: they were not
+            counted, by an attnscope that saved the run before it did so.
     """
 
     sums: dict[Key, np.ndarray] = field(default_factory=dict)
@@ -38,6 +40,7 @@ class Tally:
     tokens: int = 0
     cut: int = 0
     empty: int = 0
+    unknown: tuple[int, int] | None = (0, 0)
 
     def add(self, key: Key, totals: np.ndarray, counts: np.ndarray) -> None:
         """Add the sequences of a batch, for one layer.
@@ -64,6 +67,8 @@ class Tally:
         self.tokens += other.tokens
         self.cut += other.cut
         self.empty += other.empty
+        own, others = self.unknown, other.unknown
+        self.unknown = own and others and (own[0] + others[0], own[1] + others[1])
 
     def rows(self, metrics: list[str], of_stack: dict[str, list[str]]) -> list[HeadRow]:
         """The mean of each metric for each head, and its standard error.

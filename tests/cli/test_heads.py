@@ -850,6 +850,34 @@ def test_tokens_and_ids_are_measured_as_the_text_that_has_them(attnscope):
         assert attnscope("heads", "minilm", option, given, *options).json == as_text
 
 
+@pytest.mark.parametrize(("unknown", "told"), [(0, False), (1, False), (2, True), (150, True)])
+def test_the_share_of_unknown_tokens_in_a_corpus_is_told(attnscope, saved, tmp_path, unknown, told):
+    texts = ["zebra"] * unknown + ["cat"] * (150 - unknown)
+    (tmp_path / "c.txt").write_text("\n".join(texts))
+    command = ["heads", saved("bert"), "--corpus", tmp_path / "c.txt", "--metrics", "entropy"]
+    notices = attnscope(*command, "-f", "json").json["notices"]
+    share = f"{unknown / 150:.0%}"
+    expected = f"{unknown} of 150 tokens in {tmp_path / 'c.txt'} ({share}) are [UNK]"
+    assert notices == ([f"{expected}: not in the model's vocabulary."] if told else [])
+
+
+def test_unknown_tokens_are_counted_over_an_interruption(attnscope, saved, tmp_path):
+    """Of a run that was saved before they were counted, nothing is said."""
+    (tmp_path / "c.txt").write_text("zebra\ncat\n")
+    path = tmp_path / "run.npz"
+    command = ["heads", saved("bert"), "--corpus", tmp_path / "c.txt", "--metrics", "entropy"]
+    command += ["--checkpoint", path, "-f", "json"]
+    first = attnscope(*command).json
+    assert "1 of 2 tokens in" in first["notices"][0]
+    assert attnscope(*command).json == first
+    with np.load(path) as file:
+        arrays = dict(file)
+    about = json.loads(str(arrays["about"]))
+    assert about.pop("unknown") == [1, 2]
+    np.savez(path, **{**arrays, "about": np.array(json.dumps(about))})
+    assert attnscope(*command).json == {**first, "notices": []}
+
+
 def test_the_share_of_unknown_tokens_is_told(attnscope):
     r = attnscope("heads", "minilm", "--text", "the ☃ 😀", "--metrics", "first", "--format", "json")
     assert r.json["notices"] == [

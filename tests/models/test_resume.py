@@ -335,6 +335,7 @@ HOLDS = [
     *((("why_eager",), value) for value in (None, "x")),
     (("first_skipped", 1), "x"),
     (("parts",), []),
+    *(((*place, "unknown"), None) for place in [(), ("parts", 0), ("parts", 1)]),
 ]
 """What is as right at a place as what stands there."""
 
@@ -380,6 +381,11 @@ def test_a_field_that_is_missing_is_damage(tmp_path, field):
     store(path, about, arrays)
     if field == "parts":  # as an earlier version wrote it
         assert told(load_progress(path, SETTINGS)) == told(replace(of_run(), parts={}))
+        return
+    if name == "unknown":
+        run = load_progress(path, SETTINGS)
+        assert (run.parts[0].tally if in_part else run.tally).unknown is None
+        assert run.whole.unknown is None
         return
     with pytest.raises(FileError, match=DAMAGED):
         load_progress(path, SETTINGS)

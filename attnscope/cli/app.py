@@ -95,7 +95,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         text = error.format_message()
         if text:  # nothing is said by the help that a bare `attnscope` prints
             context = getattr(error, "ctx", None)
-            hint = f"{context.command_path if context else 'attnscope'} --help"
+            path = (
+                context.command_path
+                if context
+                else " ".join(["attnscope", *filter(str.isalpha, arguments[:1])])
+            )
+            hint = f"{path} --help"
             _complain(text, hint, arguments)
     except SystemExit as error:
         if isinstance(error.__context__, BrokenPipeError):

@@ -130,7 +130,7 @@ def _read(request: Request, checkpoint: Checkpoint, config: Any) -> Reading:
     if request.target is not None and not config.is_encoder_decoder:
         raise OptionError(
             f"--target is what a decoder beside an encoder reads, and {checkpoint.name}"
-            f" ({config.model_type}) is not made of two.",
+            f" ({config.model_type}) has no such decoder.",
             hint='--text "…" --pair "…"',
         )
     more: dict[str, Any] = {"target": request.target, "truncate": request.truncate}
@@ -196,7 +196,8 @@ def _check_query(request: Request, maps: AttentionMaps) -> None:
     first, last = maps.first_query, maps.first_query + len(maps.query_tokens) - 1
     if request.query is not None and not first <= request.query <= last:
         raise OptionError(
-            f"there is no query {request.query}: they are {first} to {last}.", hint="--top 1 lists them"
+            f"there is no query {request.query}: they are {first} to {last}.",
+            hint="--top 1, which lists them",
         )
 
 

@@ -145,7 +145,7 @@ def _load(asked: Asked, ranks: Ranks, text: str) -> tuple[Checkpoint, Survey, Re
         if given and not config.is_encoder_decoder:
             raise OptionError(
                 f"{given[0]} is what a decoder beside an encoder reads, and {checkpoint.name}"
-                f" ({config.model_type}) is not made of two."
+                f" ({config.model_type}) has no such decoder."
             )
         check_device(ranks.device)
         tokenizer = load_tokenizer(checkpoint)

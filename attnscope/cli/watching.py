@@ -83,9 +83,10 @@ def watch_program(program: Sequence[str], module: str | None, wanted: Wanted) ->
     if module is None and not program:
         raise OptionError("there is no program to run.", hint=f"attnscope run {FORM} train.py")
     if module is None and not os.path.isfile(program[0]):  # pathlib's own fails for long names
-        what = "a folder" if os.path.isdir(program[0]) else "not there"
+        script, is_folder = shortened(program[0]), os.path.isdir(program[0])
         raise FileError(
-            f"the script {shortened(program[0])} is {what}.", hint="attnscope run --watch … SCRIPT.py"
+            f"{script} is a folder, not a script." if is_folder else f"there is no script {script}.",
+            hint="attnscope run --watch … SCRIPT.py",
         )
     target = _target(wanted.target, None if module else Path(program[0]).parent)
     from attnscope.tracing.program import Watching, run_module, run_script

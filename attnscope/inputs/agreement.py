@@ -180,7 +180,7 @@ def _check_all_known(sizes: Sizes, inputs: Sequence[Argument], where: Sequence[W
                 )
                 option = "--input " + (f"{argument.name}=" if argument.name else "")
                 raise SizeError(
-                    f"{label}: {unknown} has no size.",
+                    f"the axis {unknown} of {label} has no size.",
                     hint=option + (axes if label == argument.label else f"(…{axes}…)"),
                 )
             if isinstance(tensor.high, str) and tensor.high not in sizes:

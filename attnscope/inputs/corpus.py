@@ -303,7 +303,7 @@ def _string(fields: dict[str, Any], name: str) -> str:
     """The text in an object's field; a NoTextError if there is none."""
     if name not in fields:
         there = ", ".join(map(short, islice(fields, 6))) + (", …" if len(fields) > 6 else "")
-        raise NoTextError(f"has no field {name!r}" + (f", but {there}" if fields else ""))
+        raise NoTextError(f"has no field {name!r}" + (f"; it has {there}" if fields else ""))
     value = fields[name]
     if not isinstance(value, str):
         raise NoTextError(f"has {KINDS.get(type(value), 'null')} in field {name!r}")

@@ -92,7 +92,7 @@ def read_where(text: str) -> Where:
     factors, signs = pieces[::2], ["*", *pieces[1::2]]
     if not all(re.fullmatch(rf"{NAME}|[0-9]{{1,19}}", factor) for factor in factors):
         raise OptionError(
-            f"--where {text} is no name and a product or quotient of names and numbers.",
+            f"--where {text} is not of the form NAME=A*B or NAME=A/B, of names and numbers.",
             hint="--where d_feat=n_head*d_head, or --where d_head=d_feat/n_head",
         )
     numbers = {f"{factor} in --where {text}": int(factor) for factor in factors if factor.isdecimal()}

@@ -69,7 +69,7 @@ def callee(loaded: Loaded, call: str | None) -> Callee:
     owner = target if isinstance(target, type) else None
     if owner is None and call is not None:
         raise OptionError(
-            f"{loaded.name} is no class, and so has no method {call} to call.", hint="leave out --call"
+            f"{loaded.name} is not a class, so it has no method {call} to call.", hint="leave out --call"
         )
     parent = _class_around(loaded)
     if parent and isinstance(inspect.getattr_static(parent, name, None), FunctionType):

@@ -295,7 +295,7 @@ def _no_name(place: str) -> SourceError:
         return SourceError(f"{shortened(place)!r} names no class or function.", hint=FORM)
     names = _attentions(path)
     return SourceError(
-        f"{place} is a file: the class or function in it is to be named as well.",
+        f"{place} is a file: name the class or function in it, too.",
         hint=_choice(place, names) + (f", such as {_listed(names)}" if len(names) > 1 else ""),
     )
 

@@ -210,7 +210,7 @@ def _not_to_be_had(name: str, error: Exception) -> ModelError:
     from huggingface_hub import constants
 
     return ModelError(
-        f"{name} is no folder here and not in the cache, and cannot be had from the hub"
+        f"{name} is neither a folder here nor in the cache, and could not be fetched from the hub"
         f" ({constants.ENDPOINT}): {first_line(error).rstrip('.')}.",
         hint=f"{BUNDLED}, or a folder: they need no hub",
     )

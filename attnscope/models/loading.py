@@ -86,7 +86,7 @@ def load_model(
         if writes and not model_class.can_generate():
             raise ModelError(
                 f"{checkpoint.name} is a {model_class.__name__}, which writes no text.",
-                hint="--generate takes a model for causal or sequence-to-sequence language modelling",
+                hint="a causal or sequence-to-sequence language model, such as gpt2 or t5-small",
             )
         model, info = _from_here_or_the_hub(
             model_class.from_pretrained,

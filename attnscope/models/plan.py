@@ -86,7 +86,7 @@ def bytes_of(text: str) -> int:
     match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([KMGT]?)(?:i?B)?", text.strip(), re.IGNORECASE)
     size = float(match[1]) * UNITS[match[2].upper()] if match else 0.0
     if not 1 <= size < 2**63:
-        raise OptionError(f"--memory is {text!r}, and takes a size.", hint="--memory 2G, or 500M")
+        raise OptionError(f"--memory is {text!r}, which is no size.", hint="--memory 2G, or 500M")
     return int(size)
 
 

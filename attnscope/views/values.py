@@ -61,7 +61,8 @@ def parse_selection(text: str) -> tuple[str, Index]:
 def check_name(name: str, known: Collection[str], where: str) -> None:
     """Raise an OptionError unless `name` is one of the names that there are."""
     if name not in known:
-        raise OptionError(f"there is no {name!r} in {where}.", hint=f"one of {', '.join(known)}")
+        several = "one of " if len(known) > 1 else ""
+        raise OptionError(f"there is no {name!r} in {where}.", hint=f"{several}{', '.join(known)}")
 
 
 def check_index(text: str, index: Index, shape: tuple[int, ...], dims: tuple[str, ...] | None) -> None:

@@ -127,7 +127,11 @@ NAME = "n" * 300
             "there is no file nnn",
             "--watch FILE.py:NAME",
         ),
-        (["run", "--watch", "script.py:f", NAME], "the script nnn", "attnscope run --watch … SCRIPT.py"),
+        (
+            ["run", "--watch", "script.py:f", NAME],
+            "there is no script nnn",
+            "attnscope run --watch … SCRIPT.py",
+        ),
     ],
 )
 def test_an_argument_that_is_too_long_for_a_name_is_told_in_one_line_and_shortened(
@@ -170,6 +174,15 @@ def test_a_message_is_short_however_long_the_arguments(attnscope, arguments):
     assert ran.exit_status == 2
     assert all(len(line) < 400 for line in ran.err.splitlines())
     assert len(ran.err.splitlines()) <= 2
+
+
+def test_an_option_without_its_argument_leads_to_the_help_of_its_command(attnscope):
+    r = attnscope("heads", "minilm", "--text")
+    assert r.exit_status == 2
+    assert r.err.splitlines() == [
+        "attnscope: error: Option '--text' requires an argument.",
+        "  try  attnscope heads --help",
+    ]
 
 
 def test_an_empty_file_is_told_without_the_hint_of_an_option(attnscope, tmp_path):

@@ -323,7 +323,7 @@ def test_a_long_stretch_without_a_text_is_passed_over(attnscope, bert, write):
         ("c.txt", ["", "  ", ""], [], "c.txt has no text that MODEL reads."),
         ("c.txt", [b"\xff", "", b"a\0"], [], "c.txt has no text that MODEL reads: line 1 is not UTF-8."),
         ("c.txt.gz", [], [], "c.txt.gz has no text that MODEL reads."),
-        ("c.jsonl", objects(TEXTS), ["--field", "body"], "c.jsonl has no text that MODEL reads: line 1 has no field 'body', but 'n', 'text', 'to'."),
+        ("c.jsonl", objects(TEXTS), ["--field", "body"], "c.jsonl has no text that MODEL reads: line 1 has no field 'body'; it has 'n', 'text', 'to'."),
         ("c.jsonl", objects(TEXTS), ["--field", "n"], "c.jsonl has no text that MODEL reads: line 1 has a number in field 'n'."),
         ("c.txt", TEXTS, ["--field", "text"], "--field names a field of objects, and the lines of c.txt are plain text."),
         ("c.txt", TEXTS, ["--target-field", "to"], "--target-field names a field of objects, and the lines of c.txt"),

@@ -394,7 +394,7 @@ def test_attention_that_is_not_seen_is_not_pooled(attnscope, tmp_path):
         (["--file", "x", "--text", "a"], "--text and --file are each something to look at: one at a time."),
         (["--file", "x", "--image", "y"], "--file and --image are each something to look at: one at a time."),
         (["--file", "x", "--circuits"], "--circuits is about a head's weights"),
-        (["--text", "a", "--memory", "much"], "--memory is 'much', and takes a size."),
+        (["--text", "a", "--memory", "much"], "--memory is 'much', which is no size."),
         (["--text", "a", "--pool", "max", "--steps"], "--steps shows whole tensors, and --pool maps of few"),
         (["--text", "a", "--pool", "max", "--query", "0", "--head", "all"], "--query is for one head"),
     ],

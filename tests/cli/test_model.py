@@ -757,7 +757,7 @@ def test_a_hub_that_cannot_be_reached_is_told(attnscope, monkeypatch):
     monkeypatch.setattr(constants, "ENDPOINT", "http://127.0.0.1:9")
     r = attnscope("model", "someone/some-model-that-is-not-here", "--text", TEXT)
     assert r.exit_status == 2
-    assert "cannot be had from the hub" in r.err
+    assert "could not be fetched from the hub" in r.err
 
 
 def test_a_model_on_the_hub_is_read_once_and_then_from_the_cache(monkeypatch, saved, tmp_path):

@@ -174,7 +174,7 @@ def test_what_is_ours_and_what_is_the_scripts(line, sorted_line):
     [
         (["train.py"], "Missing option '--watch'"),
         (["--watch", "m.py:C"], "there is no program to run."),
-        (["--watch", "m.py:C", "none.py"], "the script none.py is not there."),
+        (["--watch", "m.py:C", "none.py"], "there is no script none.py."),
         (["--watch", "m.py", "train.py"], "'m.py' names no class or function."),
         (["--watch", "m.py:C", "train.py"], "there is no file m.py."),
         (["--watch", "a-b:C", "train.py"], "'a-b' is neither a .py file nor the name of a module."),

@@ -190,7 +190,7 @@ def test_a_class_of_a_package(attnscope):
         (["mine_to_trac.py:attend"], "mine_to_trace.py, which is there"),
         (["mine_to_trace.py:atend"], "mine_to_trace.py has no atend"),
         (["mine_to_trace.py:atend"], "mine_to_trace.py:attend"),
-        (["mine_to_trace.py"], "the class or function in it is to be named as well"),
+        (["mine_to_trace.py"], "name the class or function in it, too"),
         (["no_such_module:f"], "there is no module no_such_module"),
         (["mine_to_trace.py:attend", *QKV[:4]], "V"),
         (["mine_to_trace.py:attend", "--input", "Q=n,d:4", *QKV[2:]], "n"),

@@ -198,10 +198,10 @@ def test_a_line_that_is_no_text_is_skipped_and_counted(name, line, why):
         (b"5", "is no JSON object, but a number"),
         (b"null", "is no JSON object, but null"),
         (b"{}", "has no field 'text'"),
-        (b'{"body": "a", "id": 7}', "has no field 'text', but 'body', 'id'"),
+        (b'{"body": "a", "id": 7}', "has no field 'text'; it has 'body', 'id'"),
         (
             json.dumps(dict.fromkeys(["\x1b[31m", "k" * 99, *"cdefgh"])).encode(),
-            f"has no field 'text', but '\\x1b[31m', '{'k' * 12}...{'k' * 13}', 'c', 'd', 'e', 'f', …",
+            f"has no field 'text'; it has '\\x1b[31m', '{'k' * 12}...{'k' * 13}', 'c', 'd', 'e', 'f', …",
         ),
         (b'{"text": {}}', "has an object in field 'text'"),
         (b'{"text": ["a"]}', "has an array in field 'text'"),
@@ -223,7 +223,7 @@ def test_what_is_wrong_with_a_target_is_told_as_of_a_text():
     def why(target: str) -> str:
         return skipped_of("x.jsonl", b'{"text": "a"%s}' % target.encode(), target_field="de")[1]
 
-    assert why("") == "has no field 'de', but 'text'"
+    assert why("") == "has no field 'de'; it has 'text'"
     assert why(', "de": 5') == "has a number in field 'de'"
     assert why(', "de": "\\udfff"') == "has half of a surrogate pair in field 'de'"
     assert why(', "de": "\\u0000"') == "has a NUL character"

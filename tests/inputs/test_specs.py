@@ -219,5 +219,7 @@ def test_an_equation_that_sizes_contradict_is_told(text, sizes, message):
 def test_what_is_no_equation_is_told(text):
     error = refused(read_where, text)
     assert type(error) is OptionError
-    assert error.message == f"--where {text} is no name and a product or quotient of names and numbers."
+    assert (
+        error.message == f"--where {text} is not of the form NAME=A*B or NAME=A/B, of names and numbers."
+    )
     assert error.hint == "--where d_feat=n_head*d_head, or --where d_head=d_feat/n_head"

@@ -168,8 +168,8 @@ def test_two_packages_of_one_name_each_import_their_own_parts():
 @pytest.mark.parametrize(
     ("text", "kind", "message", "hint"),
     [
-        ("my_attn.py", SourceError, "my_attn.py is a file: the class or function in it is to be named as well.", "my_attn.py:Attention"),
-        ("my_attn.py:", SourceError, "my_attn.py is a file: the class or function in it is to be named as well.", "my_attn.py:Attention"),
+        ("my_attn.py", SourceError, "my_attn.py is a file: name the class or function in it, too.", "my_attn.py:Attention"),
+        ("my_attn.py:", SourceError, "my_attn.py is a file: name the class or function in it, too.", "my_attn.py:Attention"),
         ("Attention", SourceError, "'Attention' names no class or function.", FORM),
         (":Attention", SourceError, "'Attention' names no class or function.", FORM),
         ("my_atn.py:Attention", FileError, "there is no file my_atn.py.", "my_attn.py, which is there"),

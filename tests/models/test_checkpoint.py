@@ -126,7 +126,8 @@ def test_a_hub_that_cannot_be_reached_is_told_at_once(hub, monkeypatch):
     monkeypatch.setattr(huggingface_hub.hf_api.api, "endpoint", "http://127.0.0.1:9")
     error = refused("someone/unreachable")
     assert (
-        "someone/unreachable is no folder here and not in the cache, and cannot be had" in error.message
+        "someone/unreachable is neither a folder here nor in the cache, and could not be fetched"
+        in error.message
     )
     assert error.hint == "minilm, or a folder: they need no hub"
 

@@ -100,7 +100,7 @@ def test_a_size_is_what_it_says(text, size):
 def test_what_is_no_size_is_told(text):
     with pytest.raises(OptionError) as raised:
         bytes_of(text)
-    assert str(raised.value) == f"--memory is {text!r}, and takes a size."
+    assert str(raised.value) == f"--memory is {text!r}, which is no size."
     assert raised.value.hint == "--memory 2G, or 500M"
 
 

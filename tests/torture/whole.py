@@ -14,6 +14,8 @@ import numpy as np
 import torch
 from PIL import Image
 
+import attnscope
+
 VOID = {
     "meta",
     "link",
@@ -32,14 +34,23 @@ VOID = {
 """Elements of HTML, and of SVG in it, that nobody closes, or need not."""
 
 
+TEMPLATE = (Path(attnscope.__file__).parent / "views" / "page" / "page.html.j2").read_text()
+ELEMENTS = set(re.findall(r"<([a-z][a-z0-9]*)", TEMPLATE))
+ATTRIBUTES = {*re.findall(r'\s([a-z-]+)="', TEMPLATE), "hidden", "checked", "class"}
+"""The elements of a page, and their attributes: data adds none."""
+
+
 class Tags(HTMLParser):
-    """Which elements are open."""
+    """Which elements are open, and which are none of the template's."""
 
     def __init__(self) -> None:
         super().__init__()
         self.open: list[str] = []
+        self.foreign: list[str] = []  # what the page's template does not have
 
-    def handle_starttag(self, tag: str, attrs: object) -> None:
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.foreign += {tag} - ELEMENTS
+        self.foreign += {name for name, _ in attrs} - ATTRIBUTES
         if tag not in VOID:
             self.open.append(tag)
 
@@ -104,6 +115,7 @@ def _html(content: bytes) -> None:
     parser.feed(text)
     parser.close()
     assert not parser.open, f"these are open at its end: {parser.open}"
+    assert not parser.foreign, f"these are not the template's: {parser.foreign}"
 
 
 def _json(content: bytes) -> None:

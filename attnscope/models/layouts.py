@@ -214,9 +214,31 @@ class Stack:
 
 
 NO_HEADS_OF_ITS_OWN = {
-    "diffllama": "differential attention: a head's values are those of two heads, side by side",
+    "diffllama": "computes differential attention: a head's values are those of two heads, side by side",
+    "axk2": "makes queries of two latents, and of the same matrix gates for what heads collect",
+    "longcat_flash": "attends twice in each layer, and attnscope reads layers with one attention",
 }
 """Families that name their matrices as others do, and whose heads are not slices of them."""
+
+NO_ATTENTION = frozenset(
+    "rwkv mamba mamba2 falcon_mamba xlstm fnet poolformer resnet convnext convnextv2 regnet".split()
+)
+"""Families without any attention: they mix tokens by a recurrence, a transform, a convolution."""
+
+
+def check_attends(model_type: Any, model: str) -> None:
+    """Raise a ModelError if a model of this type has no attention.
+
+    Args:
+        model_type: as its config.json says, of the whole model: a part may have none.
+        model: what to call it.
+    """
+    if isinstance(model_type, str) and model_type in NO_ATTENTION:
+        raise ModelError(
+            f"{model} ({model_type}) has no attention: none of its layers has queries, keys and a"
+            " softmax.",
+            hint="a model with attention",
+        )
 
 
 def find_stacks(names: Iterable[str], config: dict[str, Any], model: str) -> list[Stack]:
@@ -235,9 +257,8 @@ def find_stacks(names: Iterable[str], config: dict[str, Any], model: str) -> lis
     """
     names = list(names)
     for kind in model_types(config) & NO_HEADS_OF_ITS_OWN.keys():
-        raise ModelError(
-            f"{model} ({kind}) computes {NO_HEADS_OF_ITS_OWN[kind]}.", hint='--text "…": its maps'
-        )
+        raise ModelError(f"{model} ({kind}) {NO_HEADS_OF_ITS_OWN[kind]}.", hint='--text "…": its maps')
+    check_attends(config.get("model_type"), model)
     suitable = [layout for layout in LAYOUTS if layout.suits(model_types(config))]
     endings, extents = _numbered(names)
     # A layer whose W_O is missing is better than none: it can be told what it lacks.

@@ -140,7 +140,9 @@ def load_tokenizer(checkpoint: Checkpoint) -> Any:
             hint="AutoTokenizer.from_pretrained(…).save_pretrained(FOLDER) puts one beside the weights",
         )
     try:
-        return _from_here_or_the_hub(AutoTokenizer.from_pretrained, checkpoint, TOKENIZER)
+        tokenizer = _from_here_or_the_hub(AutoTokenizer.from_pretrained, checkpoint, TOKENIZER)
+        _check_unknown(tokenizer)
+        return tokenizer
     except Exception as error:
         if is_out_of_memory(error):
             raise
@@ -149,6 +151,14 @@ def load_tokenizer(checkpoint: Checkpoint) -> Any:
             f"cannot load the tokenizer of {checkpoint.name}: {first_line(error).rstrip('.')}.",
             hint="a folder whose name is UTF-8: transformers opens no other" if unreadable else None,
         ) from error
+
+
+def _check_unknown(tokenizer: Any) -> None:
+    """Raise a ValueError if the unknown token is none, which transformers would look for without end."""
+    try:
+        tokenizer.unk_token_id  # noqa: B018 - a property, which looks for it
+    except RecursionError:
+        raise ValueError("what it has as unk_token is no token") from None
 
 
 def _is_utf_8(path: object) -> bool:

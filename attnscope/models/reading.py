@@ -11,6 +11,7 @@ from typing import Any
 from attnscope.errors import FileError, ModelError, OptionError, first_line, is_out_of_memory
 from attnscope.models.byte_tokens import bytes_of, characters_of
 from attnscope.models.checkpoint import Checkpoint
+from attnscope.models.layouts import check_attends
 from attnscope.models.loading import (
     class_of,
     load_image_processor,
@@ -18,6 +19,7 @@ from attnscope.models.loading import (
     told_as_the_models_fault,
 )
 from attnscope.results import Picture, Token
+from attnscope.text import shortened
 from attnscope.units import counted
 
 PAD_FIRST = {
@@ -150,7 +152,8 @@ def read_target(tokenizer: Any, config: Any, target: str, truncate: bool) -> tup
 
 
 def check_reads(checkpoint: Checkpoint, config: Any, what: str) -> None:
-    """Raise a ModelError unless a model reads `text`, or looks at an `image`."""
+    """Raise a ModelError unless a model reads `text`, or looks at an `image`, and attends."""
+    check_attends(config.model_type, checkpoint.name)
     with told_as_the_models_fault(checkpoint):
         takes = class_of(config).main_input_name
     if takes in HEARS:
@@ -249,7 +252,15 @@ def read_image(checkpoint: Checkpoint, config: Any, path: Path) -> Reading:
         )
     array = pixels[0].float().permute(1, 2, 0).numpy()
     if getattr(processor, "do_normalize", False):
-        array = array * np.array(processor.image_std) + np.array(processor.image_mean)
+        with told_as_the_models_fault(checkpoint, "preprocessor_config.json"):
+            of_image = (processor.image_std, processor.image_mean)
+            spread, mean = (np.asarray(each, dtype=np.float64) for each in of_image)
+            array = array * spread + mean
+    if not np.isfinite(array).all():
+        raise ModelError(
+            f"the preprocessor_config.json of {checkpoint.name} makes a picture of what is not finite:"
+            f" image_mean is {_short(processor.image_mean)}, image_std {_short(processor.image_std)}."
+        )
     seen = Image.fromarray((array.clip(0, 1) * 255).round().astype("uint8"))
     png = BytesIO()
     seen.save(png, format="PNG")
@@ -257,6 +268,10 @@ def read_image(checkpoint: Checkpoint, config: Any, path: Path) -> Reading:
     picture = Picture(rows, columns, 0, png.getvalue())
     registers = getattr(_of_vision(config), "num_register_tokens", 0)
     return Reading({"pixel_values": pixels}, picture=picture, most_added=2 + registers)
+
+
+def _short(setting: Any) -> str:
+    return shortened(repr(setting), 80)
 
 
 def patches(picture: Picture, n: int, most_added: int) -> list[Token]:

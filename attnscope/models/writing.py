@@ -97,6 +97,12 @@ def write_on(checkpoint: Checkpoint, model: Any, reading: Reading, n: int) -> st
             f" model takes {most}.",
             hint=f"--generate {most - before}" if most > before else "a shorter text",
         )
+    settings = model.generation_config
+    if (
+        model.config.is_encoder_decoder
+        and settings.decoder_start_token_id is None is settings.bos_token_id
+    ):
+        raise _no_start(model, "has neither decoder_start_token_id nor bos_token_id")
     with torch.no_grad(), told_as_the_models_fault(checkpoint):
         written = model.generate(**reading.inputs, max_new_tokens=n, do_sample=False, num_beams=1)
     tokenizer = reading.tokenizer

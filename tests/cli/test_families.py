@@ -177,6 +177,46 @@ def test_models_that_compute_in_their_own_way_are_verified(attnscope, tiny, fami
     assert [check["ok"] for check in r.json["checks"]] == [True] * 5
 
 
+@pytest.mark.parametrize("family", ["rwkv", "falcon_mamba", "xlstm", "fnet"])
+@pytest.mark.parametrize(
+    "command", [["model"], ["model", "--verify"], ["model", "--text", SHORT], ["heads", "--text", SHORT]]
+)
+def test_a_model_without_attention_is_told_as_such(attnscope, tiny, family, command):
+    name, *options = command
+    r = attnscope(name, tiny(family), *options)
+    assert (r.exit_status, r.out) == (2, "")
+    told = f"({family}) has no attention: none of its layers has queries, keys and a softmax."
+    assert told in r.err
+
+
+@pytest.mark.parametrize(
+    ("family", "why"),
+    [("axk2", "makes queries of two latents"), ("longcat_flash", "attends twice in each")],
+)
+def test_families_that_are_no_one_layout_are_refused_by_name(attnscope, tiny, family, why):
+    r = attnscope("model", tiny(family))
+    assert (r.exit_status, r.out) == (2, "")
+    assert f"({family}) {why}" in r.err
+
+
+def test_writing_without_a_token_to_start_with_is_told(attnscope, tiny, tmp_path):
+    from transformers import T5ForConditionalGeneration
+
+    folder = tmp_path / "t5"
+    copytree(tiny("t5"), folder)
+    model = T5ForConditionalGeneration.from_pretrained(folder)
+    model.save_pretrained(folder)
+    for name in ("config.json", "generation_config.json"):
+        settings = json.loads((folder / name).read_text())
+        for start in ("decoder_start_token_id", "bos_token_id"):
+            settings.pop(start, None)
+        (folder / name).write_text(json.dumps(settings))
+    r = attnscope("model", folder, "--text", SHORT, "--generate", 3)
+    assert (r.exit_status, r.out) == (2, "")
+    assert "has neither decoder_start_token_id nor bos_token_id" in r.err
+    assert "nothing says which token its decoder starts with" in r.err
+
+
 def test_values_from_before_a_bottleneck_are_read(attnscope, tiny):
     """MobileBERT makes queries and keys of a bottleneck, 128 wide, and values of the layer's input."""
     folder = tiny("mobilebert")

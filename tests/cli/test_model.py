@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from shutil import copytree
 
 import numpy as np
 import pytest
@@ -259,6 +260,40 @@ def test_a_model_that_classifies_pictures_is_seen(attnscope, tmp_path):
     r = attnscope("model", tmp_path / "dino", "--image", picture, "--layer", 2, "--verify", "-f", "json")
     assert r.exit_status == 0, r.err
     assert all(check["ok"] for check in r.json["checks"])
+
+
+@pytest.mark.parametrize(
+    ("settings", "status", "said"),
+    [
+        ({"image_mean": 10**30}, 0, ""),
+        ({"image_std": 1e-300}, 2, "makes a picture of what is not finite: image_mean is"),
+        ({"image_std": [1, 10**400, 1]}, 2, "transformers cannot run "),
+        ({"image_mean": "x"}, 2, "transformers cannot run "),
+    ],
+)
+def test_a_picture_with_strange_settings_is_read_or_told(
+    attnscope, saved, tmp_path, settings, status, said
+):
+    folder = tmp_path / "vit"
+    copytree(saved("vit"), folder)
+    path = folder / "preprocessor_config.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), **settings}))
+    r = attnscope("model", folder, "--image", save_picture(tmp_path / "picture.png"))
+    assert r.exit_status == status
+    assert said in r.err
+
+
+@pytest.mark.parametrize("unknown", [{"a": [0]}, {}])
+def test_an_unknown_token_that_is_none_is_told(attnscope, saved, tmp_path, unknown):
+    """transformers looks for it without end."""
+    folder = tmp_path / "bert"
+    copytree(saved("bert"), folder)
+    (folder / "special_tokens_map.json").write_text(json.dumps({"unk_token": unknown}))
+    for command in (["model"], ["heads"]):
+        r = attnscope(*command, folder, "--text", SHORT)
+        assert (r.exit_status, r.out) == (2, "")
+        assert "cannot load the tokenizer of" in r.err
+        assert "what it has as unk_token is no token." in r.err
 
 
 def test_tokens_behind_the_patches_are_refused(attnscope, saved, tmp_path):

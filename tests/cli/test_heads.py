@@ -885,9 +885,7 @@ def test_the_share_of_unknown_tokens_is_told(attnscope):
     ]
 
 
-@pytest.mark.parametrize(
-    ("family", "options"), [("longt5", ["--target", "a dog ran"]), ("longt5", []), ("rwkv", [])]
-)
+@pytest.mark.parametrize(("family", "options"), [("longt5", ["--target", "a dog ran"]), ("longt5", [])])
 def test_a_model_without_maps_of_its_tokens_is_told(attnscope, saved, family, options):
     """LongT5's encoder returns weights by blocks, and RWKV something that is no attention."""
     r = attnscope("heads", saved(family), "--text", "the cat sat on the mat . the dog ran", *options)

@@ -388,7 +388,7 @@ def test_a_sink_after_the_softmax_is_told_apart(attnscope, saved):
 @pytest.mark.parametrize(
     ("family", "message"),
     [
-        ("mamba", "is a MambaModel, which returns no attention weights"),
+        ("mamba", "(mamba) has no attention"),
         ("longformer", "(longformer) attends within a band around each token"),
         ("whisper", "(whisper) listens to sound, and attnscope gives models texts and pictures"),
         ("vit", "(vit) does not read text"),

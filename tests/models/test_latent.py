@@ -29,6 +29,16 @@ FAMILIES = {
     "glm4_moe_lite": {},
     "youtu": {},
     "deepseek_v32": {},
+    "axk1": {},
+    "mistral4": {
+        "rope_parameters": {
+            "rope_type": "default",
+            "rope_theta": 10000.0,
+            "partial_rotary_factor": 1.0,
+            "llama_4_scaling_beta": 0.1,
+            "original_max_position_embeddings": 8192,
+        }
+    },
 }
 
 

@@ -119,7 +119,10 @@ _LATENT = "kv_b_proj kv_b_proj o_proj"
 _LIN = "q_lin k_lin v_lin out_lin"
 
 LAYOUTS = (
-    Layout("MobileBERT", "layer.", ".attention.", _BERT, values_apart=True, model_types=("mobilebert",)),
+    Layout(
+        "BERT: MobileBERT", "layer.", ".attention.", _BERT,
+        values_apart=True, model_types=("mobilebert",),
+    ),
     Layout("BERT, RoBERTa, ELECTRA, XLM-R, CamemBERT, ERNIE, RemBERT", "layer.", ".attention.", _BERT),
     Layout("BERT: in AltCLIP, as transformers 5 names it", "layers.", ".attention.", _BERT),
     Layout("BERT: cross", "layer.", ".crossattention.", _BERT, cross=True),

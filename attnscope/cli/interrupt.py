@@ -44,9 +44,10 @@ def end(*_: object) -> NoReturn:
     """End the process; as a handler of SIGINT, it takes the signal and the frame."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # a second Ctrl-C need not wait for what follows
     if _process in (None, os.getpid()):  # and not a child that code of the user has forked
-        whole_file = sys.modules.get("attnscope.whole_file")
-        if whole_file is not None:
-            whole_file.remove_unfinished()
+        # It may be in the middle of being imported: then it has written nothing.
+        remove = getattr(sys.modules.get("attnscope.whole_file"), "remove_unfinished", None)
+        if remove is not None:
+            remove()
         with suppress(Exception):  # stderr may be closed, or in the middle of writing
             sys.stderr.flush()
         if is_first():

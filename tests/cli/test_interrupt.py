@@ -43,6 +43,19 @@ def test_it_ends_a_command_also_where_an_exception_would_be_lost():
     assert (r.returncode, r.stdout, r.stderr) == (130, "", f"{LINE}\n")
 
 
+def test_it_ends_a_command_in_the_middle_of_importing_what_writes_files():
+    r = ended("""
+        import signal, sys
+        from types import ModuleType
+        from attnscope.cli import interrupt
+
+        interrupt.install()
+        sys.modules["attnscope.whole_file"] = ModuleType("attnscope.whole_file")  # nothing is in it yet
+        signal.raise_signal(signal.SIGINT)
+    """)
+    assert (r.returncode, r.stdout, r.stderr) == (130, "", f"{LINE}\n")
+
+
 def test_it_ends_a_command_while_threads_are_waited_for_at_the_end():
     r = ended("""
         import os, signal, sys, threading, time

@@ -140,6 +140,17 @@ def test_small_maps_show_what_is_in_them(open_page, make_stack):
     assert on < off - 80, "dark on the diagonal, light beside it"
 
 
+def test_small_maps_of_a_short_text_are_its_maps(open_page, make_stack):
+    previous = np.eye(6, k=-1)
+    previous[0, 0] = 1
+    opened = open_page(make_stack([str(i) for i in range(6)], given={(0, 1): previous}))
+    small = """(() => { const c = cells.get('0 1').firstChild; return [c.width, c.height,
+        ...[[2, 3], [3, 3]].map(([x, y]) => c.getContext('2d').getImageData(x, y, 1, 1).data[0])]; })()"""
+    width, height, on, off = opened.see(small)
+    assert (width, height) == (6, 6)
+    assert on < off - 80, "dark on the diagonal, light beside it"
+
+
 # ---- weights
 
 
@@ -944,7 +955,7 @@ def real_maps(folder, text):
 def test_every_weight_of_the_bundled_model_comes_through(open_page, minilm):
     real = real_maps(minilm, "The cat sat on the mat because it was tired.")
     opened = open_page(real)
-    unpacked = opened.see("""Promise.all(data.stacks[0].heads.map((_, i) => weightsOf(`0-${i}`)))
+    unpacked = opened.see("""Promise.all(data.stacks[0].heads.map((each) => weightsOf(data.stacks[0], each)))
         .then((all) => all.map((each) => [...each.values]))""")
     for values, each in zip(unpacked, real.maps, strict=True):
         assert np.abs(np.reshape(values, (13, 13)) - each.attention).max() < 2e-5

@@ -74,3 +74,11 @@ def test_pictures_have_the_metrics_that_make_sense_for_patches(attnscope, tmp_pa
     r = attnscope("model", tmp_path / "vit", "--image", tmp_path / "red.png", "--page", page)
     assert r.exit_status == 0, r.err
     assert list(ranked(page)["self", 0, 0]) == ["entropy", "largest", "first", "self"]
+
+
+def test_a_page_of_a_sentence_and_all_heads_is_small(attnscope, tmp_path):
+    page = tmp_path / "page.html"
+    r = attnscope("bert", "--text", "The cat sat on the mat because it was tired.", "--page", page)
+    assert r.exit_status == 0, r.err
+    assert len(ranked(page)) == 72
+    assert page.stat().st_size < 150 * 1024

@@ -52,11 +52,11 @@ def heads_data(
 
 
 def _numbers(row: HeadRow, metrics: dict[str, str]) -> dict[str, list[float | None]]:
-    """A head's values and their standard errors, one for each metric; None where there is none."""
-    return {
-        "values": [_rounded(row.values.get(name), VALUE_DIGITS) for name in metrics],
-        "errors": [_rounded(row.errors.get(name), ERROR_DIGITS) for name in metrics],
-    }
+    """A head's values, one for each metric or None; and their standard errors, if it has any."""
+    numbers = {"values": [_rounded(row.values.get(name), VALUE_DIGITS) for name in metrics]}
+    if any(error is not None for error in row.errors.values()):
+        numbers["errors"] = [_rounded(row.errors.get(name), ERROR_DIGITS) for name in metrics]
+    return numbers
 
 
 def _rounded(number: float | None, digits: int) -> float | None:

@@ -4,6 +4,7 @@ const cells = new Map(); // "layer head" → its cell in the overview
 const MANY = 32; // columns; of more, not each has room for its number
 
 let cellShown = null; // that of the head that is looked at
+let smallMaps = Promise.resolve(); // until the small maps are painted
 
 /** The number of the metric that the overview shows; -1 where it shows the small maps. */
 const metricNow = () => data.metrics.findIndex(({ name }) => name === page.metric);
@@ -21,7 +22,7 @@ function makeHeads(stack) {
   };
   cells.clear();
   const rows = layers.map((layer) => {
-    const row = heads.map((head) => makeCell(there.get(placeOf({ layer, head }))));
+    const row = heads.map((head) => makeCell(stack, there.get(placeOf({ layer, head }))));
     return element("div", { role: "row" }, number("layer", "rowheader", layer), ...row);
   });
   const corner = element("div", { role: "columnheader", "aria-label": "layer" });
@@ -34,11 +35,11 @@ function makeHeads(stack) {
   showCue();
 }
 
-function makeCell(each) {
+function makeCell(stack, each) {
   if (!each) return element("div", { role: "gridcell", "aria-disabled": "true", "aria-label": "not in this page" });
   const cell = element("div", { role: "gridcell", tabindex: "-1" });
   if (hasMap(each)) {
-    const { rows, columns } = each.small;
+    const { rows, columns } = each.small ?? { rows: stack.queries.length, columns: keyTokensOf(stack).length };
     cell.append(element("canvas", { width: columns, height: rows, "aria-hidden": "true" }));
   }
   if (measured) cell.append(element("span", { class: "value", "aria-hidden": "true" }));
@@ -69,14 +70,28 @@ function paintHeads() {
     if (metric < 0) cell.title = nameOf(stack, each);
     else cell.removeAttribute("title"); // the value beside the cell says more
   }
-  if (metric < 0) paintMaps(stack);
+  if (metric < 0) smallMaps = paintMaps(stack);
   else paintValues(stack, metric);
 }
 
-function paintMaps(stack) {
+/** The small map of a head: that which the page holds; or its map, where that is as small. */
+async function smallMapOf(stack, each) {
+  if (each.small) return { ...each.small, bytes: bytesOf(each.small.roots) };
+  const { values, keyCount } = await weightsOf(stack, each);
+  const bytes = Uint8Array.from(values, (weight) => Math.round(255 * Math.sqrt(weight))); // not a number: 0
+  return { rows: bytes.length / keyCount, columns: keyCount, bytes };
+}
+
+async function paintMaps(stack) {
+  const heads = stack.heads.filter(hasMap);
+  await Promise.all(
+    heads.map(async (each) => {
+      if (!each.small?.bytes) each.small = await smallMapOf(stack, each);
+    }),
+  );
+  if (stack !== stackNow() || metricNow() >= 0) return;
   const colours = Uint32Array.from(palette(isDark()), wordOf);
-  for (const each of stack.heads.filter(hasMap)) {
-    each.small.bytes ??= bytesOf(each.small.roots);
+  for (const each of heads) {
     const { rows, columns, bytes } = each.small;
     const image = new ImageData(columns, rows);
     const words = new Uint32Array(image.data.buffer);

@@ -63,12 +63,12 @@ class PackedHead:
     Attributes:
         text: base64, as the module says.
         largest_error: the largest absolute difference between a weight and what is unpacked.
-        thumbnail: the small map, as `thumbnail` makes it.
+        thumbnail: the small map, as `thumbnail` makes it; None: the map itself is as small.
     """
 
     text: str
     largest_error: float
-    thumbnail: np.ndarray
+    thumbnail: np.ndarray | None
 
 
 def pack(maps: Sequence[AttentionMap], *, fine: bool) -> list[PackedHead]:
@@ -122,7 +122,7 @@ def _pack_head(each: AttentionMap, fine: bool) -> PackedHead:
     return PackedHead(
         text=b64encode(_deflated(content)).decode("ascii"),
         largest_error=float(np.nanmax(error, initial=0.0)),
-        thumbnail=thumbnail(attention),
+        thumbnail=thumbnail(attention) if max(attention.shape) > THUMBNAIL else None,
     )
 
 

@@ -135,8 +135,9 @@ async function show() {
   const stack = stackNow();
   if (!hasMap(headNow())) return showNoMap();
   try {
-    const name = `${page.stack}-${headNow().weights}`;
-    const [weights, image] = await Promise.all([unpacked.get(name, () => weightsOf(name)), imageOf(stack)]);
+    const name = `${page.stack}-${headNow().weights}`; // of several stacks, each has weights 0
+    const own = unpacked.get(name, () => weightsOf(stack, headNow()));
+    const [weights, image] = await Promise.all([own, imageOf(stack), smallMaps]);
     if (turn !== asked) return;
     const cursor = scene?.view === page.view ? scene.cursor : null;
     scene = sceneOf(stack, weights, image);
@@ -157,9 +158,8 @@ function showNoMap() {
   delete by("plot").dataset.shown;
 }
 
-function weightsOf(name) {
-  const stack = stackNow();
-  const text = by(`weights-${name}`).textContent;
+function weightsOf(stack, each) {
+  const text = by(`weights-${data.stacks.indexOf(stack)}-${each.weights}`).textContent;
   return unpack(text, stack.queries.length, keyTokensOf(stack).length, data.coding);
 }
 

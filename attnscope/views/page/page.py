@@ -8,6 +8,7 @@ that nothing in a token, a name or a notice can run or reach out.
 from __future__ import annotations
 
 import json
+import re
 from base64 import b64encode
 from hashlib import sha256
 from importlib.resources import files
@@ -236,14 +237,12 @@ def _token_data(token: Token) -> dict[str, Any]:
 
 def _head_data(number: int, each: AttentionMap, packed: packing.PackedHead) -> dict[str, Any]:
     """What the script knows of a head that has a map; its weights are the text of that number."""
+    data = {"layer": each.layer, "head": each.head, "kvHead": each.kv_head, "weights": number}
     small = packed.thumbnail
-    return {
-        "layer": each.layer,
-        "head": each.head,
-        "kvHead": each.kv_head,
-        "weights": number,
-        "small": {"rows": small.shape[0], "columns": small.shape[1], "roots": _base64(small.tobytes())},
-    }
+    if small is None:
+        return data
+    rows, columns = small.shape
+    return data | {"small": {"rows": rows, "columns": columns, "roots": _base64(small.tobytes())}}
 
 
 def _picture_data(picture: Picture) -> dict[str, Any]:
@@ -270,8 +269,9 @@ def _base64(content: bytes) -> str:
 
 
 def _joined(names: tuple[str, ...], *, metrics: bool) -> str:
-    """The text of several files, of those that the page needs."""
-    return "\n".join(_own(name) for name in names if metrics or name not in OF_METRICS)
+    """The text of the files that the page needs, without comments on lines of their own."""
+    text = "\n".join(_own(name) for name in names if metrics or name not in OF_METRICS)
+    return re.sub(r"^ *(//.*|/\*(?:[^*]|\*(?!/))*\*/)\n", "", text, flags=re.MULTILINE)
 
 
 def _own(name: str) -> str:

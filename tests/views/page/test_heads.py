@@ -67,9 +67,14 @@ def test_numbers_have_as_many_digits_as_are_shown():
 
 @pytest.mark.parametrize("number", [None, nan, inf])
 def test_what_is_no_number_is_none(number):
-    [stack] = data_in(html_of(heads=table(row(0, 0, (number, 0.5), (number, None)))))["stacks"]
+    [stack] = data_in(html_of(heads=table(row(0, 0, (number, 0.5), (number, 0.1)))))["stacks"]
     assert stack["heads"][0]["values"] == [None, 0.5]
-    assert stack["heads"][0]["errors"] == [None, None]
+    assert stack["heads"][0]["errors"] == [None, 0.1]
+
+
+def test_errors_are_left_out_where_there_are_none():
+    [stack] = data_in(html_of(heads=table(row(0, 0, (0.2, 0.5), (None, None)))))["stacks"]
+    assert "errors" not in stack["heads"][0]
 
 
 def test_a_metric_that_was_not_measured_of_a_stack_is_none():

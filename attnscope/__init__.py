@@ -12,8 +12,8 @@ if TYPE_CHECKING:
 
     from attnscope.attention.mha import MultiHeadAttention
     from attnscope.attention.sdpa import sdpa
+    from attnscope.checkpoints.head import read_head
     from attnscope.errors import AttnscopeError
-    from attnscope.models.head import read_head
     from attnscope.results import Check, HeadWeights, Stats, Step, Trace, WeightSlice
     from attnscope.tracing import trace, trace_call
 
@@ -28,7 +28,7 @@ _HOMES = {
     "Step": "attnscope.results",
     "Trace": "attnscope.results",
     "WeightSlice": "attnscope.results",
-    "read_head": "attnscope.models.head",
+    "read_head": "attnscope.checkpoints.head",
     "sdpa": "attnscope.attention.sdpa",
     "trace": "attnscope.tracing",
     "trace_call": "attnscope.tracing",

@@ -19,9 +19,10 @@ import torch
 from hypothesis import settings
 from safetensors.torch import load_file
 from torture.counts import pytest_terminal_summary  # noqa: F401 - a hook
+from transformers import BertConfig, BertForMaskedLM, BertModel, PreTrainedModel
 
+from attnscope.checkpoints.find import find_checkpoint
 from attnscope.cli.app import main
-from attnscope.models.checkpoint import find_checkpoint
 
 # Workers that share the cores compute with one thread each, as do the processes that they start.
 if "PYTEST_XDIST_WORKER" in os.environ:
@@ -84,6 +85,49 @@ def minilm() -> Path:
     folder = find_checkpoint("minilm").folder
     assert folder is not None
     return folder
+
+
+# Checkpoints to read: small ones with random weights.
+
+SIZES = {
+    "vocab_size": 50,
+    "hidden_size": 12,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 3,
+    "intermediate_size": 20,
+    "max_position_embeddings": 16,
+}
+
+
+@pytest.fixture
+def small_bert(tmp_path: Path) -> Callable[..., tuple[Path, PreTrainedModel]]:
+    """Makes a BERT of 2 layers and 3 heads and saves it: `small_bert(dtype=torch.float16)`."""
+
+    def make(*, dtype=torch.float32, masked_lm=False, name="bert", **saving) -> tuple:
+        torch.manual_seed(0)
+        model = (BertForMaskedLM if masked_lm else BertModel)(BertConfig(**SIZES)).eval()
+        for parameter in model.parameters():  # so that no bias is zero
+            torch.nn.init.normal_(parameter, std=0.2)
+        model = model.to(dtype)
+        folder = tmp_path / name
+        model.save_pretrained(folder, **saving)
+        return folder, model
+
+    return make
+
+
+@pytest.fixture
+def as_pickle() -> Callable[[Path], Path]:
+    """Turns a saved folder into one with a `pytorch_model.bin`."""
+
+    def turn(folder: Path) -> Path:
+        from safetensors.torch import load_file
+
+        torch.save(load_file(folder / "model.safetensors"), folder / "pytorch_model.bin")
+        (folder / "model.safetensors").unlink()
+        return folder
+
+    return turn
 
 
 # What may be written to, beside files. A test has its own of each, and touches no other.

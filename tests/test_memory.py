@@ -1,93 +1,168 @@
-"""What runs take of memory, counted as torch's operators allocate it, against what was estimated."""
+"""Limits on memory, read from folders that stand for /proc and /sys."""
+
+import resource
+import subprocess
+import sys
 
 import pytest
-from torch.multiprocessing.reductions import StorageWeakRef
-from torch.utils._python_dispatch import TorchDispatchMode
 
-from attnscope.tracing.cost import storages_in
-from attnscope.verification.naive import attended, inputs_of
-from attnscope.verification.run import Run
+from attnscope import memory
+from attnscope.devices import check_memory
+from attnscope.errors import SizeError
+from attnscope.memory import Room, check_imports, room_on_host
 
-SIZES = ["--batch", "1", "--nq", "400", "--nk", "400", "--dk", "8", "--dv", "8"]
-
-
-class Peak(TorchDispatchMode):
-    """The most bytes that torch's operators have allocated at once."""
-
-    def __init__(self):
-        super().__init__()
-        self.storages, self.bytes = {}, 0
-
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        out = func(*args, **(kwargs or {}))
-        for storage in storages_in(out):
-            self.storages[storage.data_ptr()] = StorageWeakRef(storage), storage.nbytes()
-        self.storages = {key: each for key, each in self.storages.items() if not each[0].expired()}
-        self.bytes = max(self.bytes, sum(size for _, size in self.storages.values()))
-        return out
+MIB = 2**20
+GIB = 2**30
+V2 = "30 23 0:26 / /sys/fs/cgroup rw,nosuid shared:4 - cgroup2 cgroup2 rw,nsdelegate\n"
+V1 = (
+    "31 23 0:28 / /sys/fs/cgroup ro - tmpfs tmpfs rw,mode=755\n"
+    "32 31 0:29 / /sys/fs/cgroup/cpu rw - cgroup cgroup rw,cpu\n"
+    "35 31 0:32 {root} /sys/fs/cgroup/memory rw shared:9 - cgroup cgroup rw,memory\n"
+)
 
 
 @pytest.fixture
-def peak_of(attnscope, monkeypatch):
-    """Runs a command, and gives its peak and its estimate, without what does not grow with sizes."""
-    estimates = []
-    monkeypatch.setattr("attnscope.contracts.memory.FIXED", 0)
-    monkeypatch.setattr("attnscope.contracts.memory.STATS", 0)
-    check = "attnscope.inputs.drawn.check_memory"
-    monkeypatch.setattr(check, lambda needed, *_: estimates.append(needed))
+def machine(tmp_path, monkeypatch):
+    """A machine with 8 GiB free and files that a test writes; no resource limits."""
+    import psutil
 
-    def run(*line):
-        with Peak() as peak:
-            r = attnscope(*line)
-        assert r.exit_status == 0, r.err
-        return peak.bytes, estimates[-1]
+    monkeypatch.setattr(memory, "ROOT", tmp_path)
+    monkeypatch.setattr(psutil, "virtual_memory", lambda: type("Memory", (), {"available": 8 * GIB})())
+    monkeypatch.setattr(resource, "getrlimit", lambda kind: (resource.RLIM_INFINITY,) * 2)
+    monkeypatch.setitem(sys.modules, "torch", sys.modules.get("torch"))
 
-    return run
+    def files(texts):
+        for name, text in texts.items():
+            path = tmp_path / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(str(text))
 
-
-OPTIONS = [
-    "",
-    "--dtype bfloat16 --softcap 3",
-    "--softmax-dtype float64",
-    "--dtype bfloat16 --softmax-dtype float32",
-    "--mask causal --mask window:9,9 --masked-rows zero",
-    "--mask causal --mask-style additive --dtype float64",
-    "--mask lengths:7 --layout columns",
-    "--heads 4 --kv-heads 2 --past 10",
-    "--rope --softcap 3",
-]
+    return files
 
 
-@pytest.mark.parametrize("options", OPTIONS)
-def test_what_sdpa_takes_is_what_was_estimated(peak_of, options):
-    peak, estimate = peak_of("sdpa", *SIZES, *options.split())
-    assert 0.8 * estimate < peak < 1.1 * estimate
+def limited(monkeypatch, kind, limit):
+    monkeypatch.setattr(
+        resource,
+        "getrlimit",
+        lambda which: (limit if which == kind else resource.RLIM_INFINITY, resource.RLIM_INFINITY),
+    )
+
+
+def test_free_memory_is_the_limit_where_there_is_no_other(machine):
+    assert room_on_host() == Room(8 * GIB)
+    assert room_on_host().on("cpu") == "cpu has 8.0 GiB free"
+
+
+def test_a_group_of_version_2_leaves_what_it_does_not_use(machine):
+    machine({"proc/self/cgroup": "0::/user.slice/job\n", "proc/self/mountinfo": V2})
+    group = "sys/fs/cgroup/user.slice/job"
+    machine({f"{group}/memory.max": 2 * GIB, f"{group}/memory.current": 500 * MIB})
+    assert room_on_host() == Room(2 * GIB - 500 * MIB, "the cgroup's limit of 2.0 GiB")
+    with pytest.raises(
+        SizeError, match=r"needs at least 4\.0 GiB, and the cgroup's limit of 2\.0 GiB leaves 1\.5"
+    ):
+        check_memory(4 * GIB, "cpu")
+
+
+def test_files_that_may_be_dropped_from_memory_count_as_free(machine):
+    machine({"proc/self/cgroup": "0::/job\n", "proc/self/mountinfo": V2})
+    group = "sys/fs/cgroup/job"
+    machine({f"{group}/memory.max": 2 * GIB, f"{group}/memory.current": 1900 * MIB})
+    machine({f"{group}/memory.stat": f"anon 5\ninactive_anon 77\ninactive_file {900 * MIB}\nslab 1\n"})
+    assert room_on_host().free == 2 * GIB - 1000 * MIB
+
+
+def test_a_group_that_the_kernel_slows_down_is_limited_there(machine):
+    machine({"proc/self/cgroup": "0::/job\n", "proc/self/mountinfo": V2})
+    group = "sys/fs/cgroup/job"
+    machine({f"{group}/memory.max": "max", f"{group}/memory.high": GIB, f"{group}/memory.current": 0})
+    assert room_on_host() == Room(GIB, "the cgroup's limit of 1.0 GiB")
+
+
+def test_the_tightest_of_a_group_and_those_around_it_counts(machine):
+    machine({"proc/self/cgroup": "0::/a/b/c\n", "proc/self/mountinfo": V2})
+    for group, limit, used in [("a", 3 * GIB, 2 * GIB), ("a/b", "max", GIB), ("a/b/c", 2 * GIB, 100)]:
+        machine(
+            {
+                f"sys/fs/cgroup/{group}/memory.max": limit,
+                f"sys/fs/cgroup/{group}/memory.current": used,
+            }
+        )
+    assert room_on_host() == Room(GIB, "the cgroup's limit of 3.0 GiB")
 
 
 @pytest.mark.parametrize(
-    "options", ["", "--train --dropout 0.2", "--nk 300 --d-context 12 --mask causal --dtype bfloat16"]
+    ("path", "root", "folder"),
+    [
+        ("/job", "/", "memory/job"),  # a machine
+        ("/docker/4f", "/docker/4f", "memory"),  # a container that sees its own group alone
+        ("/", "/", "memory"),  # a container with a namespace of its own
+        ("/../other", "/", "memory"),  # one that was moved out of its namespace
+    ],
 )
-def test_what_mha_takes_is_what_was_estimated(peak_of, options):
-    sizes = ["--batch", "1", "--nq", "400", "--d-feat", "16", "--heads", "2"]
-    peak, estimate = peak_of("mha", *sizes, *options.split())
-    assert 0.8 * estimate < peak < 1.1 * estimate
+def test_a_group_of_version_1_is_found_wherever_it_is_mounted(machine, path, root, folder):
+    machine({"proc/self/cgroup": f"9:cpu:/\n4:memory:{path}\n0::/\n"})
+    machine({"proc/self/mountinfo": V1.format(root=root)})
+    group = f"sys/fs/cgroup/{folder}"
+    machine({f"{group}/memory.limit_in_bytes": GIB, f"{group}/memory.usage_in_bytes": 600 * MIB})
+    machine({f"{group}/memory.stat": f"inactive_file 1\ntotal_inactive_file {100 * MIB}\n"})
+    assert room_on_host() == Room(GIB - 500 * MIB, "the cgroup's limit of 1.0 GiB")
 
 
-def test_saving_copies_nothing_that_lies_in_order(peak_of, tmp_path):
-    line = ["sdpa", *SIZES, "--force", "--save"]
-    peak, estimate = peak_of(*line, tmp_path / "x.pt")
-    assert 0.8 * estimate < peak < 1.1 * estimate
+def test_a_group_of_version_1_without_a_limit_is_none(machine):
+    machine({"proc/self/cgroup": "4:memory:/\n", "proc/self/mountinfo": V1.format(root="/")})
+    group = "sys/fs/cgroup/memory"
+    machine({f"{group}/memory.limit_in_bytes": 2**63 - 4096, f"{group}/memory.usage_in_bytes": GIB})
+    assert room_on_host() == Room(8 * GIB)
 
 
-def test_the_loop_holds_the_weights_of_some_queries_at_a_time(monkeypatch):
-    import torch
+def test_a_group_that_is_full_leaves_nothing(machine):
+    machine({"proc/self/cgroup": "0::/\n", "proc/self/mountinfo": V2})
+    machine({"sys/fs/cgroup/memory.max": GIB, "sys/fs/cgroup/memory.current": 2 * GIB})
+    assert room_on_host().free == 0
 
-    from attnscope import trace_call
-    from attnscope.attention.sdpa import sdpa
 
-    monkeypatch.setattr("attnscope.verification.naive.BLOCK", 20)
-    trace = trace_call(sdpa, torch.rand(7, 2), torch.rand(9, 2), torch.rand(9, 2), keep=True)
-    trace.options["scale"] = 2**-0.5
-    run = Run(trace, {})
-    rows = list(attended(run, inputs_of(run)))
-    assert [len(each.weights) for each in rows] == [2, 2, 2, 1]
+def test_blanks_in_the_place_of_a_mount_are_read(machine):
+    mount = "30 23 0:26 / /sys/fs/c\\040group rw - cgroup2 none rw\n"
+    machine({"proc/self/cgroup": "0::/\n", "proc/self/mountinfo": mount})
+    machine({"sys/fs/c group/memory.max": GIB, "sys/fs/c group/memory.current": 0})
+    assert room_on_host().free == GIB
+
+
+@pytest.mark.parametrize(("kind", "option", "field"), [("AS", "-v", "VmSize"), ("DATA", "-d", "VmData")])
+def test_ulimit_leaves_what_is_not_in_use(machine, monkeypatch, kind, option, field):
+    machine({"proc/self/status": f"Name:\tpython\n{field}:\t  {1024 * 1024} kB\nVmRSS:\t  7 kB\n"})
+    limited(monkeypatch, getattr(resource, f"RLIMIT_{kind}"), 3 * GIB)
+    assert room_on_host() == Room(2 * GIB, f"`ulimit {option}` of 3.0 GiB")
+    assert room_on_host().on("cpu") == f"`ulimit {option}` of 3.0 GiB leaves 2.0 GiB"
+
+
+def test_importing_torch_takes_its_part_before_it_is_imported(machine, monkeypatch):
+    monkeypatch.delitem(sys.modules, "torch")
+    assert room_on_host().free == 8 * GIB - memory.RESIDENT
+    limited(monkeypatch, resource.RLIMIT_AS, 4 * GIB)
+    assert 2 * GIB < room_on_host().free < 4 * GIB - memory.ADDRESSES
+
+
+def test_too_little_address_space_to_import_torch_is_refused(machine, monkeypatch):
+    limited(monkeypatch, resource.RLIMIT_AS, 200 * MIB)
+    check_imports()  # it is there already
+    monkeypatch.delitem(sys.modules, "torch")
+    with pytest.raises(SizeError, match=r"`ulimit -v` of 200\.0 MiB is too little to import PyTorch"):
+        check_imports()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems do not enforce ulimit -v")
+@pytest.mark.parametrize(("command", "mib"), [(["sdpa"], 400), (["bert", "--text", "a"], 1000)])
+def test_commands_say_that_ulimit_leaves_too_little(command, mib):
+    limit = mib * MIB
+    r = subprocess.run(
+        [sys.executable, "-m", "attnscope", *command],
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_AS, (limit, limit)),
+        capture_output=True,
+        text=True,
+    )
+    assert (r.returncode, r.stdout) == (2, "")
+    assert r.stderr.startswith("attnscope: error: `ulimit -v` of ")
+    assert "is too little to import PyTorch" in r.stderr
+    assert r.stderr.count("\n") == 2

@@ -1,8 +1,8 @@
 import pytest
 
-from attnscope.models.checkpoint import find_checkpoint
-from attnscope.models.loading import load_tokenizer
-from attnscope.models.reading import tokens_of
+from attnscope.checkpoints.find import find_checkpoint
+from attnscope.models.running.load import load_tokenizer
+from attnscope.models.running.tokenize import tokens_of
 from attnscope.sinks import sink_keys
 
 

@@ -26,7 +26,7 @@ from attnscope.cli.scripts import ScriptCommand
 from attnscope.cli.sdpa import sdpa
 from attnscope.cli.trace import trace
 from attnscope.errors import AttnscopeError, OptionError, is_out_of_memory
-from attnscope.models.launch import is_first, launched
+from attnscope.models.running.launch import is_first, launched
 from attnscope.text import printable, without_long_echoes
 
 
@@ -147,7 +147,7 @@ def _complain(message: str, hint: str | None, arguments: Sequence[str] = ()) -> 
     """Print a message and a hint, a line each, in which long arguments are shortened."""
     from rich.text import Text
 
-    from attnscope.views.terminal import Terminal
+    from attnscope.render.terminal.console import Terminal
 
     message = without_long_echoes(message, arguments)
     hint = hint and without_long_echoes(hint, arguments)

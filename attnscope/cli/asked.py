@@ -80,7 +80,7 @@ class Asked:
         Raises:
             OptionError: there is no such metric.
         """
-        from attnscope.models.metrics import METRICS
+        from attnscope.models.heads.metrics import METRICS
 
         names = list(METRICS)
         if self.metrics is not None:

@@ -12,7 +12,7 @@ from attnscope.results import Check, Finding, Trace
 from attnscope.text import printable_lines, shortened
 
 if TYPE_CHECKING:
-    from attnscope.comments import Checked
+    from attnscope.tracing.comments import Checked
 
 
 def show_comments(trace: Trace, file: str, *, write: bool) -> int:
@@ -32,8 +32,8 @@ def show_comments(trace: Trace, file: str, *, write: bool) -> int:
         SourceError: the code fails, or cannot be annotated.
         FileError: the file cannot be written, or has changed meanwhile.
     """
-    from attnscope.comments import annotate_file, diff
-    from attnscope.comments import write as write_file
+    from attnscope.tracing.comments import annotate_file, diff
+    from attnscope.tracing.comments import write as write_file
 
     if trace.crash is not None:
         raise SourceError(
@@ -72,7 +72,7 @@ def check_comments(trace: Trace, file: str) -> None:
 def _checked(trace: Trace, file: str) -> Checked:
     import tokenize
 
-    from attnscope.comments import checked
+    from attnscope.tracing.comments import checked
 
     try:
         with tokenize.open(file) as opened:

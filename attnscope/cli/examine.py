@@ -33,9 +33,9 @@ from attnscope.results import Source, Step, Trace
 from attnscope.text import printable_lines
 
 if TYPE_CHECKING:
-    from attnscope.inputs.subject import Subject
-    from attnscope.tracing.inference import Inferred, Run
-    from attnscope.tracing.session import Session
+    from attnscope.tracing.axes.inference import Inferred, Run
+    from attnscope.tracing.instrument.session import Session
+    from attnscope.tracing.target.subject import Subject
 
 QUICK = 1.0
 """Seconds. Code that took less is run on the CPU with other sizes too, where these are small."""
@@ -69,7 +69,7 @@ class Wanted:
     def check_options(self, dtype: str) -> None:
         """Raise an AttnscopeError for what cannot be done, before anything is."""
         from attnscope.contracts import DTYPES
-        from attnscope.inputs.drawn import check_device_name, check_seed
+        from attnscope.devices import check_device_name, check_seed
 
         check_device_name(self.device)
         check_seed(self.seed)
@@ -113,11 +113,11 @@ def examine(
         that is asked for.
     """
     wanted.check_options(dtype)
-    from attnscope.inputs.drawn import check_device, check_memory
-    from attnscope.inputs.memory import check_imports
-    from attnscope.inputs.subject import subject
-    from attnscope.inputs.target import load
+    from attnscope.devices import check_device, check_memory
+    from attnscope.memory import check_imports
     from attnscope.tracing.program import status_of
+    from attnscope.tracing.target.load import load
+    from attnscope.tracing.target.subject import subject
 
     check_imports()
     with progress(f"importing {target} …"), of_user():
@@ -151,7 +151,7 @@ def examine(
 
 
 def _show(trace: Trace, wanted: Wanted) -> None:
-    from attnscope.tracing.folding import folded
+    from attnscope.tracing.instrument.loops import folded
 
     output = wanted.output
     shapes = {step.name: (step.shape, step.dims) for step in trace.steps}
@@ -174,11 +174,11 @@ def traced(what: Subject, wanted: Wanted) -> tuple[Trace, str, BaseException | N
         What is known of it afterwards; its file; and what it raised, or the KeyboardInterrupt that came
         while it ran with other sizes.
     """
-    from attnscope.inputs.target import described
-    from attnscope.tracing.crash import crash_of
-    from attnscope.tracing.findings import scale_findings
-    from attnscope.tracing.inference import coincidences, regrouped
-    from attnscope.tracing.session import Session
+    from attnscope.tracing.axes.inference import coincidences, regrouped
+    from attnscope.tracing.diagnose.crash import crash_of
+    from attnscope.tracing.diagnose.findings import scale_findings
+    from attnscope.tracing.instrument.session import Session
+    from attnscope.tracing.target.load import described
 
     with Session(what.function(), follow=wanted.follow, parts=wanted.parts) as session:
         inferred, device, notices, ending = _run_all(what, session, wanted)
@@ -227,9 +227,9 @@ def _run_all(
     what: Subject, session: Session, wanted: Wanted
 ) -> tuple[Inferred, str, list[str], BaseException | None]:
     """Run a subject with its own sizes, and with others; on another device, if it looks at values."""
-    from attnscope.tracing.inference import Inferred, Run, infer
-    from attnscope.tracing.resize import required_by
-    from attnscope.tracing.symbols import Symbols
+    from attnscope.tracing.axes.inference import Inferred, Run, infer
+    from attnscope.tracing.axes.resize import required_by
+    from attnscope.tracing.axes.symbols import Symbols
 
     notices: list[str] = []
     device, begun = wanted.device, time.monotonic()
@@ -290,10 +290,10 @@ def _run(
     """Build the subject and call it once, recorded; with other sizes, what it prints is not seen."""
     import torch
 
-    from attnscope.tracing.crash import failure_of
-    from attnscope.tracing.findings import Watcher
-    from attnscope.tracing.inference import Run
-    from attnscope.tracing.meta import without_compiler
+    from attnscope.tracing.axes.inference import Run
+    from attnscope.tracing.diagnose.crash import failure_of
+    from attnscope.tracing.diagnose.findings import Watcher
+    from attnscope.tracing.instrument.meta_kernels import without_compiler
 
     files = {site.file for site in session.sites}
     watcher = Watcher(files)

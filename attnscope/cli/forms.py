@@ -9,9 +9,9 @@ from attnscope.cli.options import Layout
 from attnscope.cli.textbook import Call
 from attnscope.cli.variants import Variants
 from attnscope.errors import OptionError, SizeError
-from attnscope.inputs.given import Given
-from attnscope.inputs.masks import Masks
 from attnscope.results import Trace
+from attnscope.textbook.inputs.mask_options import Masks
+from attnscope.textbook.inputs.resolve import Given
 
 CODE = {
     "sdpa": ("attnscope.attention.sdpa", "sdpa"),

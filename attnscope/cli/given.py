@@ -10,7 +10,7 @@ from attnscope.errors import FileError, SizeError
 from attnscope.units import bytes_text
 
 if TYPE_CHECKING:
-    from attnscope.models.checkpoint import Checkpoint
+    from attnscope.checkpoints.find import Checkpoint
 
 BYTES_OF_A_TOKEN = 1024
 """How many bytes of a text a token may stand for; more than any does, but for endless blanks."""
@@ -78,9 +78,9 @@ def memory_for(asked: str | None, device: str) -> int:
         OptionError: `--memory` is no size.
         SizeError: it is more than may be taken.
     """
-    from attnscope.inputs.drawn import room_of
-    from attnscope.models.launch import processes_here
-    from attnscope.models.plan import SHARE, bytes_of
+    from attnscope.devices import room_of
+    from attnscope.models.heads.memory_plan import SHARE, bytes_of
+    from attnscope.models.running.launch import processes_here
 
     room = room_of(device)
     if asked is None:
@@ -120,9 +120,9 @@ def check_weights(
         what: what these bytes are.
         hint: what makes them fewer.
     """
+    from attnscope.checkpoints.tensors import bytes_of_weights
     from attnscope.contracts import DTYPES
-    from attnscope.inputs.drawn import room_of
-    from attnscope.models.weights import bytes_of_weights
+    from attnscope.devices import room_of
 
     runs_in = dtype_of(config, dtype)
     needed, room = bytes_of_weights(checkpoint, DTYPES.get(runs_in)), room_of(device)

@@ -19,7 +19,7 @@ from contextlib import contextmanager, suppress
 from os import _exit  # `trace` replaces the one that code of the user calls
 from typing import NoReturn
 
-from attnscope.models.launch import is_first
+from attnscope.models.running.launch import is_first
 
 STATUS = 130
 """128 + SIGINT, as a shell shows it."""
@@ -45,7 +45,7 @@ def end(*_: object) -> NoReturn:
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # a second Ctrl-C need not wait for what follows
     if _process in (None, os.getpid()):  # and not a child that code of the user has forked
         # It may be in the middle of being imported: then it has written nothing.
-        remove = getattr(sys.modules.get("attnscope.whole_file"), "remove_unfinished", None)
+        remove = getattr(sys.modules.get("attnscope.files"), "remove_unfinished", None)
         if remove is not None:
             remove()
         with suppress(Exception):  # stderr may be closed, or in the middle of writing

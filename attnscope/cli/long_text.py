@@ -16,11 +16,11 @@ from attnscope.units import bytes_text
 if TYPE_CHECKING:
     import numpy as np
 
-    from attnscope.models.checkpoint import Checkpoint
-    from attnscope.models.gallery import Wanted
-    from attnscope.models.long_text import Pooled
-    from attnscope.models.reading import Reading
-    from attnscope.views.matrix_file import MatrixFile
+    from attnscope.checkpoints.find import Checkpoint
+    from attnscope.models.maps.capture import Wanted
+    from attnscope.models.maps.pooled import Pooled
+    from attnscope.models.running.tokenize import Reading
+    from attnscope.render.matrix_file import MatrixFile
 
 WHOLE = 2**28
 """Maps that take less than 256 MiB together are held whole, as long as nobody asks for others."""
@@ -42,8 +42,8 @@ def pools(request: Request, config: Any, reading: Reading, wanted: Wanted) -> bo
     Raises:
         OptionError: whole ones are too large, and what is asked for takes them.
     """
-    from attnscope.models.maps import bytes_of_maps
-    from attnscope.models.plan import bytes_of
+    from attnscope.models.heads.memory_plan import bytes_of
+    from attnscope.models.maps.collect import bytes_of_maps
 
     whole = bytes_of_maps(config, reading, wanted)
     most = min(WHOLE, bytes_of(request.memory)) if request.memory else WHOLE
@@ -76,7 +76,7 @@ SHORTER = "a shorter text; or more --memory, if there is"
 
 def bytes_of_whole(request: Request, config: Any, reading: Reading, wanted: Wanted) -> int:
     """What whole maps take, and what is made of them, in bytes."""
-    from attnscope.models.maps import bytes_of_maps, number_of_maps
+    from attnscope.models.maps.collect import bytes_of_maps, number_of_maps
 
     whole = bytes_of_maps(config, reading, wanted)
     one = whole // number_of_maps(config, reading, wanted)  # a copy of the one that is looked at
@@ -87,8 +87,8 @@ def bytes_of_whole(request: Request, config: Any, reading: Reading, wanted: Want
 
 def check_room(request: Request, config: Any, reading: Reading, wanted: Wanted) -> None:
     """Raise a SizeError unless whole maps have room in memory."""
-    from attnscope.inputs.drawn import check_memory
-    from attnscope.models.plan import bytes_of
+    from attnscope.devices import check_memory
+    from attnscope.models.heads.memory_plan import bytes_of
 
     needed = bytes_of_whole(request, config, reading, wanted)
     hint = "fewer of them: --layer 0-3 --head 0; or a shorter text"
@@ -129,7 +129,7 @@ class HeadsFile:
 
 def with_whole_maps(pooled: Pooled, request: Request, stack: str, file: MatrixFile) -> Pooled:
     """The same, and the whole maps of the heads that are asked for go into a file."""
-    from attnscope.models.gallery import Wanted
+    from attnscope.models.maps.capture import Wanted
 
     of_whole = Wanted(stack, _layers(request), request.heads)
     return replace(pooled, whole=HeadsFile(file), of_whole=of_whole)
@@ -154,9 +154,9 @@ def plan(
         OptionError: `--memory` is no size.
         SizeError: there is too little.
     """
-    from attnscope.models.gallery import Wanted
-    from attnscope.models.long_text import Pooled
-    from attnscope.models.plan import plan_run
+    from attnscope.models.heads.memory_plan import plan_run
+    from attnscope.models.maps.capture import Wanted
+    from attnscope.models.maps.pooled import Pooled
 
     planned = plan_run(
         checkpoint.name,
@@ -186,7 +186,7 @@ def beside_weights(request: Request, config: Any, reading: Reading, wanted: Want
     """What pooled maps need beside the weights at least: the arguments of `check_weights`."""
     from attnscope.cli.given import dtype_of
     from attnscope.contracts import DTYPES
-    from attnscope.models.plan import needs_of, tokens_text
+    from attnscope.models.heads.memory_plan import needs_of, tokens_text
 
     n = _n_tokens(request, reading)
     itemsize = DTYPES.get(dtype_of(config, request.dtype), 4)
@@ -202,9 +202,9 @@ def _n_tokens(request: Request, reading: Reading) -> int:
 
 def _kept(request: Request, config: Any, reading: Reading, wanted: Wanted) -> dict[str, Any]:
     """What is kept of pooled maps, in bytes, and how much is asked of pairs of tokens."""
-    from attnscope.models.cells import MOST
-    from attnscope.models.maps import number_of_maps
-    from attnscope.models.measured import PAIRS_ASKED
+    from attnscope.models.heads.page_metrics import PAIRS_ASKED
+    from attnscope.models.maps.collect import number_of_maps
+    from attnscope.models.maps.pool import MOST
 
     n = _n_tokens(request, reading)
     kept = 2 * 4 * min(n, MOST) ** 2 * number_of_maps(config, reading, wanted)

@@ -30,21 +30,21 @@ from attnscope.text import printable
 if TYPE_CHECKING:
     from rich.status import Status
 
-    from attnscope.models.checkpoint import Checkpoint
-    from attnscope.models.gallery import Seen, Wanted
-    from attnscope.models.long_text import Pooled
-    from attnscope.models.reading import Reading
-    from attnscope.views.matrix_file import MatrixFile
-    from attnscope.views.tensor_file import Tensors
-    from attnscope.views.values import Shown
+    from attnscope.checkpoints.find import Checkpoint
+    from attnscope.models.maps.capture import Seen, Wanted
+    from attnscope.models.maps.pooled import Pooled
+    from attnscope.models.running.tokenize import Reading
+    from attnscope.render.matrix_file import MatrixFile
+    from attnscope.render.tensor_file import Tensors
+    from attnscope.render.values import Shown
 
 
 def show_attention(request: Request) -> int:
     """Let a model read, and show what its heads look at; the exit status: 1 if a check fails."""
     _check_files(request)
-    from attnscope.inputs.memory import check_imports, return_what_is_freed
-    from attnscope.models.checkpoint import find_checkpoint
-    from attnscope.models.loading import load_config, load_model
+    from attnscope.checkpoints.find import find_checkpoint
+    from attnscope.memory import check_imports, return_what_is_freed
+    from attnscope.models.running.load import load_config, load_model
 
     check_imports(transformers=True)
     return_what_is_freed()
@@ -82,7 +82,7 @@ def show_attention(request: Request) -> int:
         maps = _chosen(request, seen, stack, checkpoint)
         maps.notices += reading.notices + notices
         if request.verify:
-            from attnscope.models.compare import compare
+            from attnscope.models.maps.compare import compare
 
             maps.checks = compare(checkpoint, model, reading, wanted, seen)
         _check_query(request, maps)
@@ -98,16 +98,16 @@ def show_attention(request: Request) -> int:
 
 def _check_files(request: Request) -> None:
     """Raise an AttnscopeError if a file cannot be written, or is there already."""
-    from attnscope.inputs.drawn import check_device_name
+    from attnscope.devices import check_device_name
 
     check_device_name(request.device)
     request.output.check([])
     if request.plot is not None:
-        from attnscope.views.plot import check_plot
+        from attnscope.render.figures.plot import check_plot
 
         check_plot(request.plot, force=request.force)
     if request.page is not None:
-        from attnscope.views.page.page import check_page
+        from attnscope.render.page.page import check_page
 
         check_page(request.page, name="attention.html", force=request.force)
 
@@ -115,14 +115,14 @@ def _check_files(request: Request) -> None:
 def _check_map_size(request: Request, reading: Reading) -> None:
     """Raise a SizeError if a page of whole maps is wanted, and they are larger than it can show."""
     if request.page is not None:
-        from attnscope.views.page.page import check_map_size
+        from attnscope.render.page.page import check_map_size
 
         check_map_size(max(len(reading.source), len(reading.labels)) + (request.generate or 0))
 
 
 def _read(request: Request, checkpoint: Checkpoint, config: Any) -> Reading:
     """What the model is given to read."""
-    from attnscope.models.reading import check_reads, read_image, read_text, room
+    from attnscope.models.running.tokenize import check_reads, read_image, read_text, room
 
     check_reads(checkpoint, config, "image" if request.image else "text")
     if request.image is not None:
@@ -135,7 +135,7 @@ def _read(request: Request, checkpoint: Checkpoint, config: Any) -> Reading:
         )
     more: dict[str, Any] = {"target": request.target, "truncate": request.truncate}
     if request.ids is not None or request.tokens is not None:
-        from attnscope.models.token_ids import ids_of, read_ids
+        from attnscope.models.running.token_ids import ids_of, read_ids
 
         ids = ids_of(checkpoint, request.ids, request.tokens)
         named = "--tokens" if request.ids is None else "--ids"
@@ -149,7 +149,7 @@ def _read(request: Request, checkpoint: Checkpoint, config: Any) -> Reading:
 
 def _stack(request: Request, checkpoint: Checkpoint, config: Any) -> str:
     """Whose layers are shown."""
-    from attnscope.models.stacks import stacks_that_run
+    from attnscope.models.running.layers import stacks_that_run
 
     runs = stacks_that_run(config, picture=request.image is not None, decodes=request.decodes)
     if request.stack is None:
@@ -170,7 +170,7 @@ def _stack(request: Request, checkpoint: Checkpoint, config: Any) -> str:
 
 def _wanted(request: Request, stack: str) -> Wanted:
     """The heads to keep: those that are named; for a page all, unless several are named."""
-    from attnscope.models.gallery import Wanted
+    from attnscope.models.maps.capture import Wanted
 
     layers: list[int] | Literal["first"] | None = "first"
     if request.layer is not None:
@@ -184,8 +184,8 @@ def _wanted(request: Request, stack: str) -> Wanted:
 
 def _check_device(request: Request, checkpoint: Checkpoint, config: Any, reading: Reading) -> None:
     """Raise an AttnscopeError for a device or a number that is wrong, before weights are loaded."""
-    from attnscope.inputs.drawn import check_device
-    from attnscope.models.stacks import check_numbers
+    from attnscope.devices import check_device
+    from attnscope.models.running.layers import check_numbers
 
     check_device(request.device)
     check_numbers(checkpoint.name, config, reading, request.layers or [], request.heads or [])
@@ -203,7 +203,7 @@ def _check_query(request: Request, maps: AttentionMaps) -> None:
 
 def _matrices(request: Request) -> AbstractContextManager[MatrixFile]:
     """The file of `--save`, for whole maps."""
-    from attnscope.views.matrix_file import matrix_file
+    from attnscope.render.matrix_file import matrix_file
 
     assert request.save is not None
     return matrix_file(request.save, force=request.force)
@@ -236,17 +236,17 @@ def _look(
 ) -> Seen:
     """Run the model and see what its heads look at: whole maps, or pooled ones."""
     if pooled is not None:
-        from attnscope.models.long_text import look_in_blocks
+        from attnscope.models.maps.pooled import look_in_blocks
 
         return look_in_blocks(checkpoint, model, reading, wanted, pooled)
-    from attnscope.models.maps import look
+    from attnscope.models.maps.collect import look
 
     return look(checkpoint, model, reading, wanted, keep=stack if request.steps else None)
 
 
 def _give_target(request: Request, checkpoint: Checkpoint, model: Any, reading: Reading) -> list[str]:
     """Let the decoder read its target, or write one; what there is to say of that."""
-    from attnscope.models.writing import give_target, write_on
+    from attnscope.models.running.decode import give_target, write_on
 
     if request.target is not None:
         give_target(checkpoint, model, reading)
@@ -258,7 +258,7 @@ def _give_target(request: Request, checkpoint: Checkpoint, model: Any, reading: 
 
 def _chosen(request: Request, seen: Seen, stack: str, checkpoint: Checkpoint) -> AttentionMaps:
     """The maps that are shown on the terminal, among those that a page may need beside them."""
-    from attnscope.models.gallery import Wanted
+    from attnscope.models.maps.capture import Wanted
 
     layers = request.layers
     if request.layer is None:
@@ -346,8 +346,8 @@ def _more_of(map: AttentionMap) -> dict[str, Any]:
 
 def _print_steps(request: Request, seen: Seen, maps: AttentionMaps, write: Callable[[], None]) -> None:
     """Print one layer's attention step by step, once the files are written."""
-    from attnscope.models.steps import trace_steps
-    from attnscope.views.heading import named
+    from attnscope.models.maps.steps import trace_steps
+    from attnscope.render.heading import named
 
     if seen.call is None:
         raise ModelError(f"{seen.eager[maps.stack]}. Only its maps are known, not their --steps.")
@@ -370,15 +370,15 @@ def _draw(request: Request, reading: Reading, seen: Seen, maps: AttentionMaps) -
     from attnscope.units import bytes_text
 
     if request.plot is not None:
-        from attnscope.views.plot import save_plot
+        from attnscope.render.figures.plot import save_plot
 
         with progress(f"drawing {request.plot} …"):
             size = save_plot(request.plot, maps, query=request.query, force=request.force)
         tell(f"drew {request.plot}, {bytes_text(size)}")
     if request.page is not None:
-        from attnscope.views.page.page import page_html
-        from attnscope.views.pooling import row_of
-        from attnscope.whole_file import write_file
+        from attnscope.files import write_file
+        from attnscope.render.page.page import page_html
+        from attnscope.render.pooling import row_of
 
         shown = maps.maps[0]
         of_others = [each for each in seen.stacks if each.stack != maps.stack]
@@ -405,7 +405,7 @@ def _draw(request: Request, reading: Reading, seen: Seen, maps: AttentionMaps) -
 
 def _measured(reading: Reading, seen: Seen) -> HeadTable:
     """The heads of a page in numbers, by which it ranks them."""
-    from attnscope.models.measured import measure, table
+    from attnscope.models.heads.page_metrics import measure, table
 
     rows = seen.measured
     if not rows:

@@ -23,12 +23,12 @@ from attnscope.results import AttentionMaps, HeadTable
 from attnscope.units import bytes_text, counted
 
 if TYPE_CHECKING:
-    from attnscope.inputs.corpus import Corpus
-    from attnscope.models.batches import Batch, Reader
-    from attnscope.models.checkpoint import Checkpoint
-    from attnscope.models.ranks import Ranks
-    from attnscope.models.survey import Survey
-    from attnscope.models.tally import Tally
+    from attnscope.checkpoints.find import Checkpoint
+    from attnscope.models.heads.batches import Batch, Reader
+    from attnscope.models.heads.corpus import Corpus
+    from attnscope.models.heads.processes import Ranks
+    from attnscope.models.heads.statistics import Tally
+    from attnscope.models.heads.survey import Survey
 
 LONGEST = 4096
 """The tokens that a text of a corpus is cut to, unless another length is asked for."""
@@ -43,9 +43,9 @@ IN_A_PAGE = 2**25
 def show_heads(asked: Asked) -> int:
     """Let a model read, and show what its heads do; the exit status: 130 if it was interrupted."""
     _check_files(asked)
-    from attnscope.inputs.corpus import open_corpus
-    from attnscope.inputs.memory import check_imports, return_what_is_freed
-    from attnscope.models.ranks import ranks_of
+    from attnscope.memory import check_imports, return_what_is_freed
+    from attnscope.models.heads.corpus import open_corpus
+    from attnscope.models.heads.processes import ranks_of
 
     corpus = None if asked.corpus is None else open_corpus(asked.corpus, asked.field, asked.target_field)
     text = "" if asked.reads_ids or asked.corpus is not None else _text(asked)
@@ -70,16 +70,16 @@ def show_heads(asked: Asked) -> int:
 
 def _check_files(asked: Asked) -> None:
     """Raise an AttnscopeError if a file cannot be written, or is there already."""
-    from attnscope.inputs.drawn import check_device_name
-    from attnscope.whole_file import check_file
+    from attnscope.devices import check_device_name
+    from attnscope.files import check_file
 
     check_device_name(asked.device)
     if asked.plot is not None:
-        from attnscope.views.plot import check_plot
+        from attnscope.render.figures.plot import check_plot
 
         check_plot(asked.plot, force=asked.force)
     if asked.page is not None:
-        from attnscope.views.page.page import check_page
+        from attnscope.render.page.page import check_page
 
         check_page(asked.page, name="heads.html", force=asked.force)
     if asked.checkpoint is not None:
@@ -90,7 +90,7 @@ def _check_files(asked: Asked) -> None:
 
 def _check_shared(asked: Asked) -> None:
     """Raise an OptionError for what several processes cannot share."""
-    from attnscope.models.launch import launched
+    from attnscope.models.running.launch import launched
 
     if not launched():
         return
@@ -126,12 +126,12 @@ def _check_same(corpus: Corpus | None, ranks: Ranks) -> None:
 
 def _load(asked: Asked, ranks: Ranks, text: str) -> tuple[Checkpoint, Survey, Reader]:
     """The model, what measures it, and what makes its batches; the text tells what room these need."""
-    from attnscope.inputs.drawn import check_device
-    from attnscope.models.batches import Reader
-    from attnscope.models.checkpoint import find_checkpoint
-    from attnscope.models.loading import load_config, load_model, load_tokenizer
-    from attnscope.models.reading import check_reads
-    from attnscope.models.survey import Survey
+    from attnscope.checkpoints.find import find_checkpoint
+    from attnscope.devices import check_device
+    from attnscope.models.heads.batches import Reader
+    from attnscope.models.heads.survey import Survey
+    from attnscope.models.running.load import load_config, load_model, load_tokenizer
+    from attnscope.models.running.tokenize import check_reads
 
     checkpoint = find_checkpoint(asked.model)
     with _shown(ranks, f"loading {checkpoint.name} …"), uncollected():
@@ -174,9 +174,9 @@ def _check_room(
 ) -> None:
     """Raise a SizeError if the weights and what is measured have no room together."""
     from attnscope.contracts import DTYPES
-    from attnscope.models.plan import needs_of, tokens_text
-    from attnscope.models.reading import encoded, room
-    from attnscope.models.token_ids import ids_of
+    from attnscope.models.heads.memory_plan import needs_of, tokens_text
+    from attnscope.models.running.token_ids import ids_of
+    from attnscope.models.running.tokenize import encoded, room
 
     limits = [limit for limit in (room(config), _longest(asked)) if limit is not None]
     n_batch, n_tokens = 1, max(1, min(limits, default=1))
@@ -204,7 +204,7 @@ def _check_room(
 
 def _measured(asked: Asked) -> dict[str, Any]:
     """What of the options decides how much memory measuring takes."""
-    from attnscope.models.metrics import METRICS
+    from attnscope.models.heads.metrics import METRICS
 
     pairs = sum(METRICS[name].pair is not None for name in asked.measured)
     return {"pairs": pairs, "without_sink": asked.without_sink}
@@ -221,7 +221,7 @@ def _text(asked: Asked) -> str:
     """The text that is given, or the content of a file; an OptionError if it is none, or the target."""
     text = asked.text or ""
     if asked.file is not None:
-        from attnscope.models.checkpoint import find_checkpoint, longest_text
+        from attnscope.checkpoints.find import find_checkpoint, longest_text
 
         limit = longest_text(find_checkpoint(asked.model).config())
         if asked.max_length is not None:
@@ -239,12 +239,12 @@ def _text(asked: Asked) -> str:
 
 def _of_text(asked: Asked, survey: Survey, reader: Reader, text: str) -> HeadTable:
     """Measure the heads on one text."""
-    from attnscope.models.reading import unknown_tokens
+    from attnscope.models.running.tokenize import unknown_tokens
 
     name = survey.checkpoint.name
     targets = None if asked.target is None else [asked.target]
     if asked.reads_ids:
-        from attnscope.models.token_ids import check_ids, ids_of
+        from attnscope.models.running.token_ids import check_ids, ids_of
 
         ids = ids_of(survey.checkpoint, asked.ids, asked.tokens)
         check_ids(survey.checkpoint, survey.model.config, ids, asked.source)
@@ -271,7 +271,7 @@ def _of_text(asked: Asked, survey: Survey, reader: Reader, text: str) -> HeadTab
     table.notices += [f"{of} was cut from {n:,} tokens to {reader.limit:,}." for of, n in cut.items()]
     own = read[0].inputs["input_ids"]
     if asked.reads_ids:
-        from attnscope.models.token_ids import notices_of_ids
+        from attnscope.models.running.token_ids import notices_of_ids
 
         table.notices += notices_of_ids(reader.tokenizer, own, asked.source)
     else:
@@ -284,8 +284,8 @@ def _of_corpus(
     asked: Asked, survey: Survey, reader: Reader, corpus: Corpus, ranks: Ranks
 ) -> tuple[HeadTable, FileError | None]:
     """Measure the heads on many texts; and why the run could not be saved, if it could not."""
-    from attnscope.cli.census import Census
-    from attnscope.models.resume import fingerprint
+    from attnscope.models.heads.corpus_run import Census
+    from attnscope.models.heads.resume import fingerprint
 
     tokens = _batch_tokens(asked, str(survey.model.device))
     assert reader.limit is not None
@@ -320,7 +320,7 @@ def _of_corpus(
         )
     unknown, n_token = tally.unknown or (0, 0)
     if unknown and unknown >= MANY_UNKNOWN * n_token:
-        from attnscope.models.reading import told_unknown
+        from attnscope.models.running.tokenize import told_unknown
 
         table.notices.append(told_unknown(reader.tokenizer, unknown, n_token, str(corpus)))
     return table, census.unsaved
@@ -359,7 +359,7 @@ def plan(
     tell_it: bool = True,
 ) -> None:
     """Divide the memory up, say how, and give the survey its part."""
-    from attnscope.models.plan import plan_run
+    from attnscope.models.heads.memory_plan import plan_run
 
     model, device = survey.model, str(survey.model.device)
     memory = memory_for(asked.memory, device)
@@ -393,7 +393,7 @@ def _check_numbers(
         n_layer: how many layers each stack has.
         found: how many heads each layer has, by stack and number.
     """
-    from attnscope.models.ranges import check_layer, check_range
+    from attnscope.checkpoints.indices import check_layer, check_range
 
     stacks = [asked.stack] if asked.stack else list(n_layer)
     for stack in stacks:
@@ -415,7 +415,7 @@ def _check_numbers(
 
 def _table(asked: Asked, survey: Survey, tally: Tally) -> HeadTable:
     """The numbers of the heads that were asked for."""
-    from attnscope.models.metrics import meaning
+    from attnscope.models.heads.metrics import meaning
 
     of_stack = {stack: list(survey.of_stack(stack)) for stack in tally.layers}
     rows = [
@@ -449,34 +449,37 @@ def _table(asked: Asked, survey: Survey, tally: Tally) -> HeadTable:
 
 def _print(asked: Asked, table: HeadTable) -> None:
     """Print the table in the format that is asked for."""
-    from attnscope.views import heads
+    from attnscope.render.heads import heads_heading
+    from attnscope.render.records import heads
 
     order: dict[str, Any] = {"sort": asked.sort, "reverse": asked.reverse, "top": asked.top}
     if asked.format is Format.JSON:
         print_json(heads.heads_record(table, **order))
     elif asked.format is Format.CSV:
         put(heads.heads_csv(table, **order))
-        for told in [*heads.heads_heading(table)[2:], *table.notices]:  # csv has no place for them
+        for told in [*heads_heading(table)[2:], *table.notices]:  # csv has no place for them
             tell(told)
     elif asked.format is Format.MARKDOWN:
         put(heads.heads_markdown(table, **order))
     else:
-        heads.print_heads(table, stdout(), **order, wide=asked.wide)
+        from attnscope.render.terminal.heads import print_heads
+
+        print_heads(table, stdout(), **order, wide=asked.wide)
 
 
 def _draw(asked: Asked, checkpoint: Checkpoint, survey: Survey, table: HeadTable, text: str) -> None:
     """Write the plot and the page, and say so."""
     if asked.plot is not None:
-        from attnscope.views.plot import save_heads_plot
+        from attnscope.render.figures.plot import save_heads_plot
 
         shown = [asked.sort] if asked.sort else list(table.metrics)
         with progress(f"drawing {asked.plot} …"):
             n_bytes = save_heads_plot(asked.plot, table, metrics=shown, force=asked.force)
         tell(f"drew {asked.plot}, {bytes_text(n_bytes)}")
     if asked.page is not None:
-        from attnscope.views.page.page import page_html
-        from attnscope.views.ranking import ranked
-        from attnscope.whole_file import write_file
+        from attnscope.files import write_file
+        from attnscope.render.page.page import page_html
+        from attnscope.render.ranking import ranked
 
         with progress(f"writing {asked.page} …"):
             stacks, why_none = _maps(asked, checkpoint, survey, text)
@@ -503,11 +506,11 @@ def _maps(
     asked: Asked, checkpoint: Checkpoint, survey: Survey, text: str
 ) -> tuple[list[AttentionMaps], str | None]:
     """The maps of one text's heads, if they are small enough for a page; else why there are none."""
-    from attnscope.models.gallery import Wanted
-    from attnscope.models.maps import look
-    from attnscope.models.reading import read_text
-    from attnscope.models.token_ids import ids_of, read_ids
-    from attnscope.models.writing import give_target
+    from attnscope.models.maps.capture import Wanted
+    from attnscope.models.maps.collect import look
+    from attnscope.models.running.decode import give_target
+    from attnscope.models.running.token_ids import ids_of, read_ids
+    from attnscope.models.running.tokenize import read_text
 
     if asked.corpus is not None:
         return [], "each text of a corpus has its own"

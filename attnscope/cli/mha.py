@@ -133,10 +133,10 @@ def mha(
     from attnscope.cli.output import Output, tell_idle
     from attnscope.cli.textbook import Call, Request, present
     from attnscope.cli.variants import Variants
-    from attnscope.inputs.given import given_to_mha, open_all
-    from attnscope.inputs.modules import has_biases, module_of, numbers_in
-    from attnscope.inputs.projections import open_projections
     from attnscope.results import Finding
+    from attnscope.textbook.inputs.modules import has_biases, module_of, numbers_in
+    from attnscope.textbook.inputs.projections import open_projections
+    from attnscope.textbook.inputs.resolve import given_to_mha, open_all
 
     sizes = {"n_batch": batch, "n_head": heads, "n_kv_head": kv_heads, "n_Q": nq, "n_new": nk}
     sizes |= {"n_past": past, "d_feat": d_feat, "d_V": d_value, "d_context": d_context}

@@ -23,7 +23,7 @@ from attnscope.errors import (
     first_line,
     is_out_of_memory,
 )
-from attnscope.models.launch import is_first
+from attnscope.models.running.launch import is_first
 from attnscope.results import AttentionMap, AttentionMaps, HeadWeights, Step, Trace
 from attnscope.text import LEFT_TO_RIGHT_MARK, json_printable, printable, printable_lines
 
@@ -32,8 +32,8 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.status import Status
 
-    from attnscope.views.tensor_file import Tensors
-    from attnscope.views.values import Index, Shown
+    from attnscope.render.tensor_file import Tensors
+    from attnscope.render.values import Index, Shown
 
     Shape = tuple[int, ...]
     Dims = tuple[str, ...] | None
@@ -66,7 +66,7 @@ class Output:
                 )
             self.selections  # noqa: B018 - parsed here and now, so that a mistake is told first
         if self.save is not None:
-            from attnscope.views.tensor_file import check_target
+            from attnscope.render.tensor_file import check_target
 
             check_target(self.save, force=self.force, dtypes=dtypes)
         tell_idle(
@@ -83,7 +83,7 @@ class Output:
     @cached_property
     def selections(self) -> list[tuple[str, Index]]:
         """The name and the index of each `--show`."""
-        from attnscope.views.values import parse_selection
+        from attnscope.render.values import parse_selection
 
         return [parse_selection(text) for text in self.show]
 
@@ -101,7 +101,7 @@ class Output:
         """
         if not self.show:
             return
-        from attnscope.views.values import check_index, check_name
+        from attnscope.render.values import check_index, check_name
 
         for text, (name, index) in zip(self.show, self.selections, strict=True):
             check_name(name, tensors.keys(), where)
@@ -115,8 +115,8 @@ class Output:
         """
         if not self.show:
             return []
-        from attnscope.values import numbers
-        from attnscope.views.values import select
+        from attnscope.arrays import numbers
+        from attnscope.render.values import select
 
         shown = []
         for text, (name, index) in zip(self.show, self.selections, strict=True):
@@ -156,21 +156,21 @@ class Output:
         if self.format is Format.JSON:
             record = _record(trace, shown)
             if numbers is not None:
-                from attnscope.views.numbers import numbers_record
+                from attnscope.render.numbers import numbers_record
 
                 record["values"] = numbers_record(trace, numbers)
             print_json(record)
             return
         self._print_table(trace)
         if source:
-            from attnscope.views.source import print_source, source_text
+            from attnscope.render.terminal.source import print_source, source_text
 
             if self.format is Format.MARKDOWN:
                 put("\n" + source_text(trace))
             else:
                 print_source(trace, stdout())
         if numbers is not None:
-            from attnscope.views.numbers import numbers_text, print_numbers
+            from attnscope.render.numbers import numbers_text, print_numbers
 
             without_words = replace(trace, steps=[replace(step, why=None) for step in trace.steps])
             if self.format is Format.MARKDOWN:
@@ -180,7 +180,8 @@ class Output:
         self._print_shown(shown)
 
     def _print_table(self, result: Trace | HeadWeights) -> None:
-        from attnscope.views import records, table
+        from attnscope.render.records import records
+        from attnscope.render.terminal import table
 
         if isinstance(result, HeadWeights) and result.circuits:
             self._print_circuits(result)
@@ -193,21 +194,24 @@ class Output:
 
     def _print_circuits(self, head: HeadWeights) -> None:
         """Print what a head's products tell, in place of its weights."""
-        from attnscope.views import circuits, records
+        from attnscope.render.circuits import circuit_columns
+        from attnscope.render.records.circuits import circuits_text
+        from attnscope.render.records.tables import csv_table
+        from attnscope.render.terminal.circuits import print_head_circuits
 
         if self.format is Format.CSV:
-            put(records.csv_table(circuits.circuit_columns(head.circuits, head.d_head)))
+            put(csv_table(circuit_columns(head.circuits, head.d_head)))
         elif self.format is Format.MARKDOWN:
-            put(circuits.circuits_text(head))
+            put(circuits_text(head))
         else:
-            circuits.print_head_circuits(head, stdout(), wide=self.wide)
+            print_head_circuits(head, stdout(), wide=self.wide)
 
     def _print_shown(self, shown: Sequence[Shown]) -> None:
         for each in shown:
             self._print_one(each)
 
     def _print_one(self, shown: Shown) -> None:
-        from attnscope.views.values import shown_text
+        from attnscope.render.values import shown_text
 
         if self.format is Format.MARKDOWN:
             put(f"\n```\n{shown_text(shown)}\n```")
@@ -216,14 +220,15 @@ class Output:
 
     def print_example(self, forms: Sequence[tuple[Trace, Mapping[str, Shown]]]) -> None:
         """Print a worked example: in each form a trace, and every step's values by its name."""
-        from attnscope.views import example as view
+        from attnscope.render.records.example import example_record, example_text
+        from attnscope.render.terminal.example import print_example
 
         if self.format is Format.JSON:
-            print_json(view.example_record(forms))
+            print_json(example_record(forms))
         elif self.format is Format.MARKDOWN:
-            put(view.example_text(forms))
+            put(example_text(forms))
         else:
-            view.print_example(forms, stdout())
+            print_example(forms, stdout())
 
     def print_maps(
         self,
@@ -243,11 +248,12 @@ class Output:
             query: only this query's row.
             top: list so many of each query's strongest keys instead of a map.
         """
-        from attnscope.views import maps as view
-        from attnscope.views.strongest import strongest_columns
+        from attnscope.render.maps import of_query
+        from attnscope.render.records import maps as view
+        from attnscope.render.strongest import strongest_columns
 
         if query is not None and (self.format is not Format.TABLE or maps.pooling is not None):
-            maps = view.of_query(maps, query)
+            maps = of_query(maps, query)
             map = maps.maps[0]
         columns = strongest_columns(maps, map, top) if top and map else None
         if self.format is Format.JSON:
@@ -257,7 +263,7 @@ class Output:
             record |= _shown_records(shown)
             print(_as_encoded(view.maps_json(record)))
         elif self.format is Format.CSV:
-            from attnscope.views.records import csv_table
+            from attnscope.render.records.tables import csv_table
 
             for line in [csv_table(columns)] if columns else view.weights_csv(maps):
                 put(line)
@@ -265,14 +271,16 @@ class Output:
             put(view.maps_text(maps, map, columns))
             self._print_shown(shown)
         else:
-            view.print_maps(maps, map, stdout(), columns=columns, query=query, wide=self.wide)
+            from attnscope.render.terminal.maps import print_maps
+
+            print_maps(maps, map, stdout(), columns=columns, query=query, wide=self.wide)
             self._print_shown(shown)
 
     def write(self, tensors: Tensors, metadata: dict[str, str] | None = None) -> None:
         """Write the tensors into the file of `--save`, and say so; with what else it says of them."""
         if self.save is None:
             return
-        from attnscope.views.tensor_file import save
+        from attnscope.render.tensor_file import save
 
         size = save(self.save, tensors, force=self.force, metadata=metadata)
         self.tell_written(len(tensors), size)
@@ -286,7 +294,7 @@ class Output:
 
 
 def _record(result: Trace | HeadWeights, shown: Sequence[Shown]) -> dict[str, Any]:
-    from attnscope.views.records import record
+    from attnscope.render.records.records import record
 
     return record(result) | _shown_records(shown)
 
@@ -295,7 +303,7 @@ def _shown_records(shown: Sequence[Shown]) -> dict[str, Any]:
     """What `--show` adds to a record: `shown`, the last; and where there are several, all of them."""
     if not shown:
         return {}
-    from attnscope.views.values import shown_record
+    from attnscope.render.values import shown_record
 
     records = [shown_record(each) for each in shown]
     return {"shown": records[-1]} | ({"shown_all": records} if len(records) > 1 else {})
@@ -315,7 +323,7 @@ def stored(step: Step) -> tuple[np.ndarray, str]:
         OptionError: numpy has no such tensors (sparse, nested, quantized, on meta), or the tensor's own
             class does not give its values.
     """
-    from attnscope.values import from_tensor
+    from attnscope.arrays import from_tensor
 
     if step.tensor is None:
         raise OptionError(f"the values of {step.name} cannot be read: its own class refuses it.")
@@ -374,7 +382,7 @@ def put(text: str) -> None:
 
 def print_json(record: dict[str, Any]) -> None:
     """Print one JSON document."""
-    from attnscope.views.records import json_text
+    from attnscope.render.records.records import json_text
 
     print(_as_encoded(json_text(record)))
 
@@ -391,7 +399,7 @@ def _as_encoded(document: str) -> str:
 
 def stdout() -> Console:
     """The console that results are printed on."""
-    from attnscope.views.terminal import Terminal
+    from attnscope.render.terminal.console import Terminal
 
     return Terminal()
 
@@ -464,7 +472,7 @@ def out_of_memory(error: BaseException, message: str) -> OutOfMemoryError:
         error: the exception.
         message: what was being done, without a full stop.
     """
-    from attnscope.inputs.memory import room_on_host
+    from attnscope.memory import room_on_host
     from attnscope.units import bytes_text
 
     traceback.clear_frames(error.__traceback__)
@@ -484,6 +492,6 @@ def _status(doing: str) -> AbstractContextManager[Any]:
         return nullcontext()
     from rich.text import Text
 
-    from attnscope.views.terminal import Terminal
+    from attnscope.render.terminal.console import Terminal
 
     return Terminal(stderr=True).status(Text(printable(doing)))

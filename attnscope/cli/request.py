@@ -100,7 +100,7 @@ class Request:
 
     def check(self) -> None:
         """Raise an OptionError for options that say nothing together, or nothing at all."""
-        from attnscope.models.plan import bytes_of
+        from attnscope.models.heads.memory_plan import bytes_of
 
         if self.memory is not None:
             bytes_of(self.memory)

@@ -53,8 +53,8 @@ def scaling(
 ) -> int:
     """Why scores are divided by √d_K: what the softmax makes of them with the scale, and without."""
     from attnscope.cli.output import progress, tell_idle
-    from attnscope.inputs.drawn import check_memory, check_seed
-    from attnscope.inputs.memory import check_imports
+    from attnscope.devices import check_memory, check_seed
+    from attnscope.memory import check_imports
 
     sizes = {"n_batch": batch, "n_Q": nq, "n_K": nk}
     widths = parse_widths(dk)
@@ -101,9 +101,9 @@ def _bytes_needed(sizes: Mapping[str, int], d_K: int, dtype: str) -> int:
 
 def _measured(sizes: dict[str, int], widths: list[int], dtype: str, seed: int) -> Scaling:
     from attnscope.attention.scaling import measure
-    from attnscope.inputs.drawn import draw
+    from attnscope.devices import draw
+    from attnscope.render.terminal.scaling import findings
     from attnscope.results import Scaling, ScalingRow
-    from attnscope.views.scaling import findings
 
     n_batch, n_Q, n_K = sizes.values()
     rows: dict[int, list[ScalingRow]] = {}
@@ -122,7 +122,7 @@ def _measured(sizes: dict[str, int], widths: list[int], dtype: str, seed: int) -
 
 def _print(result: Scaling, format: Format, plot: bool) -> None:
     from attnscope.cli.output import put, stdout
-    from attnscope.views import records, scaling
+    from attnscope.render.records import records, scaling
 
     if format is Format.JSON:
         print(records.json_text(records.record(result)))
@@ -131,4 +131,6 @@ def _print(result: Scaling, format: Format, plot: bool) -> None:
     elif format is Format.MARKDOWN:
         put(scaling.markdown_text(result))
     else:
-        scaling.print_scaling(result, stdout(), plot=plot)
+        from attnscope.render.terminal.scaling import print_scaling
+
+        print_scaling(result, stdout(), plot=plot)

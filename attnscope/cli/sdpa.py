@@ -78,7 +78,7 @@ def sdpa(
     from attnscope.cli.output import Output
     from attnscope.cli.textbook import Request, present
     from attnscope.cli.variants import Variants
-    from attnscope.inputs.given import given_to_sdpa, open_all
+    from attnscope.textbook.inputs.resolve import given_to_sdpa, open_all
 
     sizes = {"n_batch": batch, "n_head": heads, "n_kv_head": kv_heads, "n_Q": nq, "n_new": nk}
     sizes |= {"n_past": past, "d_K": dk, "d_V": dv}

@@ -21,13 +21,13 @@ from attnscope.cli.output import (
 )
 from attnscope.cli.variants import findings
 from attnscope.errors import OptionError
-from attnscope.inputs.masks import Masks
 from attnscope.results import Source, Step, Trace
+from attnscope.textbook.inputs.mask_options import Masks
 
 if TYPE_CHECKING:
     import torch
 
-    from attnscope.views.values import Shown
+    from attnscope.render.values import Shown
 
 
 @dataclass(frozen=True)
@@ -74,7 +74,7 @@ class Request:
 
     def check(self, dtype: str) -> None:
         """Raise an AttnscopeError for what cannot be done, before anything is."""
-        from attnscope.inputs.drawn import check_device_name, check_seed
+        from attnscope.devices import check_device_name, check_seed
 
         check_device_name(self.device)
         check_seed(self.seed or 0)
@@ -128,8 +128,8 @@ def present(
     Returns:
         The exit status: 1 if a check does not hold.
     """
-    from attnscope.inputs.drawn import check_device, check_memory
-    from attnscope.inputs.memory import check_imports, return_what_is_freed
+    from attnscope.devices import check_device, check_memory
+    from attnscope.memory import check_imports, return_what_is_freed
 
     output, device = request.output, request.device
     shapes = {step.name: (step.shape, step.dims) for step in plan.steps}
@@ -168,7 +168,7 @@ def present(
     if masks.files and device != "meta":
         result.findings += _hidden_by_file(masks, result, rows)
     if request.verify:
-        from attnscope.verification import verify
+        from attnscope.textbook.reference import verify
 
         with progress("comparing with references …"):
             result.checks = verify(result, weights() if weights else None)
@@ -184,7 +184,7 @@ def _uses(plan: Trace, request: Request) -> contracts.Uses:
     output = request.output
     values = [(step.name, prod(step.shape)) for step in plan.steps] if request.numbers else []
     if output.show:
-        from attnscope.views.values import size_of_selection
+        from attnscope.render.values import size_of_selection
 
         for name, index in output.selections:
             values.append((name, size_of_selection(index, plan[name].shape)))
@@ -288,8 +288,8 @@ def _place(plan: Trace, source: Source) -> None:
 
 def values_of(trace: Trace) -> dict[str, Shown]:
     """The values of every step whose tensor was kept."""
-    from attnscope.values import numbers
-    from attnscope.views.values import select
+    from attnscope.arrays import numbers
+    from attnscope.render.values import select
 
     shown = {}
     for step in trace.steps:

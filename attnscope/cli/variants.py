@@ -12,8 +12,8 @@ from attnscope.cli.options import Alignment, MaskedRows, MaskStyle
 from attnscope.cli.output import tell_idle
 from attnscope.contracts import DTYPES, Variant
 from attnscope.errors import OptionError
-from attnscope.inputs.masks import Masks, parse_masks
 from attnscope.results import Finding
+from attnscope.textbook.inputs.mask_options import Masks, parse_masks
 
 NO_MASK = "there is no mask (--mask)"
 THETA = 10000.0

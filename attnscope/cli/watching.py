@@ -18,14 +18,14 @@ from attnscope.cli import interrupt, streams
 from attnscope.cli.options import Format
 from attnscope.cli.output import refuse_in_csv, shown_path, tell_idle
 from attnscope.errors import AttnscopeError, FileError, OptionError, SourceError, class_attribute, is_a
+from attnscope.files import check_file, write_file
 from attnscope.results import Crash, Step, Trace
 from attnscope.text import json_printable, printable, printable_lines, shortened
-from attnscope.whole_file import check_file, write_file
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from attnscope.tracing.crash import Part
+    from attnscope.tracing.instrument.failure import Part
     from attnscope.tracing.program import Recording, Target, Watching
 
 FORM = "--watch FILE.py:NAME or --watch package.module:NAME"
@@ -275,10 +275,10 @@ class Report:
 
     def _trace(self, recording: Recording) -> Trace:
         """What is known of a call."""
-        from attnscope.tracing.findings import scale_findings
-        from attnscope.tracing.folding import folded
-        from attnscope.tracing.inference import Inferred, Run
-        from attnscope.tracing.symbols import Symbols
+        from attnscope.tracing.axes.inference import Inferred, Run
+        from attnscope.tracing.axes.symbols import Symbols
+        from attnscope.tracing.diagnose.findings import scale_findings
+        from attnscope.tracing.instrument.loops import folded
 
         recorder, watcher = recording.recorder, recording.watcher
         trace = Trace(
@@ -307,7 +307,7 @@ class Report:
 
     def _crash(self, recording: Recording, sizes: Mapping[str, int]) -> Crash | None:
         """Why the call failed, if it did; that checkpointing ends it early is no failure."""
-        from attnscope.tracing.crash import crash_of, failure_of
+        from attnscope.tracing.diagnose.crash import crash_of, failure_of
 
         error = recording.error
         if error is None or not is_a(error, Exception):
@@ -342,12 +342,12 @@ class Report:
             self.note(notice)
 
     def _print(self) -> None:
-        from attnscope.views.terminal import Terminal
+        from attnscope.render.terminal.console import Terminal
 
         self._put(self._text(Terminal(file=self.stream)))
 
     def _write(self, path: Path) -> None:
-        from attnscope.views.terminal import Terminal
+        from attnscope.render.terminal.console import Terminal
 
         write_file(
             path,
@@ -357,9 +357,9 @@ class Report:
 
     def _text(self, console: Console) -> str:
         """The traces, as the console would show them."""
-        from attnscope.views import records
-        from attnscope.views.source import print_source, source_text
-        from attnscope.views.table import print_table
+        from attnscope.render.records import records
+        from attnscope.render.terminal.source import print_source, source_text
+        from attnscope.render.terminal.table import print_table
 
         wanted = self.wanted
         if wanted.format is Format.JSON:

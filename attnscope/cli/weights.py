@@ -10,8 +10,8 @@ from attnscope.results import HeadWeights, WeightSlice
 
 def show_weights(request: Request) -> int:
     """Read one head's weights and show them; the exit status: 1 if a check does not hold."""
-    from attnscope.models.checkpoint import find_checkpoint
-    from attnscope.models.head import read_head
+    from attnscope.checkpoints.find import find_checkpoint
+    from attnscope.checkpoints.head import read_head
 
     output = request.output
     output.check([])
@@ -30,14 +30,14 @@ def show_weights(request: Request) -> int:
             " latents and what is made of them, so that QK and OV are no products of weights."
         )
     if request.verify:
-        from attnscope.inputs.memory import check_imports
-        from attnscope.models.verify import verify_head
+        from attnscope.memory import check_imports
+        from attnscope.models.verify_weights import verify_head
 
         check_imports(transformers=True)
         with progress(f"running {checkpoint.name} with transformers …"):
             result.checks = verify_head(checkpoint, result)
     if request.circuits:
-        from attnscope.models.circuits import circuits
+        from attnscope.checkpoints.circuits import circuits
 
         result.circuits = circuits(result)
     tensors = {name: (each.array, each.dtype) for name, each in slices.items()}
@@ -48,7 +48,7 @@ def show_weights(request: Request) -> int:
 
 def _dims(slice_: WeightSlice, head: HeadWeights) -> tuple[str, ...]:
     """The axes of a head's part of a weight or a bias; keys and values may be made of what is wider."""
-    from attnscope.models.latent import axes_of
+    from attnscope.checkpoints.latent import axes_of
 
     d_feat = head.d_feat
     if head.latent is not None:

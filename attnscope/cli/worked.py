@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 from attnscope.cli.forms import calls_of, plan_of
 from attnscope.cli.textbook import run
 from attnscope.cli.variants import Variants
-from attnscope.inputs.given import given_to_sdpa
-from attnscope.inputs.tensor_files import TensorFile
 from attnscope.results import Check, Trace
+from attnscope.tensor_files import TensorFile
+from attnscope.textbook.inputs.resolve import given_to_sdpa
 
 if TYPE_CHECKING:
     import torch

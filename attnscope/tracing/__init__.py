@@ -17,7 +17,7 @@ from typing import Any
 from attnscope import contracts
 from attnscope.errors import SourceError
 from attnscope.results import Trace
-from attnscope.tracing.session import Session, function_of
+from attnscope.tracing.instrument.session import Session, function_of
 
 __all__ = ["Session", "function_of", "trace", "trace_call"]
 

@@ -34,13 +34,13 @@ from types import CodeType, FunctionType, ModuleType, TracebackType
 from typing import TYPE_CHECKING, Any
 
 from attnscope.errors import SourceError, is_a, said, stored_in
-from attnscope.tracing.compiled import found_by_others, hide
-from attnscope.tracing.lend import Relay, with_relay
-from attnscope.tracing.rewrite import Site, rewrite
+from attnscope.tracing.instrument.code_swap import Relay, with_relay
+from attnscope.tracing.instrument.compiler import found_by_others, hide
+from attnscope.tracing.instrument.rewrite import Site, rewrite
 
 if TYPE_CHECKING:
-    from attnscope.tracing.findings import Watcher
-    from attnscope.tracing.recorder import Recorder
+    from attnscope.tracing.diagnose.findings import Watcher
+    from attnscope.tracing.instrument.recorder import Recorder
 
 FAILED, INTERRUPTED = 1, 130
 """How Python ends after an exception, and as a shell sees it after Ctrl-C."""
@@ -306,8 +306,8 @@ class Watching:
             if self._recorder is not None or self.done == self.calls:
                 return  # another thread was first
             self.begun += 1
-            from attnscope.tracing.findings import Watcher
-            from attnscope.tracing.recorder import Recorder
+            from attnscope.tracing.diagnose.findings import Watcher
+            from attnscope.tracing.instrument.recorder import Recorder
 
             before = sys.exc_info()[1]  # what is being handled while the target is called
             watcher = self._watcher = Watcher(self._files)

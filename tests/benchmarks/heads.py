@@ -42,12 +42,12 @@ sys.path.insert(0, str(Path(__file__).parent.parent))  # for the words and the t
 from models.readers import WORDS, save_tokenizer
 
 from attnscope.attention.blocks import of_weights
-from attnscope.models.batches import Batch, Encoded
-from attnscope.models.checkpoint import Checkpoint
-from attnscope.models.metrics import METRICS, Rows, Side
-from attnscope.models.plan import plan_run
-from attnscope.models.survey import Survey, run
-from attnscope.models.tally import Tally
+from attnscope.checkpoints.find import Checkpoint
+from attnscope.models.heads.batches import Batch, Encoded
+from attnscope.models.heads.memory_plan import plan_run
+from attnscope.models.heads.metrics import METRICS, Rows, Side
+from attnscope.models.heads.statistics import Tally
+from attnscope.models.heads.survey import Survey, run
 from attnscope.units import bytes_text
 
 LENGTHS = (512, 1024, 2048, 4096, 8192)
@@ -173,7 +173,7 @@ def in_a_process(way: str, n: int) -> tuple[float, int]:
 def in_a_command(folder: Path, n: int) -> tuple[int, int]:
     """Bytes that the plan of `attnscope heads` tells, and that it takes while it measures; in this process."""
     from attnscope.cli.app import main
-    from attnscope.models import plan
+    from attnscope.models.heads import memory_plan as plan
 
     told: dict[str, int] = {}
     measure, plan_it = Survey.measure, plan.plan_run

@@ -22,10 +22,10 @@ import torch
 from playwright.sync_api import Browser, sync_playwright
 from transformers import AutoModel, AutoTokenizer
 
-from attnscope.models.checkpoint import find_checkpoint
+from attnscope.checkpoints.find import find_checkpoint
+from attnscope.render.page.page import page_html
 from attnscope.results import AttentionMap, AttentionMaps, Token
 from attnscope.units import bytes_text
-from attnscope.views.page.page import page_html
 
 TEXT = Path(__file__).parents[2] / "docs" / "architecture.md"
 CLICKS = 24

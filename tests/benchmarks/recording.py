@@ -14,7 +14,7 @@ from pathlib import Path
 import torch
 
 from attnscope.tracing import Session
-from attnscope.tracing.findings import Watcher
+from attnscope.tracing.diagnose.findings import Watcher
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "tracing" / "code"))
 

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 from playwright.sync_api import Browser, ConsoleMessage, Page, sync_playwright
 
+from attnscope.render.page.page import page_html
 from attnscope.results import AttentionMap, AttentionMaps, HeadRow, HeadTable, Token
-from attnscope.views.page.page import page_html
 
 SWITCHES = [
     "--headless",

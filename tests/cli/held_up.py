@@ -5,9 +5,9 @@ import sys
 import time
 from pathlib import Path
 
-from attnscope.cli import census
 from attnscope.cli.app import entry
-from attnscope.models.survey import Survey
+from attnscope.models.heads import corpus_run as census
+from attnscope.models.heads.survey import Survey
 
 
 def hold(folder, at):

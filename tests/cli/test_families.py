@@ -244,7 +244,8 @@ def test_what_rounding_alone_may_part_is_left_undecided(attnscope, tiny):
 
 
 def test_weights_that_do_not_follow_fail_whatever_rounding_does(attnscope, tiny, monkeypatch):
-    from attnscope.models import gallery, spread
+    from attnscope.models.maps import capture as gallery
+    from attnscope.models.maps import rounding as spread
 
     right = gallery.weights_of
 

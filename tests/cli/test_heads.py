@@ -13,8 +13,8 @@ from models.naive_metrics import naive_mean, naive_metrics
 from models.readers import changed_weights, save_reader, save_seer
 from transformers import AutoModel, AutoTokenizer
 
-from attnscope.models.checkpoint import find_checkpoint
-from attnscope.models.metrics import METRICS
+from attnscope.checkpoints.find import find_checkpoint
+from attnscope.models.heads.metrics import METRICS
 
 TEXT = "The cat sat on the mat because it was tired."
 SHORT = "the cat sat on the mat"
@@ -231,7 +231,7 @@ def test_the_plan_is_told_on_stderr_with_its_bytes(attnscope):
 
 
 def test_what_does_not_fit_is_refused_before_it_starts(attnscope, monkeypatch):
-    from attnscope.models.survey import Survey
+    from attnscope.models.heads.survey import Survey
 
     monkeypatch.setattr(Survey, "measure", lambda *_: pytest.fail("it started"))
     r = attnscope("heads", "minilm", "--text", TEXT, "--memory", "1K")
@@ -577,7 +577,7 @@ def test_a_file_that_is_there_is_replaced_on_request_alone(attnscope, tmp_path):
 
 
 def test_what_fails_leaves_no_page_behind(attnscope, monkeypatch, tmp_path):
-    from attnscope.views.page import page
+    from attnscope.render.page import page
 
     monkeypatch.setattr(page, "page_html", lambda *_, **__: 1 / 0)
     with pytest.raises(ZeroDivisionError):
@@ -601,7 +601,7 @@ def test_a_model_that_is_divided_among_devices_finds_the_same(attnscope, saved):
 
 
 def test_to_divide_a_model_takes_accelerate(attnscope, monkeypatch):
-    from attnscope.models import loading
+    from attnscope.models.running import load as loading
 
     found = loading.find_spec
     monkeypatch.setattr(
@@ -648,9 +648,9 @@ def test_what_several_processes_cannot_share_is_refused(
 
 
 def test_processes_of_a_machine_share_its_memory(monkeypatch):
+    from attnscope import devices as drawn
     from attnscope.cli.given import memory_for
-    from attnscope.inputs import drawn
-    from attnscope.inputs.memory import Room
+    from attnscope.memory import Room
 
     monkeypatch.setattr(drawn, "room_of", lambda device: Room(1000))
     assert (memory_for(None, "cpu"), memory_for("300", "cpu")) == (800, 300)

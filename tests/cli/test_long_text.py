@@ -9,7 +9,7 @@ import pytest
 from models.readers import WORDS, save_reader
 
 from attnscope.cli import long_text
-from attnscope.models.plan import bytes_of
+from attnscope.models.heads.memory_plan import bytes_of
 
 
 @pytest.fixture(scope="module")
@@ -197,7 +197,7 @@ def test_maps_that_are_too_large_for_memory_are_saved_whole(
 
 
 def test_blocks_of_queries_make_the_same_file(attnscope, llama, file, tmp_path, monkeypatch):
-    from attnscope.models import plan
+    from attnscope.models.heads import memory_plan as plan
 
     monkeypatch.setattr(long_text, "WHOLE", 1000)
     command = ["model", llama, "--file", file, "--layer", 1, "--head", 2, "--save"]
@@ -257,8 +257,8 @@ def test_no_pooling_makes_whole_maps_of_any_size(attnscope, llama, file, tmp_pat
 def test_a_page_of_whole_maps_that_no_browser_draws_is_refused_before_the_model_runs(
     attnscope, llama, file, tmp_path, monkeypatch
 ):
-    from attnscope.models import loading
-    from attnscope.views.page import page as pages
+    from attnscope.models.running import load as loading
+    from attnscope.render.page import page as pages
 
     monkeypatch.setattr(pages, "MOST", 300)
     page = tmp_path / "page.html"
@@ -298,7 +298,7 @@ def test_a_run_that_fails_leaves_no_file_of_whole_maps(attnscope, llama, file, t
     command = ["model", llama, "--file", file, "--save", folder / "whole.npz"]
     assert "there is no query 400: they are 0 to 300." in attnscope(*command, "--query", 400).err
     assert attnscope(*command, "--head", 9).exit_status == 2
-    monkeypatch.setattr("attnscope.views.matrix_file.disk_usage", lambda path: Usage(1000))
+    monkeypatch.setattr("attnscope.render.matrix_file.disk_usage", lambda path: Usage(1000))
     r = attnscope(*command)
     assert (r.exit_status, r.out) == (2, "")
     assert f"{folder / 'whole.npz'} takes 707.8 KiB while it is written, and its disk has" in r.err
@@ -351,7 +351,7 @@ def test_verify_compares_pooled_maps(attnscope, llama, file, monkeypatch):
     r = attnscope(*command)
     [check] = r.json["checks"]
     assert (check["name"], check["ok"], r.exit_status) == ("2 pooled maps = eager's", True, 0)
-    from attnscope.models import cells
+    from attnscope.models.maps import pool as cells
 
     right = cells.of_heads
     monkeypatch.setattr(cells, "of_heads", lambda block, heads: right(block, heads).roll(1, dims=-1))

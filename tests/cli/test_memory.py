@@ -109,12 +109,12 @@ def test_what_could_not_be_had_is_named(attnscope, monkeypatch):
 @pytest.mark.parametrize(
     ("command", "doing", "place"),
     [
-        (["bert", "--text", "a cat"], "loading minilm", "attnscope.models.weights.open_weights"),
-        (["bert", "--text", "a cat"], "running minilm on cpu", "attnscope.models.maps.look"),
+        (["bert", "--text", "a cat"], "loading minilm", "attnscope.checkpoints.tensors.open_weights"),
+        (["bert", "--text", "a cat"], "running minilm on cpu", "attnscope.models.maps.collect.look"),
         (
             ["heads", "minilm", "--text", "a cat"],
             "loading minilm",
-            "attnscope.models.weights.open_weights",
+            "attnscope.checkpoints.tensors.open_weights",
         ),
         (["scaling"], "measuring scores", "attnscope.attention.scaling.measure"),
         (["example"], "working it out", "attnscope.cli.worked.worked"),
@@ -128,7 +128,7 @@ def test_every_command_says_what_it_was_doing(attnscope, monkeypatch, command, d
 
 
 def test_a_shortage_while_nothing_is_told_names_the_command(attnscope, monkeypatch):
-    monkeypatch.setattr("attnscope.views.table.print_table", lambda *_, **__: of_numpy())
+    monkeypatch.setattr("attnscope.render.terminal.table.print_table", lambda *_, **__: of_numpy())
     r = attnscope("sdpa", "--dry-run")
     assert r.exit_status == 2
     assert r.err.startswith("attnscope: error: attnscope sdpa ran out of memory: 512. PiB more")
@@ -187,7 +187,7 @@ def little_memory(monkeypatch):
 
     free = type("Memory", (), {"available": 50 * 2**20})()
     monkeypatch.setattr(psutil, "virtual_memory", lambda: free)
-    loads = "attnscope.models.loading.load_model"
+    loads = "attnscope.models.running.load.load_model"
     monkeypatch.setattr(loads, lambda *_, **__: pytest.fail("weights were loaded"))
 
 
@@ -219,7 +219,7 @@ def test_what_runs_beside_the_weights_counts(
     attnscope, little_memory, monkeypatch, tmp_path, command, what
 ):
     """The weights have room, and so would the run by itself: both together have none."""
-    from attnscope.models import weights
+    from attnscope.checkpoints import tensors as weights
 
     monkeypatch.setattr(weights, "bytes_of_weights", lambda *_: 50 * 2**20 - 10)
     monkeypatch.chdir(tmp_path)
@@ -237,8 +237,8 @@ def test_what_runs_beside_the_weights_counts(
 def test_the_size_of_weights_is_what_they_take(tmp_path, max_shard_size, itemsize, bytes_of_number):
     from transformers import BertConfig, BertModel
 
-    from attnscope.models.checkpoint import find_checkpoint
-    from attnscope.models.weights import bytes_of_weights
+    from attnscope.checkpoints.find import find_checkpoint
+    from attnscope.checkpoints.tensors import bytes_of_weights
 
     sizes = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "vocab_size": 99}
     model = BertModel(BertConfig(**sizes, intermediate_size=32, max_position_embeddings=8))
@@ -248,8 +248,8 @@ def test_the_size_of_weights_is_what_they_take(tmp_path, max_shard_size, itemsiz
 
 
 def test_of_a_pickle_its_files_size_is_taken(tmp_path):
-    from attnscope.models.checkpoint import find_checkpoint
-    from attnscope.models.weights import bytes_of_weights
+    from attnscope.checkpoints.find import find_checkpoint
+    from attnscope.checkpoints.tensors import bytes_of_weights
 
     torch.save({"x": torch.zeros(1000)}, tmp_path / "pytorch_model.bin")
     assert 4000 < bytes_of_weights(find_checkpoint(str(tmp_path))) < 8000

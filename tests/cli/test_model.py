@@ -187,7 +187,7 @@ def test_verify_compares_with_the_model_itself(attnscope):
 
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
 def test_verify_exits_1_when_maps_differ(attnscope, monkeypatch, dtype):
-    from attnscope.models import gallery
+    from attnscope.models.maps import capture as gallery
 
     right = gallery.weights_of
 
@@ -202,7 +202,7 @@ def test_verify_exits_1_when_maps_differ(attnscope, monkeypatch, dtype):
 
 
 def test_verify_exits_1_when_observing_changes_the_output(attnscope, monkeypatch):
-    from attnscope.models import compare
+    from attnscope.models.maps.collect import compare
 
     plainly = compare.main_output
     monkeypatch.setattr(compare, "main_output", lambda output: plainly(output) + 1e-6)
@@ -217,7 +217,7 @@ def test_what_does_not_explain_the_output_is_not_shown(attnscope, monkeypatch, s
     """If a model did more to its scores than was seen, its own eager maps are shown instead."""
     from dataclasses import replace
 
-    from attnscope.models import observe
+    from attnscope.models.running import attention_hook as observe
 
     right = observe._handed
     command = ["model", saved(family), "--text", SHORT, "--layer", 1, "--dtype", dtype, "-f", "json"]

@@ -8,7 +8,7 @@ import re
 import pytest
 import torch
 
-from attnscope.inputs import drawn
+from attnscope import devices as drawn
 
 FEW = ["--dk", "1,64", "--batch", 2, "--nq", 5, "--nk", 6]
 

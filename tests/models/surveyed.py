@@ -12,12 +12,12 @@ from models.naive_metrics import Numbers, naive_mean, naive_metrics
 from models.readers import save_reader
 from transformers import AutoTokenizer
 
-from attnscope.models.batches import Batch, Reader
-from attnscope.models.checkpoint import Checkpoint
-from attnscope.models.loading import load_config, load_model, load_tokenizer
-from attnscope.models.metrics import METRICS
-from attnscope.models.survey import Survey
-from attnscope.models.tally import Tally
+from attnscope.checkpoints.find import Checkpoint
+from attnscope.models.heads.batches import Batch, Reader
+from attnscope.models.heads.metrics import METRICS
+from attnscope.models.heads.statistics import Tally
+from attnscope.models.heads.survey import Survey
+from attnscope.models.running.load import load_config, load_model, load_tokenizer
 from attnscope.results import HeadRow
 
 TEXTS = [

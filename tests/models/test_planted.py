@@ -10,11 +10,11 @@ from statistics import mean
 import pytest
 from models.planted import BERT, GPT, save_bert, save_gpt2
 
-from attnscope.models.batches import Reader
-from attnscope.models.checkpoint import Checkpoint
-from attnscope.models.loading import load_config, load_model, load_tokenizer
-from attnscope.models.metrics import METRICS
-from attnscope.models.survey import Survey
+from attnscope.checkpoints.find import Checkpoint
+from attnscope.models.heads.batches import Reader
+from attnscope.models.heads.metrics import METRICS
+from attnscope.models.heads.survey import Survey
+from attnscope.models.running.load import load_config, load_model, load_tokenizer
 from attnscope.results import HeadRow
 
 TEXTS = [

@@ -34,7 +34,7 @@ VOID = {
 """Elements of HTML, and of SVG in it, that nobody closes, or need not."""
 
 
-TEMPLATE = (Path(attnscope.__file__).parent / "views" / "page" / "page.html.j2").read_text()
+TEMPLATE = (Path(attnscope.__file__).parent / "render" / "page" / "page.html.j2").read_text()
 ELEMENTS = set(re.findall(r"<([a-z][a-z0-9]*)", TEMPLATE))
 ATTRIBUTES = {*re.findall(r'\s([a-z-]+)="', TEMPLATE), "hidden", "checked", "class"}
 """The elements of a page, and their attributes: data adds none."""

@@ -9,8 +9,8 @@ import torch
 
 from attnscope.errors import SourceError
 from attnscope.tracing import program
-from attnscope.tracing.compiled import hide_from_compiler
-from attnscope.tracing.lend import Relay
+from attnscope.tracing.instrument.code_swap import Relay
+from attnscope.tracing.instrument.compiler import hide_from_compiler
 from attnscope.tracing.program import Finder, Target, Watching, line_of
 
 SOURCE = """\

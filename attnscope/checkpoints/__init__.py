@@ -1,0 +1,1 @@
+"""Read checkpoints on disk or on the hub without torch: files, tensors, layouts, one head's weights."""

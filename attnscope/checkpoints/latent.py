@@ -1,0 +1,223 @@
+"""Reads what one head owns of multi-head latent attention, and what all heads share.
+
+Queries, keys and values are projected up from latents that are narrower than they are together. With x
+a token, and a norm on each latent:
+
+- c_Q = norm(W_DQ·x), and a head's query is W_UQ·c_Q beside W_QR·c_Q, which is turned by the position;
+- c_KV = norm(W_DKV·x), a head's key is W_UK·c_KV beside W_KR·x, which is turned, and the same for all
+  heads; its value is W_UV·c_KV.
+
+Where queries have no latent, W_Q·x stands beside W_QR·x. Source: DeepSeek-AI 2024, "DeepSeek-V2",
+section 2.1; the names are the paper's.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from attnscope.arrays import numbers, stats_of
+from attnscope.checkpoints.layouts import Stack
+from attnscope.checkpoints.tensors import Weights
+from attnscope.errors import ModelError
+from attnscope.results import Latent, WeightSlice
+
+if TYPE_CHECKING:
+    import numpy as np
+
+DOWN_Q, DOWN_KV = "q_a_proj", "kv_a_proj_with_mqa"
+NORM_Q, NORM_KV = "q_a_layernorm", "kv_a_layernorm"
+"""The modules that all heads share, beside the attention's other modules."""
+
+AXES = {
+    "W_DQ": ("d_CQ", "d_feat"),
+    "g_Q": ("d_CQ",),
+    "W_UQ": ("d_nope", "d_CQ"),
+    "W_Q": ("d_nope", "d_feat"),
+    "W_DKV": ("d_CKV", "d_feat"),
+    "g_KV": ("d_CKV",),
+    "W_UK": ("d_nope", "d_CKV"),
+    "W_UV": ("d_V", "d_CKV"),
+    "W_KR": ("d_rope", "d_feat"),
+    "W_O": ("d_feat", "d_V"),
+    "b_DQ": ("d_CQ",),
+    "b_DKV": ("d_CKV",),
+    "b_KR": ("d_rope",),
+    "b_O": ("d_feat",),
+}
+"""The axes of each part; W_QR has those of W_UQ or W_Q, `d_rope` in place of `d_nope`."""
+
+
+def axes_of(name: str, latent: Latent) -> tuple[str, ...]:
+    """The axes of a head's part of a weight or a bias."""
+    if name == "W_QR":
+        return ("d_rope", "d_feat" if latent.d_CQ is None else "d_CQ")
+    return AXES[name]
+
+
+@dataclass(frozen=True)
+class Part:
+    """Which rows, or columns, of a stored tensor a part is.
+
+    Attributes:
+        name: of `AXES`.
+        module: below the layer's attention.
+        kind: `weight` or `bias`.
+        axis: the axis that is cut.
+        start, stop: where.
+        shared: whether it is the same for all heads.
+    """
+
+    name: str
+    module: str
+    kind: str
+    axis: int
+    start: int
+    stop: int
+    shared: bool
+
+
+def columns_of(latent: Latent, part: str, head: int) -> slice:
+    """Which of a projection's outputs (of what W_O takes in) are a head's queries, keys, values.
+
+    Args:
+        latent: the sizes.
+        part: `Q`, with what is turned; `K`, without it; `V`; `O`.
+        head: which.
+    """
+    d_nope, d_rope, d_V = latent.d_nope, latent.d_rope, latent.d_V
+    start, width = {
+        "Q": (head * (d_nope + d_rope), d_nope + d_rope),
+        "K": (head * (d_nope + d_V), d_nope),
+        "V": (head * (d_nope + d_V) + d_nope, d_V),
+        "O": (head * d_V, d_V),
+    }[part]
+    return slice(start, start + width)
+
+
+def read_latent(
+    weights: Weights,
+    stack: Stack,
+    layer: int,
+    head: int,
+    n_head: int,
+    config: dict[str, Any],
+    model: str,
+) -> tuple[list[WeightSlice], Latent]:
+    """The parts of one head, in the order in which they are used, and the sizes.
+
+    Args:
+        weights: the checkpoint's.
+        stack, layer, head: which, with a layout of latent attention.
+        n_head: how many heads there are.
+        config: the stack's part of config.json.
+        model: what to call it in errors.
+
+    Raises:
+        ModelError: a tensor is missing, or their shapes do not fit together or to config.json.
+    """
+    names, place = set(weights.names), stack.place(layer)
+    up_Q, up_KV, _, out = stack.layout.modules.split()
+
+    def shape(module: str) -> tuple[int, ...]:
+        tensor = f"{place}.{module}.weight"
+        if tensor not in names:
+            raise ModelError(
+                f"{model} has no {tensor}, though it has {stack.tensor('Q', layer, 'weight')}."
+            )
+        found = tuple(weights.read(tensor)[0].shape)
+        if len(found) != 2:
+            raise ModelError(f"{tensor} of {model} has the shape {found}, which is no matrix.")
+        return found
+
+    of_Q, of_KV, down_KV, of_O = (shape(module) for module in (up_Q, up_KV, DOWN_KV, out))
+    down_Q = shape(DOWN_Q) if f"{place}.{DOWN_Q}.weight" in names else None
+    if down_Q is None and up_Q != "q_proj":
+        shape(DOWN_Q)
+    d_CKV = of_KV[1]
+    d_rope = down_KV[0] - d_CKV
+    d_nope, d_V = of_Q[0] // n_head - d_rope, of_O[1] // n_head
+    latent = Latent(d_nope, d_rope, d_V, down_Q[0] if down_Q else None, d_CKV)
+    wide = {
+        up_Q: (of_Q[0], n_head * (d_nope + d_rope)),
+        up_KV: (of_KV[0], n_head * (d_nope + d_V)),
+        out: (of_O[1], n_head * d_V),
+    }
+    for module, (found, expected) in wide.items():
+        if found != expected or min(d_nope, d_V, d_rope + 1) < 1:
+            raise ModelError(
+                f"{place}.{module} of {model} is {found} wide, which is none for {n_head} heads of"
+                f" latent attention, whose keys are {d_nope} + {d_rope} wide and values {d_V}."
+            )
+    _check_said(latent, config, model)
+    parts = _parts(latent, head, up_Q, up_KV, out, of_O[0])
+    slices = []
+    for part in parts:
+        tensor = f"{place}.{part.module}.{part.kind}"
+        if tensor in names:
+            slices.append(_slice(part, tensor, *weights.read(tensor)))
+    return slices, latent
+
+
+def _check_said(latent: Latent, config: dict[str, Any], model: str) -> None:
+    """Raise a ModelError if config.json says other sizes."""
+    fields = {
+        "qk_nope_head_dim": latent.d_nope,
+        "qk_rope_head_dim": latent.d_rope,
+        "v_head_dim": latent.d_V,
+        "q_lora_rank": latent.d_CQ,
+        "kv_lora_rank": latent.d_CKV,
+    }
+    for field, found in fields.items():
+        said = config.get(field, found)
+        if said != found:
+            raise ModelError(
+                f"the weights of {model} have {'none' if found is None else found} where its config.json"
+                f" says {field} is {said}.",
+                hint="the config.json that the weights were saved with",
+            )
+
+
+def _parts(latent: Latent, head: int, up_Q: str, up_KV: str, out: str, d_feat: int) -> list[Part]:
+    """All parts that there can be; biases and latents are left out where there are none."""
+    d_CKV, both = latent.d_CKV, latent.d_CKV + latent.d_rope
+    Q, K, V, out_of = (columns_of(latent, part, head) for part in "QKVO")
+    turned = Q.start + latent.d_nope
+    up = "W_Q" if latent.d_CQ is None else "W_UQ"
+    shared = [
+        Part("W_DQ", DOWN_Q, "weight", 0, 0, latent.d_CQ or 0, True),
+        Part("g_Q", NORM_Q, "weight", 0, 0, latent.d_CQ or 0, True),
+    ]
+    return [
+        *(shared if latent.d_CQ is not None else []),
+        Part(up, up_Q, "weight", 0, Q.start, turned, False),
+        Part("W_QR", up_Q, "weight", 0, turned, Q.stop, False),
+        Part("W_DKV", DOWN_KV, "weight", 0, 0, d_CKV, True),
+        Part("g_KV", NORM_KV, "weight", 0, 0, d_CKV, True),
+        Part("W_UK", up_KV, "weight", 0, K.start, K.stop, False),
+        Part("W_UV", up_KV, "weight", 0, V.start, V.stop, False),
+        Part("W_KR", DOWN_KV, "weight", 0, d_CKV, both, True),
+        Part("W_O", out, "weight", 1, out_of.start, out_of.stop, False),
+        Part("b_DQ", DOWN_Q, "bias", 0, 0, latent.d_CQ or 0, True),
+        Part("b_DKV", DOWN_KV, "bias", 0, 0, d_CKV, True),
+        Part("b_KR", DOWN_KV, "bias", 0, d_CKV, both, True),
+        Part("b_O", out, "bias", 0, 0, d_feat, True),
+    ]
+
+
+def _slice(part: Part, tensor: str, stored: np.ndarray, dtype: str) -> WeightSlice:
+    """One part of one stored tensor."""
+    own = stored[:, part.start : part.stop] if part.axis == 1 else stored[part.start : part.stop]
+    return WeightSlice(
+        name=part.name,
+        tensor=tensor,
+        shape=tuple(stored.shape),
+        axis=None if part.shared and own.shape == stored.shape else part.axis,
+        start=part.start,
+        stop=part.stop,
+        head_shape=tuple(own.shape),
+        dtype=dtype,
+        stats=stats_of(numbers(own, dtype)),
+        shared=part.shared,
+        array=own,
+    )

@@ -1,0 +1,442 @@
+"""Where each family of models keeps its attention matrices.
+
+To add a family, add a row to `LAYOUTS` and a test to `tests/models/test_layouts.py`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+from enum import Enum
+from typing import Any
+
+from attnscope.checkpoints.indices import enumerated
+from attnscope.errors import ModelError
+
+PARTS = ("Q", "K", "V", "O")
+
+
+class Packing(Enum):
+    """How the heads' queries, keys and values lie in what the matrices project to.
+
+    A slot is a head's width, d_head. With 4 heads, of which 2 and 2 share a key head:
+    """
+
+    APART = "three matrices: q0 q1 q2 q3 · k0 k1 · v0 v1"
+    GATED = "three matrices, and after each query its gate: q0 g0 q1 g1 q2 g2 q3 g3 · k0 k1 · v0 v1"
+    STACKED = "one matrix, kind by kind: q0 q1 q2 q3 k0 k1 v0 v1"
+    LATENT = "latent attention: q0 r0 q1 r1 … (r is turned) from one latent · k0 v0 k1 v1 … from another"
+    GROUPED = "one matrix, key head by key head: q0 q1 k0 v0 q2 q3 k1 v1"
+
+    @property
+    def fused(self) -> bool:
+        """Whether Q, K and V are one matrix."""
+        return self in (Packing.STACKED, Packing.GROUPED)
+
+    def slots(self, part: str, n_head: int, n_kv_head: int) -> int:
+        """How many slots there are in the matrix that holds a part."""
+        if part == "O":
+            return n_head
+        if self.fused:
+            return n_head + 2 * n_kv_head
+        if part == "Q":
+            return 2 * n_head if self is Packing.GATED else n_head
+        return n_kv_head
+
+    def slot(self, part: str, head: int, n_head: int, n_kv_head: int) -> int:
+        """Which slot a head's part is in, counted from 0.
+
+        Args:
+            part: one of `PARTS`; W_O takes the heads in, side by side.
+            head: a query head; it reads the key and value head number `head // (n_head // n_kv_head)`.
+            n_head, n_kv_head: how many query heads there are, and how many key heads.
+        """
+        group = n_head // n_kv_head
+        kv_head, place = divmod(head, group)
+        if part == "O":
+            return head
+        if self is Packing.GROUPED:
+            return kv_head * (group + 2) + {"Q": place, "K": group, "V": group + 1}[part]
+        if self is Packing.STACKED:
+            return {"Q": head, "K": n_head + kv_head, "V": n_head + n_kv_head + kv_head}[part]
+        if part == "Q":
+            return 2 * head if self is Packing.GATED else head
+        return kv_head
+
+
+@dataclass(frozen=True)
+class Layout:
+    """How a family names the modules of an attention layer, and what lies where in them.
+
+    A tensor is called, for example, `bert.encoder.` `layer.` `3` `.attention.` `self.query` `.weight`:
+    what the checkpoint puts before it; `layers`; the number; `attention`; a module; `weight` or `bias`.
+
+    Attributes:
+        family: who writes it so.
+        layers: what stands before a layer's number.
+        attention: what stands after it, up to the projections.
+        modules: those of W_Q, W_K, W_V and W_O, spaces between; where they are one, W_Q·K·V and W_O.
+        packing: how the heads lie in them.
+        transposed: weights are stored as `in out` (GPT-2's Conv1D), not as `out in` (a Linear).
+        cross: the keys and values come from another stack.
+        shared: several layers use the same weights; the number is that of their group (ALBERT).
+        model_types: those of config.json, where other families give the same names to other things;
+            such a row stands before theirs.
+    """
+
+    family: str
+    layers: str
+    attention: str
+    modules: str
+    packing: Packing = Packing.APART
+    transposed: bool = False
+    cross: bool = False
+    shared: bool = False
+    values_apart: bool = False
+    model_types: tuple[str, ...] = ()
+
+    def path(self, part: str) -> str:
+        """From a layer's number to a part's module."""
+        *inward, outward = self.modules.split()
+        return self.attention + (outward if part == "O" else inward[PARTS.index(part) % len(inward)])
+
+    def suits(self, model_types: set[Any]) -> bool:
+        """Whether the row is for a model with these `model_type`s in its config.json."""
+        return not self.model_types or not model_types.isdisjoint(self.model_types)
+
+
+GATED, STACKED, GROUPED, LATENT = Packing.GATED, Packing.STACKED, Packing.GROUPED, Packing.LATENT
+
+_BERT = "self.query self.key self.value output.dense"
+_ALBERT = "query key value dense"
+_DEBERTA = "self.query_proj self.key_proj self.value_proj output.dense"
+_VIT = "attention.query attention.key attention.value output.dense"
+_PROJ_O = "q_proj k_proj v_proj o_proj"
+_PROJ_OUT = "q_proj k_proj v_proj out_proj"
+_LATENT = "kv_b_proj kv_b_proj o_proj"
+_LIN = "q_lin k_lin v_lin out_lin"
+
+LAYOUTS = (
+    Layout(
+        "BERT: MobileBERT", "layer.", ".attention.", _BERT,
+        values_apart=True, model_types=("mobilebert",),
+    ),
+    Layout("BERT, RoBERTa, ELECTRA, XLM-R, CamemBERT, ERNIE, RemBERT", "layer.", ".attention.", _BERT),
+    Layout("BERT: in AltCLIP, as transformers 5 names it", "layers.", ".attention.", _BERT),
+    Layout("BERT: cross", "layer.", ".crossattention.", _BERT, cross=True),
+    Layout("ALBERT", "albert_layer_groups.", ".albert_layers.0.attention.", _ALBERT, shared=True),
+    Layout("DistilBERT", "layer.", ".attention.", _LIN),
+    Layout("XLM", "attentions.", ".", _LIN),
+    Layout("MPNet", "layer.", ".attention.attn.", "q k v o"),
+    Layout("DeBERTa-v2", "layer.", ".attention.", _DEBERTA),
+    Layout("ModernBERT", "layers.", ".attn.", "Wqkv Wo", STACKED),
+    Layout("GPT-BigCode", "h.", ".attn.", "c_attn c_proj", GROUPED, model_types=("gpt_bigcode",)),
+    Layout("GPT-2", "h.", ".attn.", "c_attn c_proj", STACKED, transposed=True),
+    Layout("GPT-J", "h.", ".attn.", _PROJ_OUT),
+    Layout("GPT-Neo", "h.", ".attn.attention.", _PROJ_OUT),
+    Layout("GPT-NeoX, Pythia", "layers.", ".attention.", "query_key_value dense", GROUPED),
+    Layout("Bloom, Falcon", "h.", ".self_attention.", "query_key_value dense", GROUPED),
+    Layout("MPT", "blocks.", ".attn.", "Wqkv out_proj", STACKED),
+    Layout(
+        "Qwen3-Next, Qwen3.5", "layers.", ".self_attn.", _PROJ_O, GATED,
+        model_types=("qwen3_next", "qwen3_5", "qwen3_5_text", "qwen3_5_moe", "qwen3_5_moe_text"),
+    ),
+    Layout("DeepSeek-V2 and V3, MiniCPM3", "layers.", ".self_attn.", f"q_b_proj {_LATENT}", LATENT),
+    Layout("Kimi Linear, DeepSeek-V2-Lite", "layers.", ".self_attn.", f"q_proj {_LATENT}", LATENT),
+    Layout("Llama, Mistral, Qwen, Gemma, OLMo, gpt-oss, StableLM", "layers.", ".self_attn.", _PROJ_O),
+    Layout("Phi, Phi-2", "layers.", ".self_attn.", "q_proj k_proj v_proj dense"),
+    Layout("Phi-3", "layers.", ".self_attn.", "qkv_proj o_proj", STACKED),
+    Layout("Persimmon", "layers.", ".self_attn.", "query_key_value dense", GROUPED),
+    Layout("BART, Whisper, Marian, OPT, CLIP, SigLIP, LFM2", "layers.", ".self_attn.", _PROJ_OUT),
+    Layout("CLIP: in AltCLIP, as transformers 5 saves it", "layer.", ".self_attn.", _PROJ_OUT),
+    Layout("BART, Whisper, Marian: cross", "layers.", ".encoder_attn.", _PROJ_OUT, cross=True),
+    Layout("T5", "block.", ".layer.0.SelfAttention.", "q k v o"),
+    Layout("T5: cross", "block.", ".layer.1.EncDecAttention.", "q k v o", cross=True),
+    Layout("ViT, DeiT, BEiT, DINOv2", "layer.", ".attention.", _VIT),
+    Layout("ViT: as transformers 5 names it", "layers.", ".attention.", _PROJ_O),
+    Layout("DINOv3", "layer.", ".attention.", _PROJ_O),
+    Layout("BLIP", "layers.", ".self_attn.", "qkv projection", STACKED),
+    Layout("Wav2Vec2, HuBERT", "layers.", ".attention.", _PROJ_OUT),
+)  # fmt: skip
+"""One row for each way of naming. Where several rows know a matrix, the first keeps it."""
+
+
+STACKS = ("self", "text", "encoder", "decoder", "cross", "vision", "audio")
+"""What stacks are called, in the order in which one of them is taken if nobody asked for another."""
+
+WORDS = {
+    "vision": ("vision", "visual", "image"),
+    "audio": ("audio", "speech"),
+    "text": ("text", "language"),
+    "encoder": ("encoder",),
+    "decoder": ("decoder",),
+}
+"""What checkpoints call the modules that hold a stack, in the order in which they are looked for."""
+
+
+@dataclass(frozen=True)
+class Stack:
+    """Attention layers that follow each other, as one checkpoint names them.
+
+    Attributes:
+        name: `self` where there is one stack of self-attention, else one of `STACKS`;
+            or what stands before its layers, where that says no more.
+        layout: the family's.
+        prefix: what stands before a layer's number, such as `bert.encoder.layer.`.
+        n_layer: how many layers there are, with or without attention.
+        numbers: of each layer that has attention, the number in its tensors' names. Layers that share
+            their weights have the same.
+        others: what the other layers are, as far as it is known: `linear attention`, `conv`.
+    """
+
+    name: str
+    layout: Layout
+    prefix: str
+    n_layer: int
+    numbers: dict[int, int]
+    others: dict[int, str] = field(default_factory=dict)
+
+    @property
+    def tower(self) -> str:
+        """Which part of a model its modules' names tell it is in: `text`, `vision`; `self`: none."""
+        return _name(self.prefix, self.layout)
+
+    def place(self, layer: int) -> str:
+        """What the names of a layer's attention begin with."""
+        return f"{self.prefix}{self.numbers[layer]}{self.layout.attention}".rstrip(".")
+
+    def module(self, part: str, layer: int) -> str:
+        """The name of the module of a part: of W_Q, W_K, W_V or W_O."""
+        return f"{self.prefix}{self.numbers[layer]}{self.layout.path(part)}"
+
+    def tensor(self, part: str, layer: int, kind: str) -> str:
+        """The name of a module's `weight` or `bias`."""
+        return f"{self.module(part, layer)}.{kind}"
+
+
+NO_HEADS_OF_ITS_OWN = {
+    "diffllama": "computes differential attention: a head's values are those of two heads, side by side",
+    "axk2": "makes queries of two latents, and of the same matrix gates for what heads collect",
+    "longcat_flash": "attends twice in each layer, and attnscope reads layers with one attention",
+}
+"""Families that name their matrices as others do, and whose heads are not slices of them."""
+
+NO_ATTENTION = frozenset(
+    "rwkv mamba mamba2 falcon_mamba xlstm fnet poolformer resnet convnext convnextv2 regnet".split()
+)
+"""Families without any attention: they mix tokens by a recurrence, a transform, a convolution."""
+
+
+def check_attends(model_type: Any, model: str) -> None:
+    """Raise a ModelError if a model of this type has no attention.
+
+    Args:
+        model_type: as its config.json says, of the whole model: a part may have none.
+        model: what to call it.
+    """
+    if isinstance(model_type, str) and model_type in NO_ATTENTION:
+        raise ModelError(
+            f"{model} ({model_type}) has no attention: none of its layers has queries, keys and a"
+            " softmax.",
+            hint="a model with attention",
+        )
+
+
+def find_stacks(names: Iterable[str], config: dict[str, Any], model: str) -> list[Stack]:
+    """Find out by its tensors' names which stacks of attention layers a checkpoint has.
+
+    Args:
+        names: all tensors of the checkpoint.
+        config: its config.json.
+        model: what to call it in an error.
+
+    Returns:
+        At least one; the first is the one to take if nobody asked for another.
+
+    Raises:
+        ModelError: no known layout is in it.
+    """
+    names = list(names)
+    for kind in model_types(config) & NO_HEADS_OF_ITS_OWN.keys():
+        raise ModelError(f"{model} ({kind}) {NO_HEADS_OF_ITS_OWN[kind]}.", hint='--text "…": its maps')
+    check_attends(config.get("model_type"), model)
+    suitable = [layout for layout in LAYOUTS if layout.suits(model_types(config))]
+    endings, extents = _numbered(names)
+    # A layer whose W_O is missing is better than none: it can be told what it lacks.
+    found = _found(suitable, endings, complete=True) or _found(suitable, endings, complete=False)
+    if not found:
+        families = dict.fromkeys(re.split("[,:]", layout.family)[0] for layout in LAYOUTS)
+        raise ModelError(
+            f"{model} has no attention weights that attnscope knows among its {len(names)} tensors.",
+            hint=f"a checkpoint of {', '.join(families)}",
+        )
+    recurrent = _recurrent(names)
+    stacks = [_stack(*each, extents[each[1]], config, recurrent) for each in found]
+    attending = [stack for stack in stacks if stack.numbers]
+    if not attending:
+        kinds = enumerated(dict.fromkeys(kind for stack in stacks for kind in stack.others.values()))
+        raise ModelError(
+            f"{model} has no softmax attention: its layers are {kinds}.", hint="a model with attention"
+        )
+    return _named(attending)
+
+
+def choose_stack(stacks: list[Stack], name: str | None, model: str) -> Stack:
+    """The stack of that name; the first if there is no name.
+
+    Raises:
+        ModelError: there is none of that name.
+    """
+    for stack in stacks:
+        if name in (None, stack.name):
+            return stack
+    known = [stack.name for stack in stacks]
+    raise ModelError(
+        f"there is no stack {name} in {model}: it has {enumerated(known)}.", hint=f"--stack {known[0]}"
+    )
+
+
+def model_types(config: dict[str, Any]) -> set[Any]:
+    """The `model_type`s that a config.json tells, of the model and of its parts."""
+    parts = [config, *(part for part in config.values() if isinstance(part, dict))]
+    return {part["model_type"] for part in parts if isinstance(part.get("model_type"), str)}
+
+
+Endings = dict[tuple[str, str], list[tuple[str, int]]]
+
+
+def _numbered(names: list[str]) -> tuple[Endings, dict[str, int]]:
+    """What stands around the numbers in tensors' names.
+
+    Returns:
+        - the word before a number and all that follows it → what stands before it, and the number;
+        - what stands before a number → one more than the largest number that follows.
+    """
+    endings: Endings = defaultdict(list)
+    extents: dict[str, int] = defaultdict(int)
+    for name in names:
+        words = name.split(".")
+        for i, word in enumerate(words[1:], 1):
+            if word.isdecimal():
+                prefix, number = ".".join(words[:i]) + ".", int(word)
+                endings[words[i - 1] + ".", "." + ".".join(words[i + 1 :])].append((prefix, number))
+                extents[prefix] = max(extents[prefix], number + 1)
+    return endings, extents
+
+
+Place = tuple[Layout, str, tuple[int, ...]]
+
+
+def _found(layouts: list[Layout], endings: Endings, *, complete: bool) -> list[Place]:
+    """Where W_Q is (and W_O, if `complete`): layouts, what stands before the numbers, and these."""
+    found: list[Place] = []
+    taken: set[tuple[str, int]] = set()
+    for layout in layouts:
+        outward = set(endings.get((layout.layers, f"{layout.path('O')}.weight"), []))
+        latent = set(endings.get((layout.layers, f"{layout.path('K')}.weight"), []))
+        places: dict[str, list[int]] = defaultdict(list)
+        for prefix, number in endings.get((layout.layers, f"{layout.path('Q')}.weight"), []):
+            matrix = prefix + layout.path("Q"), number
+            if layout.packing is LATENT and (prefix, number) not in latent:
+                continue
+            if matrix not in taken and (not complete or (prefix, number) in outward):
+                places[prefix].append(number)
+                taken.add(matrix)
+        found += [(layout, prefix, tuple(sorted(numbers))) for prefix, numbers in places.items()]
+    return found
+
+
+RECURRENT = re.compile(r"(.*)\.(?:A_log|dt_bias|conv1d|[qkv]_conv1d|forget_gate|slope_rate)(?:\.|$)")
+"""Tensors that only a recurrence has: a decay, its step, a convolution before it."""
+
+
+def _recurrent(names: list[str]) -> set[str]:
+    """The modules that compute a recurrence, whatever their projections are called."""
+    matches = [RECURRENT.match(name) for name in names]
+    return {match[1] for match in matches if match}
+
+
+NO_SOFTMAX = re.compile(r"linear|mamba|conv|recurrent|lightning|kda|delta|ssm|rwkv|mlp|moe")
+"""What configurations call layers that do not attend."""
+
+
+def layer_kinds(config: dict[str, Any], parts: Iterable[str] = ("text_config",)) -> dict[int, str]:
+    """What each layer is, by its number, as far as config.json tells.
+
+    Args:
+        config: a config.json.
+        parts: in which parts of it to look first.
+    """
+    nested = [config[part] for part in parts if isinstance(config.get(part), dict)]
+    for each in [*nested, config]:
+        for field_ in ("layer_types", "layers_block_type", "block_types"):
+            kinds = each.get(field_)
+            if isinstance(kinds, list) and all(isinstance(kind, str) for kind in kinds):
+                return dict(enumerate(kinds))
+        linear = each.get("linear_attn_config")  # Kimi Linear's: its layers are counted from 1
+        if isinstance(linear, dict) and isinstance(linear.get("kda_layers"), list):
+            return {i - 1: "linear_attention" for i in linear["kda_layers"] if type(i) is int}
+    return {}
+
+
+def _stack(
+    layout: Layout,
+    prefix: str,
+    numbers: tuple[int, ...],
+    extent: int,
+    config: dict[str, Any],
+    recurrent: set[str],
+) -> Stack:
+    """A stack whose layers have these numbers in their tensors' names.
+
+    Args:
+        layout, prefix, numbers: which tensors.
+        extent: how many layers there are.
+        config: the config.json, which may say that some of them do not attend.
+        recurrent: the modules that compute a recurrence.
+    """
+    name = _name(prefix, layout)
+    kinds = layer_kinds(config) if name in ("self", "text") else {}
+    others = {n: kind.replace("_", " ") for n, kind in kinds.items() if NO_SOFTMAX.search(kind)}
+    module = layout.attention.rstrip(".")
+    others |= {
+        n: "linear attention"
+        for n in range(extent)
+        if f"{prefix}{n}{module}" in recurrent and n not in others
+    }
+    layers = {number: number for number in numbers if number not in others}
+    if layout.shared:
+        # Lan et al. 2020, "ALBERT"; transformers runs group int(i / (n_layer / n_group)) as layer i.
+        said = config.get("num_hidden_layers")
+        n_layer = said if type(said) is int and said > extent else extent
+        extent, layers = n_layer, {layer: layer * extent // n_layer for layer in range(n_layer)}
+    return Stack(name, layout, prefix, extent, layers, others)
+
+
+def _name(prefix: str, layout: Layout) -> str:
+    """What the words before a layer's number say of the stack: the first that says something."""
+    if layout.cross:
+        return "cross"
+    for module in prefix.split("."):
+        for name, words in WORDS.items():
+            if any(word in module for word in words):
+                return name
+    return "self"
+
+
+def _named(stacks: list[Stack]) -> list[Stack]:
+    """The stacks in their order, and no two of the same name."""
+    own = [stack for stack in stacks if not stack.layout.cross]
+    towers = {stack.name for stack in own} & {"vision", "audio"}
+    named: dict[str, Stack] = {}
+    for stack in sorted(stacks, key=lambda stack: -stack.n_layer):
+        name = stack.name
+        if stack in own:
+            name = "self" if len(own) == 1 else "text" if name == "self" and towers else name
+        if name in named:
+            name = stack.prefix.rstrip(".")
+        named[name] = replace(stack, name=name)
+    place = {name: i for i, name in enumerate(STACKS)}
+    return sorted(named.values(), key=lambda stack: place.get(stack.name, len(place)))

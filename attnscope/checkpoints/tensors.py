@@ -1,0 +1,247 @@
+"""Reads tensors out of a checkpoint's files: byte ranges of safetensors, without torch.
+
+Source: the safetensors format: 8 bytes, the header's length as a little-endian number; the
+header, a JSON object of names with dtype, shape and the two ends of a byte range; the bytes.
+https://huggingface.co/docs/safetensors
+"""
+
+from __future__ import annotations
+
+import json
+import warnings
+from abc import ABC, abstractmethod
+from math import prod
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from attnscope.checkpoints.find import Checkpoint, read_json
+from attnscope.errors import ModelError, first_line, is_out_of_memory
+
+if TYPE_CHECKING:
+    import numpy as np
+
+# A stored dtype -> our name for it, and how numpy reads its bytes.
+STORED = {
+    "F64": ("float64", "<f8"),
+    "F32": ("float32", "<f4"),
+    "F16": ("float16", "<f2"),
+    "BF16": ("bfloat16", "<u2"),
+}
+
+
+FILES = (
+    *("model.safetensors", "model.safetensors.index.json"),
+    *("pytorch_model.bin", "pytorch_model.bin.index.json"),
+)
+"""Where a model keeps its weights: one of these, rather the first."""
+
+
+class Weights(ABC):
+    """The tensors of a checkpoint, by name."""
+
+    @property
+    @abstractmethod
+    def names(self) -> list[str]:
+        """The names of all tensors, sorted."""
+
+    @abstractmethod
+    def read(self, name: str) -> tuple[np.ndarray, str]:
+        """One tensor as it is stored, and the name of its dtype.
+
+        Only the bytes that are looked at are read from the disk, where the format allows.
+
+        Raises:
+            ModelError: the file is damaged, or its dtype is not a float that attnscope knows.
+        """
+
+
+def open_weights(checkpoint: Checkpoint) -> Weights:
+    """The weights of a checkpoint: safetensors, in one file or in shards, or a torch pickle.
+
+    Raises:
+        ModelError: it has no weights, or they cannot be read.
+    """
+    path = checkpoint.first_file(*FILES)
+    if path is None:
+        raise ModelError(
+            f"{checkpoint.name} has no weights: no model.safetensors or pytorch_model.bin,"
+            " and no index of shards.",
+            hint="a folder as save_pretrained writes it",
+        )
+    return Shards(checkpoint, path) if path.suffix == ".json" else _open_file(path)
+
+
+def bytes_of_weights(checkpoint: Checkpoint, itemsize: int | None = None) -> int | None:
+    """How many bytes a model's weights take once they are loaded, as the headers of its files say.
+
+    Args:
+        checkpoint: the model; nothing of it is fetched from the hub.
+        itemsize: bytes of a number that the model runs with; None: weights stay as they are stored.
+
+    Returns:
+        None if the files are not here. Of a torch pickle, which says nothing of its dtypes, what the
+        file takes.
+
+    Raises:
+        ModelError: a file is damaged.
+    """
+    paths = _files_here(checkpoint)
+    if not paths:
+        return None
+    total = 0
+    for path in paths:
+        if path.suffix != ".safetensors":
+            total += path.stat().st_size
+            continue
+        for entry in SafetensorsFile(path).header.values():
+            start, end = entry["data_offsets"]
+            floating = entry["dtype"] in STORED and itemsize is not None
+            total += prod(entry["shape"]) * (itemsize or 0) if floating else end - start
+    return total
+
+
+def _files_here(checkpoint: Checkpoint) -> list[Path]:
+    """The files of a model's weights; none if one of them is not here."""
+    if not checkpoint.has(*FILES):
+        return []
+    path = checkpoint.first_file(*FILES)
+    if path is None or path.suffix != ".json":
+        return [path] if path else []
+    files = sorted(set(Shards(checkpoint, path).weight_map.values()))
+    found = [checkpoint.file(name) for name in files if checkpoint.has(name)]
+    return [each for each in found if each is not None] if len(found) == len(files) else []
+
+
+def _open_file(path: Path) -> Weights:
+    return SafetensorsFile(path) if path.suffix == ".safetensors" else TorchPickle(path)
+
+
+class SafetensorsFile(Weights):
+    """One safetensors file. Its header is read at once, its tensors when they are looked at.
+
+    Raises:
+        ModelError: the file is truncated, or no safetensors at all.
+    """
+
+    def __init__(self, path: Path) -> None:
+        from safetensors import SafetensorError, safe_open
+
+        try:
+            safe_open(path, framework="np")  # the library judges whether the file is whole
+            with path.open("rb") as file:
+                length = int.from_bytes(file.read(8), "little")
+                self.header: dict[str, Any] = json.loads(file.read(length))
+        except (SafetensorError, OSError, ValueError) as error:
+            raise ModelError(
+                f"{path} is damaged, or no safetensors file: {error}"
+                f" ({path.stat().st_size} bytes long).",
+                hint="download it again: it may have been cut short",
+            ) from error
+        self.header.pop("__metadata__", None)
+        self.path = path
+        self.start = 8 + length
+
+    @property
+    def names(self) -> list[str]:
+        return sorted(self.header)
+
+    def read(self, name: str) -> tuple[np.ndarray, str]:
+        import numpy as np
+
+        entry = self.header[name]
+        if entry["dtype"] not in STORED:
+            raise ModelError(
+                f"{name} is stored as {entry['dtype']}, which attnscope does not read.",
+                hint=f"a checkpoint that is not quantised: attnscope reads {', '.join(STORED)}",
+            )
+        dtype, numpy_dtype = STORED[entry["dtype"]]
+        offset = self.start + entry["data_offsets"][0]
+        shape = tuple(entry["shape"])
+        return np.memmap(self.path, numpy_dtype, mode="r", offset=offset, shape=shape), dtype
+
+
+class Shards(Weights):
+    """Weights split over several files; only those that are asked for are fetched.
+
+    Args:
+        checkpoint: whose files they are.
+        index: the file that says which tensor is in which file.
+
+    Raises:
+        ModelError: the index is damaged.
+    """
+
+    def __init__(self, checkpoint: Checkpoint, index: Path) -> None:
+        self.checkpoint = checkpoint
+        self.weight_map: Any = read_json(index).get("weight_map")
+        self.shards: dict[str, Weights] = {}
+        if not isinstance(self.weight_map, dict) or not all(
+            isinstance(filename, str) for filename in self.weight_map.values()
+        ):
+            raise ModelError(f"{index} is damaged: its weight_map does not name files.")
+
+    @property
+    def names(self) -> list[str]:
+        return sorted(self.weight_map)
+
+    def read(self, name: str) -> tuple[np.ndarray, str]:
+        filename = self.weight_map[name]
+        if filename not in self.shards:
+            path = self.checkpoint.file(filename)
+            if path is None:
+                raise ModelError(
+                    f"{self.checkpoint.name} has no {filename}, where its index says {name} is.",
+                    hint="download it again: it may have been cut short",
+                )
+            self.shards[filename] = _open_file(path)
+        if name not in self.shards[filename].names:
+            raise ModelError(f"{filename} has no {name}, though the index of its shards says so.")
+        return self.shards[filename].read(name)
+
+
+class TorchPickle(Weights):
+    """A `pytorch_model.bin`, through torch. Nothing in it is run: weights only.
+
+    Raises:
+        ModelError: the file is damaged, or holds something other than weights.
+    """
+
+    def __init__(self, path: Path) -> None:
+        from zipfile import is_zipfile
+
+        import torch
+
+        try:
+            zipped = is_zipfile(path)  # older ones are not, and cannot be mapped
+            with warnings.catch_warnings(action="ignore"):  # of old formats, deprecated classes
+                self.tensors = torch.load(path, map_location="cpu", weights_only=True, mmap=zipped)
+        except Exception as error:  # torch raises half a dozen kinds here, RuntimeError among them
+            if is_out_of_memory(error):
+                raise
+            raise ModelError(
+                f"{path} is damaged, or holds something other than weights:"
+                f" {first_line(error).rstrip('.')}.",
+                hint="a checkpoint with model.safetensors (nothing in this one was run)",
+            ) from error
+        if not isinstance(self.tensors, dict):
+            raise ModelError(f"{path} holds no dictionary of tensors.")
+
+    @property
+    def names(self) -> list[str]:
+        import torch
+
+        return sorted(
+            name
+            for name, value in self.tensors.items()
+            if isinstance(name, str) and isinstance(value, torch.Tensor)
+        )
+
+    def read(self, name: str) -> tuple[np.ndarray, str]:
+        from attnscope.arrays import from_tensor
+
+        tensor = self.tensors[name]
+        kind = str(tensor.dtype).removeprefix("torch.")
+        if kind not in {known for known, _ in STORED.values()} or tensor.is_sparse:
+            stored_as = f"sparse {kind}" if tensor.is_sparse else kind
+            raise ModelError(f"{name} is stored as {stored_as}, which attnscope does not read.")
+        return from_tensor(tensor)

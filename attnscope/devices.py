@@ -1,0 +1,87 @@
+"""Draws tensors of given sizes; says whether a device can hold them."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+from attnscope.errors import OptionError, SizeError
+from attnscope.memory import Room, room_on_host
+from attnscope.units import bytes_text
+
+if TYPE_CHECKING:
+    import torch
+
+DEVICE = re.compile(r"cpu|mps|meta|(cuda|xpu)(:\d+)?")
+
+
+def check_device_name(device: str) -> None:
+    """Raise an OptionError unless `device` is a device's name, such as `cpu` or `cuda:1`."""
+    if not DEVICE.fullmatch(device):
+        raise OptionError(
+            f"{device!r} is not a device.",
+            hint="--device cpu, cuda, cuda:1 (and so on), mps, xpu or meta",
+        )
+
+
+def check_device(device: str) -> None:
+    """Raise an OptionError unless torch can use `device`, a device's name, here and now."""
+    import torch
+
+    kind, _, number = device.partition(":")
+    if kind in ("cpu", "meta"):
+        return
+    backend = getattr(torch, kind)
+    count = backend.device_count() if backend.is_available() else 0
+    if int(number or 0) >= count:
+        raise OptionError(
+            f"there is no device {device} here: torch {torch.__version__} sees {count} of kind {kind}.",
+            hint="--device cpu",
+        )
+
+
+def room_of(device: str) -> Room | None:
+    """What there is of a device's memory, or None where that is not known."""
+    if device.startswith("meta"):
+        return Room(2**63 - 1)  # nothing is allocated, but torch counts bytes in 64 bits
+    if device.startswith("cpu"):
+        return room_on_host()
+    import torch
+
+    if device.startswith("cuda"):
+        return Room(int(torch.cuda.mem_get_info(device)[0]))
+    return None
+
+
+def check_seed(seed: int) -> None:
+    """Raise an OptionError unless torch can draw with `seed`."""
+    if not -(2**63) <= seed < 2**64:
+        raise OptionError(f"{seed} is no seed: it does not fit into 64 bits.", hint="--seed 0")
+
+
+DRY_RUN = "--dry-run, which shows the same rows at any size without computing them"
+
+
+def check_memory(needed: int, device: str, hint: str = DRY_RUN) -> None:
+    """Raise a SizeError if a run needs more bytes than it may take; the hint says what to do instead."""
+    room = room_of(device)
+    if room is not None and needed > room.free:
+        raise SizeError(
+            f"this run needs at least {bytes_text(needed)}, and {room.on(device)}.",
+            hint=hint,
+        )
+
+
+def draw(*shapes: tuple[int, ...], dtype: str, device: str, seed: int) -> list[torch.Tensor]:
+    """Tensors of independent standard normal values.
+
+    Args:
+        shapes: one for each tensor.
+        dtype: such as `float32`.
+        device: such as `cpu`; on `meta`, tensors have no values.
+        seed: the same seed draws the same values.
+    """
+    import torch
+
+    torch.manual_seed(seed)
+    return [torch.randn(shape, dtype=getattr(torch, dtype), device=device) for shape in shapes]

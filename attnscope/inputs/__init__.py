@@ -1,1 +1,0 @@
-"""What attention is run on: sizes that become drawn tensors and modules."""

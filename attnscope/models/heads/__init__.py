@@ -1,0 +1,1 @@
+"""Measure every head of a model on a text or a corpus."""

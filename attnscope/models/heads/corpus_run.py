@@ -1,0 +1,300 @@
+"""Reads a corpus, a window of its texts after the other, alone or among several processes."""
+
+from __future__ import annotations
+
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from attnscope.cli import interrupt
+from attnscope.cli.output import tell
+from attnscope.errors import FileError, OptionError
+from attnscope.files import FileThereError
+from attnscope.models.heads.resume import Part, Progress, load_progress, save_progress
+from attnscope.models.heads.statistics import Tally
+from attnscope.text import printable
+
+if TYPE_CHECKING:
+    from attnscope.models.heads.batches import Batch, Encoded, Reader
+    from attnscope.models.heads.corpus import Corpus, Window
+    from attnscope.models.heads.processes import Ranks
+    from attnscope.models.heads.survey import Survey
+
+BETWEEN_SAVINGS = 5.0
+"""Seconds, after which a run is saved as soon as a batch is measured."""
+
+BETWEEN_MEETINGS = 2.0
+"""Seconds, after which processes tell each other how far they are, as soon as a batch is measured."""
+
+
+class Census:
+    """A run over a corpus.
+
+    The corpus is read in windows. In each round every process measures one of them, and all learn what
+    was found; it is added up in the order of the corpus. So the sums are the same however many processes
+    there are, and wherever a run was interrupted. What was measured of a window that was begun is kept
+    by itself until all of it is, so that these sums are added in the same order too.
+
+    Args:
+        survey: measures a batch.
+        reader: makes batches of texts.
+        corpus: the texts.
+        ranks: this process among the others.
+        tokens: how many tokens are read at once.
+        prove: called with the first text, before any is measured.
+
+    Attributes:
+        unsaved: why the run could not be saved the last time, if it could not.
+        state: how far the run is. Of windows that the others have begun, it is what they told last.
+    """
+
+    def __init__(
+        self,
+        survey: Survey,
+        reader: Reader,
+        corpus: Corpus,
+        ranks: Ranks,
+        *,
+        tokens: int,
+        prove: Callable[[Batch], None],
+    ) -> None:
+        self.survey, self.reader, self.corpus, self.ranks = survey, reader, corpus, ranks
+        self.tokens, self.prove = tokens, prove
+        self.state = Progress(Tally())
+        self._path: Path | None = None
+        self._settings: dict[str, Any] = {}
+        self._is_there = False  # the file, as that of this run
+        self.unsaved: FileError | None = None
+        self._saved = time.monotonic()
+        self._proved = self._interrupted = self._stop = False
+
+    def run(self, path: Path | None, settings: dict[str, Any]) -> Tally:
+        """Read the corpus to its end, or until somebody interrupts; what was measured.
+
+        Args:
+            path: where the run is kept; it goes on from there, if it is.
+            settings: what decides the numbers.
+
+        Raises:
+            OptionError: no text was found in it.
+            KeyboardInterrupt: it came before there was anything to show.
+        """
+        from attnscope.models.heads.corpus import Position
+
+        self._path, self._settings = path, settings
+        if path is not None:
+            self._resume(path, settings)
+        windows = self.corpus.windows(Position(self.state.lines, self.state.offset))
+        self._saved = time.monotonic()
+        try:
+            with self._interruptible(), self._watched() as show:
+                while not (self.state.done or self._stop):
+                    self._round(list(islice(windows, self.ranks.world)), show)
+        except KeyboardInterrupt:
+            pass
+        except Exception:
+            if self.state.whole.sequences:
+                self._save()
+            raise
+        whole = self.state.whole
+        self._check(whole)
+        self._save()
+        return whole
+
+    def _resume(self, path: Path, settings: dict[str, Any]) -> None:
+        """Go on from a file, if it is there: the first process reads it, for all."""
+        self._is_there = self.ranks.first and path.exists()
+        kept = load_progress(path, settings) if self._is_there else None
+        kept, *_ = self.ranks.exchange(kept)
+        if kept is None:
+            return
+        self.state = kept
+        self.survey.why_eager = kept.why_eager  # for the case that there is nothing left to read
+        if self.ranks.first:
+            read = f"{kept.whole.sequences:,} texts"
+            tell(f"{path} has {read}: " + ("all there are" if kept.done else "going on"))
+
+    def _round(self, windows: Sequence[Window], show: Callable[[float | None], None]) -> None:
+        """Measure as many windows as there are processes, and add them up."""
+        if not windows:
+            self.state = replace(self.state, done=True, parts={})
+            return
+        if not self._proved:
+            self._prove(windows)
+        rank = self.ranks.rank
+        own = windows[rank] if rank < len(windows) else None
+        batches = iter(()) if own is None else self._batches_left(own)
+        ended = False
+        while not (ended or self._stop):
+            own_ended = self._measure(batches, own, show)
+            ended = self._meet(own_ended)
+        if not ended:
+            return
+        state = self.state
+        for place, window in enumerate(windows):
+            state = state.after(window, self.state.parts[place].tally)
+        done = len(windows) < self.ranks.world
+        self.state = replace(state, done=done, parts={} if done else state.parts)
+        show(self.state.share)
+
+    def _batches_left(self, window: Window) -> Iterator[Batch]:
+        """The batches of this process's window that are not measured yet."""
+        encoded = self._encoded(window)
+        begun = Part(0, Tally(empty=len(window.texts) - len(encoded)))
+        self._note({self.ranks.rank: self.state.parts.get(self.ranks.rank, begun)})
+        done = self.state.parts[self.ranks.rank].batches
+        return islice(self.reader.batches(encoded, self.tokens), done, None)
+
+    def _measure(
+        self, batches: Iterator[Batch], window: Window | None, show: Callable[[float | None], None]
+    ) -> bool:
+        """Measure some batches, until it is time to meet the others; whether there are no more.
+
+        Args:
+            batches: those that are left of this process's window.
+            window: that window.
+            show: what shows how far the run is.
+        """
+        begun = time.monotonic()
+        for batch in batches:
+            part, tally = self.state.parts[self.ranks.rank], Tally()
+            tally.include(part.tally)
+            tally.include(self.survey.measure(batch))
+            self._note({self.ranks.rank: Part(part.batches + 1, tally)})
+            if window is not None and window.share is not None:
+                before = self.state.share or 0.0
+                show(before + (window.share - before) * tally.sequences / len(window.texts))
+            alone = self.ranks.world == 1
+            if alone or self._interrupted or time.monotonic() - begun > BETWEEN_MEETINGS:
+                return False
+        return True
+
+    def _meet(self, ended: bool) -> bool:
+        """Learn how far everybody is, and save it now and then; whether all windows are measured.
+
+        Args:
+            ended: whether this process has measured its own.
+        """
+        own = self.state.parts.get(self.ranks.rank)
+        found = self.ranks.exchange((own, ended, self._interrupted))
+        self._note({place: part for place, (part, _, _) in enumerate(found) if part is not None})
+        self._stop = any(interrupted for _, _, interrupted in found)
+        if time.monotonic() - self._saved > BETWEEN_SAVINGS:
+            before = self.unsaved
+            self._save()
+            if self.unsaved is not None and before is None:
+                tell(
+                    f"{self.unsaved.message} The run goes on, and is saved as soon as that is possible."
+                )
+        return all(each_ended for _, each_ended, _ in found)
+
+    def _note(self, parts: dict[int, Part]) -> None:
+        """Keep how far windows are: all at once, for Ctrl-C may come at any time."""
+        self.state = replace(self.state, parts=self.state.parts | parts)
+
+    def _encoded(self, window: Window) -> list[Encoded]:
+        """The texts of a window as tokens."""
+        targets = [text.target for text in window.texts]
+        given = [target or "" for target in targets] if any(targets) else None
+        return self.reader.read([text.text for text in window.texts], given)
+
+    def _prove(self, windows: Sequence[Window]) -> None:
+        """Let the survey find out how the model attends, on the longest of the first texts."""
+        for window in windows:
+            encoded = self._encoded(window)
+            if encoded:
+                self.prove(self.reader.batch([max(encoded, key=lambda each: each.n_tokens)]))
+                self._proved = True
+                return
+
+    def _save(self) -> None:
+        """Save the run, if it is to be kept; what fails is tried again with what is measured next."""
+        if self._path is not None and self.ranks.first:
+            state = replace(self.state, why_eager=self.survey.why_eager)
+            try:
+                save_progress(self._path, state, self._settings, force=self._is_there)
+                self._is_there, self.unsaved = True, None
+            except FileThereError:  # it was not, when the run began
+                self.unsaved = FileError(
+                    f"another program made {self._path} after this run had begun: it is left as it is.",
+                    hint="move that file away, or take another name for --checkpoint",
+                )
+            except FileError as error:
+                self.unsaved = error
+        self._saved = time.monotonic()
+
+    def _check(self, whole: Tally) -> None:
+        """Raise what there is to say if nothing was read."""
+        if whole.sequences:
+            return
+        if not self.state.done:
+            raise KeyboardInterrupt
+        line, why = self.state.first_skipped or (None, "")
+        raise OptionError(
+            f"{self.corpus} has no text that {self.survey.checkpoint.name} reads"
+            + (f": line {line} {why}." if line else "."),
+            hint=_other_fields(self.corpus),
+        )
+
+    @contextmanager
+    def _interruptible(self) -> Iterator[None]:
+        """Ctrl-C ends the run, a second one the process.
+
+        One process by itself leaves the batch that it is in; should the exception be lost in somebody's
+        callback, it ends after that batch. Several end after the batches that all are in.
+        """
+
+        def note(*_: Any) -> None:
+            if self._interrupted:
+                interrupt.end()
+            self._interrupted = True
+            if self.ranks.world == 1:
+                raise KeyboardInterrupt
+
+        before = signal.signal(signal.SIGINT, note)
+        try:
+            yield
+        finally:
+            signal.signal(signal.SIGINT, before)
+
+    @contextmanager
+    def _watched(self) -> Iterator[Callable[[float | None], None]]:
+        """A bar on stderr: how much of the corpus was read, how fast, and how long it will take."""
+        if not (self.ranks.first and sys.stderr.isatty()):
+            yield lambda share: None
+            return
+        from rich.progress import BarColumn, TaskProgressColumn, TextColumn, TimeRemainingColumn
+        from rich.progress import Progress as Bar
+
+        from attnscope.render.terminal.console import Terminal
+
+        columns = (TextColumn("{task.description}", markup=False), BarColumn(), TaskProgressColumn())
+        begun, tokens = time.monotonic(), sum(each.tokens for each in self.state.tallies)
+        with Bar(*columns, TimeRemainingColumn(), console=Terminal(stderr=True), transient=True) as bar:
+            task = bar.add_task(f"reading {printable(self.corpus)} …", total=1.0)
+
+            bar.update(task, completed=self.state.share)
+
+            def show(share: float | None) -> None:
+                read = sum(each.tokens for each in self.state.tallies)
+                texts = sum(each.sequences for each in self.state.tallies)
+                rate = (read - tokens) / max(time.monotonic() - begun, 1e-3)
+                told = f"{texts:,} texts · {rate:,.0f} tokens/s"
+                bar.update(task, description=told, completed=share, total=None if share is None else 1.0)
+
+            yield show
+
+
+def _other_fields(corpus: Corpus) -> str | None:
+    """What to do where texts are not where they were looked for."""
+    if corpus.field is None:
+        return None
+    if corpus.target_field is None:
+        return "--field NAME, where texts are in another field"
+    return "--field NAME --target-field NAME, where texts are in other fields"

@@ -1,0 +1,261 @@
+"""What a run is going to take of memory, told before it starts."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Any
+
+from attnscope.errors import OptionError, SizeError
+from attnscope.models.heads.metrics import METRICS, PAIRS
+from attnscope.models.running.blockwise import tidy
+from attnscope.units import bytes_text
+
+SHARE = 0.8
+"""How much of the free memory a run may take, if nothing is said."""
+
+LARGEST_BLOCK = {"cpu": 20 * 2**20, "cuda": 512 * 2**20}
+"""The bytes of a block of weights that is large enough: on a CPU, what its caches hold."""
+
+KEPT = 48 * 2**20
+"""The bytes of what is asked of pairs of tokens that are kept: of some 2,000 tokens."""
+
+NUMBERS_OF_A_METRIC = 3
+"""What is held of each query for a metric: what was gathered, its value, whether it counts."""
+
+UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a run takes beside the weights of its model, in bytes.
+
+    Attributes:
+        n_batch, n_tokens: how many texts are read at once, and how long the longest is.
+        activations: what the layers compute, for all tokens.
+        masks: what the model itself makes for each query and key: masks, biases of positions.
+        kept: what else is held, such as maps.
+        block: the weights of a block of queries, and what they are made of.
+        pairs: what is asked of each of its queries with each key.
+        keep: how much of the latter is kept for further layers.
+        rows: how many queries are in a block.
+    """
+
+    n_batch: int
+    n_tokens: int
+    activations: int
+    masks: int
+    kept: int
+    block: int
+    pairs: int
+    rows: int
+    keep: int = 0
+
+    @property
+    def at_once(self) -> int:
+        """What is made for a block, and written over by the next one."""
+        return self.block + self.pairs
+
+    @property
+    def total(self) -> int:
+        """All of it."""
+        return self.activations + self.masks + self.kept + self.keep + self.at_once
+
+    def __str__(self) -> str:
+        parts = [f"{bytes_text(self.at_once)} for {self.rows} queries' weights at once"]
+        parts.append(f"{bytes_text(self.activations)} for what the layers compute")
+        if self.masks:
+            parts.append(f"{bytes_text(self.masks)} for the model's own masks")
+        if self.keep:
+            parts.append(f"{bytes_text(self.keep)} for what is asked of tokens")
+        if self.kept:
+            parts.append(f"{bytes_text(self.kept)} for maps")
+        tokens = tokens_text(self.n_batch, self.n_tokens)
+        return f"{tokens} take {bytes_text(self.total)}: {', '.join(parts)}"
+
+
+def bytes_of(text: str) -> int:
+    """A size that a user gives: `2G`, `500MB`, `1.5 GiB`; units are binary.
+
+    >>> bytes_of("2G"), bytes_of("1.5 KiB"), bytes_of("100")
+    (2147483648, 1536, 100)
+
+    Raises:
+        OptionError: it is none.
+    """
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([KMGT]?)(?:i?B)?", text.strip(), re.IGNORECASE)
+    size = float(match[1]) * UNITS[match[2].upper()] if match else 0.0
+    if not 1 <= size < 2**63:
+        raise OptionError(f"--memory is {text!r}, which is no size.", hint="--memory 2G, or 500M")
+    return int(size)
+
+
+def plan_run(
+    name: str,
+    config: Any,
+    dtype_bytes: int,
+    n_batch: int,
+    n_tokens: int,
+    memory: int,
+    device: str,
+    *,
+    kept: int = 0,
+    pairs: int = len(PAIRS),
+    without_sink: bool = False,
+    padded: bool | None = None,
+    hint: str | None = None,
+) -> Plan:
+    """Divide memory up for a run.
+
+    What layers compute is estimated from the configuration's widths, for the layer at work: what one
+    leaves behind is the next one's.
+
+    Args:
+        name: what the user called the model.
+        config: its configuration.
+        dtype_bytes: of a number that it computes with.
+        n_batch, n_tokens: how many texts are read at once, and how long the longest is.
+        memory: how many bytes the run may take beside the model's weights.
+        device: where it runs.
+        kept: how many bytes else are held, such as maps.
+        pairs: how much is asked of pairs of a query and a key.
+        without_sink: whether weights are measured without the sinks' part.
+        padded: whether some texts are padded; None: where there are several.
+        hint: what to do if it is too little.
+
+    Raises:
+        SizeError: that is too little.
+    """
+    needs = needs_of(
+        config,
+        *(dtype_bytes, n_batch, n_tokens),
+        kept=kept,
+        pairs=pairs,
+        without_sink=without_sink,
+        padded=padded,
+    )
+    single, of_weights, of_a_query = max(dtype_bytes, 4), needs.of_weights, needs.of_a_query
+    left = memory - needs.at_any_rate
+    if left < of_a_query:
+        raise SizeError(
+            f"{name} takes at least {bytes_text(needs.least)} for {tokens_text(n_batch, n_tokens)}"
+            f" beside its weights, and may take {bytes_text(memory)}.",
+            hint=hint or "a shorter text: --truncate --max-length N; or more --memory, if there is",
+        )
+    enough = LARGEST_BLOCK["cuda" if device.startswith("cuda") else "cpu"]
+    rows = tidy(min(left // of_a_query, enough // of_weights), n_tokens)
+    return Plan(
+        n_batch,
+        n_tokens,
+        needs.activations,
+        needs.masks,
+        kept,
+        block=rows * of_weights,
+        pairs=rows * (of_a_query - of_weights),
+        rows=rows,
+        keep=min(KEPT, single * pairs * n_batch * n_tokens**2, left - rows * of_a_query),
+    )
+
+
+@dataclass(frozen=True)
+class Needs:
+    """What a run needs beside the weights of its model, in bytes, before memory is divided up.
+
+    Attributes:
+        activations, masks, kept: as in a plan.
+        of_weights: the weights of one query, and what they are made of.
+        of_a_query: the same, and what is asked of it with each key.
+    """
+
+    activations: int
+    masks: int
+    kept: int
+    of_weights: int
+    of_a_query: int
+
+    @property
+    def at_any_rate(self) -> int:
+        """What does not depend on how many queries are in a block."""
+        return self.activations + self.masks + self.kept
+
+    @property
+    def least(self) -> int:
+        """What the run takes if a block is of one query."""
+        return self.at_any_rate + self.of_a_query
+
+
+def needs_of(
+    config: Any,
+    dtype_bytes: int,
+    n_batch: int,
+    n_tokens: int,
+    *,
+    kept: int = 0,
+    pairs: int = len(PAIRS),
+    without_sink: bool = False,
+    padded: bool | None = None,
+) -> Needs:
+    """What a run needs, as the configuration tells; the arguments are those of `plan_run`."""
+    sizes = _Sizes.of(config)
+    n = n_batch * n_tokens
+    single = max(dtype_bytes, 4)
+    of_heads = 3 * sizes.n_head * sizes.d_head + 4 * sizes.n_kv_head * sizes.d_head
+    of_layer = dtype_bytes * (4 * sizes.d_feat + max(4 * sizes.d_ff, of_heads))
+    measured = NUMBERS_OF_A_METRIC * 8 * len(METRICS) * sizes.n_head
+    activations = n * (of_layer + single * 2 * sizes.n_kv_head * sizes.d_head + measured)
+    masks = n * n_tokens * _mask_bytes(config, n_batch > 1 if padded is None else padded)
+    if sizes.biases:  # for each head; then once more, added to the mask of each text
+        masks += single * n_tokens**2 * (sizes.biases + n_batch * (sizes.biases + 1))
+    of_weights = 2 * single * n_batch * sizes.n_head * n_tokens
+    of_pairs = pairs + 2 if pairs else 0  # numbers, and what they are made of
+    if pairs and n_batch > 1:  # weights in another order, for one product with all pairs
+        of_pairs += sizes.n_head
+    if without_sink:  # of each weight, its part in the entropy
+        of_pairs += sizes.n_head
+    return Needs(
+        activations, masks, kept, of_weights, of_weights + single * n_batch * n_tokens * of_pairs
+    )
+
+
+def tokens_text(n_batch: int, n_tokens: int) -> str:
+    """How many tokens are read at once, in a sentence: `4,096 tokens`, `8 × 512 tokens`."""
+    return f"{f'{n_batch:,} × ' if n_batch > 1 else ''}{n_tokens:,} tokens"
+
+
+@dataclass(frozen=True)
+class _Sizes:
+    """The widths of a model's layers, as far as its configuration tells."""
+
+    d_feat: int
+    d_ff: int
+    n_head: int
+    n_kv_head: int
+    d_head: int
+    biases: int
+
+    @classmethod
+    def of(cls, config: Any) -> _Sizes:
+        text = config.get_text_config()
+
+        def size(*names: str) -> int:
+            found = [getattr(text, name, None) for name in names]
+            return max((each for each in found if isinstance(each, int)), default=0)
+
+        d_feat = size("hidden_size", "d_model") or 1024
+        n_head = size("num_attention_heads", "decoder_attention_heads", "num_heads") or 16
+        d_ff = size("intermediate_size", "encoder_ffn_dim", "decoder_ffn_dim", "d_ff", "n_inner")
+        experts = size("num_local_experts" if text.model_type == "gpt_oss" else "num_experts_per_tok")
+        d_ff += d_ff * experts * 3 // 2  # of gpt-oss all of them compute
+        n_kv_head = size("num_key_value_heads") or n_head
+        d_head = size("head_dim", "d_kv") or d_feat // n_head
+        biases = n_head if hasattr(text, "relative_attention_num_buckets") else 0
+        return cls(d_feat, d_ff or 4 * d_feat, n_head, n_kv_head, d_head, biases)
+
+
+def _mask_bytes(config: Any, padded: bool) -> int:
+    """How many bytes a model's mask has for each query and key; none, where it makes none."""
+    text = config.get_text_config()
+    if config._attn_implementation == "eager":
+        return 8  # of numbers, and while they are made
+    windows = getattr(text, "sliding_window", None) or getattr(text, "local_attention", None)
+    return 2 if windows or padded else 0

@@ -1,0 +1,142 @@
+"""Measures heads on the maps of one text: the numbers that a page ranks them by.
+
+They are those of `survey`, over all queries that are shown: of whole maps from the weights that are
+there, of pooled ones from the blocks that they are pooled from.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from typing import TYPE_CHECKING
+
+from attnscope.models.heads.metrics import CROSS, METRICS, Metric, Rows, Side, meaning
+from attnscope.models.running.buffers import Store
+from attnscope.results import AttentionMaps, HeadRow, HeadTable, Token
+from attnscope.sinks import sink_keys
+
+if TYPE_CHECKING:
+    import torch
+
+OF_TEXTS = ("entropy", "largest", "first", "separator", "self", "previous", "next", "distance")
+"""What heads are measured by where they read, by the names in METRICS."""
+
+OF_PICTURES = ("entropy", "largest", "first", "self")
+"""The same where they look at a picture: its patches are no sequence."""
+
+PAIRS_ASKED = sum(METRICS[name].pair is not None for name in OF_TEXTS)
+"""How much of that is asked of every query and key together."""
+
+
+class Measurement:
+    """What is measured of the heads of one layer.
+
+    Args:
+        maps: of its stack, with the tokens and the first query that counts.
+        all_queries: how many queries the layer has, with those that do not count.
+        separators: the texts of special tokens that end a text, such as `[SEP]`.
+        like: a tensor on the device of the weights.
+        store: memory that the layers share.
+    """
+
+    def __init__(
+        self,
+        maps: AttentionMaps,
+        all_queries: int,
+        separators: Collection[str],
+        like: torch.Tensor,
+        store: Store | None = None,
+    ) -> None:
+        self.metrics = metrics_of(maps)
+        self.first = maps.first_query
+        asking = (
+            maps.query_tokens
+        )  # of another sequence; or else tokens of the keys', of which some first
+        if maps.stack != "cross":  # ones are not shown
+            asking = maps.key_tokens[:all_queries]
+        asked = self.metrics.values()
+        self.rows = Rows(
+            _side(asking, all_queries, separators, like),
+            _side(maps.key_tokens, len(maps.key_tokens), separators, like),
+            [metric.position for metric in asked if metric.position is not None],
+            [metric.pair for metric in asked if metric.pair is not None],
+            store=store,
+        )
+
+    def values(self) -> list[dict[str, float | None]]:
+        """The mean of each metric for each head, over the queries that count; None where none does."""
+        import torch
+
+        own = self.rows.i >= self.first
+        means = {}
+        for name, metric in self.metrics.items():
+            of_queries = metric.of(self.rows)[0][:, own].to("cpu", torch.float64)  # [n_head, n_Q]
+            means[name] = of_queries.nanmean(dim=-1).tolist()
+        n_head = self.rows.entropy.shape[1]
+        return [
+            {name: each[head] if each[head] == each[head] else None for name, each in means.items()}
+            for head in range(n_head)
+        ]
+
+
+def metrics_of(maps: AttentionMaps) -> dict[str, Metric]:
+    """The metrics that make sense for a stack, by name."""
+    known = CROSS if maps.stack == "cross" else METRICS
+    names = OF_TEXTS if maps.picture is None else OF_PICTURES
+    return {name: known[name] for name in names if name in known}
+
+
+def measure(maps: AttentionMaps, separators: Collection[str]) -> list[HeadRow]:
+    """Measure the heads of whole maps.
+
+    Args:
+        maps: of one stack, not pooled.
+        separators: the texts of special tokens that end a text.
+    """
+    import numpy as np
+    import torch
+
+    from attnscope.attention.blocks import of_weights
+
+    rows = []
+    first, n_Q = maps.first_query, len(maps.query_tokens)
+    for layer in sorted({each.layer for each in maps.maps}):
+        own = [each for each in maps.maps if each.layer == layer]
+        weights = torch.from_numpy(np.stack([each.attention for each in own]))[None]
+        measured = Measurement(maps, first + n_Q, separators, weights)
+        measured.rows.add(of_weights(weights, range(first, first + n_Q)))
+        values = measured.values()
+        rows += [
+            head_row(maps.stack, layer, each.head, of_head)
+            for each, of_head in zip(own, values, strict=True)
+        ]
+    return rows
+
+
+def head_row(stack: str, layer: int, head: int, values: dict[str, float | None]) -> HeadRow:
+    """A head and what was measured of it, on one text: no number has a standard error."""
+    return HeadRow(stack, layer, head, values, dict.fromkeys(values))
+
+
+def table(stacks: Sequence[AttentionMaps], rows: list[HeadRow]) -> HeadTable:
+    """All that was measured of the heads of some stacks."""
+    names = list(dict.fromkeys(name for maps in stacks for name in metrics_of(maps)))
+    tokens = sum(
+        {maps.stack: len(maps.query_tokens) for maps in stacks if maps.stack != "cross"}.values()
+    )
+    layers = {maps.stack: (maps.n_layer, maps.n_head) for maps in stacks}
+    metrics = {name: meaning(name) for name in names}
+    return HeadTable(stacks[0].model, metrics, 1, tokens, layers, rows)
+
+
+def _side(tokens: Sequence[Token], n: int, separators: Collection[str], like: torch.Tensor) -> Side:
+    """Tokens as metrics ask about them; which of them are the same is none of what is asked here."""
+    import torch
+
+    def flags(of: list[bool]) -> torch.Tensor:
+        return torch.tensor([of + [False] * (n - len(of))], device=like.device)
+
+    special = [token.special for token in tokens]
+    ends = [token.special and token.text in separators for token in tokens]
+    ids = torch.arange(n, device=like.device)[None]
+    nothing = flags([False] * len(tokens))
+    return Side(ids, ~nothing, flags(special), flags(ends), nothing, flags(sink_keys(special)))

@@ -1,0 +1,324 @@
+"""Measures every head of a model on batches of texts, without ever holding a whole map.
+
+The model runs as always; but where it calls attention, attnscope attends in its place, a block of
+queries at a time, and measures each block's weights before the next one takes their memory. That this
+attention is the model's own is found out before, on a few tokens, layer by layer. A model whose
+attention cannot be seen, or is another one, runs eager, and is measured on the weights that it returns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from typing import TYPE_CHECKING, Any
+
+from attnscope.checkpoints.find import Checkpoint
+from attnscope.errors import ModelError, SizeError
+from attnscope.models.heads.batches import Batch
+from attnscope.models.heads.metrics import Metric, Rows, Side, metrics_of
+from attnscope.models.heads.statistics import Key, Tally
+from attnscope.models.running.attention_hook import Call, Handed, attending, observing
+from attnscope.models.running.blockwise import FEW, Blockwise, disagreement, is_lean, let_go
+from attnscope.models.running.buffers import Store
+from attnscope.models.running.eager import returned_maps, why_eager
+from attnscope.models.running.eager_masks import SOME, outputs_unlike, unlike_eager
+from attnscope.models.running.forward import main_output
+from attnscope.models.running.forward import run as forward
+from attnscope.models.running.layers import layer_of, stack_of, stacks_that_run
+from attnscope.models.running.load import forget_the_past, load_eager, told_as_the_models_fault
+from attnscope.models.running.validate import check_rows
+from attnscope.units import bytes_text
+
+if TYPE_CHECKING:
+    import torch
+
+
+class Survey:
+    """Measures the heads of a model, a batch at a time.
+
+    Args:
+        checkpoint: where the model is from.
+        model: as `load_model` returned it.
+        metrics: the names of those that are measured.
+        layers: of which layers; None: of all.
+        stack: of which stack; None: of all.
+        special: whether queries count that the tokenizer added.
+        without_sink: whether the weights are those to other keys than sinks, which then sum to 1.
+        block_bytes: how much memory a block of weights may take.
+        keep: how many bytes may be kept of what is asked of tokens, for all layers that see the same.
+
+    Attributes:
+        found: how many heads each layer has, by stack and number: known once it is proved.
+        n_layer: how many layers each stack has.
+        why_eager: why the model runs eager, if it has to.
+        unlike_eager: what to tell of it, if it attends otherwise by default than with eager attention.
+        memory: how many bytes whole maps may take, where it runs eager; None: as many as there are.
+    """
+
+    def __init__(
+        self,
+        checkpoint: Checkpoint,
+        model: Any,
+        metrics: Sequence[str],
+        *,
+        layers: Collection[int] | None = None,
+        stack: str | None = None,
+        special: bool = True,
+        without_sink: bool = False,
+        block_bytes: int = 2**24,
+        keep: int = 0,
+    ) -> None:
+        self.checkpoint, self.model, self.metrics = checkpoint, model, metrics
+        self.layers, self.stack, self.special = layers, stack, special
+        self.without_sink = without_sink
+        self.blockwise, self.store = Blockwise(block_bytes), Store(keep)
+        forget_the_past(model)
+        self.found: dict[Key, int] = {}
+        self.n_layer: dict[str, int] = {}
+        self.why_eager: str | None = None
+        self.unlike_eager: str | None = None
+        self.memory: int | None = None
+        self._known: dict[Any, tuple[Rows, torch.Tensor | None]] = {}
+
+    def of_stack(self, stack: str) -> dict[str, Metric]:
+        """The metrics that make sense for a stack, by name."""
+        return metrics_of(stack, self.metrics)
+
+    def measure(self, batch: Batch) -> Tally:
+        """Let the model read a batch, and add up what is measured of its heads.
+
+        Raises:
+            ModelError: the model cannot run on it, or its attention is not finite.
+        """
+        n = sum(text.n_tokens for text in batch.texts)
+        self._known.clear()
+        self.store.forget()
+        unknown, counted = (sum(text.unknown[i] for text in batch.texts) for i in range(2))
+        tally = Tally(
+            sequences=len(batch.texts),
+            tokens=n,
+            cut=sum(text.cut for text in batch.texts),
+            unknown=(unknown, counted),
+        )
+        if self.why_eager is None:
+            attend = attending(self.model, lambda handed: self._attend(batch, tally, handed))
+            with attend, told_as_the_models_fault(self.checkpoint):
+                run(self.model, batch)
+        else:
+            self._measure_eager(batch, tally)
+        return tally
+
+    def prove(self, batch: Batch) -> None:
+        """Find out on a few tokens whether attnscope's attention is the model's; if not, load it eager.
+
+        Args:
+            batch: one text that is to be read.
+        """
+        unlike: dict[str, str] = {}
+        self.why_eager = None
+
+        def see(call: Call) -> None:
+            stack = stack_of(call.path, self.model.config, cross=call.cross)
+            number, self.n_layer[stack] = layer_of(self.model, stack, call.path, self.found)
+            if (stack, number) in self.found:
+                unlike[stack] = f"layer {number} attends more than once"
+            self.found[stack, number] = call.n_head
+            off = disagreement(call, number, self.blockwise)
+            if off is not None:
+                unlike[stack] = off
+
+        with observing(self.model, see), told_as_the_models_fault(self.checkpoint):
+            usual = main_output(run(self.model, batch.first(FEW)))
+        runs = stacks_that_run(self.model.config, picture=False, decodes=batch.target is not None)
+        for reason in why_eager(self.checkpoint.name, runs, unlike, self.n_layer).values():
+            self.why_eager = reason
+        if self.why_eager is not None:
+            self.model = load_eager(self.checkpoint, self.model, instead=True)
+            forget_the_past(self.model)
+            tally = self.measure(batch.first(FEW))
+            self.found = tally.heads
+            self.n_layer = {stack: n_layer for stack, (n_layer, _) in tally.layers.items()}
+            eager = main_output(run(self.model, batch.first(FEW)))
+            self.unlike_eager = outputs_unlike(self.checkpoint.name, usual, eager)
+        else:
+            some = batch.first(SOME)
+            self.unlike_eager = unlike_eager(
+                self.checkpoint.name, self.model, lambda: run(self.model, some)
+            )
+
+    def _attend(self, batch: Batch, tally: Tally, handed: Handed) -> torch.Tensor | None:
+        """Attend for one layer, block by block, and measure; None if nobody wants to know."""
+        stack = stack_of(handed.path, self.model.config, cross=handed.cross)
+        n_batch, n_head, n_Q, _ = handed.query.shape
+        place = layer_of(self.model, stack, handed.path, tally.heads)
+        if not self._is_wanted(tally, stack, *place, n_head):
+            return None if is_lean(self.model, handed) else self.blockwise.attend(handed, let_go)
+        sizes = (n_batch, n_Q, handed.key.shape[-2])
+        asking, seen = self._sides(batch, stack, sizes, handed.query.device)
+        rows = self._rows(stack, asking, seen, handed)
+        collected = self.blockwise.attend(handed, rows.add)
+        self._check_finite(collected, place[0])
+        self._add(tally, (stack, place[0]), rows)
+        return collected
+
+    def _is_wanted(self, tally: Tally, stack: str, number: int, n_layer: int, n_head: int) -> bool:
+        """Note that a layer attends; whether it is to be measured."""
+        tally.layers[stack] = (n_layer, max(n_head, tally.layers.get(stack, (0, 0))[1]))
+        tally.heads[stack, number] = n_head
+        return self.wants(stack, number)
+
+    def wants(self, stack: str, number: int) -> bool:
+        """Whether a layer is to be measured."""
+        return self.stack in (None, stack) and (self.layers is None or number in self.layers)
+
+    def _sides(
+        self, batch: Batch, stack: str, sizes: tuple[int, int, int], device: torch.device
+    ) -> tuple[Side, Side]:
+        """Whose tokens look, and whose are looked at, where a layer computes.
+
+        Raises:
+            ModelError: the model does not attend from each token to each token.
+        """
+        asking, seen = batch.source, batch.source
+        if stack in ("decoder", "cross") and batch.target is not None:
+            asking = batch.target
+            seen = batch.source if stack == "cross" else batch.target
+        known = (*asking.ids.shape, seen.ids.shape[1])
+        if sizes != known:
+            raise ModelError(
+                f"{self.checkpoint.name} attends from {sizes[0]} × {sizes[1]} queries to {sizes[2]}"
+                f" keys, and there are {known[0]} × {known[1]} and {known[2]} tokens: attnscope measures"
+                " attention among all tokens."
+            )
+        return asking.to(device), seen.to(device)
+
+    def _rows(self, stack: str, asking: Side, seen: Side, handed: Handed | None = None) -> Rows:
+        """Nothing yet; and what is to be gathered for the metrics of a stack.
+
+        Layers with the same mask see the same: what is asked of masks is asked once in a batch.
+        """
+        asked = self.of_stack(stack).values()
+        positions = [metric.position for metric in asked if metric.position is not None]
+        pairs = [metric.pair for metric in asked if metric.pair is not None]
+        if handed is None:
+            return Rows(asking, seen, positions, pairs, store=self.store, without_sink=self.without_sink)
+        mask = handed.mask
+        place = None if mask is None else (mask.data_ptr(), mask.shape, mask.stride())
+        key = (stack, handed.causal, place, asking.ids.device)
+        like, _ = self._known.get(key, (None, None))
+        rows = Rows(asking, seen, positions, pairs, like, self.store, without_sink=self.without_sink)
+        if like is None:
+            self._known[key] = rows, mask  # as long as the mask is here, no other is in its place
+        return rows
+
+    def _add(self, tally: Tally, key: Key, rows: Rows) -> None:
+        """Add up what was gathered of a layer, metric by metric.
+
+        Raises:
+            ModelError: its weights are not numbers.
+        """
+        import torch
+
+        self._check_finite(rows.entropy, key[1])
+        counts = rows.asking.real if self.special else rows.asking.real & ~rows.asking.special
+        precise = torch.float32 if rows.entropy.device.type == "mps" else torch.float64
+        values = rows.entropy.new_empty(*rows.entropy.shape, 0)  # where no metric makes sense
+        if metrics := self.of_stack(key[0]).values():
+            values = torch.stack([metric.of(rows) for metric in metrics], dim=-1)
+        valid = (
+            ~values.isnan() & counts[:, None, :, None] & rows.counts[..., None]
+        )  # [n_batch, n_head, n_Q, n_metric]
+        totals = values.masked_fill_(~valid, 0).sum(dim=2, dtype=precise)
+        n = valid.sum(dim=2, dtype=precise)
+        tally.add(key, *(each.cpu().double().numpy() for each in (totals, n)))
+
+    def _check_finite(self, computed: torch.Tensor, layer: int) -> None:
+        """Raise a ModelError if something that a layer's attention computed is not a number."""
+        import torch
+
+        if not bool(computed.sum(dtype=torch.float32).isfinite()):
+            raise ModelError(
+                f"the attention of {self.checkpoint.name} is not finite in layer {layer}.",
+                hint="--dtype float32" if self.model.dtype == torch.float16 else None,
+            )
+
+    def _measure_eager(self, batch: Batch, tally: Tally) -> None:
+        """Measure the weights that the model's own eager attention returns."""
+        self._check_room(batch)
+        taken: set[str] = set()
+
+        def take(call: Call) -> None:
+            stack = stack_of(call.path, self.model.config, cross=call.cross)
+            number, n_layer = layer_of(self.model, stack, call.path, tally.heads)
+            if call.weights is not None and (stack, number) not in tally.heads:
+                taken.add(stack)
+                sinks = call.sinks is not None
+                self._take(batch, tally, stack, number, n_layer, call.weights, sinks=sinks)
+
+        with observing(self.model, take), told_as_the_models_fault(self.checkpoint):
+            run(self.model, batch)
+        runs = stacks_that_run(self.model.config, picture=False, decodes=batch.target is not None)
+        if set(runs) <= taken:
+            return
+        with told_as_the_models_fault(self.checkpoint):
+            output = run(self.model, batch, output_attentions=True)
+        for stack, returned in returned_maps(
+            self.checkpoint.name, output, self.model.config, picture=False
+        ):
+            if stack in taken:
+                continue
+            taken.add(stack)
+            for number, attention in enumerate(returned):
+                if attention is not None:
+                    self._take(batch, tally, stack, number, len(returned), attention)
+        lacking = sorted(set(runs) - taken)
+        if lacking:
+            raise ModelError(
+                f"{self.checkpoint.name} is a {type(self.model).__name__}, which returns no attention"
+                f" weights{'' if lacking == ['self'] else f' in its {lacking[0]}'}.",
+                hint="a model with attention",
+            )
+
+    def _check_room(self, batch: Batch) -> None:
+        """Raise a SizeError if there is no room for the maps of all heads."""
+        n = batch.longest
+        needed = 4 * len(batch.texts) * n * n * sum(self.found.values())
+        if self.memory is not None and needed > self.memory:
+            raise SizeError(
+                f"{self.why_eager}. Its own eager attention makes whole maps: of {n:,} tokens these"
+                f" take {bytes_text(needed)}, and may take {bytes_text(self.memory)}.",
+                hint="a shorter text, or more --memory, if there is",
+            )
+
+    def _take(
+        self,
+        batch: Batch,
+        tally: Tally,
+        stack: str,
+        number: int,
+        n_layer: int,
+        weights: torch.Tensor,
+        *,
+        sinks: bool = False,
+    ) -> None:
+        """Measure a whole map of each head: `n_batch n_head n_Q n_K`.
+
+        Raises:
+            ModelError: they are no weights.
+        """
+        from attnscope.attention.blocks import of_weights
+
+        if not self._is_wanted(tally, stack, number, n_layer, weights.shape[1]):
+            return
+        n_batch, _, n_Q, n_K = weights.shape
+        asking, seen = self._sides(batch, stack, (n_batch, n_Q, n_K), weights.device)
+        kind = type(self.model).__name__
+        check_rows(weights, self.checkpoint.name, kind, number, stack, sinks=sinks, real=asking.real)
+        rows = self._rows(stack, asking, seen)
+        weights = weights.float()
+        rows.add(of_weights(weights.clone() if self.without_sink else weights))
+        self._add(tally, (stack, number), rows)
+
+
+def run(model: Any, batch: Batch, **options: Any) -> Any:
+    """Run the part of a model that attends: no logits are computed where they can be left out."""
+    return forward(model, batch.to(model.device), logits=False, **options)

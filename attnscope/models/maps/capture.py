@@ -1,0 +1,262 @@
+"""Gathers the maps of heads while a model runs."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Literal
+
+from attnscope.checkpoints.indices import check_layer, check_range
+from attnscope.errors import ModelError
+from attnscope.models.running.attention_hook import Call, Handed
+from attnscope.models.running.layers import STACKS, layer_of, stack_of
+from attnscope.models.running.tokenize import Reading, patches
+from attnscope.models.running.tolerance import weights_of
+from attnscope.models.running.validate import check_rows
+from attnscope.results import AttentionMap, AttentionMaps, HeadRow, Token
+
+if TYPE_CHECKING:
+    import torch
+
+AT_ONCE = 2**26
+"""How many weights are computed at once: 256 MiB of float32."""
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """Which heads somebody asked for.
+
+    Attributes:
+        stack: `encoder`, `cross` and the like; None: every one that runs.
+        layers: by number; `first`: the first that attends; None: all.
+        heads: None: all.
+    """
+
+    stack: str | None = None
+    layers: Collection[int] | Literal["first"] | None = None
+    heads: Collection[int] | None = None
+
+    def heads_of(self, stack: str, layer: int, n_head: int, *, first: bool = False) -> list[int]:
+        """Those of one layer's heads that are wanted.
+
+        Args:
+            stack, layer, n_head: which layer, and how many heads it has.
+            first: whether it is the first of its stack that attends.
+        """
+        named = first if self.layers == "first" else self.layers is None or layer in self.layers
+        if self.stack not in (None, stack) or not named:
+            return []
+        return [head for head in range(n_head) if self.heads is None or head in self.heads]
+
+
+@dataclass
+class Seen:
+    """What came of a run.
+
+    Attributes:
+        stacks: the maps that were wanted, a stack each.
+        output: the model's logits, or else its last hidden states.
+        layers: every layer that has attention, by stack and number, with the number of its heads.
+        n_layer: how many layers each stack has, with attention or without.
+        call: what one layer handed to its attention, where it was to be kept.
+        measured: the heads as they were measured on the way, where that was asked for.
+        eager: why a stack's maps are from the model's eager attention, of those whose are.
+    """
+
+    stacks: list[AttentionMaps]
+    output: torch.Tensor
+    layers: dict[tuple[str, int], int]
+    n_layer: dict[str, int]
+    call: Call | None = None
+    eager: dict[str, str] = field(default_factory=dict)
+    measured: list[HeadRow] = field(default_factory=list)
+
+    def check(self, model: str, stack: str, layers: Collection[int], heads: Collection[int]) -> None:
+        """Raise a ModelError if there is no such layer or head, or the layer has no attention."""
+        having = sorted(layer for each, layer in self.layers if each == stack)
+        if not having:
+            raise ModelError(f"{model} ran no {stack} attention: only {', '.join(self.n_layer)}.")
+        n_layer = self.n_layer[stack]
+        for layer in layers:
+            check_layer(layer, having, n_layer, model)
+        for head in heads:
+            check_range("head", head, max(self.layers[stack, layer] for layer in having), model)
+
+
+@dataclass(frozen=True)
+class Layer:
+    """One layer's attention, in numbers.
+
+    Attributes:
+        stack, number: which.
+        n_layer: how many layers the stack has.
+        n_batch, n_head, n_kv_head, n_Q, n_K: the sizes of its attention.
+    """
+
+    stack: str
+    number: int
+    n_layer: int
+    n_batch: int
+    n_head: int
+    n_kv_head: int
+    n_Q: int  # noqa: N815 - the field's name
+    n_K: int  # noqa: N815
+
+
+class Gallery:
+    """Gathers the maps of the wanted heads while a model runs."""
+
+    def __init__(
+        self,
+        name: str,
+        model: Any,
+        reading: Reading,
+        wanted: Wanted,
+        keep: str | None = None,
+        stacks: Collection[str] = STACKS,
+    ) -> None:
+        self.name, self.model, self.reading, self.wanted = name, model, reading, wanted
+        self.keep, self.stacks = keep, stacks
+        self.found: dict[str, AttentionMaps] = {}
+        self.rows: dict[str, list[int]] = {}  # the queries that are shown: all, or the generated ones
+        self.layers: dict[tuple[str, int], int] = {}  # how many heads each layer has
+        self.n_layer: dict[str, int] = {}
+        self.call: Call | None = None
+        self.unexplained: dict[str, str] = {}  # why, by stack
+
+    def see(self, call: Call) -> None:
+        """Take what is wanted of one call of attention: computed from what was handed to it."""
+        layer = self.layer(call)
+        if layer is None:
+            return
+        heads = self.announce(layer)
+        for part in _parts(heads, layer.n_Q * layer.n_K):
+            attention, difference, tolerance = weights_of(call, part)
+            if not difference <= tolerance:
+                self.unexplained[layer.stack] = f"in layer {layer.number} it is {difference:.2g} off"
+            else:
+                self._add(layer, part, attention, sinks=call.sinks is not None)
+        if heads and self.keep == layer.stack:
+            self.call = self.call or call
+
+    def take_call(self, call: Call) -> None:
+        """Take what is wanted of the weights that a layer's own eager attention returned."""
+        layer = self.layer(call)
+        if layer is not None and layer.stack in self.stacks and call.weights is not None:
+            heads = self.announce(layer)
+            self._add(layer, heads, call.weights[0, heads], sinks=call.sinks is not None)
+
+    def take(self, stack: str, number: int, n_layer: int, attention: torch.Tensor | None) -> None:
+        """Take what is wanted of the weights that a model returned for one of its layers.
+
+        Args:
+            stack, number: which layer.
+            n_layer: how many there are.
+            attention: `n_batch n_head n_Q n_K`; None: the layer has no attention.
+
+        Raises:
+            ModelError: they are no weights, or not from each token to each token.
+        """
+        if attention is None:
+            return
+        n_batch, n_head, n_Q, n_K = attention.shape
+        layer = Layer(stack, number, n_layer, n_batch, n_head, n_head, n_Q, n_K)
+        heads = self.announce(layer)
+        self._add(layer, heads, attention[0, heads])
+
+    def forget(self, stack: str) -> None:
+        """Let go of what was taken of a stack."""
+        self.found.pop(stack, None)
+        self.n_layer.pop(stack, None)
+        self.layers = {key: n for key, n in self.layers.items() if key[0] != stack}
+
+    def seen(self, output: torch.Tensor) -> Seen:
+        """All that was gathered."""
+        stacks = [self.found[stack] for stack in STACKS if stack in self.found]
+        return Seen(stacks, output, self.layers, self.n_layer, self.call)
+
+    def layer(self, handed: Handed) -> Layer | None:
+        """The layer that attends; None if it has done so before: its calls cannot be told apart."""
+        stack = stack_of(handed.path, self.model.config, cross=handed.cross)
+        number, n_layer = layer_of(self.model, stack, handed.path, self.layers)
+        if (stack, number) in self.layers:
+            self.unexplained[stack] = f"layer {number} attends more than once"
+            return None
+        n_batch, n_head, n_Q, _ = handed.query.shape
+        _, n_kv_head, n_K, _ = handed.key.shape
+        return Layer(stack, number, n_layer, n_batch, n_head, n_kv_head, n_Q, n_K)
+
+    def announce(self, layer: Layer) -> list[int]:
+        """Note that a layer has attention; the heads of it that are wanted.
+
+        Raises:
+            ModelError: it does not attend from each token to each token.
+        """
+        stack, first = layer.stack, layer.stack not in self.n_layer
+        self.layers[stack, layer.number] = layer.n_head
+        self.n_layer[stack] = layer.n_layer
+        heads = self.wanted.heads_of(stack, layer.number, layer.n_head, first=first)
+        if not heads:
+            return []
+        queries, keys = self._tokens(stack, "Q", layer.n_Q), self._tokens(stack, "K", layer.n_K)
+        if (layer.n_batch, layer.n_Q, layer.n_K) != (1, len(queries), len(keys)):
+            raise ModelError(
+                f"{self.name} attends from {layer.n_batch} × {layer.n_Q} queries to {layer.n_K} keys in"
+                f" layer {layer.number}, and there are {len(queries)} and {len(keys)} tokens: attnscope"
+                " shows attention among all tokens."
+            )
+        if stack not in self.found:
+            self.found[stack] = self._empty(layer, queries, keys)
+        return heads
+
+    def _empty(self, layer: Layer, queries: list[Token], keys: list[Token]) -> AttentionMaps:
+        """A stack without its maps; of queries that the model wrote, with these alone."""
+        generated = [i for i, token in enumerate(queries) if token.generated]
+        rows = self.rows[layer.stack] = generated or list(range(len(queries)))
+        picture = self.reading.picture
+        if picture:
+            picture = replace(picture, first=len(keys) - picture.rows * picture.columns)
+        return AttentionMaps(
+            model=self.name,
+            stack=layer.stack,
+            n_layer=layer.n_layer,
+            n_head=layer.n_head,
+            n_kv_head=layer.n_kv_head,
+            query_tokens=[queries[i] for i in rows],
+            key_tokens=keys,
+            maps=[],
+            picture=picture,
+            first_query=rows[0],
+        )
+
+    def _tokens(self, stack: str, which: str, n: int) -> list[Token]:
+        """The tokens that are a stack's queries, or keys; `n` of them, if a picture's."""
+        if stack == "decoder" or (stack == "cross" and which == "Q"):
+            return self.reading.target
+        if self.reading.picture:
+            return patches(self.reading.picture, n, self.reading.most_added)
+        return self.reading.source
+
+    def _add(
+        self, layer: Layer, heads: list[int], attention: torch.Tensor, *, sinks: bool = False
+    ) -> None:
+        """Keep the maps of some heads, `n_head n_Q n_K`: the rows that are shown.
+
+        Raises:
+            ModelError: they are no weights.
+        """
+        if not heads:
+            return
+        rows, group = self.rows[layer.stack], layer.n_head // layer.n_kv_head
+        attention = attention if len(rows) == layer.n_Q else attention[:, rows]
+        kind = type(self.model).__name__
+        check_rows(attention, self.name, kind, layer.number, layer.stack, sinks=sinks)
+        for head, of_head in zip(heads, attention.float().cpu().numpy(), strict=True):
+            self.found[layer.stack].maps.append(AttentionMap(layer.number, head, head // group, of_head))
+
+
+def _parts(heads: list[int], size: int) -> Iterator[list[int]]:
+    """Heads in parts whose maps, of `size` weights each, are computed at once."""
+    n = max(1, AT_ONCE // max(size, 1))
+    for start in range(0, len(heads), n):
+        yield heads[start : start + n]

@@ -1,0 +1,158 @@
+"""What the heads of a model look at, in one text or picture.
+
+A model runs once, observed; of each layer that is wanted, the weights of the wanted heads are
+computed from the queries, keys, mask and scale that its attention got, and everything else is let
+go. With the same weights the values are collected again: if that is not what the model's own
+attention returned, or if the model never calls attention through transformers' registry, its maps
+are taken from its own eager attention instead.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from attnscope.checkpoints.find import Checkpoint
+from attnscope.errors import ModelError
+from attnscope.models.maps.capture import Gallery, Seen, Wanted
+from attnscope.models.running.attention_hook import observing
+from attnscope.models.running.eager import returned_maps, why_eager
+from attnscope.models.running.eager_masks import SOME, outputs_unlike, unlike_eager
+from attnscope.models.running.forward import main_output, run
+from attnscope.models.running.layers import STACKS, counts, stacks_that_run
+from attnscope.models.running.load import load_eager, told_as_the_models_fault
+from attnscope.models.running.tokenize import Reading
+
+if TYPE_CHECKING:
+    pass
+
+
+def look(
+    checkpoint: Checkpoint,
+    model: Any,
+    reading: Reading,
+    wanted: Wanted,
+    *,
+    keep: str | None = None,
+) -> Seen:
+    """Run a model and see what its heads look at.
+
+    Args:
+        checkpoint: where the model is from; it is loaded anew if it has to run eager.
+        model: as `load_model` returned it.
+        reading: what it reads.
+        wanted: the heads to keep.
+        keep: the stack of which the first wanted layer's call of attention is kept, too.
+
+    Raises:
+        ModelError: the model has no attention, or none that can be shown as maps.
+    """
+    gallery = Gallery(checkpoint.name, model, reading, wanted, keep)
+    with observing(model, gallery.see), told_as_the_models_fault(checkpoint):
+        output = run(model, reading)
+    seen = gallery.seen(main_output(output))
+    stacks = wanted_stacks(model, reading, wanted)
+    seen.eager = why_eager(checkpoint.name, stacks, gallery.unexplained, gallery.n_layer)
+    if seen.eager:
+        eager = eager_maps(checkpoint, model, reading, wanted, list(seen.eager))
+        _take_eager(seen, eager)
+        add_notice(seen, outputs_unlike(checkpoint.name, seen.output, eager.output), seen.eager)
+    if len(seen.eager) < len(stacks) and not reading.picture:
+        few = first_tokens(reading, SOME)
+        add_notice(seen, unlike_eager(checkpoint.name, model, lambda: run(model, few, logits=False)))
+    return seen
+
+
+def first_tokens(reading: Reading, n: int) -> Reading:
+    """What is read, cut to the first `n` tokens."""
+    inputs = {name: tensor[:, :n] for name, tensor in reading.inputs.items()}
+    return replace(reading, inputs=inputs, source=reading.source[:n], target=reading.target[:n])
+
+
+def add_notice(seen: Seen, notice: str | None, stacks: Collection[str] | None = None) -> None:
+    """Have the maps of some stacks, or of all, say something, if there is something to say."""
+    for maps in seen.stacks if notice else []:
+        if stacks is None or maps.stack in stacks:
+            maps.notices.append(str(notice))
+
+
+def wanted_stacks(model: Any, reading: Reading, wanted: Wanted) -> list[str]:
+    """The stacks that a reading runs through, or the one that is wanted."""
+    picture, decodes = reading.picture is not None, bool(reading.target)
+    runs = stacks_that_run(model.config, picture=picture, decodes=decodes)
+    return [wanted.stack] if wanted.stack else runs
+
+
+def _take_eager(seen: Seen, eager: Seen) -> None:
+    """Replace the stacks that were not seen, or not understood, by the model's own eager maps."""
+    for stack in eager.stacks:
+        stack.notices.append(
+            f"{seen.eager[stack.stack]}. These are the maps of its own eager attention."
+        )
+    known = {each.stack: each for each in seen.stacks if each.stack not in seen.eager}
+    known |= {each.stack: each for each in eager.stacks}
+    seen.stacks = [known[stack] for stack in STACKS if stack in known]
+    seen.layers = {key: n for key, n in seen.layers.items() if key[0] not in seen.eager} | eager.layers
+    seen.n_layer |= eager.n_layer
+
+
+def eager_maps(
+    checkpoint: Checkpoint, model: Any, reading: Reading, wanted: Wanted, stacks: Collection[str]
+) -> Seen:
+    """The maps that a model's own eager attention returns.
+
+    They are taken where each layer returns them, so that layers without attention do not shift the
+    others' numbers; or else, as `output_attentions` has them.
+
+    Args:
+        checkpoint: where it is loaded from once more, with eager attention.
+        model: the one that is there: its dtype and device are taken.
+        reading, wanted: as in `look`.
+        stacks: those that are needed.
+
+    Raises:
+        ModelError: it returns none for one of them, or they are not a weight for each query and key.
+    """
+    eager = load_eager(checkpoint, model)
+    gallery = Gallery(checkpoint.name, eager, reading, wanted, stacks=stacks)
+    with observing(eager, gallery.take_call), told_as_the_models_fault(checkpoint):
+        output = run(eager, reading)
+    for stack in gallery.unexplained:
+        gallery.forget(stack)
+    if not set(stacks) <= set(gallery.n_layer):
+        # All maps of all layers at once: there is no other way.
+        with told_as_the_models_fault(checkpoint):
+            output = run(eager, reading, output_attentions=True)
+        picture = reading.picture is not None
+        for stack, maps in returned_maps(checkpoint.name, output, model.config, picture=picture):
+            if stack not in stacks or stack in gallery.n_layer:
+                continue
+            for layer, attention in enumerate(maps):
+                gallery.take(stack, layer, len(maps), attention)
+    lacking = sorted(set(stacks) - set(gallery.n_layer))
+    if lacking:
+        whose = "" if lacking == ["self"] else f" in its {lacking[0]}"
+        raise ModelError(
+            f"{checkpoint.name} is a {type(model).__name__}, which returns no attention weights{whose}.",
+            hint="a model with attention" if not whose else "another --stack",
+        )
+    return gallery.seen(main_output(output))
+
+
+def bytes_of_maps(config: Any, reading: Reading, wanted: Wanted) -> int:
+    """What whole maps take as float32, as far as a configuration tells."""
+    n = max(len(reading.source), len(reading.labels))
+    if reading.picture:
+        n = reading.picture.rows * reading.picture.columns
+    return 4 * n * n * number_of_maps(config, reading, wanted)
+
+
+def number_of_maps(config: Any, reading: Reading, wanted: Wanted) -> int:
+    """How many heads are wanted, as far as a configuration tells."""
+    n_layer, n_head = counts(config, reading)
+    if wanted.layers is not None:
+        n_layer = 1 if wanted.layers == "first" else len(wanted.layers)
+    if wanted.heads is not None:
+        n_head = len(wanted.heads)
+    return (n_layer or 1) * (n_head or 1)

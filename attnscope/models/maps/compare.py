@@ -1,0 +1,151 @@
+"""Compares attnscope's maps with the model's own, and an observed model with itself unobserved."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from attnscope.checkpoints.find import Checkpoint
+from attnscope.models.maps.capture import Seen, Wanted
+from attnscope.models.maps.collect import eager_maps
+from attnscope.models.maps.rounding import spread_of_rounding
+from attnscope.models.running.forward import main_output, run
+from attnscope.models.running.load import told_as_the_models_fault
+from attnscope.models.running.tokenize import Reading
+from attnscope.models.running.tolerance import difference_of
+from attnscope.models.running.validate import NotWeightsError
+from attnscope.results import AttentionMaps, Check, Pooling
+
+if TYPE_CHECKING:
+    import numpy as np
+    import torch
+
+TOLERANCE = 1e-5
+"""How far weights may be apart in float32: a model's layers add up what rounding does."""
+
+
+def compare(
+    checkpoint: Checkpoint, model: Any, reading: Reading, wanted: Wanted, seen: Seen
+) -> list[Check]:
+    """Two comparisons with the model itself.
+
+    Its own eager attention returns its weights; ours, computed from q, k, mask and scale, must be
+    the same. And observing must not change what the model computes, in any bit. Maps that were pooled
+    on the way are compared with its own, pooled; there attnscope attended in the model's place, so
+    that its output is another by rounding.
+
+    Args:
+        checkpoint: where the eager model is loaded from.
+        model: the one that was observed.
+        reading, wanted: what it read, and which maps are compared.
+        seen: what came of it.
+
+    Returns:
+        A check for the maps of each stack, and one for the output of a model that was observed.
+
+    Raises:
+        ModelError: transformers cannot run the model, or not with eager attention.
+    """
+    own = [each for each in seen.stacks if each.stack in seen.eager]
+    ours = [each for each in seen.stacks if each.stack not in seen.eager]
+    checks = [Check(_name(each), None, None, None, note="these maps are its own") for each in own]
+    if ours:
+        stacks = [each.stack for each in ours]
+        try:
+            eager = eager_maps(checkpoint, model, reading, wanted, stacks)
+        except NotWeightsError:
+            note = "not compared: what its eager attention returns are no weights"
+            checks += [Check(_name(each), None, None, None, note=note) for each in ours]
+        else:
+            theirs = {each.stack: each for each in eager.stacks}
+            of_maps = {each.stack: _of_maps(each, theirs[each.stack], model.dtype) for each in ours}
+            if any(not check.ok for check in of_maps.values()):
+                spread = spread_of_rounding(checkpoint, model, reading, wanted)
+                for stack in of_maps.keys() & spread.keys():
+                    of_maps[stack] = _beside_rounding(of_maps[stack], spread[stack], model.dtype)
+            checks += of_maps.values()
+    if any(each.pooling for each in ours):
+        return checks
+    with told_as_the_models_fault(checkpoint):
+        plain = main_output(run(model, reading))
+    difference = difference_of(seen.output, plain)
+    return [*checks, Check("output, observed = unobserved", difference, 0.0, ok=difference == 0)]
+
+
+def _of_maps(ours: AttentionMaps, theirs: AttentionMaps, dtype: torch.dtype) -> Check:
+    """The largest difference between two sets of maps."""
+    import torch
+
+    pairs = _pairs(ours, theirs)
+    narrow = torch.finfo(dtype).eps > torch.finfo(torch.float32).eps
+    tolerance = 16 * torch.finfo(dtype).eps if narrow else TOLERANCE
+    note = (
+        f"the model rounds its scores to {_named(dtype)}: --dtype float32 is precise" if narrow else ""
+    )
+    largest = _largest(pairs)
+    whole = max(1e-3, pairs[0][1].shape[-1] * torch.finfo(dtype).eps)
+    if not largest <= tolerance and all(abs(other.sum(-1) - 1).max() <= whole for _, other in pairs):
+        # A sink may take its part after the softmax, and the weights be returned as they were before.
+        without = _largest([(own / own.sum(-1, keepdim=True), other) for own, other in pairs])
+        if without <= tolerance:
+            largest = without
+            note = "compared without the sink's part, which the model takes off weights that it returned"
+    return Check(_name(ours), largest, tolerance, ok=largest <= tolerance, note=note)
+
+
+def _beside_rounding(check: Check, spread: float, dtype: torch.dtype) -> Check:
+    """The same check; undecided, where rounding alone explains what it found."""
+    import torch
+
+    if check.ok or check.max_abs_diff is None or not check.max_abs_diff <= spread:
+        return check
+    note = f"rounding alone parts two runs of its eager attention by up to {spread:.2g}"
+    note += " here, since each layer multiplies it"
+    return replace(check, ok=None, note=note if dtype == torch.float64 else f"{note}: --dtype float64")
+
+
+def _pairs(ours: AttentionMaps, theirs: AttentionMaps) -> list[tuple[torch.Tensor, torch.Tensor]]:
+    """What is compared: maps; of pooled ones, the means and the largest weights of the cells."""
+    import torch
+
+    pairs = []
+    for own, other in zip(ours.maps, theirs.maps, strict=True):
+        if ours.pooling is None:
+            pairs.append((own.attention, other.attention))
+        else:
+            mean, largest = _pooled(other.attention, ours.pooling)
+            pairs += [(own.mean, mean), (own.max, largest)]
+    return [(torch.from_numpy(own), torch.from_numpy(other)) for own, other in pairs]
+
+
+def _pooled(attention: np.ndarray, pooling: Pooling) -> tuple[np.ndarray, np.ndarray]:
+    """The mean and the largest weight of each cell of a whole map."""
+    import numpy as np
+
+    first = pooling.queries[0].start
+    rows, columns = (
+        [cell.start - first for cell in pooling.queries],
+        [cell.start for cell in pooling.keys],
+    )
+    high, wide = (np.array([len(cell) for cell in axis]) for axis in (pooling.queries, pooling.keys))
+    sums = np.add.reduceat(np.add.reduceat(attention, rows, axis=0), columns, axis=1)
+    largest = np.maximum.reduceat(np.maximum.reduceat(attention, rows, axis=0), columns, axis=1)
+    return (sums / high[:, None] / wide).astype("float32"), largest
+
+
+def _largest(pairs: list[tuple[torch.Tensor, torch.Tensor]]) -> float:
+    """The largest difference in any pair; NaN where only one of two is not a number."""
+    import torch
+
+    return float(torch.tensor([difference_of(*pair) for pair in pairs]).max())
+
+
+def _name(maps: AttentionMaps) -> str:
+    n = len(maps.maps)
+    kind = "" if maps.stack == "self" else f"{maps.stack} "
+    kind = f"{kind}pooled " if maps.pooling else kind
+    return f"{n} {kind}map{'s' * (n > 1)} = eager's"
+
+
+def _named(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")

@@ -1,0 +1,236 @@
+"""What the heads of a model look at in a long text: pooled maps, and never a whole one on the way.
+
+The model runs once. Where it calls attention, attnscope attends in its place, a block of queries at a
+time, and pools each block's weights before the next one takes their memory. That this attention is the
+model's own is found out before, on a few tokens, layer by layer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+from attnscope.checkpoints.find import Checkpoint
+from attnscope.errors import ModelError
+from attnscope.models.heads.page_metrics import Measurement, head_row
+from attnscope.models.maps.capture import Gallery, Layer, Seen, Wanted
+from attnscope.models.maps.collect import add_notice, first_tokens, wanted_stacks
+from attnscope.models.maps.pool import Cells, Rows, cells
+from attnscope.models.running.attention_hook import Call, Handed, attending, observing
+from attnscope.models.running.blockwise import FEW, Blockwise, disagreement, is_lean, let_go
+from attnscope.models.running.buffers import Store
+from attnscope.models.running.eager import why_eager
+from attnscope.models.running.eager_masks import SOME, unlike_eager
+from attnscope.models.running.forward import main_output, run
+from attnscope.models.running.load import forget_the_past, told_as_the_models_fault
+from attnscope.models.running.tokenize import Reading
+from attnscope.results import AttentionMap, AttentionMaps, HeadRow, Pooling
+from attnscope.sinks import sink_positions
+
+if TYPE_CHECKING:
+    import numpy as np
+    import torch
+
+    from attnscope.attention.blocks import Block
+
+
+class WholeMaps(Protocol):
+    """What takes whole maps, some rows at a time, so that they are never in memory."""
+
+    def begin(self, heads: Sequence[tuple[int, int]], shape: tuple[int, int]) -> None:
+        """Get ready for the maps of these layers and heads, `n_Q n_K` each."""
+
+    def write(self, layer: int, head: int, row: int, rows: np.ndarray) -> None:
+        """Take some rows of a map, from number `row` on: `… n_K`, float32."""
+
+
+@dataclass(frozen=True)
+class Pooled:
+    """How the maps of a long text are wanted.
+
+    Attributes:
+        shown: `max` or `mean`: what each cell shows of its weights.
+        block_bytes: how much memory a block of weights may take.
+        query: the position of a query whose row is wanted whole.
+        top: how many of the keys that each query looks at most are wanted.
+        head: whose row, and whose keys; None: nobody's.
+        without_sink: whether the sink is none of the keys that a query looks at most.
+        whole: what takes whole maps beside the pooled ones; None: nobody does.
+        of_whole: whose; of one stack.
+        separators: the special tokens that end a text, where heads are to be measured; None: they are
+            not.
+        watch: is told after each block: the layer, how many there are, and the share of its queries.
+    """
+
+    shown: str = "max"
+    block_bytes: int = 2**24
+    query: int | None = None
+    top: int | None = None
+    head: Wanted | None = None
+    without_sink: bool = False
+    whole: WholeMaps | None = None
+    of_whole: Wanted | None = None
+    separators: Collection[str] | None = None
+    watch: Callable[[int, int, float], None] | None = None
+
+
+def look_in_blocks(
+    checkpoint: Checkpoint, model: Any, reading: Reading, wanted: Wanted, pooled: Pooled
+) -> Seen:
+    """Let a model read, and pool the maps of its heads on the way.
+
+    Args:
+        checkpoint: where the model is from.
+        model: as `load_model` returned it.
+        reading: what it reads.
+        wanted: the heads to keep.
+        pooled: how they are kept.
+
+    Raises:
+        ModelError: the model has no attention, or attends in a way that cannot be seen from outside.
+    """
+    forget_the_past(model)
+    few = first_tokens(reading, FEW)
+    tried = Pooler(Gallery(checkpoint.name, model, few, Wanted(wanted.stack)), pooled)
+    with observing(model, tried.compare), told_as_the_models_fault(checkpoint):
+        run(model, few, logits=False)
+    seen, stacks = tried.gallery, wanted_stacks(model, reading, wanted)
+    for reason in why_eager(checkpoint.name, stacks, seen.unexplained, seen.n_layer).values():
+        raise ModelError(
+            f"{reason}. Its maps can only be had whole, from its own eager attention, and are not pooled"
+            " on the way.",
+            hint="--pool none, if there is memory for it; or a shorter text, without --pool",
+        )
+    pooler = Pooler(Gallery(checkpoint.name, model, reading, wanted), pooled, seen.layers)
+    with attending(model, pooler.attend), told_as_the_models_fault(checkpoint):
+        output = run(model, reading, logits=False)
+    result = pooler.gallery.seen(main_output(output))
+    result.measured = pooler.measured
+    some = first_tokens(reading, SOME)
+    add_notice(result, unlike_eager(checkpoint.name, model, lambda: run(model, some, logits=False)))
+    return result
+
+
+class Pooler:
+    """Attends in a model's place, and pools the maps of the wanted heads.
+
+    Args:
+        gallery: knows which they are, and gets them.
+        pooled: how they are kept.
+        layers: how many heads each layer has, by stack and number, as it was found out before.
+    """
+
+    def __init__(
+        self, gallery: Gallery, pooled: Pooled, layers: Mapping[tuple[str, int], int] | None = None
+    ) -> None:
+        self.gallery, self.pooled, self.layers = gallery, pooled, layers or {}
+        self._of_whole: list[tuple[int, int]] | None = None  # the layers and heads that are kept whole
+        self.blockwise = Blockwise(pooled.block_bytes)
+        self.measured: list[HeadRow] = []
+        self._store = Store()
+
+    def compare(self, call: Call) -> None:
+        """Note it, if attnscope's attention is not what a layer's own returned."""
+        layer = self.gallery.layer(call)
+        if layer is None:
+            return
+        self.gallery.announce(layer)
+        off = disagreement(call, layer.number, self.blockwise)
+        if off is not None:
+            self.gallery.unexplained[layer.stack] = off
+
+    def attend(self, handed: Handed) -> torch.Tensor | None:
+        """Attend for one layer; None, if nobody wants to know, and the model's own is as lean."""
+        layer = self.gallery.layer(handed)
+        heads = [] if layer is None else self.gallery.announce(layer)
+        if layer is not None and heads:
+            return self._pool(handed, layer, heads)
+        if is_lean(self.gallery.model, handed):
+            return None
+        return self.blockwise.attend(handed, let_go)
+
+    def _pool(self, handed: Handed, layer: Layer, heads: list[int]) -> torch.Tensor:
+        """Attend for one layer, and add the maps of its heads to those that are there."""
+        import torch
+
+        maps, pooled = self.gallery.found[layer.stack], self.pooled
+        first = maps.first_query
+        if maps.pooling is None:
+            queries = [range(first + cell.start, first + cell.stop) for cell in cells(maps.query_tokens)]
+            maps.pooling = Pooling(pooled.shown, queries, cells(maps.key_tokens))
+        dtype = torch.promote_types(handed.query.dtype, torch.float32)
+        like = torch.empty(0, dtype=dtype, device=handed.query.device)
+        of_cells = Cells(heads, maps.pooling.queries, maps.pooling.keys, like)
+        rows: dict[int, Rows] = {}
+        without = sink_positions(key.special for key in maps.key_tokens) if pooled.without_sink else []
+        if pooled.head is not None:
+            of = (layer.stack, layer.number, layer.n_head)
+            for head in pooled.head.heads_of(*of, first=not maps.maps):
+                rows[head] = Rows(head, first, layer.n_K, pooled.query, pooled.top, without)
+
+        whole = self._heads_of_whole(layer, maps)
+        measurement = None
+        if pooled.separators is not None:
+            measurement = Measurement(maps, layer.n_Q, pooled.separators, like, self._store)
+
+        def see(block: Block) -> None:
+            of_cells.see(block)
+            for of_head in rows.values():
+                of_head.see(block)
+            if measurement is not None:
+                measurement.rows.add(block)
+            for head in whole:
+                self._write(block, layer.number, head, first, layer.n_K)
+            if pooled.watch is not None:
+                pooled.watch(layer.number, layer.n_layer, block.queries.stop / layer.n_Q)
+
+        collected = self.blockwise.attend(handed, see)
+        if measurement is not None:
+            values = measurement.values()
+            self.measured += [head_row(layer.stack, layer.number, head, values[head]) for head in heads]
+        group = layer.n_head // layer.n_kv_head
+        means, largest = (each.float().cpu().numpy() for each in (of_cells.mean, of_cells.max))
+        for head, mean, most in zip(heads, means, largest, strict=True):
+            shown = mean if pooled.shown == "mean" else most
+            row, top = rows[head].kept() if head in rows else (None, None)
+            of_layer = (layer.number, head, head // group)
+            maps.maps.append(AttentionMap(*of_layer, shown, mean, most, row, top))
+        return collected
+
+    def _heads_of_whole(self, layer: Layer, maps: AttentionMaps) -> list[int]:
+        """The heads of a layer whose whole maps are kept; the first layer's tell of all to come."""
+        pooled = self.pooled
+        if pooled.whole is None or pooled.of_whole is None or pooled.of_whole.stack != layer.stack:
+            return []
+        if self._of_whole is None:
+            numbers = sorted(number for stack, number in self.layers if stack == layer.stack)
+            self._of_whole = [
+                (number, head)
+                for number in numbers
+                for head in pooled.of_whole.heads_of(
+                    layer.stack,
+                    number,
+                    self.layers[layer.stack, number],
+                    first=number == numbers[0],
+                )
+            ]
+            if self._of_whole:
+                shape = (len(maps.query_tokens), len(maps.key_tokens))
+                pooled.whole.begin(self._of_whole, shape)
+        return [head for number, head in self._of_whole if number == layer.number]
+
+    def _write(self, block: Block, layer: int, head: int, first: int, n_K: int) -> None:
+        """Hand on a block's rows of one head, from the first query that counts."""
+        import numpy as np
+
+        start = max(first, block.queries.start)
+        if start >= block.queries.stop:
+            return
+        weights = block.attention[0, head, start - block.queries.start :].float().cpu().numpy()
+        rows = weights
+        if len(block.keys) < n_K:  # what no query of the block can see
+            rows = np.zeros((len(weights), n_K), dtype=np.float32)
+            rows[:, block.keys.start : block.keys.stop] = weights
+        assert self.pooled.whole is not None
+        self.pooled.whole.write(layer, head, start - first, rows)

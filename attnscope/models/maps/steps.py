@@ -1,0 +1,80 @@
+"""The steps of one layer's attention in a model, from its queries, keys and values on."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from attnscope import contracts
+from attnscope.models.running.attention_hook import Call
+from attnscope.results import Check, Trace
+
+AXES = {
+    "Q": "n_batch n_head n_Q d_K",
+    "K": "n_batch n_kv_head n_K d_K",
+    "V": "n_batch n_kv_head n_K d_V",
+    "sinks": "n_head",
+    "K_shared": "n_batch n_head n_K d_K",
+    "V_shared": "n_batch n_head n_K d_V",
+    "x_raw": "n_batch n_head n_Q d_V",
+    "x_rsh1": "n_batch n_Q n_head d_V",
+    "x_rsh2": "n_batch n_Q n_head·d_V",
+}
+"""The axes of each step; of all others, those of the scores."""
+
+OF_SCORES = ("n_batch", "n_head", "n_Q", "n_K")
+
+
+def trace_steps(
+    call: Call, title: str, *, keep: bool | Collection[str] = False, stats: bool = False
+) -> Trace:
+    """Trace attnscope's own attention on what a layer of a model handed to its attention.
+
+    Args:
+        call: what was seen.
+        title: what to call the trace.
+        keep, stats: as in `attnscope.trace`.
+
+    Returns:
+        `Q`, `K`, `V` (positions turned, heads of keys not yet shared) to `x_rsh2`, in float32 at least,
+        with a check that `x_rsh2` is what the model's own attention returned.
+    """
+    import torch
+
+    from attnscope.attention.observed import observed
+    from attnscope.models.running.tolerance import difference_of, output_tolerance
+    from attnscope.tracing import trace
+
+    arguments = call.arguments()
+    with torch.no_grad(), trace(observed, keep=keep, stats=stats) as result:
+        made, _ = observed(**arguments)
+    n_batch, n_head, n_Q, d_K = call.query.shape
+    _, n_kv_head, n_K, d_V = call.value.shape
+    result.title = title
+    result.sizes = {"n_batch": n_batch, "n_head": n_head, "n_kv_head": n_kv_head, "n_Q": n_Q, "n_K": n_K}
+    result.sizes |= {"d_K": d_K, "d_V": d_V}
+    if n_kv_head == n_head:
+        del result.sizes["n_kv_head"]
+    result.options = {"scale": call.scale}
+    if call.softcap is not None:
+        result.options["softcap"] = call.softcap
+    result.steps = contracts.without_idle_stages(step for step in result.steps if step.depth == 0)
+    for step in result.steps:
+        axes = AXES.get(step.name)
+        if n_kv_head == n_head and axes:
+            axes = axes.replace("n_kv_head", "n_head")
+        step.dims = tuple(axes.split()) if axes else _aligned(step.shape, result.sizes)
+    theirs = call.output.flatten(2).to(made)
+    difference, tolerance = difference_of(made, theirs), output_tolerance(call)
+    name = "x_rsh2 = the model's own"
+    result.checks = [Check(name, difference, tolerance, ok=difference <= tolerance)]
+    if call.query.dtype != made.dtype:
+        own, ours = (str(x.dtype).removeprefix("torch.") for x in (call.query, made))
+        result.notices.append(f"the model runs in {own}; its attention is computed again in {ours}.")
+    return result
+
+
+def _aligned(shape: tuple[int, ...], sizes: dict[str, int]) -> tuple[str, ...]:
+    """The axes of what broadcasts to the scores: 1 where it is the same for all."""
+    axes = OF_SCORES[len(OF_SCORES) - len(shape) :]
+    pairs = zip(axes, shape, strict=True)
+    return tuple("1" if size == 1 != sizes[axis] else axis for axis, size in pairs)

@@ -1,0 +1,1 @@
+"""Load a model, tokenize what it reads, and hook its attention."""

@@ -1,0 +1,131 @@
+"""What a decoder reads: a text that it is given, or one that it writes."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from attnscope.checkpoints.find import Checkpoint
+from attnscope.errors import ModelError, OptionError
+from attnscope.models.running.load import told_as_the_models_fault
+from attnscope.models.running.tokenize import Reading, room, tokens_of
+
+
+def give_target(checkpoint: Checkpoint, model: Any, reading: Reading) -> None:
+    """Let the decoder read the target's labels, moved to the right as the model was trained.
+
+    Args:
+        checkpoint: what to name in an error.
+        model: an encoder with a decoder.
+        reading: its labels become the decoder's inputs, and its target.
+
+    Raises:
+        ModelError: transformers cannot run it.
+    """
+    import torch
+
+    with told_as_the_models_fault(checkpoint):
+        read = shifted(model, reading.labels)
+    reading.inputs["decoder_input_ids"] = torch.tensor([read], device=model.device)
+    reading.target = tokens_of(reading.tokenizer, read)
+
+
+def shifted(model: Any, labels: list[int]) -> list[int]:
+    """What a decoder reads to write these labels: moved to the right, behind the token that starts.
+
+    Raises:
+        ModelError: nothing says which token that is.
+    """
+    import torch
+
+    start: Any = getattr(model.config, "decoder_start_token_id", None)
+    known = getattr(model.config.get_text_config(decoder=True), "vocab_size", 2**31)
+    if start is not None and not (type(start) is int and 0 <= start < known):
+        raise _no_start(
+            model, f"has decoder_start_token_id {start!r}, which is none of its {known:,} tokens"
+        )
+    own = hasattr(model, "prepare_decoder_input_ids_from_labels")
+    if not labels or not own:
+        if start is None:
+            raise _no_start(model)
+        return [int(start), *labels[:-1]]
+    given = torch.tensor([labels], device=model.device)
+    try:
+        return model.prepare_decoder_input_ids_from_labels(labels=given)[0].tolist()
+    except (AttributeError, TypeError, ValueError) as error:  # mBART and others need no such token
+        if start is not None:
+            raise
+        raise _no_start(model) from error
+
+
+def _no_start(model: Any, told: str = "has no decoder_start_token_id") -> ModelError:
+    """The error for a model whose config.json does not say with which token its decoder starts."""
+    return ModelError(
+        f"the config.json of {model.name_or_path or model.config.model_type} {told}: nothing says which"
+        " token its decoder starts with.",
+        hint='"decoder_start_token_id": N in it; T5 starts with its padding token, 0',
+    )
+
+
+def write_on(checkpoint: Checkpoint, model: Any, reading: Reading, n: int) -> str:
+    """Let the model write up to `n` tokens, and add them to what it read.
+
+    It takes the likeliest each time, after what its generation_config.json says of repetition and
+    tokens to suppress.
+
+    Args:
+        checkpoint: what to name in an error.
+        model: a causal one, or an encoder with a decoder.
+        reading: the tokens are added to its source, or become its target.
+        n: how many; fewer, if the text ends before.
+
+    Returns:
+        The text that was written.
+
+    Raises:
+        OptionError: the model does not take so many tokens.
+        ModelError: transformers cannot run it.
+    """
+    import torch
+
+    ids = reading.inputs["input_ids"]
+    most = room(model.config)
+    before = 1 if model.config.is_encoder_decoder else ids.shape[1]
+    if most is not None and before + n > most:
+        raise OptionError(
+            f"--generate {n} after {before} token{'s' * (before > 1)} makes {before + n}, and the"
+            f" model takes {most}.",
+            hint=f"--generate {most - before}" if most > before else "a shorter text",
+        )
+    settings = model.generation_config
+    if (
+        model.config.is_encoder_decoder
+        and settings.decoder_start_token_id is None is settings.bos_token_id
+    ):
+        raise _no_start(model, "has neither decoder_start_token_id nor bos_token_id")
+    with torch.no_grad(), told_as_the_models_fault(checkpoint):
+        written = model.generate(**reading.inputs, max_new_tokens=n, do_sample=False, num_beams=1)
+    tokenizer = reading.tokenizer
+    if model.config.is_encoder_decoder:
+        reading.inputs["decoder_input_ids"] = written
+        start, *rest = written[0].tolist()
+        reading.target = tokens_of(tokenizer, [start]) + tokens_of(tokenizer, rest, generated=True)
+        return _decoded(tokenizer, rest, skip_special_tokens=True)
+    new = written[0, ids.shape[1] :].tolist()
+    reading.inputs["input_ids"] = written
+    for name in set(reading.inputs) & {"attention_mask", "token_type_ids"}:  # as `generate` extends them
+        given = reading.inputs[name]
+        more = given[:, -1:].expand(-1, len(new))
+        reading.inputs[name] = torch.cat(
+            [given, torch.ones_like(more) if name == "attention_mask" else more], 1
+        )
+    whole = tokens_of(tokenizer, written[0].tolist())  # a character may begin before and end in them
+    read = [replace(own, text=each.text) for own, each in zip(reading.source, whole, strict=False)]
+    written_on = [replace(each, generated=True) for each in whole[len(read) :]]
+    reading.source = read + written_on
+    return _decoded(tokenizer, new)
+
+
+def _decoded(tokenizer: Any, ids: list[int], **options: Any) -> str:
+    """The text of what was written; without a tokenizer its ids."""
+    return " ".join(map(str, ids)) if tokenizer is None else tokenizer.decode(ids, **options)

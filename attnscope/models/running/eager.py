@@ -1,0 +1,91 @@
+"""Fall back to a model's own eager attention: when, and which maps it returns."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+from attnscope.errors import ModelError
+from attnscope.models.running.layers import stacks_that_run
+
+if TYPE_CHECKING:
+    pass
+
+
+def why_eager(
+    name: str, stacks: Collection[str], unexplained: Mapping[str, str], seen: Collection[str]
+) -> dict[str, str]:
+    """Why a stack's weights have to come from the model's eager attention, of those whose have to.
+
+    Args:
+        name: what the user called the model.
+        stacks: those that are needed.
+        unexplained: what was wrong with some of them.
+        seen: those that attended where it can be seen.
+    """
+    reasons = {}
+    for stack in stacks:
+        if stack in unexplained:
+            reasons[stack] = (
+                f"what {name} was seen to hand over does not explain what its attention returns:"
+                f" {unexplained[stack]}"
+            )
+        elif stack not in seen:
+            reasons[stack] = f"{name} does not call attention through transformers' registry"
+    return reasons
+
+
+def returned_maps(name: str, output: Any, config: Any, *, picture: bool) -> Iterator[tuple[str, Any]]:
+    """The maps of all layers that a model returned, by stack: of each layer `n_batch n_head n_Q n_K`.
+
+    Args:
+        name: what the user called the model.
+        output: of a run with `output_attentions`.
+        config: the model's.
+        picture: whether it looked at one.
+
+    Raises:
+        ModelError: they are not all layers' maps of all tokens.
+    """
+    names = {
+        "encoder": "encoder_attentions",
+        "decoder": "decoder_attentions",
+        "cross": "cross_attentions",
+    }
+    if "encoder_attentions" not in output:
+        names = {stacks_that_run(config, picture=picture, decodes=False)[0]: "attentions"}
+    for stack, key in names.items():
+        maps = output.get(key)
+        if not maps:
+            continue
+        if hasattr(config, "attention_window") and stack in ("self", "encoder"):
+            raise ModelError(
+                f"{name} ({config.model_type}) attends within a band around each token, and returns"
+                " weights by distance: they are no map of its tokens."
+            )
+        n_layer = getattr(config, "num_hidden_layers", len(maps))
+        if stack == "self" and len(maps) > n_layer:
+            raise ModelError(
+                f"{name} ({config.model_type}) returns {len(maps)} maps for its {n_layer} layers: it"
+                " attends outside of them too, and does not say which maps are whose."
+            )
+        if stack == "self" and len(maps) != n_layer:
+            raise ModelError(
+                f"{name} returns the maps of {len(maps)} of its {n_layer} layers, and does not say"
+                " which."
+            )
+        for attention in maps:
+            _check_is_map(name, config, attention)
+        yield stack, maps
+
+
+def _check_is_map(name: str, config: Any, attention: Any) -> None:
+    """Raise a ModelError unless what a model returned for a layer is a map, or nothing."""
+    shape = getattr(attention, "shape", None)
+    if attention is None or (shape is not None and len(shape) == 4):
+        return
+    what = f"of the shape {tuple(shape)}" if shape is not None else f"as a {type(attention).__name__}"
+    raise ModelError(
+        f"{name} ({config.model_type}) returns weights {what}: they are no map of its tokens for each"
+        " head."
+    )

@@ -1,0 +1,280 @@
+"""Loads a model, its tokenizer and its image processor with transformers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from importlib.util import find_spec
+from typing import Any
+
+from attnscope.checkpoints import tensors as weights
+from attnscope.checkpoints.find import Checkpoint
+from attnscope.contracts import DTYPES
+from attnscope.errors import ModelError, OptionError, first_line, is_out_of_memory
+from attnscope.text import shortened
+
+TOKENIZER = (
+    *("tokenizer.json", "vocab.txt", "vocab.json", "tokenizer.model", "spiece.model", "spm.model"),
+    *("sentencepiece.bpe.model", "source.spm", "tokenizer_config.json"),
+)
+IMAGES = ("preprocessor_config.json", "processor_config.json")
+"""Where a model keeps its tokenizer, and what cuts pictures for it: one of these each."""
+
+
+def load_config(checkpoint: Checkpoint) -> Any:
+    """The model's configuration, as transformers reads it.
+
+    Raises:
+        ModelError: it has none, or transformers does not know this kind of model.
+    """
+    stored = checkpoint.config()  # tells in its own words what is no checkpoint at all
+    if "auto_map" in stored and not _is_known(stored.get("model_type")):
+        raise ModelError(
+            f"{checkpoint.name} ({stored.get('model_type')}) brings code of its own, which attnscope"
+            " does not run: transformers has no such model.",
+            hint="without a text, its weights may be readable",
+        )
+    _hush()
+    from transformers import AutoConfig, PreTrainedConfig
+
+    with told_as_the_models_fault(checkpoint, "config.json"):
+        config = _from_here_or_the_hub(AutoConfig.from_pretrained, checkpoint, ("config.json",))
+    if not isinstance(of_text := config.get_text_config(), PreTrainedConfig):
+        raise ModelError(
+            f"the config.json of {checkpoint.name} is damaged: where the configuration of its text"
+            f" model is to be, it has {shortened(repr(of_text))}."
+        )
+    return config
+
+
+def load_model(
+    checkpoint: Checkpoint,
+    config: Any,
+    *,
+    dtype: str | None = None,
+    device: str = "cpu",
+    attention: str | None = None,
+    writes: bool = False,
+    device_map: str | None = None,
+) -> Any:
+    """The whole model, ready to run: as the class that its checkpoint names, weights and all.
+
+    Args:
+        checkpoint: the model.
+        config: as `load_config` returned it.
+        dtype: `float32` and the like; None: what the weights are stored in.
+        device: where it is to run.
+        attention: `eager` or `sdpa`; None: what the model takes by itself.
+        writes: whether it has to generate text.
+        device_map: `auto` and the like: how accelerate divides it among devices; `device` is ignored.
+
+    Raises:
+        OptionError: there is no such dtype, or accelerate is not installed.
+        ModelError: transformers cannot load it, weights are missing, or it cannot generate.
+    """
+    if dtype is not None and dtype not in DTYPES:
+        raise OptionError(f"there is no dtype {dtype}: a model runs in {', '.join(DTYPES)}.")
+    if device_map is not None and find_spec("accelerate") is None:
+        raise OptionError(
+            "models are divided among devices by accelerate, which is not installed.",
+            hint="pip install 'attnscope[accelerate]'",
+        )
+    if checkpoint.folder is not None:
+        weights.open_weights(checkpoint)  # tells in its own words what is damaged
+    with told_as_the_models_fault(checkpoint):
+        model_class = class_of(config)
+        if writes and not model_class.can_generate():
+            raise ModelError(
+                f"{checkpoint.name} is a {model_class.__name__}, which writes no text.",
+                hint="a causal or sequence-to-sequence language model, such as gpt2 or t5-small",
+            )
+        model, info = _from_here_or_the_hub(
+            model_class.from_pretrained,
+            checkpoint,
+            weights.FILES,
+            dtype=dtype or "auto",
+            attn_implementation=attention,
+            output_loading_info=True,
+            ignore_mismatched_sizes=True,
+            **({} if device_map is None else {"device_map": device_map}),
+        )
+        _check_complete(model, info, checkpoint)
+        return (model.to(device) if device_map is None else model).eval()
+
+
+def load_eager(checkpoint: Checkpoint, model: Any, *, instead: bool = False) -> Any:
+    """A loaded model once more, in the same dtype on the same device or devices, with eager attention.
+
+    Args:
+        checkpoint: the model.
+        model: as `load_model` returned it.
+        instead: whether it is not needed any more: then its weights are let go of before.
+    """
+    dtype, device = str(model.dtype).removeprefix("torch."), str(model.device)
+    device_map = "auto" if hasattr(model, "hf_device_map") else None
+    if instead:
+        for parameter in model.parameters():
+            parameter.data = parameter.data.new_empty(0)
+    return load_model(
+        checkpoint, model.config, dtype=dtype, device=device, attention="eager", device_map=device_map
+    )
+
+
+def forget_the_past(model: Any) -> None:
+    """Have a model keep no keys and values for a next token: there will be none."""
+    for config in (model.config, model.config.get_text_config()):
+        config.use_cache = False
+
+
+def load_tokenizer(checkpoint: Checkpoint) -> Any:
+    """The model's tokenizer.
+
+    Raises:
+        ModelError: it has none.
+    """
+    from transformers import AutoTokenizer
+
+    if checkpoint.folder and not checkpoint.has(*TOKENIZER):
+        raise ModelError(
+            f"{checkpoint.name} has no tokenizer ({', '.join(TOKENIZER[:2])}, …): a text has no tokens.",
+            hint="AutoTokenizer.from_pretrained(…).save_pretrained(FOLDER) puts one beside the weights",
+        )
+    try:
+        tokenizer = _from_here_or_the_hub(AutoTokenizer.from_pretrained, checkpoint, TOKENIZER)
+        _check_unknown(tokenizer)
+        return tokenizer
+    except Exception as error:
+        if is_out_of_memory(error):
+            raise
+        unreadable = isinstance(error, UnicodeEncodeError) and not _is_utf_8(checkpoint.folder)
+        raise ModelError(
+            f"cannot load the tokenizer of {checkpoint.name}: {first_line(error).rstrip('.')}.",
+            hint="a folder whose name is UTF-8: transformers opens no other" if unreadable else None,
+        ) from error
+
+
+def _check_unknown(tokenizer: Any) -> None:
+    """Raise a ValueError if the unknown token is none, which transformers would look for without end."""
+    try:
+        tokenizer.unk_token_id  # noqa: B018 - a property, which looks for it
+    except RecursionError:
+        raise ValueError("what it has as unk_token is no token") from None
+
+
+def _is_utf_8(path: object) -> bool:
+    try:
+        str(path).encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def load_image_processor(checkpoint: Checkpoint) -> Any:
+    """What cuts and scales pictures for the model.
+
+    Raises:
+        ModelError: it has none, or pillow is not installed.
+    """
+    try:
+        from transformers import AutoImageProcessor
+
+        return _from_here_or_the_hub(AutoImageProcessor.from_pretrained, checkpoint, IMAGES)
+    except Exception as error:
+        if is_out_of_memory(error):
+            raise
+        raise ModelError(
+            f"{checkpoint.name} has no image processor (preprocessor_config.json):"
+            f" {first_line(error).rstrip('.')}.",
+            hint="a model that reads pictures, such as google/vit-base-patch16-224",
+        ) from error
+
+
+@contextmanager
+def told_as_the_models_fault(checkpoint: Checkpoint, file: str | None = None) -> Iterator[None]:
+    """What transformers cannot load or run is the checkpoint's fault, whatever it raises.
+
+    Args:
+        checkpoint: the model.
+        file: the one of its files that is read.
+    """
+    try:
+        yield
+    except (ModelError, OptionError):
+        raise
+    except Exception as error:
+        if is_out_of_memory(error):
+            raise
+        does = f"read the {file} of" if file else "run"
+        said = first_line(error).rstrip(".")
+        raise ModelError(f"transformers cannot {does} {checkpoint.name}: {said}.") from error
+
+
+def _is_known(model_type: Any) -> bool:
+    """Whether transformers itself has models of this type."""
+    from transformers import CONFIG_MAPPING
+
+    return model_type in CONFIG_MAPPING
+
+
+def _hush() -> None:
+    """Keep transformers' warnings and progress bars off the terminal: what matters is told by us."""
+    from transformers.utils import logging
+
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+
+
+def _from_here_or_the_hub(
+    load: Callable[..., Any], checkpoint: Checkpoint, files: tuple[str, ...], **options: Any
+) -> Any:
+    """Call a `from_pretrained`; where one of its files is in the hub's cache, so that nobody waits.
+
+    Code that comes with a model is not run.
+    """
+    if checkpoint.folder is None and checkpoint.has(*files):
+        try:
+            return load(checkpoint.source, local_files_only=True, trust_remote_code=False, **options)
+        except (OSError, ValueError):
+            pass  # another file, that it needs, is not in the cache
+    return load(checkpoint.source, trust_remote_code=False, **options)
+
+
+def class_of(config: Any) -> Any:
+    """The class that a checkpoint was saved from; the bare model where transformers does not have it.
+
+    Raises:
+        ModelError: there is no such class either.
+    """
+    import transformers
+
+    named = [getattr(transformers, name, None) for name in getattr(config, "architectures", None) or []]
+    models = [
+        each
+        for each in named
+        if isinstance(each, type) and issubclass(each, transformers.PreTrainedModel)
+    ]
+    if models:
+        return models[0]
+    if type(config) in transformers.AutoModel._model_mapping:
+        return transformers.AutoModel._model_mapping[type(config)]
+    raise ModelError(
+        f"transformers has no model for a {type(config).__name__} that names no architecture."
+    )
+
+
+def _check_complete(model: Any, info: dict[str, Any], checkpoint: Checkpoint) -> None:
+    """Raise a ModelError if weights that attention depends on would be random."""
+    of_base = "" if model.base_model is model else f"{model.base_model_prefix}."
+    for name, stored, built in info["mismatched_keys"]:
+        raise ModelError(
+            f"{checkpoint.name} has {name} of the shape {tuple(stored)}, and its config.json asks for"
+            f" {tuple(built)}.",
+            hint="the config.json that the weights were saved with",
+        )
+    inner = [name for name in info["missing_keys"] if "pooler" not in name and name.startswith(of_base)]
+    if inner:
+        raise ModelError(
+            f"{checkpoint.name} lacks {len(inner)} of the weights of a {type(model).__name__},"
+            f" such as {min(inner)}: they would be random.",
+            hint="a complete checkpoint, as save_pretrained writes it",
+        )

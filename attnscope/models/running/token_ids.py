@@ -1,0 +1,143 @@
+"""What a model reads that is given as tokens or their ids, not as a text: exactly these."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from attnscope.checkpoints.find import Checkpoint
+from attnscope.errors import OptionError
+from attnscope.models.running.load import TOKENIZER, load_tokenizer
+from attnscope.models.running.tokenize import (
+    Reading,
+    batch_of,
+    read_target,
+    room,
+    tokens_of,
+    unknown_tokens,
+)
+from attnscope.text import shortened
+
+
+def read_ids(
+    checkpoint: Checkpoint,
+    config: Any,
+    ids: list[int],
+    *,
+    named: str,
+    target: str | None = None,
+    truncate: bool = False,
+) -> Reading:
+    """Return what a model reads that is given as token ids: just these, nothing is added.
+
+    Args:
+        checkpoint: the model; its tokenizer, if it has one, says what the ids stand for.
+        config: the model's.
+        ids: the tokens' numbers, as `parse_ids` or `find_tokens` returned them.
+        named: what they are called in errors.
+        target: what a decoder beside an encoder reads, as text.
+        truncate: whether ids that are too many are cut rather than refused.
+
+    Raises:
+        OptionError: an id is not in the model's vocabulary, or there are too many.
+        ModelError: there is a target, and the model has no tokenizer.
+    """
+    check_ids(checkpoint, config, ids, named)
+    tokenizer = tokenizer_of(checkpoint)
+    kept, notices = cut_ids(ids, named, room(config), truncate)
+    notices += notices_of_ids(tokenizer, kept, named)
+    inputs = {"input_ids": batch_of(kept), "attention_mask": batch_of([1] * len(kept))}
+    reading = Reading(inputs, tokens_of(tokenizer, kept), tokenizer=tokenizer, notices=notices)
+    if target is not None:
+        given = tokenizer or load_tokenizer(checkpoint)  # which says that there is none
+        reading.labels, notices = read_target(given, config, target, truncate)
+        reading.notices += notices
+    return reading
+
+
+def ids_of(checkpoint: Checkpoint, ids: str | None, tokens: str | None) -> list[int]:
+    """Return the token ids that `--ids` or `--tokens` names; raise as `parse_ids` and `find_tokens`."""
+    return parse_ids(ids) if ids is not None else find_tokens(checkpoint, tokens or "")
+
+
+def parse_ids(text: str) -> list[int]:
+    """Return the numbers of `--ids`, which are separated by commas or spaces.
+
+    Raises:
+        OptionError: it holds something else, or nothing.
+
+    >>> parse_ids("101, 2023,102")
+    [101, 2023, 102]
+    """
+    parts = text.replace(",", " ").split()
+    wrong = next((part for part in parts if not (part.isascii() and part.isdigit())), None)
+    if wrong is not None or not parts:
+        found = "is empty" if wrong is None else f"has {shortened(wrong)!r}, which is not a token id"
+        raise OptionError(f"--ids {found}.", hint="--ids 101,2023,102")
+    return [int(part[:20]) for part in parts]  # longer ones are no ids either
+
+
+def find_tokens(checkpoint: Checkpoint, text: str) -> list[int]:
+    """Return the ids of `--tokens`: entries of the vocabulary, separated by spaces.
+
+    Raises:
+        OptionError: one of them is not in the vocabulary, or there is none.
+        ModelError: the model has no tokenizer.
+    """
+    names = text.split()
+    if not names:
+        raise OptionError("--tokens is empty.", hint='--tokens "A B C"')
+    vocabulary = load_tokenizer(checkpoint).get_vocab()
+    for name in names:
+        if name not in vocabulary:
+            likely = [f"Ġ{name}", f"▁{name}", f"##{name}", name.lower(), name.upper()]
+            near = next((other for other in likely if other in vocabulary), None)
+            raise OptionError(
+                f"--tokens: {shortened(name)!r} is not in the vocabulary of {checkpoint.name}.",
+                hint=f"{near}, which is" if near else '--text "…", which its tokenizer cuts into tokens',
+            )
+    return [vocabulary[name] for name in names]
+
+
+def check_ids(checkpoint: Checkpoint, config: Any, ids: list[int], named: str) -> None:
+    """Raise an OptionError if a model has no token of one of these numbers."""
+    n_token = getattr(config.get_text_config(), "vocab_size", None)
+    if isinstance(n_token, int) and max(ids) >= n_token:
+        raise OptionError(
+            f"{named}: there is no token {max(ids)}: {checkpoint.name} has {n_token}, counted from 0."
+        )
+
+
+def cut_ids(
+    ids: list[int], named: str, limit: int | None, truncate: bool
+) -> tuple[list[int], list[str]]:
+    """Return the ids that a model takes, and a notice if some were cut off.
+
+    Raises:
+        OptionError: there are more than the model takes, and `truncate` does not allow to cut them.
+    """
+    n = len(ids)
+    if limit is None or n <= limit:
+        return ids, []
+    if not truncate:
+        raise OptionError(f"{named} is {n} tokens long, and the model takes {limit}.", hint="--truncate")
+    return ids[:limit], [f"{named} was cut from {n} tokens to {limit}."]
+
+
+def tokenizer_of(checkpoint: Checkpoint) -> Any:
+    """The model's tokenizer; None if it has none."""
+    return load_tokenizer(checkpoint) if checkpoint.first_file(*TOKENIZER) else None
+
+
+def notices_of_ids(tokenizer: Any, ids: list[int], named: str) -> list[str]:
+    """Return what a reader should know of ids that are read as they are."""
+    if tokenizer is None:
+        return [f"{named} has no words: the model has no tokenizer that knows them."]
+    added = tokenizer("")["input_ids"]
+    missing = [token.text for token in tokens_of(tokenizer, [n for n in added if n not in ids])]
+    notices = unknown_tokens(tokenizer, ids, named)
+    if missing:
+        notices.append(
+            f"{named} is read as it is, without the {' and '.join(missing)} that the tokenizer adds to"
+            " a text."
+        )
+    return notices

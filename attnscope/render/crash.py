@@ -1,0 +1,23 @@
+"""Why the code failed, for people."""
+
+from __future__ import annotations
+
+from rich.text import Text
+
+from attnscope.render.columns import dims_pieces, shape_pieces
+from attnscope.render.text import joined
+from attnscope.results import Crash
+from attnscope.text import printable
+
+
+def crash_lines(crash: Crash) -> list[Text]:
+    """Where and why the code failed: the expression, its operands, and which axes disagree."""
+    lines = [Text(f"✗ line {crash.line}: {printable(crash.expression)}", "bold red")]
+    texts = [printable(operand.text) for operand in crash.operands]
+    width = max(map(len, texts), default=0)
+    for operand, text in zip(crash.operands, texts, strict=True):
+        axes = joined(dims_pieces(operand.dims))
+        shape = joined(shape_pieces(operand.dims, operand.shape), "×")
+        lines.append(Text.assemble(f"    {text:{width}}  ", shape, "  ", axes))
+    lines += [Text(f"    {printable(crash.disagreement)}", "bold")] if crash.disagreement else []
+    return [*lines, Text(f"    {printable(crash.error)}", "red")]

@@ -1,0 +1,1 @@
+"""Results as PNG, SVG and PDF, drawn with matplotlib."""

@@ -1,0 +1,287 @@
+"""What is drawn into a figure: a map with its tokens, a grid of maps, a picture with weights over it."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterable, Mapping, Sequence
+from math import ceil
+from typing import TYPE_CHECKING, Any, Literal
+
+from attnscope.render.heading import named
+from attnscope.render.patches import asked_text, first_query, on_patches, weights_of, without
+from attnscope.render.pooling import (
+    borders,
+    chunks,
+    first_tokens,
+    left_out_text,
+    pooling_text,
+    positions,
+    smaller_without,
+)
+from attnscope.render.tokens import label
+from attnscope.results import AttentionMap, AttentionMaps, Picture, Token
+from attnscope.text import printable
+
+if TYPE_CHECKING:
+    import numpy as np
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+COLOURS = "Oranges"
+CELL = 0.22  # inches
+LONGEST = 10.0  # inches of an axis; of more tokens, cells are smaller
+LONGEST_TOKEN = 30  # letters
+BETWEEN_LABELS = 0.15  # inches, at least
+PANEL, LARGEST_GRID = (
+    1.4,
+    14.0,
+)  # inches: of a map in a grid, and of all side by side, or below each other
+LARGEST = 1000  # cells along an axis of a map that stands alone: fewer than pixels, so that all are seen
+SPOTS = 128  # of a map in a grid, at most, along each axis
+GAP = 0.08  # between two maps of a grid, in widths of a map
+PICTURE = 5.0  # inches of one picture
+VEIL_COLOUR = (0.97, 0.42, 0.0)
+PALE = 0.2  # the darkest grey; and how far the lightest is from white
+VEIL = 0.8  # how much the colour of the largest weight hides of the picture
+GREY, THIN = "0.45", 0.6
+
+
+def draw_map(figure: Figure, maps: AttentionMaps, map: AttentionMap) -> None:
+    """One map, with the tokens at both sides and the scale at the right."""
+    rows, columns = map.attention.shape
+    width, height = min(LONGEST, CELL * columns), min(LONGEST, CELL * rows)
+    axes = _axes(figure, width, height)
+    shown, extent = _spots(maps, map)
+    top = _top([shown])
+    axes.imshow(
+        shown, _colours(), vmin=0, vmax=top, extent=extent, aspect="auto", interpolation="nearest"
+    )
+    axes.set(xlim=(-0.5, columns - 0.5), ylim=(rows - 0.5, -0.5))
+    (queries, keys), places = first_tokens(maps), positions(maps)
+    _label_axis(axes, keys, places[1], width / columns, "x")
+    _label_axis(axes, queries, places[0], height / rows, "y")
+    axes.set_xlabel("keys")
+    axes.set_ylabel("queries")
+    title = f"{drawable(named(maps.model, maps.stack))} · layer {map.layer} · head {map.head}"
+    axes.set_title(title + _more_text(maps), parse_math=False, pad=10)
+    for position in borders(keys):
+        axes.axvline(position - 0.5, color=GREY, linewidth=THIN)
+    for position in borders(queries):
+        axes.axhline(position - 0.5, color=GREY, linewidth=THIN)
+    _add_scale(figure, axes, COLOURS, top, height)
+
+
+def draw_grid(figure: Figure, maps: AttentionMaps) -> None:
+    """A map for each head, heads side by side and layers below each other, on one scale."""
+    n_Q, n_K = len(maps.query_tokens), len(maps.key_tokens)
+    rows, columns = (chunks(size, SPOTS) for size in maps.maps[0].attention.shape)
+    panels = {(map.layer, map.head): _coloured(maps, map.attention, rows, columns) for map in maps.maps}
+    axes, height = _panels(figure, panels, min(2.0, max(0.25, n_Q / n_K)), PANEL)
+    title = f"{drawable(named(maps.model, maps.stack))} · {n_Q} queries downwards, {n_K} keys across"
+    axes.set_title(title + _more_text(maps), parse_math=False, pad=10)
+    _add_scale(figure, axes, COLOURS, _top(panels.values()), height)
+
+
+def draw_pictures(figure: Figure, maps: AttentionMaps, picture: Picture, query: int | None) -> None:
+    """The picture under what a query looks at in it, for each head.
+
+    Args:
+        figure: what is drawn into.
+        maps: the heads.
+        picture: what the model looked at.
+        query: its position; None is `first_query`.
+    """
+    query = first_query(picture) if query is None else query
+    weights = {
+        (map.layer, map.head): on_patches(without(maps, weights_of(map.attention, query)), picture)
+        for map in maps.maps
+    }
+    top = _top(weights.values())
+    one = len(weights) == 1
+    size = PICTURE if one else PANEL
+    grey = _grey(picture, 1024 if one else 2 * SPOTS)
+    panels = {place: _veiled(grey, each / top) for place, each in weights.items()}
+    axes, height = _panels(figure, panels, grey.shape[0] / grey.shape[1], size)
+    title = drawable(f"{named(maps.model, maps.stack)} · {asked_text(maps.query_tokens, query)}")
+    if one:
+        title += f" · layer {maps.maps[0].layer} · head {maps.maps[0].head}"
+        axes.set(xticks=[], yticks=[], xlabel="", ylabel="")
+    axes.set_title(title + _more_text(maps), parse_math=False, pad=10)
+    _add_scale(figure, axes, _veil_colours(), top, height)
+
+
+def _grey(picture: Picture, most: int) -> np.ndarray:
+    """The picture without its colours, pale, at most so many pixels wide and high."""
+    import numpy as np
+    from PIL import Image
+
+    image = Image.open(io.BytesIO(picture.png)).convert("L")
+    image.thumbnail((most, most))
+    return PALE + (1 - 2 * PALE) * np.asarray(image) / 255
+
+
+def _veiled(grey: np.ndarray, shares: np.ndarray) -> np.ndarray:
+    """A picture under a veil, the thicker the larger the share of the patch: `height width 3`."""
+    import numpy as np
+
+    height, width = grey.shape
+    rows, columns = shares.shape
+    thick = (
+        VEIL
+        * np.nan_to_num(shares)[np.arange(height) * rows // height][
+            :, np.arange(width) * columns // width
+        ]
+    )
+    return grey[..., None] * (1 - thick[..., None]) + np.array(VEIL_COLOUR) * thick[..., None]
+
+
+def _veil_colours() -> Any:
+    """The colours that a middle grey gets under the veil."""
+    import numpy as np
+    from matplotlib.colors import ListedColormap
+
+    return ListedColormap(_veiled(np.full((1, 256), 0.5), np.linspace(0, 1, 256)[None])[0])
+
+
+def _panels(
+    figure: Figure, panels: Mapping[tuple[int, int], np.ndarray], ratio: float, size: float
+) -> tuple[Axes, float]:
+    """Pictures by layer and head, in one system of axes.
+
+    Args:
+        figure: what is drawn into.
+        panels: weights, or colours, by layer and head.
+        ratio: how high a panel is that is 1 wide.
+        size: how wide it is, in inches, where so many have room.
+
+    Returns:
+        The axes, and their height in inches.
+    """
+    from matplotlib.patches import Rectangle
+
+    layers, heads = (sorted(set(numbers)) for numbers in zip(*panels, strict=True))
+    size = min(size, LARGEST_GRID / len(heads), LARGEST_GRID / len(layers) / ratio)
+    step = 1 + GAP
+    width, height = (len(heads) * step - GAP) * size, (len(layers) * step - GAP) * size * ratio
+    axes = _axes(figure, width, height)
+    top = _top(panels.values())
+    for (layer, head), panel in panels.items():
+        x, y = heads.index(head) * step, layers.index(layer) * step
+        extent = (x, x + 1, y + 1, y)
+        axes.imshow(panel, _colours(), vmin=0, vmax=top, extent=extent, aspect="auto")
+        axes.add_patch(
+            Rectangle((x, y), 1, 1, fill=False, edgecolor="0.6", linewidth=0.4, clip_on=False)
+        )
+    axes.set(xlim=(0, len(heads) * step - GAP), ylim=(len(layers) * step - GAP, 0))
+    axes.set_xticks([i * step + 0.5 for i in range(len(heads))], [str(head) for head in heads])
+    axes.set_yticks([i * step + 0.5 for i in range(len(layers))], [str(layer) for layer in layers])
+    axes.tick_params(length=0, top=True, labeltop=True, labelbottom=False)
+    axes.xaxis.set_label_position("top")
+    axes.set(xlabel="head", ylabel="layer")
+    axes.spines[:].set_visible(False)
+    return axes, height
+
+
+def _axes(figure: Figure, width: float, height: float) -> Axes:
+    """Axes of a size in inches; what stands around them makes the figure larger when it is saved."""
+    figure.set_size_inches(width, height)
+    return figure.add_axes((0, 0, 1, 1))
+
+
+def _add_scale(figure: Figure, axes: Axes, colours: Any, top: float, height: float) -> None:
+    """The colours and the weights that they stand for, at the right of the axes."""
+    from matplotlib.cm import ScalarMappable
+    from matplotlib.colors import Normalize
+
+    width, _ = figure.get_size_inches()
+    tall = max(1.0, min(height, 3.0)) / height
+    scale = figure.add_axes((1 + 0.15 / width, 1 - tall, 0.12 / width, tall))
+    bar = figure.colorbar(ScalarMappable(Normalize(0, top), colours), cax=scale, label="weight")
+    bar.outline.set_linewidth(THIN)
+    scale.tick_params(length=2, width=THIN)
+
+
+def _spots(
+    maps: AttentionMaps, map: AttentionMap
+) -> tuple[np.ndarray, tuple[float, float, float, float]]:
+    """A map of no more cells than a figure has room for; and its edges, counted in cells."""
+    rows, columns = (chunks(size, LARGEST) for size in map.attention.shape)
+    right, bottom = (len(axis) * len(axis[0]) - 0.5 for axis in (columns, rows))
+    return _coloured(maps, map.attention, rows, columns), (-0.5, right, bottom, -0.5)
+
+
+def _more_text(maps: AttentionMaps) -> str:
+    """How maps are pooled that came so, and which keys are left out, below a title."""
+    parts = [pooling_text(maps)] if maps.pooling is not None else []
+    parts += [f"{left_out_text(maps)} (grey)"] if maps.left_out else []
+    return "".join(f"\n{part}" for part in parts)
+
+
+def _coloured(
+    maps: AttentionMaps, attention: np.ndarray, rows: Sequence[range], columns: Sequence[range]
+) -> np.ndarray:
+    """A map on fewer cells; not a number where keys are left out, and so drawn in grey."""
+    cells, left_out = smaller_without(maps, attention, rows, columns)
+    cells[:, left_out] = float("nan")
+    return cells
+
+
+def _colours() -> Any:
+    """The colours of weights; grey is what has none."""
+    from matplotlib import colormaps
+
+    return colormaps[COLOURS].with_extremes(bad="0.88")
+
+
+def _label_axis(
+    axes: Axes, tokens: Sequence[Token], places: list[range], cell: float, side: Literal["x", "y"]
+) -> None:
+    """Tokens beside their cells; where there are too many, every few, with their positions.
+
+    Args:
+        axes: of the map.
+        tokens: the first of each cell along this axis.
+        places: the positions of all of them.
+        cell: the size of a cell in inches.
+        side: `x`, where tokens stand above the map and are read downwards; or `y`.
+    """
+    every = max(1, ceil(BETWEEN_LABELS / cell))
+    shown = range(0, len(tokens), every)
+    alone = every == 1 and max(map(len, places)) == 1
+    texts = [_text(tokens[i]) if alone else f"{places[i].start}  {_text(tokens[i])}" for i in shown]
+    axis = axes.xaxis if side == "x" else axes.yaxis
+    axis.set_ticks(list(shown), labels=texts, parse_math=False)
+    if side == "x":
+        axes.tick_params("x", top=True, bottom=False, labeltop=True, labelbottom=False, labelrotation=90)
+        axes.xaxis.set_label_position("top")
+    axes.tick_params(side, length=2, width=THIN)
+    for i, tick in zip(shown, axis.get_ticklabels(), strict=True):
+        if tokens[i].generated:
+            tick.set(color="tab:green", style="italic")
+        elif tokens[i].special:
+            tick.set_color("0.5")
+
+
+NO_XML = {0xFFFE: "\\ufffe", 0xFFFF: "\\uffff"}
+"""What is printable, as far as Unicode says, and must not stand in XML (XML 1.0, section 2.2, Char)."""
+
+
+def drawable(text: str) -> str:
+    r"""A text that stands on one line, that fonts can be asked for, and that an SVG file may hold.
+
+    >>> drawable("bert\x00\ud800\ufffe")
+    'bert\\x00\\ud800\\ufffe'
+    """
+    return printable(text).translate(NO_XML)
+
+
+def _text(token: Token) -> str:
+    text = drawable(label(token.text))
+    return text if len(text) <= LONGEST_TOKEN else text[: LONGEST_TOKEN - 1] + "…"
+
+
+def _top(weights: Iterable[np.ndarray]) -> float:
+    """The largest weight; 1 where there is none."""
+    import numpy as np
+
+    return max(float(np.nan_to_num(each).max(initial=0)) for each in weights) or 1.0

@@ -1,0 +1,97 @@
+"""What stands above a table and below it."""
+
+from __future__ import annotations
+
+from attnscope.render.columns import common_prefix
+from attnscope.render.text import number_text
+from attnscope.results import HeadWeights, Trace
+from attnscope.text import printable
+from attnscope.units import bytes_text, flops_text
+
+
+def heading(result: Trace | HeadWeights) -> list[str]:
+    """A title, and below it the sizes, and what else decides the numbers."""
+    if isinstance(result, HeadWeights):
+        return _of_head(result)
+    sizes = " · ".join(f"{axis} {size}" for axis, size in result.sizes.items())
+    parts = [*_options(result), result.dtype or "", result.device or ""]
+    parts += [f"seed {result.seed}"] if result.seed is not None else []
+    title = result.title if result.device else f"{result.title}  (dry run: nothing was computed)"
+    lines = [title, sizes, " · ".join(part for part in parts if part)]
+    return [line for line in lines if line]
+
+
+def named(model: str, stack: str) -> str:
+    """A model's name; and whose attention it is, where it has several stacks."""
+    return model if stack == "self" else f"{model} · {stack} attention"
+
+
+def _of_head(head: HeadWeights) -> list[str]:
+    """Which head it is, the model's sizes, and where its tensors are."""
+    dtypes = "/".join(sorted({slice_.dtype for slice_ in head.weights}))
+    name = named(head.model, head.stack)
+    title = f"{name} · layer {head.layer} of {head.n_layer} · head {head.head} of {head.n_head}"
+    sizes = f"n_head {head.n_head} · d_feat {head.d_feat} · d_head {head.d_head} · {dtypes}"
+    if head.n_kv_head != head.n_head:
+        kv_head = head.head // (head.n_head // head.n_kv_head)
+        title += f" · K,V head {kv_head} of {head.n_kv_head}"
+        sizes = sizes.replace(" · ", f" · n_kv_head {head.n_kv_head} · ", 1)
+    if head.latent is not None:
+        widths = {name: size for name, size in vars(head.latent).items() if size is not None}
+        of_head = " · ".join(f"{name} {size}" for name, size in widths.items())
+        sizes = f"n_head {head.n_head} · d_feat {head.d_feat} · {of_head} · {dtypes}"
+    lines = [title, sizes, f"tensors under {common_prefix(head)}"]
+    if any(slice_.transposed for slice_ in head.weights):
+        lines.append("weights are stored as in × out, and shown as out × in")
+    if head.latent is not None:
+        lines.append(
+            "latent attention: shared are parts taken whole or marked so; W_QR and W_KR are turned"
+        )
+    return lines
+
+
+PHRASES = {
+    "softmax_dtype": "softmax in {}",
+    "mask": "mask {}",
+    "mask_style": "{}",
+    "mask_fill": "fill {}",
+    "align": "aligned {}",
+    "masked_rows": "rows without keys {}",
+    "rope_theta": "rope theta {}",
+    "layout": "by {}",
+    "attention": "{} attention",
+    "where": "where {}",
+    "mode": "{} mode",
+}
+"""How options read; others as their name and value."""
+
+
+def _options(trace: Trace) -> list[str]:
+    options = dict(trace.options)
+    parts = []
+    if "scale" in options:
+        scale = options.pop("scale")
+        by = options.pop("scale_by", None)
+        parts.append(f"scale {f'1/√{by} = ' if by else ''}{number_text(scale)}")
+    for name, value in options.items():
+        if isinstance(value, bool):
+            parts.append(name if value else f"no {name}")
+            continue
+        text = " & ".join(value) if isinstance(value, list) else value
+        text = f"{text:g}" if isinstance(text, float) else text
+        parts.append(PHRASES.get(name, f"{name} {{}}").format(text))
+    return parts
+
+
+def summary(trace: Trace) -> str:
+    """Which tensor is largest, what all take, and what the matrix products cost."""
+    own = [step for step in trace.steps if not (step.view_of or step.same_as)]
+    if not own:
+        return "no tensor was named"
+    largest = max(own, key=lambda step: step.bytes)
+    total = sum(step.bytes * step.times for step in own)
+    flops = sum(step.flops * step.times for step in trace.steps)
+    return (
+        f"largest: {printable(largest.name)}, {bytes_text(largest.bytes)} of {bytes_text(total)}"
+        f" · {flops_text(flops)} in matrix products"
+    )

@@ -1,0 +1,22 @@
+"""What all views of measured heads share."""
+
+from __future__ import annotations
+
+from attnscope.render.ranking import several_stacks
+from attnscope.results import HeadTable
+from attnscope.units import counted
+
+
+def heads_heading(table: HeadTable) -> list[str]:
+    """A title, and below it how many heads there are, what they read, and what is missing of it."""
+    sizes = [
+        f"{stack} " * several_stacks(table) + f"{counted(n_layer, 'layer')} × {counted(n_head, 'head')}"
+        for stack, (n_layer, n_head) in table.layers.items()
+    ]
+    read = [counted(table.sequences, "sequence"), counted(table.tokens, "token")]
+    lines = [table.model, " · ".join([*sizes, *read])]
+    if table.partial:
+        lines.append("partial: the run ended before the corpus did")
+    if table.skipped:
+        lines.append(f"skipped: {counted(table.skipped, 'line')} without text")
+    return lines

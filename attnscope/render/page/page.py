@@ -1,0 +1,279 @@
+"""The page: what the weights, the tokens, the style and the script become one text of.
+
+No part of it asks the network for anything. Its Content-Security-Policy forbids all requests, and
+allows one script and one style by their hashes (W3C, Content Security Policy Level 3, § 2.3.1), so
+that nothing in a token, a name or a notice can run or reach out.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from base64 import b64encode
+from hashlib import sha256
+from importlib.resources import files
+from pathlib import Path, PurePath
+from typing import Any
+
+from attnscope.errors import SizeError
+from attnscope.files import check_file
+from attnscope.render.page import packing
+from attnscope.render.page.heads import heads_data, metrics_data, with_measured
+from attnscope.render.pooling import SHOWN, of_cells, pooling_text, positions, tokens_of_cells
+from attnscope.render.tokens import label
+from attnscope.results import AttentionMap, AttentionMaps, HeadTable, Picture, Token
+from attnscope.sinks import sink_keys
+from attnscope.units import counted
+
+SCRIPTS = ("weights.js", "drawing.js", "overview.js", "metrics.js", "page.js")
+STYLES = ("page.css", "metrics.css")
+"""They are one script and one style in the page, in this order."""
+
+OF_METRICS = {"metrics.js", "metrics.css"}
+"""What a page without metrics has no use for."""
+
+
+MOST = 16_384
+"""Queries, or keys, of the largest map that a page shows: every browser has a canvas of that size. (Of
+more than 65,536 keys the packing has no numbers.)"""
+
+
+def check_map_size(n: int) -> None:
+    """Find out whether a page can show maps of so many queries or keys.
+
+    Raises:
+        SizeError: browsers do not draw them.
+    """
+    if n > MOST:
+        raise SizeError(
+            f"a page shows maps of at most {MOST:,} queries and keys, since browsers draw no larger"
+            f" ones, and these have {n:,}.",
+            hint="--pool max, or no --pool at all: pooled maps",
+        )
+
+
+def check_page(path: Path, *, name: str, force: bool = False) -> None:
+    """Find out whether a page can be written.
+
+    Args:
+        path: the file.
+        name: what it may be called, for who names a folder.
+        force: whether it may replace a file that is there.
+
+    Raises:
+        FileError: it cannot: unknown suffix, no such folder, no right to write, there already.
+    """
+    inside = f"--page {path / name}"
+    check_file(path, force=force, suffixes=(".html", ".htm"), kind="a page", inside=inside)
+
+
+def page_html(
+    stacks: list[AttentionMaps],
+    *,
+    layer: int,
+    head: int,
+    query: int | None = None,
+    title: str,
+    heads: HeadTable | None = None,
+    metric: str | None = None,
+    without_sink: bool = False,
+) -> str:
+    """One HTML document that shows attention in a browser, by itself.
+
+    Args:
+        stacks: the maps that it shows; those without maps are left out.
+        layer, head: what it shows first, in the first stack that has it.
+        query: the row that is chosen at first, if one is: a query's position, or a pooled map's cell.
+        title: its heading, and its title.
+        heads: metrics that colour the overview, of these heads and of others.
+        metric: the one that it shows first, or `map`; None for the first of them.
+        without_sink: whether the switch that leaves the sink out is on at first.
+
+    Raises:
+        SizeError: a map is larger than browsers can draw.
+        ModelError: a weight is not between 0 and 1. Those that are not a number are shown as such.
+    """
+    from jinja2 import Environment, StrictUndefined
+    from markupsafe import Markup
+
+    stacks = [stack for stack in stacks if stack.maps]
+    sizes = [_size(stack) for stack in stacks]
+    pooled = [_pooled_text(stack) for stack in stacks]
+    details = [_details(stack) for stack in stacks]
+    stacks = [of_cells(stack) for stack in stacks]
+    for stack in stacks:
+        check_map_size(max(len(stack.query_tokens), len(stack.key_tokens)))
+    fine = sum(each.attention.size for stack in stacks for each in stack.maps) <= packing.FINE_TO
+    packed = [packing.pack(stack.maps, fine=fine) for stack in stacks]
+    if heads is not None:
+        stacks = with_measured(stacks, heads)
+        packed += [[] for _ in stacks[len(packed) :]]
+        details += [_details(stack) for stack in stacks[len(details) :]]
+        pooled += ["" for _ in stacks[len(pooled) :]]
+        sizes += ["no maps" for _ in stacks[len(sizes) :]]
+    script, style = (_joined(names, metrics=heads is not None) for names in (SCRIPTS, STYLES))
+    data = {
+        "coding": {
+            "cells": packing.CELLS,
+            "notANumber": packing.NOT_A_NUMBER,
+            "lowFrom": 1 if fine else packing.COARSE_TO,
+        },
+        "first": {"layer": layer, "head": head, "query": query, "sink": not without_sink},
+        "metrics": metrics_data(heads),
+        "metric": metric,
+        "stacks": [_stack_data(*each, heads) for each in zip(stacks, packed, details, strict=True)],
+    }
+    names = [stack.model for stack in stacks] + ([] if heads is None else [heads.model])
+
+    def without_folders(text: str) -> str:
+        """A text that names models without the folders they lie in: a page is given to others."""
+        for name in names:
+            text = text.replace(name, model_name(name))
+        return text
+
+    template = Environment(
+        autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
+    html = template.from_string(_own("page.html.j2")).render(
+        title=without_folders(title),
+        without_folders=without_folders,
+        stacks=stacks,
+        sizes=sizes,
+        pooled=pooled,
+        heads=heads,
+        weights=[[Markup(each.text) for each in own] for own in packed],
+        largest_error=max((each.largest_error for own in packed for each in own), default=0.0),
+        data=Markup(_json_in_html(data)),
+        script=Markup(script),
+        style=Markup(style),
+        script_hash=_hash(script),
+        style_hash=_hash(style),
+    )
+    return html.encode("utf-8", "replace").decode("utf-8")  # a path's undecodable bytes have no UTF-8
+
+
+def model_name(model: str) -> str:
+    """A model's name without the folders that it lies in.
+
+    What may be a name on the hub, one / with an owner before it, stays as it is.
+
+    >>> model_name("google/vit-base"), model_name("/home/me/google/vit-base"), model_name("../vit/")
+    ('google/vit-base', 'vit-base', 'vit')
+    """
+    of_hub = model.count("/") == 1 and model[0] not in "/.~"
+    return model if of_hub else PurePath(model).name or model
+
+
+def _size(stack: AttentionMaps) -> str:
+    """How many tokens a stack looks from, and at."""
+    n_Q, n_K = len(stack.query_tokens), len(stack.key_tokens)
+    if stack.query_tokens == stack.key_tokens:
+        return counted(n_Q, "token")
+    return f"{n_Q:,} queries, {n_K:,} keys"
+
+
+def _stack_data(
+    stack: AttentionMaps,
+    packed: list[packing.PackedHead],
+    details: dict[str, Any],
+    heads: HeadTable | None,
+) -> dict[str, Any]:
+    """What the script knows of a stack besides its weights."""
+    mapped = [_head_data(i, *each) for i, each in enumerate(zip(stack.maps, packed, strict=True))]
+    n_Q, first = len(stack.query_tokens), stack.first_query
+    same_axis = stack.key_tokens == stack.query_tokens
+    own_keys = stack.stack != "cross" and stack.key_tokens[first : first + n_Q] == stack.query_tokens
+    return {
+        "name": stack.stack,
+        "shared": stack.n_kv_head != stack.n_head,
+        "queries": [_token_data(each) for each in stack.query_tokens],
+        "keys": None if same_axis else [_token_data(each) for each in stack.key_tokens],
+        "firstQuery": first,
+        "ownKeys": own_keys,  # whether each query is a key, too: the one at its own position
+        "heads": heads_data(mapped, heads, stack.stack),
+        "picture": None if stack.picture is None else _picture_data(stack.picture),
+        **details,
+    }
+
+
+def _pooled_text(stack: AttentionMaps) -> str:
+    """How the maps of a stack are pooled, if several tokens share a cell."""
+    if stack.pooling is None or all(len(cell) == 1 for axis in positions(stack) for cell in axis):
+        return ""
+    return pooling_text(stack)
+
+
+def _details(stack: AttentionMaps) -> dict[str, Any]:
+    """What the script knows of the tokens of a stack, before its cells are named by them.
+
+    `sinks` are the columns of its maps that have a token of the sink. Of pooled maps `pooled` is what a
+    cell shows of its weights, and `words` are all tokens of each row and column, for the search.
+    """
+    is_sink = sink_keys(token.special for token in stack.key_tokens)
+    columns = positions(stack)[1]
+    details: dict[str, Any] = {
+        "sinks": [i for i, cell in enumerate(columns) if any(is_sink[key] for key in cell)],
+    }
+    if stack.pooling is not None:
+        words = [
+            [" ".join(label(token.text) for token in tokens) for tokens in cells]
+            for cells in tokens_of_cells(stack)
+        ]
+        details["pooled"] = SHOWN[stack.pooling.shown]
+        details["words"] = {"queries": words[0], "keys": None if words[1] == words[0] else words[1]}
+    return details
+
+
+def _token_data(token: Token) -> dict[str, Any]:
+    data: dict[str, Any] = {"text": label(token.text)}
+    if token.segment:
+        data["segment"] = token.segment
+    if token.special:
+        data["special"] = True
+    if token.generated:
+        data["generated"] = True
+    return data
+
+
+def _head_data(number: int, each: AttentionMap, packed: packing.PackedHead) -> dict[str, Any]:
+    """What the script knows of a head that has a map; its weights are the text of that number."""
+    data = {"layer": each.layer, "head": each.head, "kvHead": each.kv_head, "weights": number}
+    small = packed.thumbnail
+    if small is None:
+        return data
+    rows, columns = small.shape
+    return data | {"small": {"rows": rows, "columns": columns, "roots": _base64(small.tobytes())}}
+
+
+def _picture_data(picture: Picture) -> dict[str, Any]:
+    return {
+        "rows": picture.rows,
+        "columns": picture.columns,
+        "first": picture.first,
+        "url": f"data:image/png;base64,{_base64(picture.png)}",
+    }
+
+
+def _json_in_html(data: Any) -> str:
+    """JSON that ends no script element and begins no comment (HTML Standard, § 4.12.1.3)."""
+    return json.dumps(data, separators=(",", ":")).replace("<", "\\u003c")
+
+
+def _hash(text: str) -> str:
+    """How a policy names a script or a style that may be used."""
+    return f"sha256-{_base64(sha256(text.encode()).digest())}"
+
+
+def _base64(content: bytes) -> str:
+    return b64encode(content).decode("ascii")
+
+
+def _joined(names: tuple[str, ...], *, metrics: bool) -> str:
+    """The text of the files that the page needs, without comments on lines of their own."""
+    text = "\n".join(_own(name) for name in names if metrics or name not in OF_METRICS)
+    return re.sub(r"^ *(//.*|/\*(?:[^*]|\*(?!/))*\*/)\n", "", text, flags=re.MULTILINE)
+
+
+def _own(name: str) -> str:
+    """The text of a file that lies beside this one."""
+    return files(__package__).joinpath(name).read_text(encoding="utf-8")

@@ -1,0 +1,216 @@
+"""Long axes on few cells: neighbouring tokens share a cell, which shows the largest of their weights.
+
+Maps of long texts come pooled already. Their cells are pooled once more where there is less room.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import groupby
+from math import ceil
+from typing import TYPE_CHECKING
+
+from attnscope.render.tokens import label
+from attnscope.results import AttentionMaps, Token
+
+if TYPE_CHECKING:
+    import numpy as np
+
+SHOWN = {"max": "the largest", "mean": "the mean"}
+"""What a cell can show of its weights."""
+
+
+def borders(tokens: Sequence[Token]) -> list[int]:
+    """The positions at which another text begins: in a pair of texts one, the second's first token."""
+    return [run.start for run in _runs(tokens)][1:]
+
+
+def groups(tokens: Sequence[Token], most: int) -> list[range]:
+    """The positions of tokens that share a cell: neighbours, equally many in each cell.
+
+    A cell belongs to one text of a pair, so that the last cell of a text may hold fewer tokens.
+
+    Args:
+        tokens: an axis of a map.
+        most: how many cells there is room for, at least 1.
+    """
+    runs = _runs(tokens)
+    if len(runs) > most:
+        runs = [range(len(tokens))]
+    size = max(1, ceil(len(tokens) / most))
+    while sum(ceil(len(run) / size) for run in runs) > most:
+        size += 1
+    return [range(i, min(i + size, run.stop)) for run in runs for i in run[::size]]
+
+
+def chunks(size: int, most: int) -> list[range]:
+    """The positions 0 … `size` - 1 in at most `most` equal parts; the last may be smaller."""
+    each = max(1, ceil(size / most))
+    return [range(i, min(i + each, size)) for i in range(0, size, each)]
+
+
+def positions(maps: AttentionMaps) -> tuple[list[range], list[range]]:
+    """The positions of the queries of each row of a map, and of the keys of each column."""
+    if maps.pooling is not None:
+        return maps.pooling.queries, maps.pooling.keys
+    first, n_Q, n_K = maps.first_query, len(maps.query_tokens), len(maps.key_tokens)
+    return [range(i, i + 1) for i in range(first, first + n_Q)], [range(i, i + 1) for i in range(n_K)]
+
+
+def first_tokens(maps: AttentionMaps) -> tuple[list[Token], list[Token]]:
+    """The first query of each row of a map, and the first key of each column."""
+    if maps.pooling is None:
+        return maps.query_tokens, maps.key_tokens
+    queries = [maps.query_tokens[cell.start - maps.first_query] for cell in maps.pooling.queries]
+    return queries, [maps.key_tokens[cell.start] for cell in maps.pooling.keys]
+
+
+def span(cells: Sequence[range], group: range) -> range:
+    """The positions of the tokens of several cells."""
+    return range(cells[group.start].start, cells[group[-1]].stop)
+
+
+def of_cells(maps: AttentionMaps) -> AttentionMaps:
+    """Maps whose cells are tokens: of pooled ones, each with positions and words, `12–15 the cat…`."""
+    if maps.pooling is None:
+        return maps
+    queries, keys = (
+        [_as_token(own, cell) for own, cell in zip(axis, cells, strict=True)]
+        for axis, cells in zip(tokens_of_cells(maps), positions(maps), strict=True)
+    )
+    notices = [*maps.notices, f"pooled to {pooling_text(maps)}."]
+    return replace(
+        maps, query_tokens=queries, key_tokens=keys, first_query=0, pooling=None, notices=notices
+    )
+
+
+def row_of(maps: AttentionMaps, query: int) -> int:
+    """The row of pooled maps that a query stands in; of others, the position that it has."""
+    if maps.pooling is None:
+        return query
+    return next(row for row, cell in enumerate(maps.pooling.queries) if query in cell)
+
+
+def pooling_text(maps: AttentionMaps) -> str:
+    """How many cells a pooled map has, and what they show."""
+    assert maps.pooling is not None
+    rows, columns = len(maps.pooling.queries), len(maps.pooling.keys)
+    n_Q, n_K = (max(map(len, axis)) for axis in positions(maps))
+    if n_Q == n_K == 1:
+        return f"{rows} × {columns} cells of one weight each"
+    return f"{rows} × {columns} cells: {SHOWN[maps.pooling.shown]} of {n_Q} × {n_K} weights each"
+
+
+def columns_left_out(maps: AttentionMaps) -> list[bool]:
+    """Whether each column of a map has a key that is left out of scales and lists."""
+    left_out = set(maps.left_out)
+    return [not left_out.isdisjoint(cell) for cell in positions(maps)[1]]
+
+
+def smaller_without(
+    maps: AttentionMaps, attention: np.ndarray, rows: Sequence[range], columns: Sequence[range]
+) -> tuple[np.ndarray, list[bool]]:
+    """The same as `smaller`, where columns that are left out do not count beside others.
+
+    Returns:
+        The cells; and for each of their columns whether it is left out. One that shows the largest of
+        several weights is only if all of its columns are; one that shows a mean, if one of them is.
+    """
+    out = columns_left_out(maps)
+    by_any = maps.pooling is not None and maps.pooling.shown == "mean"
+    gone = [(any if by_any else all)(out[column.start : column.stop]) for column in columns]
+    if any(out):
+        attention = attention.copy()
+        for column, is_gone in zip(columns, gone, strict=True):
+            if not is_gone:
+                attention[:, [key for key in column if out[key]]] = 0
+    return smaller(maps, attention, rows, columns), gone
+
+
+LONGEST_NAME = 48
+"""The letters of a cell's name, its positions included."""
+
+SINKS = 4
+"""So many keys of the sink are named."""
+
+
+def left_out_text(maps: AttentionMaps) -> str:
+    """Which keys are left out: `without the sink: 0 [CLS], 12 [SEP]`; nothing where none are."""
+    if not maps.left_out:
+        return ""
+    named = [f"{key} {label(maps.key_tokens[key].text)}" for key in maps.left_out[:SINKS]]
+    more = len(maps.left_out) - len(named)
+    return "without the sink: " + ", ".join(named) + (f" and {more} more" if more else "")
+
+
+def smaller(
+    maps: AttentionMaps, attention: np.ndarray, rows: Sequence[range], columns: Sequence[range]
+) -> np.ndarray:
+    """A map on fewer cells, which show what its own do: the largest of their weights, or the mean.
+
+    Args:
+        maps: whose map it is.
+        attention: the map.
+        rows, columns: which of its rows, and of its columns, share one, as `groups` has them.
+    """
+    import numpy as np
+
+    if maps.pooling is None or maps.pooling.shown == "max":
+        return pooled(attention, rows, columns)
+    n_Q, n_K = (np.array([len(cell) for cell in axis], "float32") for axis in positions(maps))
+    starts_Q, starts_K = ([group.start for group in axis] for axis in (rows, columns))
+    of_rows = np.add.reduceat(attention * n_Q[:, None], starts_Q, axis=0)
+    sums = np.add.reduceat(of_rows * n_K, starts_K, axis=1)
+    return sums / np.add.reduceat(n_Q, starts_Q)[:, None] / np.add.reduceat(n_K, starts_K)
+
+
+def pooled(weights: np.ndarray, rows: Sequence[range], columns: Sequence[range]) -> np.ndarray:
+    """The largest weight of each cell.
+
+    Args:
+        weights: `n_Q n_K`.
+        rows: the queries of each row of cells, as `groups` has them.
+        columns: the keys of each column of cells.
+
+    Returns:
+        `len(rows) len(columns)`.
+    """
+    import numpy as np
+
+    if not weights.size:
+        return np.zeros((len(rows), len(columns)), weights.dtype)
+    of_rows = np.maximum.reduceat(weights, [row.start for row in rows], axis=0)
+    return np.maximum.reduceat(of_rows, [column.start for column in columns], axis=1)
+
+
+def tokens_of_cells(maps: AttentionMaps) -> tuple[list[list[Token]], list[list[Token]]]:
+    """The queries of each row of a map, and the keys of each column."""
+    queries, keys = positions(maps)
+    first = maps.first_query
+    return (
+        [maps.query_tokens[cell.start - first : cell.stop - first] for cell in queries],
+        [maps.key_tokens[cell.start : cell.stop] for cell in keys],
+    )
+
+
+def cell_text(tokens: Sequence[Token], cell: range) -> str:
+    """The positions of a cell's tokens, and these: `12–15 the quick brown fox`."""
+    ends = str(cell.start) if len(cell) == 1 else f"{cell[0]}–{cell[-1]}"
+    return " ".join([ends, *(label(token.text) for token in tokens)])
+
+
+def _as_token(tokens: Sequence[Token], cell: range) -> Token:
+    """A cell as a token, whose name is shortened; it is special only where all of its tokens are."""
+    text = cell_text(tokens, cell)
+    if len(text) > LONGEST_NAME:
+        text = text[: LONGEST_NAME - 1].rstrip() + "…"
+    return replace(tokens[0], text=text, special=all(token.special for token in tokens))
+
+
+def _runs(tokens: Sequence[Token]) -> list[range]:
+    """The positions of each text."""
+    runs, start = [], 0
+    for _, run in groupby(tokens, key=lambda token: token.segment):
+        runs.append(range(start, start := start + len(list(run))))
+    return runs

@@ -1,0 +1,122 @@
+"""The heads of a model side by side: ranked by a metric, and as the columns of a table."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import floor, isfinite, log10
+from typing import Any, TypeGuard
+
+from attnscope.render.columns import AXIS_STYLES, Column
+from attnscope.results import HeadRow, HeadTable
+
+HEAD_STYLE = AXIS_STYLES["n_head"]
+LEADERS = 3  # heads that are named for each metric
+MOST_DECIMALS = 4
+MISSING = "–"
+
+
+def ranked(
+    table: HeadTable, sort: str | None = None, *, reverse: bool = False, top: int | None = None
+) -> list[HeadRow]:
+    """The heads of a table, those with the largest values of a metric first.
+
+    Heads that have no value are the last. Of equals, the first of the table is the first.
+
+    Args:
+        table: what was measured.
+        sort: a metric of the table; None keeps the order that the table has.
+        reverse: the smallest values first.
+        top: only so many heads.
+    """
+    rows = table.rows
+    if sort is not None:
+        sign = 1 if reverse else -1
+        known = [(sign * value, row) for row in rows if is_known(value := row.values[sort])]
+        known.sort(key=lambda pair: pair[0])
+        rows = [row for _, row in known] + [row for row in rows if not is_known(row.values[sort])]
+    return rows[:top]
+
+
+def is_known(value: float | None) -> TypeGuard[float]:
+    """Whether there is a value, and it is a number."""
+    return value is not None and isfinite(value)
+
+
+def several_stacks(table: HeadTable) -> bool:
+    """Whether a head's layer and number do not say all of where it is."""
+    return len(table.layers) > 1
+
+
+def place(table: HeadTable, row: HeadRow) -> str:
+    """Where a head is: `3.7` is head 7 of layer 3; of several stacks, which one as well."""
+    number = f"{row.layer}.{row.head}"
+    return f"{row.stack} {number}" if several_stacks(table) else number
+
+
+def decimals(values: Sequence[float | None], digits: int = 3) -> int:
+    """How many decimals show so many significant digits of the largest value."""
+    largest = max((abs(value) for value in values if is_known(value)), default=0.0)
+    before = floor(log10(largest)) if largest else digits
+    return min(MOST_DECIMALS, max(digits - 2, digits - 1 - before))
+
+
+def head_columns(table: HeadTable, rows: list[HeadRow], sort: str | None = None) -> list[Column]:
+    """The columns of heads, the most wanted first: where each is, and a column for each metric.
+
+    Args:
+        table: what was measured.
+        rows: those of its heads that are shown, in order.
+        sort: the metric that they are ranked by: its column is the first of them.
+    """
+
+    def where(key: str, style: str = "", **options: Any) -> Column:
+        raw = [getattr(row, key) for row in rows]
+        return Column(key, key, [[(str(each), style)] for each in raw], raw, **options)
+
+    columns = [where("stack", lead=True)] if several_stacks(table) else []
+    columns += [where("layer", "bold", right=True, lead=True), where("head", HEAD_STYLE, right=True)]
+    for metric in sorted(table.metrics, key=lambda name: name != sort):
+        columns += _metric_columns(table, rows, metric, "bold" if metric == sort else "")
+    return columns
+
+
+def _metric_columns(table: HeadTable, rows: list[HeadRow], metric: str, style: str) -> list[Column]:
+    """A metric, for people with its standard error; for programs this is a column of its own."""
+    values, errors = [row.values[metric] for row in rows], [row.errors[metric] for row in rows]
+    places = decimals(values)
+    if any(map(is_known, errors)):
+        places = max(places, decimals(errors, 2))
+    margins = [f"±{error:.{places}f}" if is_known(error) else "" for error in errors]
+    width = max(map(len, margins), default=0)
+    cells = []
+    for value, margin in zip(values, margins, strict=True):
+        shown = (MISSING, "dim") if value is None else (f"{value:.{places}f}", style)
+        cells.append([shown, (margin.rjust(width), "dim")] if width else [shown])
+    columns = [Column(metric, metric, cells, values, right=True)]
+    if table.sequences > 1:
+        columns.append(Column("", f"{metric}_error", [], errors))
+    return columns
+
+
+def leader_columns(table: HeadTable) -> list[Column]:
+    """A row for each metric: the heads where it is largest, and what it means."""
+    names = list(table.metrics)
+    columns = [Column("metric", "metric", [[(name, "bold")] for name in names], [])]
+    leaders = [ranked(table, name, top=LEADERS) for name in names]
+    for rank in range(min(LEADERS, len(table.rows))):
+        pieces = [
+            _leader(table, rows[rank], name, rows) for name, rows in zip(names, leaders, strict=True)
+        ]
+        left, right = (max(map(len, side)) for side in zip(*pieces, strict=True))
+        cells = [[(where.rjust(left), HEAD_STYLE), (value.rjust(right), "")] for where, value in pieces]
+        columns.append(Column(f"#{rank + 1}", f"{rank + 1}", cells, []))
+    meanings = [[(table.metrics[name], "dim")] for name in names]
+    return [*columns, Column("meaning", "meaning", meanings, [], flexible=True, below=True)]
+
+
+def _leader(table: HeadTable, row: HeadRow, metric: str, leaders: list[HeadRow]) -> tuple[str, str]:
+    """Where a head is, and its value."""
+    value = row.values[metric]
+    if not is_known(value):
+        return "", MISSING
+    return place(table, row), f"{value:.{decimals([each.values[metric] for each in leaders])}f}"

@@ -1,0 +1,55 @@
+"""Measured heads as JSON, CSV and Markdown."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from attnscope.render.heads import heads_heading
+from attnscope.render.ranking import head_columns, ranked
+from attnscope.render.records.tables import csv_table, markdown, markdown_table, plain
+from attnscope.results import HeadTable
+from attnscope.text import printable
+
+
+def heads_record(
+    table: HeadTable, *, sort: str | None = None, reverse: bool = False, top: int | None = None
+) -> dict[str, Any]:
+    """The heads as `attnscope.heads/1`, in the order of `ranked`."""
+    heads = [
+        {"stack": row.stack, "layer": row.layer, "head": row.head, **row.values, "errors": row.errors}
+        for row in ranked(table, sort, reverse=reverse, top=top)
+    ]
+    return {
+        "schema": "attnscope.heads/1",
+        "model": table.model,
+        "tokens": table.tokens,
+        "sequences": table.sequences,
+        "partial": table.partial,
+        "skipped": table.skipped,
+        "without_sink": table.without_sink,
+        "stacks": {
+            stack: {"n_layer": n_layer, "n_head": n_head}
+            for stack, (n_layer, n_head) in table.layers.items()
+        },
+        "metrics": table.metrics,
+        "heads": plain(heads),
+        "notices": table.notices,
+    }
+
+
+def heads_csv(
+    table: HeadTable, *, sort: str | None = None, reverse: bool = False, top: int | None = None
+) -> str:
+    """A line for each head, in the order of `ranked`, with the values and their standard errors."""
+    return csv_table(head_columns(table, ranked(table, sort, reverse=reverse, top=top), sort))
+
+
+def heads_markdown(
+    table: HeadTable, *, sort: str | None = None, reverse: bool = False, top: int | None = None
+) -> str:
+    """The same rows as a Markdown table, with what was read above, and what metrics mean below."""
+    columns = head_columns(table, ranked(table, sort, reverse=reverse, top=top), sort)
+    meanings = "\n".join(f"- {name}: {meaning}" for name, meaning in table.metrics.items())
+    return markdown(
+        heads_heading(table), markdown_table(columns), meanings, *map(printable, table.notices)
+    )

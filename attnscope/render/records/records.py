@@ -1,0 +1,46 @@
+"""Results as records for programs: JSON, CSV and Markdown."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from attnscope.render.columns import check_columns, columns_of
+from attnscope.render.crash import crash_lines
+from attnscope.render.heading import heading, summary
+from attnscope.render.records.tables import csv_table, markdown, markdown_table, plain
+from attnscope.results import HeadWeights, Scaling, Trace
+from attnscope.text import printable
+
+KINDS = {Trace: "trace", HeadWeights: "head", Scaling: "scaling"}
+"""What each result's schema is called."""
+
+
+def record(result: Trace | HeadWeights | Scaling) -> dict[str, Any]:
+    """A result with its schema: a trace is `attnscope.trace/1`, a head's weights `attnscope.head/1`."""
+    return {"schema": f"attnscope.{KINDS[type(result)]}/1", **plain(result)}
+
+
+def json_text(record: dict[str, Any]) -> str:
+    """One JSON document; no NaN or infinity can be in it."""
+    return json.dumps(record, indent=2, allow_nan=False, ensure_ascii=False)
+
+
+def csv_text(result: Trace | HeadWeights) -> str:
+    """A line for each tensor, with every column, in plain numbers."""
+    return csv_table(columns_of(result))
+
+
+def markdown_text(result: Trace | HeadWeights, *, wide: bool = False) -> str:
+    """A Markdown table, with what it is about above and what there is to add below."""
+    parts = [markdown_table(columns_of(result), wide)]
+    if isinstance(result, Trace):
+        parts += [summary(result)]
+        for finding in result.findings:
+            where = f"line {finding.line}: " if finding.line else ""
+            parts.append(f"- {where}{printable(finding.message)}")
+        if result.crash is not None:
+            parts.append("```\n" + "\n".join(line.plain for line in crash_lines(result.crash)) + "\n```")
+    if result.checks:
+        parts += [markdown_table(check_columns(result.checks), wide)]
+    return markdown(heading(result), *parts)

@@ -1,0 +1,80 @@
+"""Columns as CSV and Markdown."""
+
+from __future__ import annotations
+
+import csv
+import io
+import re
+from dataclasses import fields, is_dataclass
+from typing import Any
+
+from attnscope.render.columns import Column, in_order
+from attnscope.render.values import number
+from attnscope.text import printable
+
+
+def csv_table(columns: list[Column]) -> str:
+    """A line for each row, with every column that programs read."""
+    columns = in_order([column for column in columns if column.raw])
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow(column.key for column in columns)
+    for row in zip(*(column.raw for column in columns), strict=True):
+        writer.writerow("" if value is None else csv_value(value) for value in row)
+    return out.getvalue().rstrip("\n")
+
+
+def csv_value(value: Any) -> Any:
+    r"""A value as a field of CSV: a text on one line, and with a ' before what spreadsheets would run.
+
+    Tabs and ends of lines, which may stand before a formula too, are escaped. Numbers stay as they are.
+
+    Source: OWASP, "CSV Injection", https://owasp.org/www-community/attacks/CSV_Injection
+
+    >>> csv_value("=1+1"), csv_value("-scores"), csv_value("\t=1"), csv_value("-0.5"), csv_value(-0.5)
+    ("'=1+1", "'-scores", '\\t=1', '-0.5', -0.5)
+    """
+    if not isinstance(value, str):
+        return value
+    text = printable(value)
+    return f"'{text}" if text.startswith(FORMULA) and not NUMBER.fullmatch(text) else text
+
+
+def markdown(lines: list[str], *parts: str) -> str:
+    """A Markdown document: a title, what there is to say at first, and its parts."""
+    title, *about = map(printable, lines)
+    return "\n\n".join([f"**{title}**", *about, *parts])
+
+
+def plain(value: Any) -> Any:
+    """A result as dicts and lists; what only rides along (and is kept out of `repr`) stays out."""
+    if is_dataclass(value):
+        return {f.name: plain(getattr(value, f.name)) for f in fields(value) if f.repr}
+    if isinstance(value, dict):
+        return {key: plain(each) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(each) for each in value]
+    return number(value) if isinstance(value, float) else value
+
+
+def markdown_table(columns: list[Column], wide: bool = False) -> str:
+    """Columns as a Markdown table: those that people read, or all with `wide`."""
+    shown = in_order([each.printable() for each in columns if each.cells and (wide or not each.wide)])
+
+    def row(cells: list[str]) -> str:
+        return "| " + " | ".join(cell.replace("|", "\\|").replace("<", "\\<") for cell in cells) + " |"
+
+    lines = [row([column.title for column in shown])]
+    lines.append(row(["--:" if column.right else ":--" for column in shown]))
+    for cells in zip(*(column.texts() for column in shown), strict=True):
+        lines.append(row(list(cells)))
+    return "\n".join(lines)
+
+
+FORMULA = tuple("=+-@＝＋－＠")
+"""What a text begins with that spreadsheets take for a formula, in full width too."""
+
+
+NUMBER = re.compile(
+    r"[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?|[+-]?(infinity|inf|nan)", re.ASCII | re.IGNORECASE
+)

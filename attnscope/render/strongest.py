@@ -1,0 +1,84 @@
+"""The keys that each query looks at most, as a table."""
+
+from __future__ import annotations
+
+from rich.cells import cell_len
+
+from attnscope.render.columns import Column
+from attnscope.render.terminal.axes import KEY, QUERY, isolated, token_style
+from attnscope.render.tokens import label
+from attnscope.results import AttentionMap, AttentionMaps, Token
+
+LARGE = 0.5  # most of a query's weight
+
+
+def strongest(
+    maps: AttentionMaps, map: AttentionMap, k: int
+) -> list[tuple[int, list[tuple[int, float]]]]:
+    """Each query's strongest keys.
+
+    Args:
+        maps: whose tokens they are.
+        map: the head; a pooled map with its `top`, of at least k keys, without those left out.
+        k: how many keys; fewer where there are no more. Those that are left out are none of them.
+
+    Returns:
+        For each query its position, and the positions and weights of its keys, the largest weight first.
+        Of equal weights, the one further left comes first; NaN comes last.
+    """
+    import numpy as np
+
+    if map.top is not None:
+        order, weights = (each[:, :k] for each in map.top)
+    else:
+        kept = np.delete(np.arange(map.attention.shape[1]), maps.left_out)
+        order = kept[np.argsort(-map.attention[:, kept], axis=1, kind="stable")[:, :k]]
+        weights = np.take_along_axis(map.attention, order, axis=1)
+    keys = [list(zip(*each, strict=True)) for each in zip(order.tolist(), weights.tolist(), strict=True)]
+    return list(enumerate(keys, start=maps.first_query))
+
+
+def strongest_columns(maps: AttentionMaps, map: AttentionMap, k: int) -> list[Column]:
+    """The same as columns of a table: the query, then for each rank a key and its weight.
+
+    A token has its position before it, so that two of the same text can be told apart. Programs get
+    positions, tokens and weights in columns of their own; people, nothing of keys without weight.
+    """
+    rows = strongest(maps, map, k)
+    queries, tokens = [position for position, _ in rows], maps.query_tokens
+    columns = [
+        Column("query", "query", _cells(queries, tokens, QUERY), queries, lead=True),
+        Column("", "query_token", [], [token.text for token in tokens]),
+    ]
+    for rank in range(max((len(keys) for _, keys in rows), default=0)):
+        keys, weights = zip(*(ranked[rank] for _, ranked in rows), strict=True)
+        columns += _rank_columns(rank + 1, list(keys), list(weights), maps.key_tokens)
+    return columns
+
+
+def _rank_columns(rank: int, keys: list[int], weights: list[float], tokens: list[Token]) -> list[Column]:
+    """The columns of the keys of one rank, one for each query."""
+    ranked = [tokens[key] for key in keys]
+    cells = [
+        [*cell, (f"{weight:.2f}", "bold" if weight >= LARGE else "")] if weight else []
+        for cell, weight in zip(_cells(keys, ranked, KEY), weights, strict=True)
+    ]
+    return [
+        Column(f"#{rank}", f"key_{rank}", cells, keys),
+        Column("", f"key_token_{rank}", [], [token.text for token in ranked]),
+        Column("", f"weight_{rank}", [], weights),
+    ]
+
+
+def _cells(positions: list[int], tokens: list[Token], style: str) -> list[list[tuple[str, str]]]:
+    """Positions and tokens, so padded that what follows stands in one column."""
+    digits = len(str(max(positions, default=0)))
+    texts = [label(token.text) for token in tokens]
+    width = max(map(cell_len, texts), default=0)
+    return [
+        [
+            (str(position).rjust(digits), style),
+            (isolated(text) + " " * (width - cell_len(text)), token_style(token)),
+        ]
+        for position, text, token in zip(positions, texts, tokens, strict=True)
+    ]

@@ -1,0 +1,113 @@
+"""Writes tensors by name into one file: `.safetensors`, `.npz` or `.pt`. The whole file or none."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from attnscope.errors import FileError
+from attnscope.files import check_file, whole_file
+
+if TYPE_CHECKING:
+    import numpy as np
+
+Tensors = dict[str, "tuple[np.ndarray, str]"]
+"""Arrays as stored, and the names of their dtypes, by name."""
+
+
+def check_target(path: Path, *, force: bool, dtypes: Collection[str]) -> None:
+    """Find out whether a file can be written, before any work is done for it.
+
+    Args:
+        path: the file.
+        force: whether it may replace one that is there.
+        dtypes: the dtypes that it is to hold.
+
+    Raises:
+        FileError: it cannot: unknown suffix, no such folder, no right to write, there already.
+    """
+    if path.suffix == ".npz" and "bfloat16" in dtypes:
+        raise FileError(
+            f"{path} cannot hold bfloat16: numpy has no such dtype.",
+            hint=f"--save {path.with_suffix('.safetensors')} (or .pt)",
+        )
+    check_file(
+        path,
+        force=force,
+        suffixes=WRITERS,
+        kind="tensors",
+        inside=f"--save {path / 'tensors.safetensors'}",
+    )
+
+
+def save(
+    path: Path, tensors: Tensors, *, force: bool = False, metadata: dict[str, str] | None = None
+) -> int:
+    """Write tensors into a file, in the format that its suffix names; how many bytes it has.
+
+    Args:
+        path: the file.
+        tensors: what to write.
+        force: whether it may replace a file that is there.
+        metadata: what else a `.safetensors` file says; the other formats have no place for it.
+
+    Raises:
+        FileError: it cannot be written; then nothing is.
+    """
+    import numpy as np
+    from safetensors import SafetensorError
+
+    check_target(path, force=force, dtypes=[dtype for _, dtype in tensors.values()])
+    whole = {name: (np.asarray(array, order="C"), dtype) for name, (array, dtype) in tensors.items()}
+    failures = (SafetensorError, RuntimeError)  # the latter is torch's
+    with whole_file(path, *failures, force=force) as unfinished:
+        WRITERS[path.suffix](unfinished, whole, metadata)
+        return unfinished.stat().st_size
+
+
+def _write_safetensors(path: Path, tensors: Tensors, metadata: dict[str, str] | None) -> None:
+    from safetensors import TensorSpec, serialize_file
+
+    specs = {
+        name: TensorSpec(dtype=dtype, shape=list(a.shape), data_ptr=a.ctypes.data, data_len=a.nbytes)
+        for name, (a, dtype) in tensors.items()
+    }
+    serialize_file(specs, path, metadata)
+
+
+def _write_npz(path: Path, tensors: Tensors, metadata: dict[str, str] | None) -> None:
+    from zipfile import ZipFile
+
+    from numpy.lib import format as npy
+
+    # As np.savez does it, but for any name: savez takes none that it has an argument of.
+    with ZipFile(path, "w") as archive:
+        for name, (array, _) in tensors.items():
+            with archive.open(f"{name}.npy", "w", force_zip64=True) as member:
+                npy.write_array(member, array, allow_pickle=False)
+
+
+def _write_pt(path: Path, tensors: Tensors, metadata: dict[str, str] | None) -> None:
+    import torch
+
+    whole = {
+        name: torch.from_numpy(_writable(array.view("int16") if dtype == "bfloat16" else array)).view(
+            getattr(torch, dtype)
+        )
+        for name, (array, dtype) in tensors.items()
+    }
+    with path.open("wb") as file:  # torch's own says of a full disk "basic_ios::clear"
+        torch.save(whole, file)
+
+
+def _writable(array: np.ndarray) -> np.ndarray:
+    """An array that torch takes without a warning: itself, if it is not a file's or another's."""
+    return array if array.flags.writeable else array.copy()
+
+
+WRITERS: dict[str, Callable[[Path, Tensors, dict[str, str] | None], None]] = {
+    ".safetensors": _write_safetensors,
+    ".npz": _write_npz,
+    ".pt": _write_pt,
+}

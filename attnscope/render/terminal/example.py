@@ -1,0 +1,24 @@
+"""The worked example: every number of every form, and whether the forms agree."""
+
+from __future__ import annotations
+
+from rich.console import Console
+from rich.text import Text
+
+from attnscope.render.columns import check_columns
+from attnscope.render.heading import heading
+from attnscope.render.numbers import print_numbers
+from attnscope.render.terminal.table import print_columns, print_line
+from attnscope.render.values import Forms
+
+
+def print_example(forms: Forms, console: Console) -> None:
+    """Print each form, and below it how it compares with the first."""
+    for i, (trace, values) in enumerate(forms):
+        title, *about = heading(trace)
+        print_line(console, Text(("\n\n" if i else "") + title, "bold"))
+        for line in about:
+            print_line(console, Text(line))
+        print_numbers(trace, values, console)
+        if trace.checks:
+            print_columns(check_columns(trace.checks), console)

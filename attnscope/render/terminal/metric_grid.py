@@ -1,0 +1,221 @@
+"""Metrics of all heads at a glance: layers downwards, heads across, each head a cell."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from itertools import zip_longest
+from math import ceil, isnan
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+from rich.text import Text
+
+from attnscope.render.colours import Scale, pixel_lines
+from attnscope.render.grids import Grid, by_stack
+from attnscope.render.pooling import chunks
+from attnscope.render.ranking import several_stacks
+from attnscope.render.terminal.overview import HEAD, HEAD_STYLE, LAYER
+from attnscope.render.terminal.table import print_line
+from attnscope.results import HeadTable
+
+if TYPE_CHECKING:
+    import numpy as np
+
+SQUARE = 2  # characters that are as wide as a line is high
+GAP = 3  # between two small grids
+NARROWEST = 24  # characters of a small grid's title
+MOST_LINES = 12  # of a small grid; more layers share lines where there are colours
+MOST_ROWS = 60  # of a large grid, likewise
+EVERY = 5  # columns from one head's number to the next, where not each has room
+
+
+def print_grids(table: HeadTable, console: Console, metrics: Sequence[str]) -> None:
+    """Print a grid for each metric and stack, each on a scale of its own: from 0 to its largest value.
+
+    Several metrics are small grids side by side. A single one is large, with the numbers of layers and
+    heads at its sides, and with its values in the cells where there is room for them.
+
+    Args:
+        table: what was measured.
+        console: where.
+        metrics: the names of those that are shown.
+    """
+    for stack, rows in by_stack(table).items():
+        print_line(console, Text())
+        if several_stacks(table):
+            print_line(console, Text(f"{stack} attention", "bold"))
+        grids = [Grid.of(rows, metric) for metric in metrics]
+        shown = [grid for grid in grids if not grid.is_empty]
+        if len(grids) > 1 and shown:
+            _print_small(shown, console)
+        elif shown:
+            _print_large(shown[0], console)
+        if empty := [grid.metric for grid in grids if grid.is_empty]:
+            print_line(console, Text(f"no head has a value: {', '.join(empty)}", "dim"))
+
+
+def _print_large(grid: Grid, console: Console) -> None:
+    """Print one metric, as large as there is room."""
+    scale = Scale.of(console, grid.values)
+    for line in _title(grid, scale):
+        print_line(console, line)
+    indent = max(len(HEAD), len(str(grid.layers[-1]))) + 1
+    room = max(1, console.width - indent)
+    width, write = _cells(grid, room, scale)
+    drawn: list[Text] = []
+    for band in chunks(len(grid.heads), ceil(len(grid.heads) * width / room)):
+        part = slice(band.start, band.stop)
+        numbers = Text.assemble((HEAD.ljust(indent), "dim"), _ruler(grid.heads[part], width))
+        _print_line(console, scale, numbers)
+        values = grid.values[:, part]
+        lines = pixel_lines(_clean(values), scale) if width == 1 else _lines(values, scale, width, write)
+        drawn += lines
+        layers = grid.layers[:: ceil(len(grid.layers) / len(lines))]
+        for layer, line in zip(layers, lines, strict=True):
+            _print_line(console, scale, Text.assemble((str(layer).ljust(indent), LAYER), line))
+    print_line(console, Text())
+    if scale.ramp or not write:
+        print_line(console, scale.legend(console.width))
+    print_line(console, Text(_sentence([grid], scale, drawn), "dim"))
+
+
+def _cells(grid: Grid, room: int, scale: Scale) -> tuple[int, Callable[[float], str] | None]:
+    """How wide a cell is, and how its value is written into it, if there is room for that."""
+
+    def whole(value: float) -> str:
+        text = grid.text(value)
+        return text if float(text) else scale.marks.small
+
+    def short(value: float) -> str:
+        text = whole(value)
+        return text.removeprefix("0") if "." in text else text
+
+    for write in (whole, short):
+        width = 1 + max(len(write(value)) for value in _clean(grid.values).flat)
+        if width * len(grid.heads) <= room:
+            return width, write
+    square = SQUARE * len(grid.heads) <= room and len(grid.layers) <= MOST_ROWS
+    return SQUARE if square else 1, None
+
+
+def _lines(
+    values: np.ndarray, scale: Scale, width: int, write: Callable[[float], str] | None = None
+) -> list[Text]:
+    """A line for each layer, with a cell for each head; a dash where there is no value."""
+    levels = len(scale.ramp or scale.marks.shades[1:])
+
+    def cell(value: float) -> Text:
+        if isnan(value):
+            return Text(scale.marks.dash.rjust(width - 1).ljust(width), "dim")
+        weight = max(value, 0.0)
+        if write is not None:
+            return scale.cell(weight, write(value).rjust(width - 1).ljust(width))
+        nearly_none = scale.level(weight, levels) == 0
+        return Text(scale.marks.small.ljust(width), "dim") if nearly_none else scale.blank(weight, width)
+
+    return [Text().join(map(cell, row)) for row in values.tolist()]
+
+
+def _ruler(numbers: list[int], width: int) -> Text:
+    """The numbers of heads, each above its column as far as there is room."""
+    every = 1 if width > len(str(numbers[-1])) else EVERY
+    line = Text()
+    for i, number in list(enumerate(numbers))[::every]:
+        line.append(" " * (i * width - line.cell_len)).append(str(number), HEAD_STYLE)
+    line.truncate(width * len(numbers))
+    return line
+
+
+def _print_small(grids: list[Grid], console: Console) -> None:
+    """Print metrics of the same heads side by side, as many as the width allows."""
+    n_layer, n_head = grids[0].values.shape
+    least = min(console.width, max(NARROWEST, n_head))
+    beside = min(len(grids), (console.width + GAP) // (least + GAP)) or 1
+    room = (console.width + GAP) // beside - GAP
+    scales = [Scale.of(console, grid.values) for grid in grids]
+    wide = min(SQUARE, max(1, room // n_head))
+    pixels = wide == 1 or (scales[0].rows_per_line == 2 and n_layer > MOST_LINES)
+    pictures = [
+        _picture(grid.values, scale, room, wide, pixels)
+        for grid, scale in zip(grids, scales, strict=True)
+    ]
+    panels = [
+        [line[:room] for line in _title(grid, scales[0])] + picture
+        for grid, picture in zip(grids, pictures, strict=True)
+    ]
+    width = max(line.cell_len for panel in panels for line in panel)
+    for start in range(0, len(panels), beside):
+        for parts in zip_longest(*panels[start : start + beside], fillvalue=Text()):
+            line = Text()
+            for i, part in enumerate(parts):
+                line.append(" " * (i * (width + GAP) - line.cell_len)).append_text(part)
+            _print_line(console, scales[0], line)
+        print_line(console, Text())
+    legend = replace(scales[0], top=1.0).legend(console.width)
+    legend.right_crop(len("1"))
+    print_line(console, legend.append("the largest of its metric"))
+    drawn = [line for picture in pictures for line in picture]
+    print_line(console, Text(_sentence(grids, scales[0], drawn), "dim"))
+
+
+def _picture(values: np.ndarray, scale: Scale, room: int, wide: int, pixels: bool) -> list[Text]:
+    """A small grid in at most `room` characters: of too many heads, some stand below the others.
+
+    Args:
+        values: `layers heads`.
+        scale: what they look like.
+        room: in characters.
+        wide: how many of them a head has.
+        pixels: whether layers share lines.
+    """
+    import numpy as np
+
+    lines = []
+    for band in chunks(values.shape[1], ceil(values.shape[1] * wide / room)):
+        part = values[:, band.start : band.stop]
+        if pixels:
+            lines += pixel_lines(np.repeat(_clean(part), wide, axis=1), scale)
+        else:
+            lines += _lines(part, scale, wide)
+    return lines
+
+
+def _title(grid: Grid, scale: Scale) -> list[Text]:
+    """The metric's name and its range, and below it the head that leads."""
+    name = Text.assemble((grid.metric, "bold"), "  ", grid.range(scale.marks.dash))
+    return [name, Text(grid.leader(), "dim")]
+
+
+def _clean(values: np.ndarray) -> np.ndarray:
+    """Values as a scale that begins at 0 can show them."""
+    import numpy as np
+
+    return np.maximum(np.nan_to_num(values), 0.0)
+
+
+def _print_line(console: Console, scale: Scale, line: Text) -> None:
+    """Print a line of a picture, without the blanks at its end where they have no colour."""
+    if not scale.ramp:
+        line.rstrip()
+    console.print(line, soft_wrap=True)
+
+
+def _sentence(grids: list[Grid], scale: Scale, drawn: list[Text]) -> str:
+    """What a reader must know of grids of the same heads, and of the marks that were drawn."""
+    layers, heads = _spelled(grids[0].layers, scale), _spelled(grids[0].heads, scale)
+    layer, head = grids[0].layers[-1], grids[0].heads[-1]
+    said = [f"layers {layers} downwards, heads {heads} across"]
+    said.append(f"{layer}.{head} is head {head} of layer {layer}")
+    if any(scale.marks.small in line.plain for line in drawn):
+        said.append(f"{scale.marks.small} is nearly 0")
+    if any(grid.missing for grid in grids) and any(scale.marks.dash in line.plain for line in drawn):
+        said.append(f"{scale.marks.dash} has no value")
+    return "; ".join(said)
+
+
+def _spelled(numbers: list[int], scale: Scale) -> str:
+    """Numbers in order: the first and the last, where all between them are there."""
+    if len(numbers) == numbers[-1] - numbers[0] + 1 > 1:
+        return f"{numbers[0]}{scale.marks.dash}{numbers[-1]}"
+    return " ".join(map(str, numbers))

@@ -1,0 +1,122 @@
+"""All heads of a model at a glance: a small map for each, a row for each layer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import zip_longest
+from math import ceil
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+from rich.text import Text
+
+from attnscope.render.colours import Scale, pixel_lines
+from attnscope.render.columns import AXIS_STYLES
+from attnscope.render.pooling import SHOWN, chunks, positions, smaller_without, span
+from attnscope.render.terminal.table import print_line
+from attnscope.results import AttentionMap, AttentionMaps
+
+if TYPE_CHECKING:
+    import numpy as np
+
+LEAST, MOST = 5, 24  # characters that a map is wide
+GAP = 1  # between two maps
+HEAD = "head"
+HEAD_STYLE = AXIS_STYLES["n_head"]
+LAYER = "bold"
+
+
+def print_overview(maps: AttentionMaps, console: Console) -> None:
+    """Print every map that was asked for, heads side by side and layers below each other.
+
+    All have one scale, from 0 to the largest weight of all. Maps are as large as the width allows, and
+    long texts are pooled: each spot shows the largest weight of several.
+
+    Args:
+        maps: what is shown; heads that it does not have are left out.
+        console: where.
+    """
+    import numpy as np
+
+    heads = sorted({each.head for each in maps.maps})
+    layers = sorted({each.layer for each in maps.maps})
+    indent = max(len(HEAD), *(len(str(layer)) for layer in layers)) + GAP
+    room = max(LEAST, console.width - indent) + GAP
+    most = room // (LEAST + GAP)  # maps side by side
+    bands = chunks(len(heads), ceil(len(heads) / most))
+    width = min(MOST, room // len(bands[0]) - GAP)
+    high = _height(width, Scale.of(console, np.zeros(0)))
+    small = {(each.layer, each.head): _small(maps, each, width, high) for each in maps.maps}
+    scale = Scale.of(console, np.array([np.nan_to_num(each).max(initial=0) for each in small.values()]))
+    for band in bands:
+        shown = [heads[i] for i in band]
+        print_line(console, _head(shown, indent, width))
+        for layer in layers:
+            pictures = [_picture(small.get((layer, head)), width, scale) for head in shown]
+            for i, line in enumerate(_side_by_side(pictures, width)):
+                label = Text(str(layer) if i == 0 else "", LAYER)
+                label.append(" " * (indent - label.cell_len)).append_text(line)
+                if not scale.ramp:
+                    label.rstrip()
+                console.print(label, soft_wrap=True)
+    print_line(console, scale.legend(console.width))
+    print_line(console, Text(_sentence(maps, width, scale), "dim"))
+
+
+def _sentence(maps: AttentionMaps, width: int, scale: Scale) -> str:
+    """What a reader must know of the small maps."""
+    n_Q, n_K = len(maps.query_tokens), len(maps.key_tokens)
+    queries, keys = positions(maps)
+    high = len(span(queries, chunks(len(queries), _height(width, scale))[0]))
+    wide = len(span(keys, chunks(len(keys), width)[0]))
+    kind = "max" if maps.pooling is None else maps.pooling.shown
+    pooling = (
+        f"; each spot is {SHOWN[kind]} of {high} {scale.marks.times} {wide} weights"
+        if high * wide > 1
+        else ""
+    )
+    blank = "; the columns of the sink are blank" if maps.left_out else ""
+    return f"a map for each head: {n_Q} queries downwards, {n_K} keys across{pooling}{blank}"
+
+
+def _height(width: int, scale: Scale) -> int:
+    """How many rows of spots are as high as `width` spots are wide, or a little less for a gap below."""
+    return (width - 1) // 2 * 2 + 1 if scale.rows_per_line == 2 else ceil(width / 2)
+
+
+def _head(heads: list[int], indent: int, width: int) -> Text:
+    """The numbers of the heads, each above its column of maps."""
+    line = Text(HEAD.ljust(indent), "dim")
+    for head in heads:
+        line.append(str(head).ljust(width + GAP), HEAD_STYLE)
+    line.rstrip()
+    return line
+
+
+def _small(maps: AttentionMaps, map: AttentionMap, width: int, height: int) -> np.ndarray:
+    """A map of at most so many spots; those of keys that are left out are empty."""
+    rows, columns = map.attention.shape
+    small, left_out = smaller_without(maps, map.attention, chunks(rows, height), chunks(columns, width))
+    small[:, left_out] = 0
+    return small
+
+
+def _picture(small: np.ndarray | None, width: int, scale: Scale) -> list[Text]:
+    """A map in `width` characters, about as high as wide, with a gap below; nothing for no map."""
+    import numpy as np
+
+    if small is None:
+        return []
+    larger = _height(width, scale) // small.shape[0], width // small.shape[1]
+    lines = pixel_lines(np.kron(small, np.ones(larger, small.dtype)), scale)
+    return lines if scale.rows_per_line == 2 else [*lines, Text()]
+
+
+def _side_by_side(pictures: list[list[Text]], width: int) -> Iterator[Text]:
+    """The lines of pictures that stand beside each other."""
+    for parts in zip_longest(*pictures, fillvalue=Text()):
+        line = Text()
+        for part in parts:
+            line.append_text(part).append(" " * (width + GAP - part.cell_len))
+        line.right_crop(GAP)
+        yield line

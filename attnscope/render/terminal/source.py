@@ -1,0 +1,299 @@
+"""The code that ran, with the axes and the shape of every tensor beside the line that made it."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+
+from rich.console import Console
+from rich.syntax import Syntax
+from rich.text import Text
+
+from attnscope.render.columns import dims_pieces, shape_pieces
+from attnscope.render.text import joined
+from attnscope.results import Source, Step, Trace
+from attnscope.text import printable, printable_lines
+
+GAP = 3  # between the code and what stands at its right
+DEEPER = 4  # columns that what belongs to a line stands further in than the line
+SHAPE_COMMENT = re.compile(r"\s*#\s*(?:[\w, ]+: *)?[\[(][^\[\]()]*[\])]\s*$")
+FEW = 8  # a line that is broken is not broken into pieces shorter than this
+
+
+@dataclass
+class Line:
+    """One line of code.
+
+    Attributes:
+        number: in its file.
+        text: as it stands there, but printable; of a docstring, only its indentation.
+        docstring: whether it stands for a whole docstring.
+        idle: whether all that it does is to hand on what it was given.
+        steps: the tensors that it makes.
+    """
+
+    number: int
+    text: str
+    docstring: bool = False
+    idle: bool = False
+    steps: list[Step] = field(default_factory=list)
+
+    @property
+    def indent(self) -> int:
+        """How far in it stands."""
+        return len(self.text) - len(self.text.lstrip())
+
+
+def print_source(trace: Trace, console: Console) -> None:
+    """Print the code that a trace ran, with dims and shapes at the right of what makes tensors.
+
+    Where the terminal has no room at the right, they stand below. What did nothing is dim.
+
+    Args:
+        trace: with `source`; its steps find their lines by name, and by `line` where it is known.
+        console: where; piped output is as wide as it needs to be, and never cut.
+    """
+    for source, lines in annotated(trace):
+        console.print()
+        if "." in source.function:  # else its first line says it
+            console.print(Text(printable(source.function), "dim"), soft_wrap=True)
+        for text in _page(source, lines, console.width if console.is_terminal else None):
+            console.print(text, soft_wrap=True)
+
+
+def source_text(trace: Trace) -> str:
+    """The same as Markdown: a block of Python for each function, with comments at the right."""
+    return "\n\n".join(_block(lines) for _, lines in annotated(trace))
+
+
+def annotated(trace: Trace) -> Iterator[tuple[Source, list[Line]]]:
+    """The lines of each function that a trace ran, with the tensors that each makes."""
+    functions = [_Function(source) for source in trace.source]
+    current = 0
+    for step in trace.steps:
+        for i, function in enumerate(functions[current:], start=current):
+            if function.take(step):
+                current = i  # what ran later is not looked for in what ran before
+                break
+    known: dict[str, Step] = {}
+    for function in functions:
+        function.hand_in(known)
+        known |= {step.name: step for line in function.lines for step in line.steps}
+        function.mark_idle(trace.steps)
+        function.leave_out_shape_comments()
+        yield function.source, function.lines
+
+
+class _Function:
+    """A function's source, and where in it names are bound."""
+
+    def __init__(self, source: Source) -> None:
+        self.source = source
+        node = _parsed(source)
+        self.def_line = node.lineno
+        self.arguments = {argument.arg: argument.lineno for argument in _arguments(node)}
+        self.bindings = [
+            each
+            for each in ast.walk(node)
+            if isinstance(each, ast.Assign | ast.AnnAssign | ast.AugAssign)
+        ]
+        self.lines = [
+            Line(number, text)
+            for number, text in enumerate(
+                printable_lines(source.text.rstrip("\n")).split("\n"), start=source.line
+            )
+        ]
+        if ast.get_docstring(node, clean=False) is not None:
+            docstring = node.body[0]
+            first, last = docstring.lineno - source.line, (docstring.end_lineno or 0) - source.line
+            placeholder = self.lines[first]
+            placeholder.text, placeholder.docstring = " " * placeholder.indent, True
+            del self.lines[first + 1 : last + 1]
+        self.by_number = {line.number: line for line in self.lines}
+
+    def take(self, step: Step) -> bool:
+        """Put a step at its line, if that is here."""
+        line = self.by_number.get(self._place(step) or 0)
+        if line is None:
+            return False
+        alike = [(s.name, s.dims, s.shape) for s in line.steps]
+        if (step.name, step.dims, step.shape) not in alike:  # a loop makes it again and again
+            line.steps.append(step)
+        return True
+
+    def _place(self, step: Step) -> int | None:
+        name = _first_word(step.name)
+        if step.line is None:  # a dry run
+            if step.how == "input":
+                return self.arguments.get(name)
+            binding = (b.lineno for b in self.bindings if name in _bound(b))
+            return next(binding, None)
+        if step.line == self.def_line and name in self.arguments:
+            return self.arguments[name]
+        line = self.by_number.get(step.line)
+        here = line is not None and (name == "return" or name in _words(line.text))
+        return step.line if here else None
+
+    def hand_in(self, known: dict[str, Step]) -> None:
+        """Put tensors that were made before at the arguments of their names."""
+        taken = {_first_word(step.name) for line in self.lines for step in line.steps}
+        for name, number in self.arguments.items():
+            if name in known and name not in taken:
+                self.by_number[number].steps.append(known[name])
+
+    def leave_out_shape_comments(self) -> None:
+        """What ran says it at the right of the line."""
+        for line in self.lines:
+            if line.steps or line.idle:
+                line.text = SHAPE_COMMENT.sub("", line.text)
+
+    def mark_idle(self, steps: Iterable[Step]) -> None:
+        """Find the calls whose results neither are steps nor are named where a step is made.
+
+        The steps' expressions do not name a stage that did nothing: they name what it was given.
+        """
+        if not any(line.steps for line in self.lines):
+            return
+        used = {word for step in steps for word in _words(step.how)}
+        for binding in self.bindings:
+            names = _bound(binding)
+            makes_steps = bool(self.by_number[binding.lineno].steps)
+            if makes_steps or names & used or not (names and isinstance(binding.value, ast.Call)):
+                continue
+            for number in range(binding.lineno, (binding.end_lineno or binding.lineno) + 1):
+                self.by_number[number].idle = True
+
+
+def _parsed(source: Source) -> ast.FunctionDef | ast.AsyncFunctionDef:
+    """The function's tree, with the numbers that its lines have in their file."""
+    indented = source.text[:1].isspace()  # a method
+    tree = ast.parse("if True:\n" + source.text if indented else source.text)
+    ast.increment_lineno(tree, source.line - 1 - indented)
+    return next(n for n in ast.walk(tree) if isinstance(n, ast.FunctionDef | ast.AsyncFunctionDef))
+
+
+def _arguments(node: ast.FunctionDef | ast.AsyncFunctionDef) -> list[ast.arg]:
+    given = node.args
+    single = [each for each in (given.vararg, given.kwarg) if each is not None]
+    return [*given.posonlyargs, *given.args, *given.kwonlyargs, *single]
+
+
+def _bound(node: ast.AST) -> set[str]:
+    """The names that a statement binds."""
+    names = [each for each in ast.walk(node) if isinstance(each, ast.Name)]
+    return {each.id for each in names if isinstance(each.ctx, ast.Store)}
+
+
+def _words(text: str) -> list[str]:
+    return re.findall(r"\w+", text)
+
+
+def _first_word(name: str) -> str:
+    """What is bound: `x` of `x[0]`."""
+    return next(iter(_words(name)), name)
+
+
+# For people.
+
+
+def _page(source: Source, lines: list[Line], width: int | None) -> Iterator[Text]:
+    """The lines as they are printed; `width` is the terminal's, None for a pipe."""
+    whole = Syntax("", "python", theme="ansi_dark").highlight(source.text)
+    whole.style = ""  # the terminal's own background
+    coloured = whole.split("\n", allow_blank=True)
+    digits = len(str(lines[-1].number))
+    room = width and max(width - digits - len("  "), 2 * FEW)
+    notes = _notes(lines)
+    place = _place_of_notes(lines, notes, room)
+    for line, makes in zip(lines, notes, strict=True):
+        code = coloured[line.number - source.line][: len(line.text)]
+        if line.docstring or line.idle:
+            code = Text(line.text + "…" * line.docstring, "dim")
+        code.rstrip()
+        for i, row in enumerate(_rows(line, code, makes, place, room)):
+            numbered = Text.assemble((f"{'' if i else line.number:>{digits}}  ", "dim"), row)
+            numbered.rstrip()
+            yield numbered
+
+
+def _rows(
+    line: Line, code: Text, notes: list[Text], place: int | None, room: int | None
+) -> Iterator[Text]:
+    """A line of code with the first note beside it, if there is room, and the others below."""
+    if notes and place is not None and len(line.text) <= place:
+        free = " " * (place + GAP - code.cell_len)
+        code, notes = Text.assemble(code, free, notes[0]), notes[1:]
+    deeper = line.indent + DEEPER
+    yield from _broken(code, deeper, room)
+    for note in notes:
+        if place is None:
+            note = Text.assemble(("→ ", "dim"), note)
+        under = deeper if place is None else place + GAP
+        if room is not None:
+            under = max(0, min(under, room - note.cell_len))
+        yield from _broken(Text(" " * under) + note, under, room)
+
+
+def _notes(lines: list[Line]) -> list[list[Text]]:
+    """The dims and the shape of each tensor of each line, with its name if there are several."""
+    alone = _widest_dims(line.steps[0] for line in lines if len(line.steps) == 1)
+    notes = []
+    for line in lines:
+        several = len(line.steps) > 1
+        name_width = max((len(step.name) for step in line.steps), default=0) if several else 0
+        dims_width = _widest_dims(line.steps) if several else alone
+        notes.append([_note(step, name_width, dims_width) for step in line.steps])
+    return notes
+
+
+def _widest_dims(steps: Iterable[Step]) -> int:
+    return max((joined(dims_pieces(step.dims)).cell_len for step in steps), default=0)
+
+
+def _note(step: Step, name_width: int, dims_width: int) -> Text:
+    note, dims = Text(), joined(dims_pieces(step.dims))
+    if name_width:
+        note.append(f"{step.name:{name_width}}  ", "bold")
+    if dims:
+        note.append_text(dims).append(" " * (dims_width - dims.cell_len + 2))
+    return note.append_text(joined(shape_pieces(step.dims, step.shape), "×"))
+
+
+def _place_of_notes(lines: list[Line], notes: list[list[Text]], width: int | None) -> int | None:
+    """The column that all notes stand GAP behind; None: below their lines, for lack of room."""
+    lengths = [len(line.text) for line in lines if line.steps]
+    if not lengths:
+        return None
+    if width is None:
+        return max(lengths)
+    room = width - GAP - max(note.cell_len for each in notes for note in each)
+    fitting = [length for length in lengths if length <= room]
+    return max(fitting) if len(fitting) * 2 > len(lengths) else None
+
+
+def _broken(code: Text, indent: int, width: int | None) -> list[Text]:
+    """A line of code in pieces of at most `width`, broken at spaces; the later ones indented."""
+    if width is None or code.cell_len <= width:
+        return [code]
+    indent = min(indent, max(0, width - FEW))
+    start = len(code.plain) - len(code.plain.lstrip())
+    space = code.plain.rfind(" ", start + FEW, width + 1)
+    end = space if space > 0 else width
+    first, rest = code.divide([end])
+    rest = rest[1:] if space > 0 else rest
+    return [first, *_broken(Text(" " * indent) + rest, indent, width)]
+
+
+# For Markdown.
+
+
+def _block(lines: list[Line]) -> str:
+    place = max((len(line.text) for line in lines if line.steps), default=0)
+    rows = []
+    for line, notes in zip(lines, _notes(lines), strict=True):
+        code = line.text + "..." * line.docstring
+        comment = " · ".join(note.plain for note in notes)
+        rows.append(f"{code:{place}}  # {comment}" if comment else code)
+    return "```python\n" + "\n".join(rows) + "\n```"

@@ -1,0 +1,167 @@
+"""Results as tables for people: as many columns as the terminal has room for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from itertools import zip_longest
+
+from rich.cells import cell_len
+from rich.console import Console
+from rich.text import Text
+
+from attnscope.render.columns import Column, check_columns, columns_of, in_order
+from attnscope.render.crash import crash_lines
+from attnscope.render.heading import heading, summary
+from attnscope.render.text import READABLE, break_expression, joined, shorten, wrapped
+from attnscope.results import HeadWeights, Trace
+from attnscope.text import printable
+
+GAP = 2  # between two columns; and how far in a sentence below a row stands
+NARROWEST = 15  # that an expression is broken into
+
+
+def print_table(result: Trace | HeadWeights, console: Console, *, wide: bool = False) -> None:
+    """Print a result: what it is about, a row for each tensor, and what there is to add.
+
+    Args:
+        result: a trace, or a head's weights.
+        console: where; piped output is as wide as it needs to be, and never cut.
+        wide: all columns, in as many tables as the terminal's width demands.
+    """
+    print_heading(heading(result), console)
+    print_columns(columns_of(result), console, wide)
+    if isinstance(result, Trace):
+        print_line(console, Text("\n" + summary(result), style="dim"))
+        for finding in result.findings:
+            where = f"line {finding.line}: " if finding.line else ""
+            print_line(console, Text(f"! {where}{printable(finding.message)}", style="yellow"))
+        if result.crash is not None:
+            for text in crash_lines(result.crash):
+                print_line(console, text)
+    if result.checks:
+        print_columns(check_columns(result.checks), console, wide)
+
+
+def print_heading(lines: list[str], console: Console) -> None:
+    """Print a title, and below it what there is to say at first."""
+    title, *about = map(printable, lines)
+    print_line(console, Text(title, style="bold"))
+    for line in about:
+        print_line(console, Text(line))
+
+
+def print_notices(console: Console, notices: Iterable[str]) -> None:
+    """Print what there is to say beside a result, a line each."""
+    for notice in notices:
+        print_line(console, Text(printable(notice), style="dim"))
+
+
+def print_line(console: Console, text: Text) -> None:
+    """Print a line: broken where a terminal ends, and piped whole."""
+    console.print(text, soft_wrap=not console.is_terminal)
+
+
+def print_columns(columns: list[Column], console: Console, wide: bool = False) -> int:
+    """Print columns, the most wanted first: those that fit, or all, in several tables if need be.
+
+    Sentences stand below their rows; flexible ones do only where there is no room beside.
+
+    Returns:
+        How many had no room.
+    """
+    shown = [each.printable() for each in columns if each.cells and (wide or not each.wide)]
+    beside = [column for column in shown if not column.below]
+    below = [column for column in shown if column.below]
+    if not shown:
+        return 0
+    if all(column.flexible for column in below) and _fits(shown, console):
+        beside, below = shown, []
+    if _fits(beside, console):
+        parts = [in_order(beside)]
+    elif wide:
+        parts = _split(in_order(beside), console.width)
+    else:
+        parts = [in_order(_choose(beside, console.width))]
+    for part in parts:
+        _print_table(part, console, below)
+        below = []
+    return len(beside) - len({column.key for part in parts for column in part})
+
+
+def _fits(columns: list[Column], console: Console) -> bool:
+    return not console.is_terminal or _total(columns) <= console.width
+
+
+def _choose(columns: list[Column], width: int) -> list[Column]:
+    """As many columns as fit, the most wanted first."""
+    room = width + GAP
+    chosen: list[Column] = []
+    for column in columns:
+        needed = GAP + (min(_width(column), NARROWEST) if column.flexible else _width(column))
+        if needed <= room or not chosen:  # the first stays, however narrow the terminal is
+            chosen.append(column)
+            room -= needed
+    fitted = [_fitted(each, min(_width(each), NARROWEST) + room) for each in chosen]
+    while _total(fitted) > width and len(fitted) > 1:  # a word is longer than there is room
+        fitted.pop()
+    return fitted
+
+
+def _split(columns: list[Column], width: int) -> list[list[Column]]:
+    """All columns, in parts that fit; each part begins with what says which row it is."""
+    leading = 1 + sum(column.lead for column in columns)
+    lead, others = columns[:leading], columns[leading:]
+    parts = [lead]
+    for column in others:
+        column = _fitted(column, max(NARROWEST, width // 4), elide=False)
+        if sum(_width(each) + GAP for each in [*parts[-1], column]) > width + GAP:
+            parts.append(lead)
+        parts[-1] = [*parts[-1], column]
+    return parts
+
+
+def _fitted(column: Column, width: int, *, elide: bool = True) -> Column:
+    """A column; if it is flexible, broken into lines of at most `width`, and shortened to them."""
+    if not column.flexible:
+        return column
+    cells = []
+    for (text, style), *_ in column.cells:
+        shown = shorten(text, width) if elide else text
+        cells.append([("\n".join(break_expression(shown, width)), style)])
+    return replace(column, cells=cells)
+
+
+def _width(column: Column) -> int:
+    lines = [line for text in [column.title, *column.texts()] for line in text.split("\n")]
+    return max(map(cell_len, lines))
+
+
+def _total(columns: list[Column]) -> int:
+    return sum(_width(column) + GAP for column in columns) - GAP
+
+
+def _print_table(columns: list[Column], console: Console, below: list[Column]) -> None:
+    """Print columns side by side, and under each row the sentences `below`."""
+    widths = [_width(column) for column in columns]
+    room = min(console.width, max(_total(columns), READABLE)) if console.is_terminal else None
+
+    def side_by_side(cells: Iterable[Text]) -> Iterator[Text]:
+        parts = [cell.split("\n", allow_blank=True) for cell in cells]
+        for line in zip_longest(*parts, fillvalue=Text()):
+            whole = Text()
+            for column, width, part in zip(columns, widths, line, strict=True):
+                free = Text(" " * (width - part.cell_len))
+                whole.append_text(free + part if column.right else part + free).append(" " * GAP)
+            whole.rstrip()
+            yield whole
+
+    lines = [Text(), *side_by_side(Text(column.title, "dim") for column in columns)]
+    lines.append(Text("─" * _total(columns)))
+    for i in range(len(columns[0].cells)):
+        lines += side_by_side(joined(column.cells[i], column.joint) for column in columns)
+        for column in below:
+            sentence, style = column.cells[i][0]
+            lines += [Text(" " * GAP + line, style) for line in wrapped(sentence, room and room - GAP)]
+    for line in lines:
+        console.print(line, soft_wrap=True)  # every line fits; what is piped may be longer

@@ -1,0 +1,177 @@
+"""One tensor's values, compactly."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from math import isfinite, isnan, prod
+from typing import TYPE_CHECKING, Any
+
+from attnscope.errors import OptionError
+from attnscope.render.text import shape_text
+from attnscope.results import Trace
+
+if TYPE_CHECKING:
+    import numpy as np
+
+Index = tuple[Any, ...]
+
+
+@dataclass(frozen=True)
+class Shown:
+    """A tensor, or the part of it that was asked for.
+
+    Attributes:
+        name: the tensor's name and the index, as asked for: `attention[0, 1]`.
+        dims: the axes that are left, or None where nobody knows their names.
+        dtype: as stored.
+        array: the numbers.
+    """
+
+    name: str
+    dims: tuple[str, ...] | None
+    dtype: str
+    array: np.ndarray
+
+
+Forms = Sequence[tuple[Trace, Mapping[str, Shown]]]
+"""The same attention in several forms: a trace of each, and its steps' values by their names."""
+
+
+def parse_selection(text: str) -> tuple[str, Index]:
+    """A name with an optional index: `attention[0, 1]` is `("attention", (0, 1))`.
+
+    An index holds whole numbers, slices and `...`, as in numpy.
+
+    Raises:
+        OptionError: it is something else.
+    """
+    name, bracket, rest = text.partition("[")
+    name = name.strip()
+    if not bracket:
+        return name, ()
+    try:
+        tree = ast.parse(f"_[{rest}", mode="eval").body
+        if not isinstance(tree, ast.Subscript) or not isinstance(tree.value, ast.Name):
+            raise ValueError
+        parts = tree.slice.elts if isinstance(tree.slice, ast.Tuple) else [tree.slice]
+        return name, tuple(_index_part(part) for part in parts)
+    except (SyntaxError, ValueError) as error:
+        raise OptionError(
+            f"{text!r} is not a name with an index.", hint='--show "attention[0, 1, :5]", say'
+        ) from error
+
+
+def check_name(name: str, known: Collection[str], where: str) -> None:
+    """Raise an OptionError unless `name` is one of the names that there are."""
+    if name not in known:
+        several = "one of " if len(known) > 1 else ""
+        raise OptionError(f"there is no {name!r} in {where}.", hint=f"{several}{', '.join(known)}")
+
+
+def check_index(text: str, index: Index, shape: tuple[int, ...], dims: tuple[str, ...] | None) -> None:
+    """Raise an OptionError if an index does not fit into a shape.
+
+    Args:
+        text: the selection as the user gave it.
+        index: as `parse_selection` returns it.
+        shape, dims: the tensor's.
+    """
+    if index.count(...) > 1:
+        raise OptionError(f"{text!r} has more than one '...', and so says nothing.")
+    given = len(index) - index.count(...)
+    if given > len(shape):
+        raise OptionError(
+            f"{text!r} has {given} indices, but {shape_text(shape)} has {len(shape)} axes"
+            f" ({' '.join(dims or ())})."
+        )
+    for axis, part in _expanded(index, len(shape)):
+        if isinstance(part, int) and not -shape[axis] <= part < shape[axis]:
+            called = dims[axis] if dims else f"axis {axis}"
+            raise OptionError(
+                f"{text!r} asks for index {part} of {called}, which has {shape[axis]}:"
+                f" 0 to {shape[axis] - 1}."
+            )
+
+
+def select(
+    text: str, index: Index, array: np.ndarray, dtype: str, dims: tuple[str, ...] | None
+) -> Shown:
+    """The part of a tensor that was asked for.
+
+    Args:
+        text: the selection as the user gave it.
+        index: as `parse_selection` returns it.
+        array: the numbers of the whole tensor.
+        dtype, dims: the whole tensor's.
+    """
+    parts = dict(_expanded(index, array.ndim))
+    left = [axis for axis in range(array.ndim) if not isinstance(parts.get(axis), int)]
+    return Shown(text, tuple(dims[axis] for axis in left) if dims else None, dtype, array[index])
+
+
+def size_of_selection(index: Index, shape: tuple[int, ...]) -> int:
+    """How many values an index selects."""
+    parts = dict(_expanded(index, len(shape)))
+    sizes = [
+        1 if isinstance(part := parts.get(axis, slice(None)), int) else len(range(size)[part])
+        for axis, size in enumerate(shape)
+    ]
+    return prod(sizes)
+
+
+def shown_text(shown: Shown, width: int = 80) -> str:
+    """A line that says what is shown, and the values as numpy prints them: corners, if many."""
+    import numpy as np
+
+    parts = [shown.name, " ".join(shown.dims or ()), shape_text(shown.array.shape), shown.dtype]
+    values = np.array2string(
+        shown.array, max_line_width=width, precision=4, threshold=200, edgeitems=3, floatmode="maxprec"
+    )
+    return "  ".join(part for part in parts if part) + "\n" + values
+
+
+def shown_record(shown: Shown) -> dict[str, Any]:
+    """What is shown, with all its values; NaN and infinities, which JSON lacks, as strings."""
+    return {
+        "name": shown.name,
+        "dims": list(shown.dims) if shown.dims is not None else None,
+        "shape": list(shown.array.shape),
+        "dtype": shown.dtype,
+        "values": _jsonable(shown.array.tolist()),
+    }
+
+
+def number(value: float) -> float | str:
+    """A number as JSON can hold it: NaN and infinities as strings."""
+    if isfinite(value):
+        return value
+    return "NaN" if isnan(value) else "Infinity" if value > 0 else "-Infinity"
+
+
+def _index_part(node: ast.expr) -> Any:
+    if isinstance(node, ast.Slice):
+        ends = [None if e is None else ast.literal_eval(e) for e in (node.lower, node.upper, node.step)]
+        if not all(end is None or type(end) is int for end in ends) or ends[2] == 0:
+            raise ValueError
+        return slice(*ends)
+    value = ast.literal_eval(node)
+    if type(value) is not int and value is not ...:
+        raise ValueError
+    return value
+
+
+def _expanded(index: Index, ndim: int) -> list[tuple[int, Any]]:
+    """Each part of an index with the axis that it is for."""
+    if ... in index:
+        place = index.index(...)
+        after = len(index) - place - 1
+        return [*enumerate(index[:place]), *enumerate(index[place + 1 :], start=ndim - after)]
+    return list(enumerate(index))
+
+
+def _jsonable(values: Any) -> Any:
+    if isinstance(values, list):
+        return [_jsonable(each) for each in values]
+    return number(values) if isinstance(values, float) else values

@@ -1,0 +1,1 @@
+"""What a run of the textbook takes in: sizes, tensors from files, masks, projections."""

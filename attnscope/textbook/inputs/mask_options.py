@@ -1,0 +1,287 @@
+"""Masks as a user asks for them: `causal`, `window:4`, `lengths:12,30`, a file, several together."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from math import inf
+from typing import TYPE_CHECKING
+
+from attnscope.attention.positions import Align, offset_of
+from attnscope.errors import OptionError, SizeError
+
+if TYPE_CHECKING:
+    import torch
+
+    from attnscope.tensor_files import TensorFile
+
+SYNTAX = "causal, window:W, window:L,R, prefix:P, lengths:N,N,…, or a FILE"
+LEAST = {"float16": -65504.0}
+"""The least number of a dtype, where it is not far below any fill."""
+HIDES = -1e4
+"""What a mask must add at least to hide a key; `attnscope.attention.masks` has the same."""
+
+
+@dataclass
+class Masks:
+    """All masks of a run; a query sees the keys that each of them lets it see.
+
+    Attributes:
+        texts: each mask as it was asked for.
+        causal: a query sees itself and what is before it.
+        windows: how far a query sees, (before it, after it).
+        prefixes: how many keys every query sees; of the others, those before it.
+        lengths: for each sequence, how many keys are real.
+        files: masks from files.
+        style: `bool` or `additive`: a mask of True and False, or of numbers to add.
+        fill: the score of a hidden key.
+        align: where the queries stand among the keys.
+        rows: what becomes of queries that see no key: `nan`, `uniform`, `zero`, or None for what the
+            fill makes of them.
+    """
+
+    texts: list[str] = field(default_factory=list)
+    causal: bool = False
+    windows: list[tuple[int, int]] = field(default_factory=list)
+    prefixes: list[int] = field(default_factory=list)
+    lengths: list[list[int]] = field(default_factory=list)
+    files: list[TensorFile] = field(default_factory=list)
+    style: str = "bool"
+    fill: float = -inf
+    align: Align = "top-left"
+    rows: str | None = None
+
+    def __bool__(self) -> bool:
+        return bool(self.texts)
+
+    @property
+    def positional(self) -> bool:
+        """Whether it matters where the queries stand among the keys."""
+        return self.causal or bool(self.windows) or bool(self.prefixes)
+
+    @property
+    def fills(self) -> bool:
+        """Whether the fill is used: it is not where all that hides is a file's own numbers."""
+        added = [file for file in self.files if self.style == "additive" and file.dtype != "bool"]
+        return self.positional or bool(self.lengths) or len(added) < len(self.files)
+
+    def resolve(self, *, style: str | None, fill: float, rows: str | None, dtype: str) -> None:
+        """Decide how the masks are applied.
+
+        Args:
+            style: `bool` or `additive`; None: that of the files, else bool.
+            fill: the score of a hidden key.
+            rows: as in the class.
+            dtype: what the scores are computed in.
+
+        Raises:
+            OptionError: a fill that hides nothing, or that the dtype has not got.
+            FileError: a file cannot be read.
+        """
+        _check_fill(fill, dtype)
+        styles = [style_of(file) for file in self.files] if style is None else [style]
+        self.style = "additive" if "additive" in styles else "bool"
+        self.fill, self.rows = fill, rows
+
+    def dims(self, sizes: Mapping[str, int]) -> str | None:
+        """The axes of all masks together: those of the scores, and 1 where none differs along one.
+
+        Raises:
+            SizeError: a mask does not fit the scores.
+        """
+        if not self:
+            return None
+        self._check(sizes)
+        parts = [fitted(file, sizes) for file in self.files]
+        parts += [["n_Q", "n_K"]] if self.positional else []
+        if self.lengths:
+            lead = [axis for axis in ("n_batch", "n_head") if axis in sizes]
+            parts.append([*lead[:1], *["1" for _ in lead[1:]], "1", "n_K"])
+        longest = max(map(len, parts))
+        padded = [["1"] * (longest - len(part)) + part for part in parts]
+        return " ".join(next((a for a in axes if a != "1"), "1") for axes in zip(*padded, strict=True))
+
+    def build(self, sizes: Mapping[str, int], dtype: str, device: str) -> torch.Tensor:
+        """The one mask that all of them are together, with the axes of `dims`.
+
+        Args:
+            sizes: as `dims` was given.
+            dtype: of an additive mask.
+            device: where it is to be.
+        """
+        import torch
+
+        from attnscope.attention import masks
+
+        n_Q, n_K = sizes["n_Q"], sizes["n_K"]
+        offset = offset_of(n_Q, n_K, align=self.align)
+        kinds = [masks.causal(n_Q, n_K, offset=offset)] if self.causal else []
+        kinds += [masks.window(n_Q, n_K, *each, offset=offset) for each in self.windows]
+        kinds += [masks.prefix(n_Q, n_K, each, offset=offset) for each in self.prefixes]
+        for each in self.lengths:
+            padding = masks.lengths(each, n_K)
+            kinds.append(padding[:, None] if "n_head" in sizes else padding)
+        added = torch.zeros(())
+        for file in self.files:
+            axes = fitted(file, sizes)
+            values = file.load().reshape([1 if axis == "1" else sizes[axis] for axis in axes])
+            if self.style == "bool" or values.dtype == torch.bool:
+                kinds.append(values != 0)
+            else:
+                added = added + values.to(getattr(torch, dtype))
+        shape = [1 if axis == "1" else sizes[axis] for axis in (self.dims(sizes) or "").split()]
+        allowed = torch.ones(shape, dtype=torch.bool)
+        for kind in kinds:
+            allowed = allowed & kind.reshape(kind.shape[-len(shape) :])
+        if self.style == "additive":
+            added = added.to(getattr(torch, dtype)).expand(shape)
+            allowed = torch.where(allowed, added, masks.additive(allowed, self.fill, added.dtype))
+        return allowed.contiguous().to(device)
+
+    def rows_without_keys(self, sizes: Mapping[str, int], query: int | None = None) -> int | None:
+        """How many rows of the scores see no key at all; None where only a file's values can tell.
+
+        Every kind of mask lets a query see one unbroken range of keys, so that a query sees none
+        when the latest beginning is behind the earliest end.
+
+        Args:
+            sizes: the sizes of the run.
+            query: count this query's rows only.
+        """
+        if self.files:
+            return None
+        n_Q, n_K, n_batch = sizes["n_Q"], sizes["n_K"], sizes.get("n_batch", 1)
+        first = offset_of(n_Q, n_K, align=self.align)
+        places = range(first, first + n_Q) if query is None else range(first + query, first + query + 1)
+        before = min((left for left, _ in self.windows), default=n_Q + n_K)
+        after = min([right for _, right in self.windows] + [0] * self.causal, default=n_Q + n_K)
+        least = max(
+            [-after] + [0 for length in self.prefixes if length == 0]
+        )  # earlier ones see nothing
+        seeing = 0
+        for sequence in range(n_batch):
+            ends = [n_K, *(each[sequence] for each in self.lengths)]
+            last = min(ends) - 1
+            if last >= 0:
+                low, high = max(places.start, least), min(places.stop - 1, last + before)
+                seeing += max(0, high - low + 1)
+        return (n_batch * len(places) - seeing) * sizes.get("n_head", 1)
+
+    def _check(self, sizes: Mapping[str, int]) -> None:
+        n_batch, n_K = sizes.get("n_batch", 1), sizes["n_K"]
+        for each in self.lengths:
+            if len(each) != n_batch:
+                raise SizeError(
+                    f"there are {len(each)} lengths, {','.join(map(str, each))}, for {n_batch}"
+                    " sequences.",
+                    hint=f"--mask lengths: with {n_batch} numbers"
+                    + (f", or --batch {len(each)}" if "n_batch" in sizes else ""),
+                )
+            if max(each) > n_K:
+                raise SizeError(f"a length of {max(each)} is more than there are keys: n_K is {n_K}.")
+        for length in self.prefixes:
+            if length > n_K:
+                raise SizeError(f"a prefix of {length} is more than there are keys: n_K is {n_K}.")
+
+
+def parse_masks(texts: Sequence[str]) -> Masks:
+    """Masks as the command line gives them.
+
+    Args:
+        texts: each `causal`, `window:W`, `window:L,R`, `prefix:P`, `lengths:N,N,…` or a file.
+
+    Raises:
+        OptionError: a kind of mask with something else behind it than it takes.
+        FileError: a file cannot be read.
+    """
+    masks = Masks(list(texts))
+    for text in texts:
+        _parse(text, masks)
+    return masks
+
+
+def _parse(text: str, masks: Masks) -> None:
+    from attnscope.tensor_files import open_tensor
+
+    kind, colon, rest = text.partition(":")
+    numbers = [int(n) for n in rest.split(",")] if re.fullmatch(r"\d+(,\d+)*", rest) else []
+    if kind not in ("causal", "window", "prefix", "lengths"):
+        if not (colon or "." in text or os.sep in text):
+            raise OptionError(f"{text!r} is not a mask.", hint=f"--mask {SYNTAX}")
+        masks.files.append(open_tensor("mask", text))
+    elif kind == "causal" and not colon:
+        masks.causal = True
+    elif kind == "window" and len(numbers) in (1, 2):
+        masks.windows.append((numbers[0], numbers[-1]))
+    elif kind == "prefix" and len(numbers) == 1:
+        masks.prefixes += numbers
+    elif kind == "lengths" and numbers:
+        masks.lengths.append(numbers)
+    else:
+        raise OptionError(f"{text!r} is not a mask.", hint=f"--mask {SYNTAX}")
+
+
+def _check_fill(fill: float, dtype: str) -> None:
+    if not fill <= HIDES:
+        raise OptionError(
+            f"a mask fill of {fill:g} would leave hidden keys a weight.",
+            hint="--mask-fill -inf, or -1e9",
+        )
+    least = LEAST.get(dtype, -inf)
+    if -inf < fill < least:
+        raise OptionError(
+            f"{fill:g} is no {dtype}: its least number is {least:g}.",
+            hint=f"--mask-fill -inf, or {least:g}",
+        )
+
+
+def style_of(file: TensorFile) -> str:
+    """Whether a file's mask says who may attend, or what to add to the scores.
+
+    True and False, and whole numbers, say who may attend; so do floats that are all 0 or 1, with
+    at least one 1. Other floats are added.
+    """
+    if not file.dtype.startswith(("float", "bfloat")):
+        return "bool"
+    values = file.load()
+    zeros_and_ones = bool(((values == 0) | (values == 1)).all()) and bool((values == 1).any())
+    return "bool" if zeros_and_ones else "additive"
+
+
+def fitted(file: TensorFile, sizes: Mapping[str, int]) -> list[str]:
+    """The axes of a mask from a file, as they stand beside those of the scores.
+
+    Args:
+        file: `n_Q n_K`, `n_batch n_Q n_K` or `n_batch n_head n_Q n_K`; all but n_K may be 1.
+        sizes: the sizes of the scores' axes.
+
+    Raises:
+        SizeError: it does not fit.
+    """
+    axes = {2: ["n_Q", "n_K"], 3: ["n_batch", "n_Q", "n_K"], 4: ["n_batch", "n_head", "n_Q", "n_K"]}
+    shape, dims = file.shape, axes.get(len(file.shape))
+    shown = "×".join(map(str, shape)) or "a scalar"
+    if dims is None:
+        raise SizeError(
+            f"mask in {file} is {shown}, and a mask has 2, 3 or 4 axes.",
+            hint="n_Q n_K, or n_batch n_Q n_K, or n_batch n_head n_Q n_K",
+        )
+    for place, (axis, size) in enumerate(zip(dims, shape, strict=True)):
+        expected = sizes.get(axis, 1)
+        if size != expected and (size != 1 or axis == "n_K"):
+            hint = None
+            if shape == (sizes.get("n_batch"), sizes["n_K"]):
+                hint = (
+                    f"{shape[0]}×1×1×{shape[1]}, if each sequence has a row of its own for all queries"
+                )
+            raise SizeError(
+                f"mask in {file} has {axis} {size} (axis {place} of {shown}), but the scores have"
+                f" {axis} {expected}.",
+                hint=hint,
+            )
+    named = [axis for axis in ("n_batch", "n_head", "n_Q", "n_K") if axis in sizes]
+    given = dict(zip(dims, shape, strict=True))
+    aligned = [axis if given.get(axis, 1) != 1 or sizes[axis] == 1 else "1" for axis in named]
+    return aligned if len(shape) > 2 else aligned[-2:]

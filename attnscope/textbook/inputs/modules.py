@@ -1,0 +1,73 @@
+"""Makes a multi-head attention of given sizes, with weights from files or drawn."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from attnscope.errors import OptionError
+from attnscope.textbook.inputs.resolve import Given
+
+if TYPE_CHECKING:
+    from attnscope.attention.mha import MultiHeadAttention
+
+
+def has_biases(asked: bool | None, given: Given) -> bool:
+    """Whether there are biases: as asked for, else as the files have it, else yes."""
+    files = [name for name in given.files if name[0] in "Wb"]
+    biases = [name for name in files if name[0] == "b"]
+    if asked is False and biases:
+        raise OptionError(
+            f"--no-bias, but {given.files[biases[0]]} gives {biases[0]}.", hint="leave out --no-bias"
+        )
+    if asked is None:
+        return bool(biases) or not files
+    return asked
+
+
+def module_of(
+    sizes: dict[str, int], given: Given, bias: bool, device: str, **told: Any
+) -> MultiHeadAttention:
+    """The module, with the files' weights where there are any, and else drawn as `nn.Linear` draws them.
+
+    Where any weight is from a file, a bias that is not is 0.
+    """
+    import torch
+
+    from attnscope.attention.mha import MultiHeadAttention
+
+    module = MultiHeadAttention(
+        d_feat=sizes["d_feat"],
+        n_head=sizes["n_head"],
+        n_kv_head=sizes.get("n_kv_head"),
+        d_V=sizes.get("d_V"),
+        d_context=sizes.get("d_context"),
+        bias=bias,
+        dtype=getattr(torch, given.dtype),
+        device=device,
+        **told,
+    )
+    from_files = any(name[0] in "Wb" for name in given.files)
+    with torch.no_grad():
+        for name in "QKVO":
+            layer = getattr(module, f"W_{name}")
+            if f"W_{name}" in given.files:
+                layer.weight.copy_(given.tensor(f"W_{name}", layer.weight.shape, device))
+            if f"b_{name}" in given.files:
+                layer.bias.copy_(given.tensor(f"b_{name}", layer.bias.shape, device))
+            elif bias and from_files:
+                layer.bias.zero_()
+    return module
+
+
+def numbers_in(sizes: dict[str, int], bias: bool) -> int:
+    """How many numbers the four projections hold."""
+    d_feat, d_head, n_head = sizes["d_feat"], sizes["d_head"], sizes["n_head"]
+    d_V, d_context = sizes.get("d_V", d_head), sizes.get("d_context", d_feat)
+    n_kv_head = sizes.get("n_kv_head", n_head)
+    matrices = [
+        (d_feat, d_feat),
+        (d_context, n_kv_head * d_head),
+        (d_context, n_kv_head * d_V),
+        (n_head * d_V, d_feat),
+    ]
+    return sum((d_in + bias) * d_out for d_in, d_out in matrices)

@@ -1,0 +1,315 @@
+"""What a run is given: tensors from files, sizes from files and options, and the rest drawn."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from attnscope.errors import OptionError, SizeError, heads_do_not_divide
+from attnscope.sizes import Sizes, called, one_dtype, shape_of
+from attnscope.tensor_files import TensorFile, open_tensor
+
+if TYPE_CHECKING:
+    import torch
+
+Files = dict[str, TensorFile]
+
+FLAGS = {
+    "n_batch": "--batch",
+    "n_head": "--heads",
+    "n_kv_head": "--kv-heads",
+    "n_Q": "--nq",
+    "n_K": "--nk",
+    "n_new": "--nk",
+    "n_past": "--past",
+    "d_K": "--dk",
+    "d_V": "--dv",
+    "d_feat": "--d-feat",
+    "d_context": "--d-context",
+}
+"""What the options for sizes are called."""
+
+LINEAR = "weights as nn.Linear stores them: output × input"
+
+
+@dataclass
+class Given:
+    """The inputs of a run.
+
+    Attributes:
+        sizes: all sizes that its contract takes.
+        dtype: what it runs in.
+        files: the tensors that come from files, by name.
+        split: whether Q, K and V come with heads side by side.
+    """
+
+    sizes: dict[str, int]
+    dtype: str
+    files: Files = field(default_factory=dict)
+    split: bool = False
+
+    def tensor(self, name: str, shape: tuple[int, ...], device: str) -> torch.Tensor:
+        """An input: from its file if it has one, else drawn (standard normal) with torch's seed.
+
+        Args:
+            name: such as `Q`.
+            shape: what it is to be; a file's tensor has as many elements.
+            device: where it is to be.
+        """
+        import torch
+
+        dtype = getattr(torch, self.dtype)
+        if name in self.files:
+            return self.files[name].load().to(device=device, dtype=dtype).reshape(shape)
+        return torch.randn(shape, dtype=dtype, device=device)
+
+
+def open_all(texts: Mapping[str, str | None]) -> Files:
+    """The tensors that the user names, by what they are to be."""
+    return {name: open_tensor(name, text) for name, text in texts.items() if text is not None}
+
+
+def given_to_sdpa(
+    options: Mapping[str, int | None], files: Files, masks: list[TensorFile], dtype: str | None
+) -> Given:
+    """The inputs of `attnscope sdpa`.
+
+    Args:
+        options: sizes by axis, None where none was asked for; `n_new` are the keys that are not of
+            the past.
+        files: any of `Q K V K_past V_past`, or `X W_Q W_K W_V`.
+        masks: masks, whose sizes count where nothing else says them.
+        dtype: what to run in, if it was asked for.
+
+    Raises:
+        SizeError: sizes disagree.
+        OptionError: files that do not go together, or have several dtypes.
+    """
+    _check_sources(files, needed=("W_Q", "W_K", "W_V"))
+    new = _new_keys(options, files)
+    sizes = Sizes({new if axis == "n_new" else axis: size for axis, size in options.items()}, FLAGS)
+    n_axes = _axes_of([files[name] for name in "XQKV" if name in files])
+    heads = "n_head" in sizes
+    split = heads and n_axes == 3
+    if n_axes is None:
+        n_axes = 4 if heads or "n_kv_head" in sizes else 3
+    elif (heads and n_axes == 2) or (n_axes == 4 and "X" in files):
+        first = next(files[name] for name in "XQKV" if name in files)
+        raise SizeError(
+            f"{called(first)} is {shape_of(first)}, and heads are split off three axes.",
+            hint="n_batch n d_feat, or no --heads"
+            if "X" in files
+            else "n_batch n n_head·d, or no --heads",
+        )
+    if "n_kv_head" in sizes and not heads and not ({"Q", "K", "V"} & set(files) and n_axes == 4):
+        raise OptionError(
+            f"--kv-heads {sizes['n_kv_head']} shares keys among query heads, but there are no heads.",
+            hint=f"--heads {4 * sizes['n_kv_head']} --kv-heads {sizes['n_kv_head']}",
+        )
+    if split and "n_kv_head" not in sizes:
+        sizes.equate("n_kv_head", "n_head")
+
+    lead = ("", "n_batch", "n_batch n_head")[n_axes - 2]
+    kv_lead = lead.replace("n_head", "n_kv_head")
+    past_lead = "n_batch n_kv_head" if split else kv_lead
+    d = {"Q": "d_K", "K": "d_K", "V": "d_V"}
+    if split:
+        d = {"Q": "n_head·d_K", "K": "n_kv_head·d_K", "V": "n_kv_head·d_V"}
+    dims = {"X": f"{lead} n_Q d_feat", **{f"W_{name}": f"d_feat {d[name]}" for name in d}}
+    dims |= {
+        "Q": f"{lead} n_Q {d['Q']}",
+        "K": f"{kv_lead} {new} {d['K']}",
+        "V": f"{kv_lead} {new} {d['V']}",
+    }
+    dims |= {"K_past": f"{past_lead} n_past d_K", "V_past": f"{past_lead} n_past d_V"}
+    for name, axes in dims.items():
+        if name in files:
+            note = "V has one value for each key of K" if name == "V" and "K" in files else ""
+            sizes.take(files[name], axes, note=note)
+        if name == "X" and "X" in files:
+            sizes.equate(new, "n_Q")
+    _learn_from_masks(sizes, masks, new, ["n_batch"] if lead else [])
+
+    defaults = {"n_batch": 3} if lead else {}
+    if split or "n_head" in lead:
+        sizes.suppose("n_head", sizes.get("n_kv_head", 1))
+        sizes.suppose("n_kv_head", sizes["n_head"])
+        defaults |= {"n_head": 1, "n_kv_head": 1}
+    defaults |= {"n_Q": 30, new: 50, "d_K": 128, "d_V": 256} | ({"n_past": 1} if new == "n_new" else {})
+    defaults |= {"d_feat": 1} if "X" in files else {}
+    return Given(_all_keys(_filled(sizes, defaults)), one_dtype(files, dtype), files, split)
+
+
+def given_to_mha(
+    options: Mapping[str, int | None], files: Files, masks: list[TensorFile], dtype: str | None
+) -> tuple[Given, bool]:
+    """The inputs of `attnscope mha`, and whether it attends to itself (K and V are Q).
+
+    Args:
+        options: as of `given_to_sdpa`.
+        files: any of `Q K V K_past V_past`, or `X`; weights `W_Q W_K W_V W_O` and biases
+            `b_Q b_K b_V b_O`.
+        masks: masks, whose sizes count where nothing else says them.
+        dtype: what to run in, if it was asked for.
+
+    Raises:
+        SizeError: sizes disagree.
+        OptionError: files that do not go together, or have several dtypes.
+    """
+    _check_sources(files, needed=())
+    if "V" in files and "K" not in files:
+        raise OptionError("--v gives the values of keys, and there is no --k.", hint="--k FILE --v FILE")
+    if "X" in files:
+        files = {"Q" if name == "X" else name: file for name, file in files.items()}
+    new = _new_keys(options, files)
+    itself = "K" not in files and options["n_new"] is None and options["d_context"] is None
+    sizes = Sizes(
+        {new if axis == "n_new" else axis: size for axis, size in options.items()},
+        FLAGS | {"d_V": "--d-value"},
+    )
+    sizes.suppose("n_head", 5)
+
+    n_axes = _axes_of([files[name] for name in "QKV" if name in files])
+    if n_axes == 4:
+        first = next(files[name] for name in "QKV" if name in files)
+        raise SizeError(
+            f"{called(first)} is {shape_of(first)}, and mha splits heads by itself.",
+            hint="n_batch n d_feat",
+        )
+    lead = "" if n_axes == 2 else "n_batch"
+    if not lead:
+        sizes.learn(
+            "n_batch",
+            1,
+            f"{called(next(files[n] for n in 'QKV' if n in files))} has no n_batch, so that n_batch is"
+            " 1",
+        )
+
+    def take(name: str, dims: str) -> None:
+        if name in files:
+            sizes.take(files[name], dims, note=LINEAR if name[0] in "Wb" else "")
+
+    take("Q", f"{lead} n_Q d_feat")
+    take("W_Q", "d_feat d_feat")
+    take("b_Q", "d_feat")
+    take("b_O", "d_feat")
+    if "W_O" in files and len(files["W_O"].shape) == 2 and "d_feat" not in sizes:
+        sizes.learn(
+            "d_feat",
+            files["W_O"].shape[0],
+            f"{called(files['W_O'])} is {shape_of(files['W_O'])}",
+            note=LINEAR,
+        )
+    if itself:
+        sizes.equate(new, "n_Q")
+    sizes.suppose("d_feat", 200)
+    if sizes["d_feat"] % sizes["n_head"]:
+        raise heads_do_not_divide(sizes["d_feat"], sizes["n_head"])
+    d_head = sizes["d_feat"] // sizes["n_head"]
+    sizes.suppose("d_head", d_head)
+    sizes.learn(
+        "d_head", d_head, f"d_feat {sizes['d_feat']} / n_head {sizes['n_head']} makes d_head {d_head}"
+    )
+    context = "d_feat" if itself else "d_context"
+    take("K", f"{lead} {new} {context}")
+    take("V", f"{lead} {new} {context}")
+    take("K_past", "n_batch n_kv_head n_past d_head")
+    take("V_past", "n_batch n_kv_head n_past d_V")
+    take("W_K", f"n_kv_head·d_head {context}")
+    take("b_K", "n_kv_head·d_head")
+    sizes.suppose("n_kv_head", sizes["n_head"])
+    take("W_V", f"n_kv_head·d_V {context}")
+    take("b_V", "n_kv_head·d_V")
+    take("W_O", "d_feat n_head·d_V")
+    _learn_from_masks(sizes, masks, new, ["n_batch"])
+
+    sizes.suppose("n_Q", 32)
+    defaults = {"n_batch": 128, "n_Q": 32, new: sizes["n_Q"], "d_feat": 200, "n_head": 5, "n_kv_head": 5}
+    defaults |= {"d_V": d_head, "d_context": sizes["d_feat"]}
+    defaults |= {"n_past": 1} if new == "n_new" else {}
+    return Given(_all_keys(_filled(sizes, defaults)), one_dtype(files, dtype), files), itself
+
+
+def _check_sources(files: Files, needed: tuple[str, ...]) -> None:
+    """X makes Q, K and V; nothing else may make them too."""
+    if "X" in files:
+        made = [name for name in "QKV" if name in files]
+        if made:
+            raise OptionError(
+                f"--x is what Q, K and V are made of, and --{made[0].lower()} gives {made[0]} itself.",
+                hint=f"one of --x and --{made[0].lower()}",
+            )
+        missing = [name for name in needed if name not in files]
+        if missing:
+            option = f"--{missing[0].replace('_', '').lower()}"
+            raise OptionError(
+                f"--x gives embeddings, and there is no {option} to make {missing[0][-1]} of them.",
+                hint="--x FILE --wq FILE --wk FILE --wv FILE",
+            )
+    elif needed:
+        projections = [name for name in needed if name in files]
+        if projections:
+            option = f"--{projections[0].replace('_', '').lower()}"
+            raise OptionError(
+                f"{option} projects embeddings, and there is no --x.", hint=f"--x FILE {option} FILE"
+            )
+    if ("K_past" in files) != ("V_past" in files):
+        given, other = ("k", "v") if "K_past" in files else ("v", "k")
+        raise OptionError(
+            f"--past-{given} without --past-{other}: every key of the past needs its value.",
+            hint=f"--past-{given} FILE --past-{other} FILE",
+        )
+
+
+def _new_keys(options: Mapping[str, int | None], files: Files) -> str:
+    """What the axis of the keys that are handed in is called."""
+    return "n_K" if options["n_past"] is None and "K_past" not in files else "n_new"
+
+
+def _axes_of(files: list[TensorFile]) -> int | None:
+    """How many axes they have.
+
+    Raises:
+        SizeError: not equally many, or fewer than 2 or more than 4.
+    """
+    for file in files:
+        if not 2 <= len(file.shape) <= 4:
+            raise SizeError(
+                f"{called(file)} is {shape_of(file)}, and attention takes 2, 3 or 4 axes.",
+                hint="n d, or n_batch n d, or n_batch n_head n d",
+            )
+        if len(file.shape) != len(files[0].shape):
+            raise SizeError(
+                f"{called(file)} has {len(file.shape)} axes ({shape_of(file)}), but {called(files[0])}"
+                " has"
+                f" {len(files[0].shape)} ({shape_of(files[0])}).",
+            )
+    return len(files[0].shape) if files else None
+
+
+def _learn_from_masks(sizes: Sizes, masks: list[TensorFile], new: str, lead: list[str]) -> None:
+    """A mask's sizes count where nothing else says them; whether it fits is seen later."""
+    for file in masks:
+        shape = file.shape
+        if not 2 <= len(shape) <= 4 or 0 in shape:
+            continue
+        said = {"n_Q": shape[-2], new: shape[-1]}
+        if new == "n_new":
+            said[new] -= sizes["n_past"] if "n_past" in sizes else shape[-1]
+        if len(shape) > 2 and lead:
+            said["n_batch"] = shape[0]
+        for axis, size in said.items():
+            if axis not in sizes and size > 1:
+                sizes.learn(axis, size, f"{called(file)} is {shape_of(file)}")
+
+
+def _filled(sizes: Sizes, defaults: Mapping[str, int]) -> dict[str, int]:
+    return {axis: sizes.get(axis, size) for axis, size in defaults.items()}
+
+
+def _all_keys(sizes: dict[str, int]) -> dict[str, int]:
+    """The sizes with n_K: the keys of the past and the new ones."""
+    if "n_new" in sizes:
+        sizes["n_K"] = sizes["n_past"] + sizes.pop("n_new")
+    return sizes

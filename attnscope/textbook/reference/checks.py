@@ -1,0 +1,250 @@
+"""The checks of a run: what each reference says, how far the run is off, and how far it may be."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import inf
+from typing import TYPE_CHECKING
+
+from attnscope.results import Check, Trace
+from attnscope.textbook.reference import references
+from attnscope.textbook.reference.naive import attended, final_of, inputs_of, merged
+from attnscope.textbook.reference.rounding import Errors, Tolerances, tolerance_of_sums
+from attnscope.textbook.reference.run import Run
+
+if TYPE_CHECKING:
+    import numpy as np
+    import torch
+
+SDPA = "F.scaled_dot_product_attention"
+MODULE = "nn.MultiheadAttention"
+NAIVE = "naive loop"
+SUMS = "rows of attention"
+
+
+def verify(trace: Trace, weights: Mapping[str, torch.Tensor] | None = None) -> list[Check]:
+    """Compare a run of the textbook with three references, and its weights with 1.
+
+    Args:
+        trace: of `sdpa`, in any form, or of `mha`; its steps have their tensors, and its title,
+            sizes and options say what was run. Not of the device meta.
+        weights: the module's `state_dict`, for mha.
+
+    Returns:
+        Four checks, in this order:
+
+        - `F.scaled_dot_product_attention` of what enters the product, in the run's dtype and on
+          its device, against the weighted values. Both sides round.
+        - `nn.MultiheadAttention` with weights set to the run's, in float64; for mha from the
+          inputs to the end result, for sdpa from what enters the product.
+        - a loop over all queries, in float64, from the inputs to the end result.
+        - the sums of the rows of attention, against 1.
+
+        What a reference cannot express has no numbers, and a note says why.
+    """
+    import numpy as np
+    import torch
+
+    run = Run(trace, dict(weights or {}))
+    with torch.no_grad(), np.errstate(all="ignore"):  # a run may have NaN, and then its references do
+        made, may = _naive(run)
+        return [
+            _check_sdpa(run, made, may),
+            _check_module(run, made, may),
+            _check_naive(run, made, may),
+            _check_sums(run, made),
+        ]
+
+
+@dataclass(frozen=True)
+class Naive:
+    """What the loop made of a run's inputs.
+
+    Attributes:
+        weighted: the weighted values: `n_batch n_head n_Q d_V`.
+        final: the end result: `weighted` itself, or with heads merged `n_batch n_Q …`.
+        without_numbers: True for rows of weights with NaN among them, `n_batch n_head n_Q`.
+        to_hidden: how much weight each query gives to keys that it must not see, `n_batch n_head n_Q`.
+    """
+
+    weighted: np.ndarray
+    final: np.ndarray
+    without_numbers: np.ndarray
+    to_hidden: np.ndarray
+
+
+def _naive(run: Run) -> tuple[Naive, Tolerances]:
+    """Let the loop compute a run, and gather what is asked of its weights before they are let go of."""
+    import numpy as np
+
+    inputs = inputs_of(run)
+    errors = Errors(run, inputs)
+    n_batch, n_head, n_Q, _ = inputs.Q.shape
+    weighted = np.empty((n_batch, n_head, n_Q, inputs.V.shape[3]))
+    without_numbers = np.empty((n_batch, n_head, n_Q), dtype=bool)
+    to_hidden = np.zeros((n_batch, n_head, n_Q))
+    for rows in attended(run, inputs):
+        weighted[rows.place] = rows.weighted
+        without_numbers[rows.place] = np.isnan(rows.weights).any(axis=-1)
+        mask = run.mask_of(*rows.place)
+        if run.leaks and mask is not None:
+            to_hidden[rows.place] = (rows.weights * ~mask).sum(axis=-1)
+        errors.add(rows)
+    final = final_of(run, weighted)
+    return Naive(weighted, final, without_numbers, to_hidden), errors.tolerances(weighted, final)
+
+
+def _check_sdpa(run: Run, made: Naive, may: Tolerances) -> Check:
+    if why_not := references.why_not_fused(run):
+        return _inexpressible(SDPA, why_not)
+    return _compared(
+        run,
+        SDPA,
+        run.result(run.weighted),
+        references.sdpa(run),
+        2 * may.weighted,  # both round, each in its own way
+        without=[_blind(run.blind & ~run.zeroed, "it makes zeros of them"), _leaking(run, made)],
+        part=_part_of(run, run.weighted),
+    )
+
+
+def _check_module(run: Run, made: Naive, may: Tolerances) -> Check:
+    if why_not := references.why_not_module(run):
+        return _inexpressible(MODULE, why_not)
+    return _compared(
+        run,
+        MODULE,
+        run.result(run.final),
+        references.module(run),
+        _both(run) * (may.final if run.is_mha else merged(run, may.weighted)),
+        without=[_blind(run.blind, "it makes NaN of them"), _leaking(run, made)],
+        part="" if run.is_mha else _part_of(run, run.final),
+    )
+
+
+def _check_naive(run: Run, made: Naive, may: Tolerances) -> Check:
+    lost = _blind(run.rounded_away, "the mask is so large that rounding decides their weights")
+    tolerance = _both(run) * may.final
+    return _compared(run, NAIVE, run.result(run.final), made.final, tolerance, without=[lost])
+
+
+def _check_sums(run: Run, made: Naive) -> Check:
+    import numpy as np
+
+    sums = run.sums
+    no_numbers = np.isnan(sums[..., 0])
+    what, why = "NaN in the loop too", "their inputs are not finite"
+    without = [
+        _blind(run.blind & no_numbers, "their weights are NaN"),
+        _Without(
+            no_numbers & made.without_numbers,
+            f"row that is {what}",
+            f"rows that are {what}",
+            why,
+        ),
+    ]
+    may = np.full_like(sums, tolerance_of_sums(run))
+    return _compared(run, SUMS, sums, np.ones_like(sums), may, without=without)
+
+
+def _both(run: Run) -> int:
+    """By how much a tolerance grows because a reference in float64 rounds as much as the run does."""
+    import torch
+
+    return 2 if run.dtype == torch.float64 else 1
+
+
+@dataclass(frozen=True)
+class _Without:
+    """Rows of the scores that a reference computes otherwise, and is right to.
+
+    Attributes:
+        rows: True for these, `n_batch n_head n_Q`.
+        one, several: what they are.
+        why: why they are not compared.
+    """
+
+    rows: np.ndarray
+    one: str
+    several: str
+    why: str
+
+
+def _blind(rows: np.ndarray, why: str) -> _Without:
+    return _Without(rows, "row that sees no key", "rows that see no key", why)
+
+
+def _leaking(run: Run, made: Naive) -> _Without:
+    """Queries that see some keys and give weight to hidden ones too: the fill is not low enough."""
+    import numpy as np
+    import torch
+
+    rows = np.zeros_like(run.blind)
+    if run.leaks:
+        rows = ~run.blind & (made.to_hidden > torch.finfo(run.dtype).eps / 32)
+    what = "where hidden keys have weight"
+    return _Without(
+        rows, f"row {what}", f"rows {what}", f"it hides them, and a fill of {run.fill:g} does not"
+    )
+
+
+def _part_of(run: Run, end: str) -> str:
+    """What part of a run is compared, if it is not all of it."""
+    Q, K, V = run.multiplied
+    if (Q, K, V, end) == ("Q", "K", "V", run.final) and not run.projects:
+        return ""
+    return f"from {Q}, {K} and {V} to {end}"
+
+
+def _inexpressible(name: str, what: str) -> Check:
+    return Check(name, None, None, None, note=f"cannot express {what}")
+
+
+def _compared(
+    run: Run,
+    name: str,
+    ours: np.ndarray,
+    theirs: np.ndarray,
+    may: np.ndarray,
+    *,
+    without: list[_Without],
+    part: str = "",
+) -> Check:
+    """The check of a result, `n_batch n_head n_Q …`, or `n_batch n_Q …` where heads are merged.
+
+    Args:
+        run: the run.
+        name: the check's.
+        ours, theirs: the result, and what it should be.
+        may: how far each number may be off; the largest of these is the tolerance.
+        without: rows that are left out.
+        part: what part of the run is compared.
+    """
+    import numpy as np
+    import torch
+
+    notes = [part] if part else []
+    rows = np.zeros(ours.shape[:-1], dtype=bool)
+    for some in without:
+        left_out = (some.rows.any(axis=1) if ours.ndim == 3 else some.rows) & ~rows
+        rows |= left_out
+        if rows.all():
+            return _inexpressible(name, f"{some.several}: {some.why}")
+        if count := int(left_out.sum()):
+            notes.append(f"without {count} {some.one if count == 1 else some.several}")
+    ours, theirs, may = ours[~rows], theirs[~rows], may[~rows]
+    finite = np.isfinite(ours) & np.isfinite(theirs)
+    apart = ~finite & (ours != theirs) & ~(np.isnan(ours) & np.isnan(theirs))
+    if wrong := int((apart & ~np.isfinite(ours)).sum()):
+        notes.append(f"{wrong} of {ours.size} numbers are NaN or infinite, and should not be")
+    if missing := int((apart & np.isfinite(ours)).sum()):
+        notes.append(f"{missing} of {ours.size} numbers should be NaN or infinite, and are not")
+    difference = inf if apart.any() else float(np.abs(ours - theirs).max(where=finite, initial=0))
+    tolerance = float(may.max(where=np.isfinite(may), initial=0))
+    ok = difference <= tolerance
+    narrow_run = torch.float16 in (run.dtype, run.softmax_dtype)
+    if not ok and (run.overflows or (wrong and narrow_run)):
+        narrow = min(run.dtype, run.softmax_dtype, key=lambda dtype: torch.finfo(dtype).max)
+        notes.append(f"{str(narrow).removeprefix('torch.')} ends at {torch.finfo(narrow).max:.6g}")
+    return Check(name, difference, tolerance, ok, note="; ".join(notes))

@@ -1,0 +1,198 @@
+"""Attention as its formula says it, query by query: the slow and obvious way, in float64.
+
+It shares no code with `attnscope.attention`, and is numpy where that is torch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import product
+from typing import TYPE_CHECKING
+
+from attnscope.textbook.reference.run import Run, array
+
+if TYPE_CHECKING:
+    import numpy as np
+
+
+BLOCK = 2**17
+"""How many weights are computed together, and let go of: a megabyte in float64."""
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """What enters the product.
+
+    Attributes:
+        unturned: Q, K and V before they are turned, `n_batch n_head n d`, by name.
+        Q, K, V: what is multiplied: `n_batch n_head n_Q d_K`, and with those of the past
+            `n_batch n_kv_head n_K d_K` and `n_batch n_kv_head n_K d_V`.
+    """
+
+    unturned: dict[str, np.ndarray]
+    Q: np.ndarray
+    K: np.ndarray
+    V: np.ndarray
+
+
+@dataclass(frozen=True)
+class Rows:
+    """What the loop made of some queries of one head.
+
+    Attributes:
+        batch, head: whose.
+        queries: which.
+        weights: of each query for each key, before any is dropped: `n_Q n_K`.
+        weighted: the values under these weights: `n_Q d_V`.
+    """
+
+    batch: int
+    head: int
+    queries: slice
+    weights: np.ndarray
+    weighted: np.ndarray
+
+    @property
+    def place(self) -> tuple[int, int, slice]:
+        """Where they stand in what is `n_batch n_head n_Q …`."""
+        return self.batch, self.head, self.queries
+
+
+def inputs_of(run: Run) -> Inputs:
+    """What a run multiplies, from its inputs.
+
+    Source: Vaswani et al. 2017, "Attention Is All You Need", section 3.2.2.
+    """
+    import numpy as np
+
+    unturned = {name: with_heads(run, name, _projected(run, name)) for name in "QKV"}
+    Q, K, V = unturned.values()
+    if (theta := run.option("rope_theta")) is not None:
+        Q_at, K_at = run.starts
+        Q, K = turned(Q, Q_at, theta), turned(K, K_at, theta)
+    if "K_past" in run:
+        K = np.concatenate((array(run.heads("K_past")), K), axis=2)
+        V = np.concatenate((array(run.heads("V_past")), V), axis=2)
+    if run.query is not None:
+        Q = Q[:, :, run.query : run.query + 1]
+    return Inputs(unturned, Q, K, V)
+
+
+def attended(run: Run, inputs: Inputs) -> Iterator[Rows]:
+    """Attention of all queries, some at a time: all weights together would take too much memory.
+
+    Source: Vaswani et al. 2017, "Attention Is All You Need", equation 1.
+    """
+    import numpy as np
+
+    Q, K, V = inputs.Q, inputs.K, inputs.V
+    n_batch, n_head, n_Q, _ = Q.shape
+    n_K, group = K.shape[2], n_head // K.shape[1]
+    step = max(1, BLOCK // n_K)
+    for b, h, start in product(range(n_batch), range(n_head), range(0, n_Q, step)):
+        some = slice(start, min(start + step, n_Q))
+        keys, values = K[b, h // group], V[b, h // group]
+        mask, kept = run.mask_of(b, h, some), run.kept(b, h, some)
+        weights = np.empty((some.stop - start, n_K))
+        weighted = np.empty((some.stop - start, V.shape[3]))
+        for i in range(len(weights)):
+            seen = None if mask is None else mask[i if len(mask) > 1 else 0]
+            blind = run.blind[b, h, start + i]
+            w = weights[i] = weights_of(Q[b, h, start + i], keys, seen, run, blind=blind)
+            weighted[i] = (w if kept is None else dropped(w, kept[i], run.dropout)) @ values
+        yield Rows(b, h, some, weights, weighted)
+
+
+def weights_of(
+    q: np.ndarray, K: np.ndarray, mask: np.ndarray | None, run: Run, *, blind: bool
+) -> np.ndarray:
+    """How much one query attends to each key: softmax(q · Kᵀ · scale).
+
+    Args:
+        q: the query, `d_K`.
+        K: the keys, `n_K d_K`.
+        mask: the query's row of the mask, `n_K`.
+        run: says what is done to the scores on their way.
+        blind: whether the query sees no key.
+
+    Returns:
+        `n_K`.
+    """
+    import numpy as np
+
+    scores = K @ q * run.option("scale")
+    if (cap := run.option("softcap")) is not None:
+        scores = cap * np.tanh(scores / cap)
+    if mask is not None:
+        scores = np.where(mask, scores, run.fill) if mask.dtype == bool else scores + mask
+    if blind and (rows := run.option("masked_rows")):
+        return np.full(len(scores), {"nan": np.nan, "uniform": 1 / len(scores), "zero": 0.0}[rows])
+    powers = np.exp(scores - scores.max())
+    return powers / powers.sum()
+
+
+def dropped(weights: np.ndarray, kept: np.ndarray, share: float) -> np.ndarray:
+    """The weights that were kept, grown by as much as the others take away.
+
+    Source: Srivastava et al. 2014, "Dropout", section 10 (scaled while it learns).
+    """
+    import numpy as np
+
+    return np.where(kept, weights / (1 - share), 0.0) if share < 1 else weights * 0.0
+
+
+def turned(x: np.ndarray, start: int, theta: float) -> np.ndarray:
+    """Vectors at positions from `start` on, each pair of numbers a complex one that is turned.
+
+    Args:
+        x: `… n d`; numbers i and i + d/2 are pair i.
+        start: the first vector's position.
+        theta: pair i turns by position · theta^(-2i/d).
+
+    Source: Su et al. 2021, "RoFormer: Enhanced Transformer with Rotary Position Embedding",
+    equations 13 and 15.
+    """
+    import numpy as np
+
+    half = x.shape[-1] // 2
+    positions = np.arange(start, start + x.shape[-2])[:, None]
+    turns = np.exp(1j * positions * theta ** (-np.arange(half) / half))
+    pairs = (x[..., :half] + 1j * x[..., half:]) * turns
+    return np.concatenate((pairs.real, pairs.imag), axis=-1)
+
+
+def projected(x: np.ndarray, by: tuple[np.ndarray, np.ndarray | float] | None) -> np.ndarray:
+    """Each row times the weights, `input × output`, plus the biases; x itself if there are none."""
+    import numpy as np
+
+    return x if by is None else np.tensordot(x, by[0], axes=1) + by[1]
+
+
+def _projected(run: Run, name: str) -> np.ndarray:
+    return projected(run.source(name), run.projection(name))
+
+
+def with_heads(run: Run, name: str, x: np.ndarray) -> np.ndarray:
+    """`n_batch n_head n d`, with heads cut from each row, one after the other, if the run does that."""
+    import numpy as np
+
+    if "Q_split" in run:
+        return np.stack(np.split(x, run.n_head if name == "Q" else run.n_kv_head, axis=-1), axis=1)
+    if "n_head" not in run.trace.sizes:
+        x = np.expand_dims(x, -3)
+    return x[(None,) * (4 - x.ndim)]
+
+
+def final_of(run: Run, weighted: np.ndarray) -> np.ndarray:
+    """The end result: the heads' results side by side, and projected, if the run does that."""
+    return projected(merged(run, weighted), run.projection("O"))
+
+
+def merged(run: Run, weighted: np.ndarray) -> np.ndarray:
+    """`n_batch n_Q n_head·d_V` of `n_batch n_head n_Q d_V`, if the run does that."""
+    import numpy as np
+
+    if run.final == "out":
+        return weighted
+    return np.concatenate([weighted[:, h] for h in range(weighted.shape[1])], axis=-1)

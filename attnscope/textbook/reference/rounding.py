@@ -1,0 +1,322 @@
+"""How far rounding alone may part a run from the formula: an error analysis that runs along.
+
+Beside each number that the naive loop computes stands the error that rounding makes of it, as a
+standard deviation. A number x that is rounded is off by u·|x| at most, and by u/2·|x| or less as a
+rule, where u is the dtype's unit roundoff. A sum of n terms is off by about √n·u times the sum of
+their magnitudes; where the terms are alike, so are their roundings, and it is off by about n·u times
+itself. Errors of different operations are independent, and their squares add up. Those at different
+keys are not where keys repeat, and their magnitudes add up. A tolerance is five standard deviations.
+
+Source: Higham and Mary 2019, "A New Approach to Probabilistic Rounding Error Analysis", for √n in
+the place of n; Higham 2002, "Accuracy and Stability of Numerical Algorithms", section 3.3, for
+errors that are computed beside the numbers; Blanchard, Higham and Higham 2021, "Accurately
+Computing the Log-Sum-Exp and Softmax Functions", for what becomes of a score's error.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from attnscope.textbook.reference.naive import Inputs, Rows, merged, projected, with_heads
+from attnscope.textbook.reference.run import Run
+
+if TYPE_CHECKING:
+    import numpy as np
+
+DEVIATIONS = 5.0
+"""A tolerance in standard deviations: the largest of a million normal errors is about that."""
+
+MOST = 50.0
+"""The logarithm of a number that stands for any that is larger."""
+
+
+@dataclass(frozen=True)
+class Tolerances:
+    """How far the results of a run may be off, number by number.
+
+    Attributes:
+        weighted: the weighted values, if what enters the product is exact, `n_batch n_head n_Q d_V`.
+        final: the end result, if the inputs are exact.
+    """
+
+    weighted: np.ndarray
+    final: np.ndarray
+
+
+class Errors:
+    """The errors of a run's weighted values, gathered while the naive loop makes them.
+
+    Args:
+        run: whose dtypes decide.
+        inputs: what enters the product, whose numbers decide.
+    """
+
+    def __init__(self, run: Run, inputs: Inputs) -> None:
+        import numpy as np
+
+        self.run = run
+        self.inputs = inputs
+        self.entering = _of_entering(run, inputs)
+        shape = (*inputs.Q.shape[:3], inputs.V.shape[3])
+        self.exact = np.empty(shape)
+        self.weighted = self.exact if self.entering is None else np.empty(shape)
+
+    def add(self, rows: Rows) -> None:
+        """Find the errors of some queries of one head."""
+        b, h, some = rows.place
+        run, inputs = self.run, self.inputs
+        group = inputs.Q.shape[1] // inputs.K.shape[1]
+        what = (
+            run,
+            inputs.Q[b, h, some],
+            inputs.K[b, h // group],
+            inputs.V[b, h // group],
+            rows.weights,
+            rows.weighted,
+            run.blind[b, h, some],
+            run.mask_of(b, h, some),
+            run.kept(b, h, some),
+        )
+        self.exact[rows.place] = _Block(*what, None).error()
+        if self.entering is not None:
+            errors = {
+                name: each[b, h, some] if name == "Q" else each[b, h // group]
+                for name, each in self.entering.items()
+            }
+            self.weighted[rows.place] = _Block(*what, errors).error()
+
+    def tolerances(self, weighted: np.ndarray, final: np.ndarray) -> Tolerances:
+        """How far the run may be off and yet be right.
+
+        Args:
+            weighted, final: what the naive loop made of all queries, and of these the end result.
+        """
+        of_final = _of_final(self.run, weighted, final, self.weighted)
+        return Tolerances(DEVIATIONS * self.exact, DEVIATIONS * of_final)
+
+
+def tolerance_of_sums(run: Run) -> float:
+    """How far the weights of one query may sum to something else than 1: each is rounded."""
+    r, n_K = _Roundoff.of(run), run.trace.sizes["n_K"]
+    return DEVIATIONS * (r.rounding + r.softmax + r.softmax_sum(n_K) + r.tiny * n_K)
+
+
+@dataclass(frozen=True)
+class _Roundoff:
+    """The errors of single operations in a run's dtypes, relative to their results.
+
+    Attributes:
+        rounding, softmax: of a number that is rounded to the run's dtype, and to the softmax's.
+        term, softmax_term: of a sum, for each of its terms; float16 and bfloat16 are summed in float32.
+        tiny: not relative: of numbers too small for the dtype's precision.
+    """
+
+    rounding: float
+    softmax: float
+    term: float
+    softmax_term: float
+    tiny: float
+
+    @classmethod
+    def of(cls, run: Run) -> _Roundoff:
+        import torch
+
+        dtypes = [torch.finfo(dtype) for dtype in (run.dtype, run.softmax_dtype)]
+        rounding, softmax = (dtype.eps / 4 for dtype in dtypes)  # u/2, and u is eps/2
+        summed = torch.finfo(torch.float32).eps / 4
+        term, softmax_term = min(rounding, summed), min(softmax, summed)
+        tiny = max(dtype.smallest_normal * dtype.eps for dtype in dtypes) / 2
+        return cls(rounding, softmax, term, max(term, softmax_term), tiny)
+
+    def sum(self, n: int, magnitudes: np.ndarray, sums: np.ndarray) -> np.ndarray:
+        """The error of sums of n terms; of equal terms the roundings are alike, and do not cancel.
+
+        Args:
+            n: how many terms there are.
+            magnitudes: the sums of their magnitudes.
+            sums: the sums themselves.
+        """
+        return _together(self.term * (n**0.5 + 4) * magnitudes, self.term * (n / 4) * sums)
+
+    def softmax_sum(self, n: int) -> float:
+        """Of the weights, by the sum of n powers that they are divided by, and by the powers."""
+        return self.softmax_term * (n / 4 + n**0.5 + 8)
+
+
+def _of_entering(run: Run, inputs: Inputs) -> dict[str, np.ndarray] | None:
+    """The errors of Q, K and V where they enter the product, if they are projected or turned."""
+    import numpy as np
+
+    theta = run.option("rope_theta")
+    if not run.projects and theta is None:
+        return None
+    errors = {name: _of_projection(run, inputs, name) for name in "QKV"}
+    if theta is not None:
+        for name, start in zip("QK", run.starts, strict=True):
+            errors[name] = _of_turning(run, inputs.unturned[name], errors[name], start, theta)
+    if "K_past" in run:
+        for name in "KV":
+            exact = np.zeros(run.heads(f"{name}_past").shape)
+            errors[name] = np.concatenate((exact, errors[name]), axis=2)
+    if run.query is not None:
+        errors["Q"] = errors["Q"][:, :, run.query : run.query + 1]
+    return errors
+
+
+def _of_projection(run: Run, inputs: Inputs, name: str) -> np.ndarray:
+    """The error of Q, K or V before it is turned, `n_batch n_head n d`; 0 if it is an input."""
+    import numpy as np
+
+    by = run.projection(name)
+    if by is None:
+        return np.zeros_like(inputs.unturned[name])
+    r, (weight, bias) = _Roundoff.of(run), by
+    magnitudes = projected(np.abs(run.source(name)), (np.abs(weight), np.abs(bias)))
+    magnitudes = with_heads(run, name, magnitudes)
+    values = inputs.unturned[name]
+    return _together(r.rounding * values, r.sum(len(weight), magnitudes, values), r.tiny)
+
+
+def _of_turning(run: Run, x: np.ndarray, error: np.ndarray, start: int, theta: float) -> np.ndarray:
+    """The error of turned vectors: by their angles, computed in float32 at least, and by turning."""
+    import numpy as np
+
+    r = _Roundoff.of(run)
+    half = x.shape[-1] // 2
+    first, second = x[..., :half], x[..., half:]
+    frequencies = theta ** (-np.arange(half) / half)
+    positions = np.arange(x.shape[-2])[:, None] + abs(start)
+    angles = 2 * r.term * positions * frequencies * (2 + np.abs(np.log(frequencies)))
+    turning = (2 * r.rounding + angles) * np.hypot(first, second)
+    both = _together(turning, error[..., :half], error[..., half:])
+    return np.concatenate((both, both), axis=-1)
+
+
+@dataclass(frozen=True)
+class _Block:
+    """Some queries of one head, all its keys, and what they are weighted to: `n_Q …`, `n_K …`."""
+
+    run: Run
+    Q: np.ndarray
+    K: np.ndarray
+    V: np.ndarray
+    weights: np.ndarray
+    out: np.ndarray
+    blind: np.ndarray
+    mask: np.ndarray | None
+    kept: np.ndarray | None
+    entering: dict[str, np.ndarray] | None
+
+    def error(self) -> np.ndarray:
+        """The error of the weighted values, `n_Q d_V`: by scores, weights, values and their sum."""
+        import numpy as np
+
+        run, r, n_K = self.run, _Roundoff.of(self.run), len(self.K)
+        grown = 1.0 if self.kept is None else self.kept / ((1 - run.dropout) or np.inf)
+        largest = np.max(grown)
+        weights = self.weights * grown
+        magnitudes = weights @ np.abs(self.V)
+        roundings = 1 + (self.kept is not None) + (run.query is not None)
+        of_weights = _together(roundings**0.5 * r.rounding, r.softmax, r.softmax_sum(n_K))
+        terms = n_K if run.query is not None else 0  # which are rounded only there
+        most = largest * np.abs(self.V).max(axis=0) + np.abs(self.out)
+        if run.is_mha:  # then W_O sums up how far all coordinates are off
+            most *= DEVIATIONS
+        return _together(
+            np.minimum(self._by_scores(grown), most) / DEVIATIONS,
+            of_weights * magnitudes,
+            0.0 if self.entering is None else weights @ self.entering["V"],
+            r.sum(n_K, magnitudes, self.out),
+            r.rounding * self.out,
+            r.tiny * (1 + terms + largest * np.abs(self.V).sum(axis=0)),
+        )
+
+    def _by_scores(self, grown: np.ndarray | float) -> np.ndarray:
+        """How far errors of scores, as large as they may be, move the weighted values, `n_Q d_V`.
+
+        If score j is off by δ_j, the weights a become a·e^δ / Σ a·e^δ, and the weighted values are
+        off by Σ a·(e^δ - 1)·(g·V - out) / Σ a·e^δ, where g is by how much dropout lets weights
+        grow. Cauchy and Schwarz bound that by what takes matrix products alone.
+        """
+        import numpy as np
+
+        scores, errors = self._scores()
+        errors = DEVIATIONS * errors
+        top = scores.max(axis=1, keepdims=True)
+        logs = scores - top - np.log(np.exp(scores - top).sum(axis=1, keepdims=True))
+        changes = np.exp(np.minimum(logs + errors, MOST)) * -np.expm1(-errors)
+        least = np.exp(logs - errors).sum(axis=1, keepdims=True)
+        total = changes.sum(axis=1, keepdims=True)
+        squares = (changes * grown**2) @ self.V**2
+        squares += total * self.out**2 - 2 * self.out * ((changes * grown) @ self.V)
+        moved = np.sqrt(total * np.maximum(squares, 0)) / np.maximum(least, np.exp(-MOST))
+        return np.where(self.blind[:, None], 0, moved)
+
+    def _scores(self) -> tuple[np.ndarray, np.ndarray]:
+        """The scores as the softmax sees them, and their errors, both `n_Q n_K`."""
+        import numpy as np
+
+        run, r = self.run, _Roundoff.of(self.run)
+        scale, width = run.option("scale"), self.Q.shape[-1]
+        scores = self.Q @ self.K.T * scale
+        lengths = np.outer(np.linalg.norm(self.Q, axis=1), np.linalg.norm(self.K, axis=1))
+        error = _together(
+            1.5 * r.rounding * scores,  # the product is rounded, and once more when it is scaled
+            r.sum(width, scale * lengths, scores),
+            r.tiny * scale,
+            self._of_products(scores),
+        )
+        if (cap := run.option("softcap")) is not None:
+            less = np.maximum(np.abs(scores) - error, -cap)
+            scores = cap * np.tanh(scores / cap)
+            error = _together(np.abs(scores) - cap * np.tanh(less / cap), 2 * r.rounding * scores)
+        if self.mask is not None and self.mask.dtype == bool:
+            scores, error = np.where(self.mask, scores, run.fill), np.where(self.mask, error, 0)
+        elif self.mask is not None:
+            scores = scores + self.mask
+            error = _together(error, r.rounding * scores)
+        if r.softmax > r.rounding:
+            error = _together(error, r.softmax * scores)
+        return scores, np.where(np.isinf(scores), 0, error)
+
+    def _of_products(self, scores: np.ndarray) -> np.ndarray | float:
+        """What errors of queries and keys make of the scores, `n_Q n_K`.
+
+        Those of different coordinates are independent, as a rule; where all coordinates are alike,
+        so are their errors, and the score's is relative.
+        """
+        import numpy as np
+
+        if self.entering is None:
+            return 0.0
+        run, r = self.run, _Roundoff.of(self.run)
+        roundings = 1.5 * run.projects + 3 * (run.option("rope_theta") is not None)
+        of_Q, of_K = self.entering["Q"], self.entering["K"]
+        independent = np.sqrt(of_Q**2 @ (self.K**2).T + self.Q**2 @ (of_K**2).T)
+        return _together(run.option("scale") * independent, roundings * r.rounding * scores)
+
+
+def _of_final(run: Run, weighted: np.ndarray, final: np.ndarray, error: np.ndarray) -> np.ndarray:
+    """The error of the end result, from independent ones of the weighted values: through W_O."""
+    import numpy as np
+
+    error, by = merged(run, error), run.projection("O")
+    if by is None:
+        return error
+    r, (weight, bias) = _Roundoff.of(run), by
+    magnitudes = projected(np.abs(merged(run, weighted)), (np.abs(weight), np.abs(bias)))
+    return _together(
+        np.sqrt(projected(error**2, (weight**2, 0.0))),
+        _together(r.rounding, r.softmax) * (final - bias),  # a weight too large is so for all values
+        r.rounding * final,
+        r.sum(len(weight), magnitudes, final),
+        r.tiny,
+    )
+
+
+def _together(*errors: np.ndarray | float) -> np.ndarray:
+    """The error of a sum of independent errors: the root of the sum of their squares."""
+    import numpy as np
+
+    return np.sqrt(sum(np.square(error) for error in errors))

@@ -1,0 +1,372 @@
+"""Names the axes of a trace, by running the same code again with other sizes."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import product
+from math import prod
+
+from attnscope.results import Finding, Source, Step
+from attnscope.tracing.axes.resize import Attempt, Fixed, Product, Requirement, Search
+from attnscope.tracing.axes.symbols import Symbols
+from attnscope.tracing.instrument.failure import Failure, Part, Shape
+from attnscope.tracing.instrument.rewrite import Place
+
+TURNS = 3
+"""How often code is run with other sizes."""
+
+KEYS_AND_VALUES = {"n_K", "n_V"}
+"""Every key has one value: that these are equal is no coincidence."""
+
+Key = tuple[str | None, int | None, str]
+
+
+@dataclass
+class Run:
+    """One run of the code.
+
+    Attributes:
+        steps: what was recorded.
+        parts: the last shapes of the expressions in it.
+        amounts: numbers that findings are about, by what they are and where they come from.
+        views: shapes before and after views that regroup several axes, by line and turn.
+        failure: why it failed, if it did in code that we know.
+        error: what it raised, if it did.
+        findings: what looked wrong while it ran.
+        sources: the functions that ran.
+    """
+
+    steps: list[Step]
+    parts: dict[Place, Shape]
+    amounts: dict[tuple, float] = field(default_factory=dict)
+    views: dict[tuple, tuple[Shape, Shape]] = field(default_factory=dict)
+    failure: Failure | None = None
+    error: BaseException | None = None
+    findings: list[Finding] = field(default_factory=list)
+    sources: list[Source] = field(default_factory=list)
+
+
+@dataclass
+class Inferred:
+    """What is known of the sizes in a run.
+
+    Attributes:
+        symbols: the names, with what they stood for in every run.
+        runs: the run with the given sizes, those with others, and those that were refused.
+        refusals: the runs that failed, each with the requirement that mended it, and its sizes.
+        complete: whether other sizes were found at all.
+        too_many: whether there are too many sizes to search for others.
+    """
+
+    symbols: Symbols
+    runs: list[Run]
+    refusals: list[tuple[Requirement, Run, dict[str, int]]] = field(default_factory=list)
+    complete: bool = True
+    too_many: bool = False
+
+    def name_axes(self) -> None:
+        """Give the steps of the first run their dims."""
+        for step, shapes in self._shapes():
+            step.dims = self.explain(shapes)
+
+    def unnamed(self) -> int:
+        """How many axes of the first run change with the sizes, and nothing explains how."""
+        count = 0
+        for step, shapes in self._shapes():
+            comparable = [each for each in shapes if each and len(each) == len(step.shape)]
+            for axis, name in enumerate(self.explain(shapes)):
+                changes = any(each[axis] != step.shape[axis] for each in comparable)
+                count += changes and name.isdigit()
+        return count
+
+    def _shapes(self) -> Iterator[tuple[Step, list[Shape | None]]]:
+        """The steps of the first run, each with the shapes that it had in every run."""
+        shapes = [_shapes_by_key(run.steps) for run in self.runs]
+        seen: dict[Key, int] = defaultdict(int)
+        for step in self.runs[0].steps:
+            key = _key(step)
+            turn, seen[key] = seen[key], seen[key] + 1
+            turns = len(shapes[0][key])
+            yield step, [_same_turn(each.get(key, []), turn, turns) for each in shapes]
+
+    def dims_of(self, part: Part) -> tuple[str, ...]:
+        """The axes of an expression of the first run."""
+        shapes = [run.parts.get(part.place) for run in self.runs]
+        if shapes[0] is None or tuple(shapes[0]) != part.shape:
+            for step in reversed(self.runs[0].steps):
+                if (step.name, step.shape) == (part.text, part.shape):
+                    return step.dims or tuple(map(str, part.shape))
+            return tuple(map(str, part.shape))
+        return self.explain(shapes)
+
+    def explain(self, shapes: Sequence[Shape | None]) -> tuple[str, ...]:
+        """The axes of a tensor that had these shapes, one in each run; None where it was not seen."""
+        first = shapes[0] or ()
+        unseen = (None,) * len(first)
+        alike = [each if each is not None and len(each) == len(first) else unseen for each in shapes]
+        return tuple(map(self._explain_size, zip(*alike, strict=True)))
+
+    def _explain_size(self, sizes: Sequence[int | None]) -> str:
+        """A size by all runs; by those alone that were not refused, if that is the simpler name."""
+        name = self.symbols.explain(sizes)
+        if name.isidentifier():
+            return name
+        alone = self.symbols.explain(sizes[: len(self.runs) - len(self.refusals)])
+        return alone if alone.isidentifier() or name.isdigit() else name
+
+    def amounts(self, key: tuple) -> list[float | None]:
+        """A number of each run; None where it was not seen."""
+        return [run.amounts.get(key) for run in self.runs]
+
+
+def infer(
+    base: Run,
+    attempt: Callable[[dict[str, int]], Run],
+    given: Mapping[str, int],
+    *,
+    axes: Collection[str] = (),
+    defaults: Collection[str] = (),
+    known: Iterable[Requirement] = (),
+) -> Inferred:
+    """Run code with other sizes until each axis is told from every other.
+
+    Args:
+        base: the run with the given sizes.
+        attempt: runs the code with others.
+        given: the sizes that have names, and must have the same names in every attempt.
+        axes: the names of the inputs' axes among them.
+        defaults: names among them that nobody said: they stay as they are, if the code wants that.
+        known: what is required of sizes, as the user says.
+    """
+    made = list(dict.fromkeys(map(_key, base.steps)))
+    tried: dict[tuple[int, ...], Run] = {}
+    sizes_of: dict[int, dict[str, int]] = {}
+
+    def run_with(sizes: dict[str, int]) -> Run:
+        key = tuple(sizes[name] for name in given)
+        if key not in tried:
+            tried[key] = attempt(sizes)
+            sizes_of[id(tried[key])] = sizes
+        return tried[key]
+
+    def try_sizes(sizes: dict[str, int]) -> Attempt:
+        run = run_with(sizes)
+        found = {_key(step) for step in run.steps}
+        reached = len(list(_while_in(made, found)))
+        whole = reached == len(made) and (run.error is None or base.error is not None)
+        line = run.failure.line if run.failure else _last_line(run.error)
+        unnamed = 0
+        if whole:
+            pair = Symbols({name: [size, sizes[name]] for name, size in given.items()})
+            unnamed = Inferred(pair, [base, run]).unnamed()
+        return Attempt((reached, line), whole, unnamed, run)
+
+    known = tuple(known)
+    search = Search(try_sizes, given, known, frozenset(axes))
+    plan = search.plan()
+    if defaults and (plan is None or any(isinstance(r, Fixed) for r, _ in search.refusals)):
+        other = Search(try_sizes, given, known, frozenset(axes), frozenset(defaults))
+        other_plan = other.plan()
+        if other_plan is not None:
+            search, plan = other, other_plan
+    refusals = [(r, run, sizes_of[id(run)]) for r, run in search.refusals if isinstance(run, Run)]
+    runs, all_sizes = [base], [dict(given)]
+    for turn in range(TURNS if plan is not None else 0):
+        sizes = plan.sizes(turn) if plan is not None else None
+        run = run_with(sizes) if sizes is not None else None
+        if sizes is not None and run is not None and {_key(s) for s in run.steps} >= set(made):
+            runs.append(run)
+            all_sizes.append(sizes)
+    complete = len(runs) > 1
+    for _, run, sizes in refusals:  # as far as they got, they tell sizes apart that must be equal later
+        runs.append(run)
+        all_sizes.append(sizes)
+    symbols = Symbols({name: [sizes[name] for sizes in all_sizes] for name in given})
+    return Inferred(symbols, runs, refusals, complete, search.has_too_many)
+
+
+def coincidences(
+    inferred: Inferred, axes: Collection[str], widths: Collection[str], *, told: bool
+) -> list[Finding]:
+    """Findings: what runs with the given sizes only because of what they happen to be.
+
+    Code that asks for something by itself (`assert`, `raise`), and widths that are multiplied
+    over, are no coincidence; nor is a width that divides into heads.
+
+    Args:
+        inferred: with the runs that failed.
+        axes: the names of the inputs' axes.
+        widths: those of them that are the last of an input.
+        told: whether every size that the constructor was given has a name. Else one that may not
+            change may follow from one of those.
+    """
+    findings: dict[int, Finding] = {}  # one for a line
+    for requirement, run, sizes in inferred.refusals:
+        failure = run.failure
+        if failure is None or not failure.kind:
+            continue
+        names = {requirement.name, *getattr(requirement, "of", ())}
+        mixing = failure.kind == "view" and _mixes(failure, inferred.runs)
+        equal = isinstance(requirement, Product) and not requirement.multiple and len(names) == 2
+        natural = not equal or bool(names & set(widths)) or names == KEYS_AND_VALUES
+        if failure.kind == "contraction" and natural:
+            continue
+        of_inputs = names <= set(axes)
+        if (of_inputs and (mixing or equal or (told and isinstance(requirement, Fixed)))) or (
+            mixing and names & set(axes) and failure.line not in findings
+        ):
+            message = _in_words(inferred, requirement, failure, sizes)
+            findings[failure.line] = Finding(message, failure.line)
+    return list(findings.values())
+
+
+def regrouped(inferred: Inferred) -> list[Finding]:
+    """Findings: views that have the right shape, but elements in it that belong elsewhere.
+
+    Where heads are merged without being moved back first, an axis of the result is as long as one
+    of the input, and is another. Shifting rows by one on purpose, as relative positions do, takes
+    an axis of `n+1`, and is no finding; nor is an axis that is a plain number, such as a window.
+    """
+    findings: dict[int, Finding] = {}
+    for key in inferred.runs[0].views:
+        seen = [run.views.get(key) for run in inferred.runs]
+        others = [each for each in seen[1:] if each]
+        if not others:
+            continue
+        old, new = (inferred.explain([each and each[side] for each in seen]) for side in (0, 1))
+        shifts = any("+" in axis or "-" in axis for axis in (*old, *new))
+        for before, after in regroupings(*others[0]):
+            several = len(before) > 1 and len(after) > 1 and not shifts
+            for i, j in product(before, after) if several else ():
+                inner = prod(others[0][0][i + 1 : before[-1] + 1])
+                same = old[i] == new[j] and not old[i].isdigit()
+                if same and inner != prod(others[0][1][j + 1 : after[-1] + 1]):
+                    message = (
+                        f"[{', '.join(old)}] is viewed as [{', '.join(new)}]: {old[i]} is not the same"
+                        " axis before and after, its elements are others. Is a transpose missing?"
+                    )
+                    findings.setdefault(key[0][1], Finding(message, key[0][1]))
+    return list(findings.values())
+
+
+def _in_words(
+    inferred: Inferred, requirement: Requirement, failure: Failure, sizes: Mapping[str, int]
+) -> str:
+    names = [requirement.name, *getattr(requirement, "of", ())]
+    others = " and ".join(f"{name} {sizes[name]}" for name in names)
+    base = inferred.runs[0]
+    parts = [part for part in failure.parts if _base_shape(part, base) is not None]
+    if failure.kind == "view" and parts:
+        made = base.parts.get(failure.place) if failure.place else None
+        into = f" as {'×'.join(map(str, made))}" if made else ""
+        return (
+            f"{failure.expression} takes {_with_dims(inferred, parts[0])}{into}: that fits by"
+            f" coincidence, and may mix what does not belong together. With {others} it fails"
+        )
+    shapes = " and ".join(_with_dims(inferred, part) for part in parts)
+    size = inferred.symbols.sizes[requirement.name][0]
+    if isinstance(requirement, Product):
+        why = f"only because {' and '.join(names)} are both {size}"
+    else:
+        why = f"only with {requirement.name} {size}"
+    is_mask = failure.kind == "broadcast" and any("mask" in part.text for part in parts)
+    end = "does the mask lack an axis?" if is_mask else "is that meant?"
+    return f"{failure.expression} fits {why}: {shapes}. With {others} it fails: {end}"
+
+
+def _with_dims(inferred: Inferred, part: Part) -> str:
+    """A part with its axes, as they are called where sizes that are equal here were not."""
+    base = inferred.runs[0]
+    refused = [
+        next((p.shape for p in run.failure.parts if p.place == part.place), None)
+        if run.failure
+        else None
+        for run in inferred.runs
+    ]
+    shape = _base_shape(part, base) or part.shape
+    dims = inferred.explain([shape, *refused[1:]])
+    named = zip(dims, shape, strict=True)
+    axes = (str(size) if name == str(size) else f"{name} {size}" for name, size in named)
+    return f"{part.text} [{', '.join(axes)}]"
+
+
+def _mixes(failure: Failure, runs: Sequence[Run]) -> bool:
+    """Whether a view takes several axes apart and puts them together in another way, in any run.
+
+    Heads that are split off one axis, or merged into one, do not.
+    """
+    before = _base_shape(failure.parts[0], runs[0]) if failure.parts else None
+    after = runs[0].parts.get(failure.place) if failure.place else None
+    if not before or not after:
+        return True
+    elsewhere = any(line == (failure.file, failure.line) for run in runs for line, _ in run.views)
+    return elsewhere or any(len(a) > 1 and len(b) > 1 for a, b in regroupings(before, after))
+
+
+def regroupings(before: Shape, after: Shape) -> list[tuple[list[int], list[int]]]:
+    """Which axes of one shape become which of another, when the same elements are viewed so.
+
+    Axes of one element belong to none.
+
+    >>> regroupings((64, 48, 200), (32, 96, 5, 40))
+    [([0, 1], [0, 1]), ([2], [2, 3])]
+    """
+    groups: list[tuple[list[int], list[int]]] = []
+    old = [axis for axis, size in enumerate(before) if size != 1]
+    new = [axis for axis, size in enumerate(after) if size != 1]
+    left: list[int] = []
+    right: list[int] = []
+    while old or new:
+        if old and prod(before[axis] for axis in left) <= prod(after[axis] for axis in right):
+            left.append(old.pop(0))
+        elif new:
+            right.append(new.pop(0))
+        else:
+            break
+        if prod(before[axis] for axis in left) == prod(after[axis] for axis in right):
+            groups.append((left, right))
+            left, right = [], []
+    return groups
+
+
+def _base_shape(part: Part, base: Run) -> Shape | None:
+    if part.place in base.parts:
+        return tuple(base.parts[part.place])
+    line = part.place[1]
+    before = [s for s in base.steps if s.name == part.text and (s.line or 0) < line]
+    return before[-1].shape if before else None
+
+
+def _same_turn(shapes: list[Shape], turn: int, turns: int) -> Shape | None:
+    """A loop's turn in another run: the last one is the last, since it may be a smaller one."""
+    if not shapes:
+        return None
+    last = len(shapes) - 1
+    return shapes[last if turn == turns - 1 else min(turn, max(last - 1, 0))]
+
+
+def _key(step: Step) -> Key:
+    return step.file, step.line, step.name
+
+
+def _shapes_by_key(steps: list[Step]) -> dict[Key, list[Shape]]:
+    shapes: dict[Key, list[Shape]] = defaultdict(list)
+    for step in steps:
+        shapes[_key(step)].append(step.shape)
+    return shapes
+
+
+def _while_in(keys: Iterable[Key], found: Collection[Key]) -> Iterable[Key]:
+    for key in keys:
+        if key not in found:
+            return
+        yield key
+
+
+def _last_line(error: BaseException | None) -> int:
+    tb = error.__traceback__ if error else None
+    while tb is not None and tb.tb_next is not None:
+        tb = tb.tb_next
+    return tb.tb_lineno if tb is not None else 0

@@ -1,0 +1,269 @@
+"""Writes shape comments into a source file, and changes nothing else of it, to the byte."""
+
+from __future__ import annotations
+
+import ast
+import difflib
+import io
+import os
+import tokenize
+from collections.abc import Collection, Iterable
+from dataclasses import replace
+from pathlib import Path
+from typing import TypeAlias
+
+from attnscope.errors import FileError, SourceError
+from attnscope.files import whole_file
+from attnscope.results import Step
+from attnscope.tracing.comments.expressions import parsed
+from attnscope.tracing.comments.parse import ANY, Claim, Said, said
+from attnscope.tracing.comments.places import Binding, Code, Place
+
+MOST = 2  # shapes that a line may make on several runs; with more, it is left alone
+FEW = 4  # elements of a list whose shapes are all written, though they are alike
+
+Dims: TypeAlias = tuple[str, ...]
+
+
+def annotated(
+    text: str, steps: Iterable[Step], *, file: str | None = None, keep: Collection[int] = ()
+) -> str:
+    r"""A source file's text, with the axes of what each line binds in a comment at its end.
+
+    Args:
+        text: the whole file's.
+        steps: what ran; those without dims are left out.
+        file: the file's name, as the steps have it; those of other files are left out.
+        keep: lines with comments that may stay as they are.
+
+    Raises:
+        SourceError: the text is not Python, or would not be the same program.
+
+    >>> step = Step("y", ("n_Q", "d_K"), (3, 4), "float32", "f(x)", 48, line=1)
+    >>> annotated("y = f(x)  # the queries\n", [step])
+    'y = f(x)  # the queries  # [n_Q, d_K]\n'
+    """
+    mark, text = ("\ufeff", text[1:]) if text.startswith("\ufeff") else ("", text)
+    code = Code(text)
+    lines = list(code.lines)
+    made = _made(code, of_file(steps, file))
+    known = axis_words(dims for by_name in made.values() for each in by_name.values() for dims in each)
+    for place in code.places:
+        shapes = _shapes(place, made)
+        if shapes and place.last not in keep:
+            line = lines[place.last - 1]
+            bare = line.rstrip("\r\n")
+            start = place.comment.column if place.comment else len(bare)
+            comment = _comment(place, shapes, bare[start:], known)
+            lines[place.last - 1] = bare[:start] + comment + line[len(bare) :]
+    new = "".join(lines)
+    if ast.dump(Code(new).tree) != ast.dump(code.tree):
+        raise SourceError("with comments, this would be another program; nothing is changed.")
+    return mark + new
+
+
+def annotate_file(
+    path: str | Path, steps: Iterable[Step], *, keep: Collection[int] = ()
+) -> tuple[bytes, bytes]:
+    """A source file as it is, and as it is with comments; nothing is written.
+
+    Where the file's encoding has no `·`, products are written with `*`.
+
+    Args:
+        path: the file.
+        steps: what ran; those of other files are left out.
+        keep: lines with comments that may stay as they are.
+
+    Raises:
+        FileError: it cannot be read.
+        SourceError: it is not Python.
+    """
+    old = _read(Path(path))
+    try:
+        encoding, _ = tokenize.detect_encoding(io.BytesIO(old).readline)
+        text = old.decode(encoding)
+    except (SyntaxError, UnicodeDecodeError) as error:
+        raise SourceError(f"cannot read {path}: {error}.") from error
+    if text.encode(encoding) != old:
+        raise SourceError(f"cannot change {path}: {encoding} has several ways to write it.")
+    here = of_file(steps, str(path))
+    try:
+        return old, annotated(text, here, file=str(path), keep=keep).encode(encoding)
+    except UnicodeEncodeError:
+        plain = [
+            replace(step, dims=tuple(dim.replace("·", "*") for dim in step.dims or ()))
+            for step in here
+            if step.dims is not None
+        ]
+    try:
+        return old, annotated(text, plain, file=str(path), keep=keep).encode(encoding)
+    except UnicodeEncodeError as error:
+        letter = error.object[error.start]
+        raise SourceError(
+            f"cannot write the names of the axes into {path}: {encoding} has no {letter}.",
+            hint="save the file as UTF-8",
+        ) from error
+
+
+def diff(old: bytes, new: bytes, path: str) -> str:
+    """What changes in a file, as `diff -u` shows it; nothing, if nothing does."""
+    texts = [_for_reading(old), _for_reading(new)]
+    before, after = [list(io.StringIO(text, newline="\n")) for text in texts]
+    rows = difflib.unified_diff(before, after, path, path)
+    return "".join(
+        row if row.endswith("\n") else f"{row}\n\\ No newline at end of file\n" for row in rows
+    )
+
+
+def write(path: str | Path, old: bytes, new: bytes) -> None:
+    """Write a file anew: the whole file or nothing, with the rights it had.
+
+    Args:
+        path: the file; of a link, what it points to is written.
+        old: what it holds.
+        new: what it is to hold.
+
+    Raises:
+        FileError: it holds something else by now, or cannot be written.
+    """
+    _check_unchanged(Path(path), old)
+    if not os.access(path, os.W_OK):
+        raise FileError(f"you may not write {path}.")
+    with whole_file(Path(path), force=True) as unfinished:
+        unfinished.write_bytes(new)
+        _check_unchanged(Path(path), old)
+
+
+def of_file(steps: Iterable[Step], file: str | None) -> list[Step]:
+    """The steps that were made in a file, or that do not say where."""
+    own = os.path.realpath(file) if file is not None else None
+    return [
+        step
+        for step in steps
+        if step.file is None or step.file == file or os.path.realpath(step.file) == own
+    ]
+
+
+def axis_words(dims: Iterable[Dims]) -> set[str]:
+    """The words in the names of axes."""
+    expressions = [parsed(dim) for each in set(dims) for dim in each]
+    return {word for expression in expressions if expression is not None for word in expression.words}
+
+
+def _read(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise FileError(f"cannot read {path}: {error.strerror or error}.") from error
+
+
+def _check_unchanged(path: Path, old: bytes) -> None:
+    if _read(path) != old:
+        raise FileError(f"{path} has changed since it was read; it is left alone.", hint="try again")
+
+
+def _for_reading(source: bytes) -> str:
+    """A file's text for a reader; what is not text is shown as if it were."""
+    try:
+        encoding, _ = tokenize.detect_encoding(io.BytesIO(source).readline)
+        return source.decode("utf-8" if encoding == "utf-8-sig" else encoding)
+    except (SyntaxError, UnicodeDecodeError):
+        return source.decode("latin-1")
+
+
+# What is to be said.
+
+
+def _made(code: Code, steps: Iterable[Step]) -> dict[Binding, dict[str, list[Dims]]]:
+    """The dims that each binding's tensors had on its runs, by the tensors' names."""
+    made: dict[Binding, dict[str, list[Dims]]] = {}
+    for step in steps:
+        binding = code.binding_of(step)
+        if binding is None or binding.argument or step.dims is None:
+            continue
+        if all(dim != ANY and parsed(dim) for dim in step.dims) and "#" not in step.name:
+            runs = made.setdefault(binding, {}).setdefault(step.name, [])
+            if step.dims not in runs:
+                runs.append(step.dims)
+    return made
+
+
+def _shapes(place: Place, made: dict[Binding, dict[str, list[Dims]]]) -> dict[str, list[Dims]]:
+    """The shapes to write at the end of a place, by name."""
+    shapes: dict[str, list[Dims]] = {}
+    for binding in place.binds:
+        by_name = made.get(binding, {})
+        runs = next(iter(by_name.values()), [])
+        if len(by_name) > FEW and all(each == runs for each in by_name.values()):
+            by_name = {f"{binding.name}[i]": runs}
+        for name, each in by_name.items():
+            known = shapes.setdefault(name, [])
+            known += [dims for dims in each if dims not in known]
+    return shapes if all(len(each) <= MOST for each in shapes.values()) else {}
+
+
+def _comment(place: Place, shapes: dict[str, list[Dims]], there: str, known: set[str]) -> str:
+    """The comment of a place: what is there, with the shapes in it or after it."""
+    names = list(dict.fromkeys(binding.name for binding in place.binds))
+    parts = said(there, known, {*names, *shapes}) if there else []
+    ours = [part for part in parts if _is_ours(part, names)]
+    texts = {name: " or ".join(_text(dims) for dims in each) for name, each in shapes.items()}
+    if ours:
+        if _says(ours[-1], shapes, names):
+            return there
+        renewed = {_owner(name, names) for name in texts}
+        texts |= {
+            name: claim.text
+            for claim in ours[-1].claims
+            for name in claim.names
+            if _owner(name, names) not in renewed
+        }
+    firsts = [text.partition(" or ")[0] for text in texts.values()]
+    looks_like_a_reference = any(text.strip("[]").isdecimal() for text in firsts)
+    if len(names) == 1 and names == list(texts) and not looks_like_a_reference:
+        new = texts[names[0]]
+    else:
+        new = ", ".join(f"{name}: {text}" for name, text in texts.items())
+    if ours:
+        return there[: ours[-1].start] + new + there[ours[-1].end :]
+    return f"{there}  # {new}"
+
+
+def _text(dims: Dims) -> str:
+    return f"[{', '.join(dims)}]"
+
+
+# What is said already.
+
+
+def _owner(name: str, names: list[str]) -> str | None:
+    """The bound name that a comment's name belongs to: `parts`, of `parts[0]`."""
+    owners = [each for each in names if name == each or name.startswith(f"{each}[")]
+    return max(owners, key=len, default=None)
+
+
+def _is_ours(part: Said, names: list[str]) -> bool:
+    """Whether a comment is made like ours, and speaks of nothing but what its place binds."""
+    spoken_of = [name for claim in part.claims for name in claim.names]
+    if not spoken_of:
+        return part.plain and len(part.claims) in (1, len(names))
+    return part.plain and all(_owner(name, names) is not None for name in spoken_of)
+
+
+def _says(part: Said, shapes: dict[str, list[Dims]], names: list[str]) -> bool:
+    """Whether a comment says these shapes already, in whatever words and brackets."""
+    for name, each in shapes.items():
+        claim = _claim_for(part, name, names)
+        wanted = {tuple(parsed(dim) for dim in dims) for dims in each}
+        if claim is None or {shape.axes for shape in claim.shapes} != wanted:
+            return False
+    return True
+
+
+def _claim_for(part: Said, name: str, names: list[str]) -> Claim | None:
+    """What a comment says of a name."""
+    if part.claims[0].names:
+        return next((claim for claim in part.claims if name in claim.names), None)
+    owner = _owner(name, names)
+    i = names.index(owner) if len(part.claims) > 1 and owner is not None else 0
+    return part.claims[i]

@@ -1,0 +1,220 @@
+"""Reads what a comment says of shapes: `# Q_split: [n_batch, n_head, n_Q, d_head]`, `# (B, T, C)`.
+
+Most comments say nothing of shapes, and must not be misread. A shape is a bracketed list of words,
+numbers and products; it stands at the beginning of the comment, behind a name and a colon, or behind
+an arrow, and nothing of an expression may follow it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Container, Iterator
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+from attnscope.tracing.comments.expressions import Expression, parsed
+
+ANY: Literal["_"] = "_"  # any one axis
+REST: Literal["..."] = "..."  # any axes, or none
+
+Axis: TypeAlias = Expression | Literal["_", "..."]
+
+
+@dataclass(frozen=True)
+class Shape:
+    """A shape as a comment says it: its text, its axes, and the text of each."""
+
+    text: str
+    axes: tuple[Axis, ...]
+    entries: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Claim:
+    """What is said of some names, or of what stands there if there are none: one shape or another."""
+
+    names: tuple[str, ...]
+    shapes: tuple[Shape, ...]
+
+    @property
+    def text(self) -> str:
+        """The shapes as the comment says them."""
+        return " or ".join(shape.text for shape in self.shapes)
+
+
+@dataclass(frozen=True)
+class Said:
+    """The part of a comment that speaks of shapes, from `start` to `end`.
+
+    Attributes:
+        claims: what it says; several, if it speaks of several names one after another.
+        plain: whether it is such as attnscope writes: nothing but names and brackets.
+    """
+
+    start: int
+    end: int
+    claims: tuple[Claim, ...]
+    plain: bool
+
+
+_NAME = r"[^\W\d]\w*(?:\.[^\W\d]\w*|\[[^\[\]]*\])*"
+_NAMES = re.compile(rf"({_NAME}(?:\s*,\s*{_NAME})*)\s*:\s*")
+_COLON = re.compile(r"\s*:\s*")
+_NAMES_OF_OTHERS = {"type"}  # `# type: (int) -> int` is for type checkers
+_LEAD = re.compile(r"(?:->|→|=>|shapes?\s*[:=]|size\s*[:=])\s*")
+_BETWEEN = re.compile(r"\s*(->|→|=>|x|×|@|\*|·|\+|or)\s*(?=[(\[])")
+_NEXT = re.compile(r"\s*[,;]\s*")
+_CLOSED_BY = {"(": ")", "[": "]"}
+_AFTER = re.compile(r"\s*$|[,;:.](?:\s|$)|\s+(?!->|→|=>|[@×*·+/]|x\s*[(\[])")
+"""What may follow a shape: words, but nothing that makes it a part of an expression."""
+
+
+def said(comment: str, known: Container[str] = (), names: Collection[str] = ()) -> list[Said]:
+    """What each part of a comment says of shapes, where it says something.
+
+    Args:
+        comment: with its `#`; another `#` begins another part.
+        known: words that are axes. A single word in brackets may be anything else: `(optional)`.
+        names: what has a name there. Other names are understood, too, if they are simple.
+    """
+    starts = [match.end() for match in re.finditer(r"#+[\s:]*", comment)]
+    ends = [match.start() for match in re.finditer(r"\s*#+", comment)][1:]
+    parts = []
+    for start, end in zip(starts, [*ends, len(comment)], strict=True):
+        claims = list(_claims(comment[:end], start, known, names))
+        if claims and _AFTER.match(comment[:end], claims[-1][1]):
+            whole = tuple(claim for claim, _, _ in claims)
+            parts.append(Said(start, claims[-1][1], whole, all(plain for _, _, plain in claims)))
+    return parts
+
+
+def _claims(
+    text: str, start: int, known: Container[str], names: Collection[str]
+) -> Iterator[tuple[Claim, int, bool]]:
+    """Claims one after another, with commas between them; where each ends, and whether it is plain."""
+    named = _subjects(text, start, names)[0] != ()
+    while True:
+        subjects, start = _subjects(text, start, names) if named else ((), start)
+        if named and not subjects:
+            return
+        found = _alternatives(text, start, known, named=named)
+        if found is None:
+            bare = _bare(text[start:], known) if named else None
+            if bare is not None:
+                yield Claim(subjects, (bare,)), len(text), False
+            return
+        shapes, end, plain = found
+        yield Claim(subjects, shapes), end, plain
+        comma = _NEXT.match(text, end)
+        if comma is None:
+            return
+        start = comma.end()
+
+
+def _subjects(text: str, start: int, names: Collection[str]) -> tuple[tuple[str, ...], int]:
+    """The names with a colon that stand in front of a shape, if there are any; and where they end."""
+    for name in sorted(names, key=len, reverse=True):
+        if text.startswith(name, start) and (colon := _COLON.match(text, start + len(name))):
+            return (name,), colon.end()
+    match = _NAMES.match(text, start)
+    if match is None or _LEAD.match(text, start) or match[1] in _NAMES_OF_OTHERS:
+        return (), start
+    return tuple(re.findall(_NAME, match[1])), match.end()
+
+
+def _alternatives(
+    text: str, start: int, known: Container[str], *, named: bool
+) -> tuple[tuple[Shape, ...], int, bool] | None:
+    """Shapes with `or` between them; of an expression, what stands behind its arrow."""
+    lead = _LEAD.match(text, start)
+    plain = lead is None
+    found = _bracketed(text, lead.end() if lead else start, known, named=named, sure=not plain)
+    if found is None:
+        return None
+    shapes, end = [found[0]], found[1]
+    operands = False
+    while (between := _BETWEEN.match(text, end)) is not None:
+        found = _bracketed(text, between.end(), known, sure=True)
+        if found is None:
+            break
+        shape, end = found
+        if between[1] == "or":
+            shapes.append(shape)
+        elif between[1] in ("->", "→", "=>"):
+            shapes, operands, plain = [shape], False, False
+        else:
+            operands = True
+    return None if operands or not _AFTER.match(text, end) else (tuple(shapes), end, plain)
+
+
+def _bracketed(
+    text: str, start: int, known: Container[str], *, named: bool = False, sure: bool = False
+) -> tuple[Shape, int] | None:
+    """A bracketed list of axes, and where it ends."""
+    closing = _CLOSED_BY.get(text[start : start + 1])
+    if closing is None:
+        return None
+    depth = 0
+    for end in range(start, len(text)):
+        depth += (text[end] in "([") - (text[end] in ")]")
+        if depth == 0:
+            break
+    if depth or text[end] != closing:
+        return None
+    inside = text[start + 1 : end].strip()
+    entries = [entry.strip() for entry in inside.split(",")] if inside else []
+    is_tuple = len(entries) > 1 and not entries[-1]  # `(T,)`
+    entries = entries[:-1] if is_tuple else entries
+    axes = _axes(entries)
+    if axes is None:
+        return None
+    sure = sure or is_tuple or (named and closing == "]")
+    if not sure and not _is_surely_a_shape(axes, known, named=named, small=closing == "]"):
+        return None
+    return Shape(text[start : end + 1], axes, tuple(entries)), end + 1
+
+
+def _bare(text: str, known: Container[str]) -> Shape | None:
+    """`B x T x C`, or `B T C`; of the latter, every word must look like an axis."""
+    text = text.strip()
+    entries = re.split(r"\s+[x×]\s+", text)
+    if len(entries) == 1:
+        entries = text.split()
+        if not all(_looks_like_an_axis(entry, known) or entry.isdecimal() for entry in entries):
+            return None
+    axes = _axes(entries)
+    return Shape(text, axes, tuple(entries)) if axes is not None and len(axes) > 1 else None
+
+
+def _axes(entries: list[str]) -> tuple[Axis, ...] | None:
+    axes = [_axis(entry) for entry in entries]
+    whole = tuple(axis for axis in axes if axis is not None)
+    return whole if len(whole) == len(axes) and whole.count(REST) <= 1 else None
+
+
+def _axis(entry: str) -> Axis | None:
+    if entry in ("_", "?", "-1"):
+        return ANY
+    return REST if entry in ("...", "…") else parsed(entry)
+
+
+def _is_surely_a_shape(
+    axes: tuple[Axis, ...], known: Container[str], *, named: bool, small: bool
+) -> bool:
+    """Whether a list is a shape, and none of `[1]`, `(a)`, `(optional)`, `(Vaswani, 2017)`."""
+    words = [axis.words if isinstance(axis, Expression) else set() for axis in axes]
+    if len(axes) == 1:
+        likely = all(_looks_like_an_axis(word, known, small=small or named) for word in words[0])
+        return likely and (named or bool(words[0]))
+    if len(axes) == 2 and len(words[0]) == 1 and isinstance(axes[1], Expression) and not words[1]:
+        (word,) = words[0]
+        is_cited = word.istitle() and len(word) > 1 and 1900 < axes[1].size({}) < 2100
+        return word in known or not is_cited
+    return True
+
+
+def _looks_like_an_axis(word: str, known: Container[str], *, small: bool = True) -> bool:
+    """Whether a word is likely to be one: `T`, `n_head`, `d1`; `small` letters are labels elsewhere."""
+    if word in known or "_" in word or any(letter.isdigit() for letter in word):
+        return True
+    return len(word) == 1 and (small or word.isupper())

@@ -1,0 +1,1 @@
+"""Find what looks wrong in a trace, and explain why code failed."""

@@ -1,0 +1,582 @@
+"""What looks wrong in attention that runs: found out from its operators while it does.
+
+Each tensor that comes from a matrix product or a softmax carries a note of that, which follows
+it through views, masks, scalings and casts, until it is used: a product's output that gets into
+a softmax were scores; a softmax's output that gets into a product was attention.
+"""
+
+from __future__ import annotations
+
+import linecache
+import math
+import re
+import sys
+import weakref
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, replace
+from functools import cache, lru_cache
+from typing import Any
+
+import torch
+
+from attnscope.results import Finding, Step
+from attnscope.tracing.axes.inference import Inferred, regroupings
+from attnscope.units import bytes_text
+
+LARGE = 64 * 2**20
+"""Bytes from which on a silent copy is worth telling."""
+
+HIDDEN = -1e4
+"""Scores of this, or less, hide a key."""
+
+Line = tuple[str, int]
+"""A file, and a line of it."""
+
+
+@dataclass(frozen=True)
+class Note:
+    """Where a tensor comes from.
+
+    Attributes:
+        factor: what it was multiplied with since it was projected, by plain numbers; None if unknown.
+        width: over how many elements its product was; None if it comes from none.
+        sums_to_one: the axis along which a softmax made it sum to one.
+        log: whether it was, and its logarithm does not.
+        merged: whether that axis was merged with others since.
+        dropped: whether dropout went over it since.
+        masked: whether a mask did.
+        changed: the line that changed single elements of it since.
+        noise: whether it is what dropout multiplies with.
+        line: of the softmax.
+        scaled: the line that multiplied it with a number.
+    """
+
+    factor: float | None = 1.0
+    width: int | None = None
+    sums_to_one: int | None = None
+    log: bool = False
+    merged: bool = False
+    dropped: bool = False
+    masked: bool = False
+    changed: Line | None = None
+    noise: bool = False
+    line: Line | None = None
+    scaled: Line | None = None
+
+
+PLAIN = Note()
+
+# Positions of the two factors in a product's arguments.
+PRODUCTS = {"mm": (0, 1), "bmm": (0, 1), "addmm": (1, 2), "baddbmm": (1, 2), "mv": (0, 1), "dot": (0, 1)}
+SOFTMAXES = {"_softmax", "_safe_softmax"}
+FUSED = re.compile(r"_scaled_dot_product_\w*attention\w*|_fused_sdp_choice")
+SAME = {"clone", "detach", "alias", "_to_copy", "contiguous", "lift_fresh", "_conj", "positive"}
+VIEWS = {"view", "_unsafe_view", "reshape", "_reshape_alias"}
+MASKS = {"masked_fill", "where", "add", "sub"}
+COPIES = {"clone", "copy_", "contiguous", "_to_copy"}
+EMPTY = {"empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided"}
+UNCHANGED = SAME | VIEWS | {"permute", "transpose", "t", "unsqueeze", "expand", "select", "slice"}
+
+
+class Watcher:
+    """Is told of every operator and of every row of one run, and notes what looks wrong.
+
+    Args:
+        files: the files whose lines findings name.
+    """
+
+    def __init__(self, files: Collection[str]) -> None:
+        self.files = files
+        self.findings: list[Finding] = []
+        self.amounts: dict[tuple, float] = {}  # each scale and its width, by line
+        self.views: dict[tuple, tuple[tuple[int, ...], tuple[int, ...]]] = {}  # those that regroup axes
+        self.has_nan = False
+        self._notes: dict[int, tuple[weakref.ref[torch.Tensor], Note]] = {}
+        self._bounds: dict[int, tuple[weakref.ref[torch.Tensor], float]] = {}  # no value is larger
+        self._empty: dict[int, weakref.ref[torch.Tensor]] = {}  # what is in them will be overwritten
+        self._overwritten = False  # something was: what is known of values may be no longer true
+        self._regrouped: dict[int, tuple[weakref.ref[torch.Tensor], tuple]] = {}  # the keys of views
+
+    # Called by the recorder.
+
+    def operator(self, func: Any, args: tuple, kwargs: dict, out: Any) -> None:
+        """An ATen operator has run."""
+        name, rule, mutable = _known(func)
+        if mutable:
+            self._bounds.clear()
+            self._overwritten = True
+        if name in COPIES:
+            self._copied(name, args, out)
+        elif name in EMPTY:
+            self._empty[id(out)] = weakref.ref(out)
+        if rule is not None:
+            rule(self, args, kwargs, out)
+            self._bound_result(name, args, out)
+
+    def row(self, step: Step, tensor: torch.Tensor) -> None:
+        """A tensor has got its name: does it have values that are no numbers?"""
+        if self.has_nan or step.view_of or step.same_as or tensor.device.type == "meta":
+            return
+        plain = tensor.is_floating_point() and tensor.element_size() > 1 and tensor.numel()
+        if not plain or tensor.layout is not torch.strided:
+            return
+        empty = self._empty.get(id(tensor))
+        if (empty is not None and empty() is tensor) or self._bound(tensor, look=True) is not None:
+            return
+        nan, inf = int(tensor.isnan().sum()), int((tensor == math.inf).sum())
+        if nan or inf:
+            self.has_nan = True
+            what = " and ".join(f"{n} {word}" for n, word in ((nan, "NaN"), (inf, "inf")) if n)
+            made = "is given with" if step.how == "input" else "is the first to have"
+            self._find(
+                f"{step.name} {made} {what} among its {tensor.numel()} values",
+                (step.file or "", step.line or 0),
+            )
+
+    # Bounds: what is computed from small numbers need not be looked at, to know that it is finite.
+
+    def _bound_result(self, name: str, args: tuple, out: Any) -> None:
+        """How large the values can be that an operator made, if those that it took are bounded."""
+        if not isinstance(out, torch.Tensor) or not out.is_floating_point():
+            return
+        bound: float | None = None
+        if name in PRODUCTS:
+            one, other = PRODUCTS[name]
+            factors = [self._bound(args[i]) for i in (one, other)]
+            added = self._bound(args[0]) if one else 0.0
+            if None not in (*factors, added):
+                bound = args[one].shape[-1] * math.prod(factors) + added  # type: ignore[arg-type]
+        elif name in SOFTMAXES:
+            bound = self._bound(args[0]) and 1.0
+        elif name in UNCHANGED:
+            bound = self._bound(args[0])
+        elif name in ("mul", "div") and isinstance(args[1], int | float) and args[1]:
+            before = self._bound(args[0])
+            number = abs(args[1])
+            bound = before and (before * number if name == "mul" else before / number)
+        if bound is not None and bound < torch.finfo(out.dtype).max / 2:
+            self._bounds[id(out)] = weakref.ref(out), bound
+
+    def _bound(self, tensor: Any, *, look: bool = False) -> float | None:
+        """What no value of a tensor is larger than; None if that is not known, or not finite.
+
+        Args:
+            tensor: what is asked about.
+            look: whether to look at its values; at a parameter's, which is used once, in any case.
+        """
+        if not isinstance(tensor, torch.Tensor) or tensor.device.type == "meta":
+            return None
+        known = self._bounds.get(id(tensor))
+        if known is not None and known[0]() is tensor:
+            return known[1]
+        if (not look and not isinstance(tensor, torch.nn.Parameter)) or not tensor.numel():
+            return None
+        bound = _largest(tensor)
+        if bound is None:
+            return None
+        self._bounds[id(tensor)] = weakref.ref(tensor), bound
+        return bound
+
+    # Notes.
+
+    def _note(self, tensor: Any) -> Note:
+        known = self._notes.get(id(tensor))
+        return known[1] if known is not None and known[0]() is tensor else PLAIN
+
+    def _set(self, tensor: Any, note: Note) -> None:
+        if isinstance(tensor, torch.Tensor) and (note is not PLAIN or id(tensor) in self._notes):
+            self._notes[id(tensor)] = weakref.ref(tensor), note
+
+    def _where(self) -> Line:
+        """The line of the source that is running."""
+        frame = sys._getframe(2)
+        while frame is not None and frame.f_code.co_filename not in self.files:
+            frame = frame.f_back  # type: ignore[assignment]
+        return (frame.f_code.co_filename, frame.f_lineno) if frame is not None else ("", 0)
+
+    def _find(self, message: str, line: Line) -> None:
+        finding = Finding(message, line[1] or None)
+        if finding not in self.findings:
+            self.findings.append(finding)
+
+    # Products: here scores are made, and attention is used.
+
+    def product(self, a: torch.Tensor, b: torch.Tensor, out: Any, *, added: bool = False) -> None:
+        """Two tensors were multiplied over the last axis of one and the last but one of the other.
+
+        Args:
+            a, b: these.
+            out: what came of it.
+            added: whether something was added to that, which may be a mask.
+        """
+        left, right = self._note(a), self._note(b)
+        self._used(a, left, a.dim() - 1)
+        self._used(b, right, max(b.dim() - 2, 0))
+        factor = _times(left.factor, right.factor)
+        if left.sums_to_one is None and right.sums_to_one is None:
+            scaled = left.scaled or right.scaled
+            self._set(out, Note(factor=factor, width=a.shape[-1], masked=added, scaled=scaled))
+
+    def _used(self, weights: torch.Tensor, note: Note, axis: int) -> None:
+        """Attention is multiplied with values, over one of its axes."""
+        if note.sums_to_one is None or note.log:
+            return
+        if note.sums_to_one != axis:
+            shape = "×".join(map(str, weights.shape))
+            self._find(
+                f"the softmax is over {'a part of ' * note.merged}axis"
+                f" {note.sums_to_one - weights.dim()} of {shape}, but line"
+                f" {self._where()[1]} sums over axis {axis - weights.dim()}: the weights of one query do"
+                " not sum to one. Was another dim of the softmax meant?",
+                note.line or self._where(),
+            )
+        elif note.changed and not note.dropped and not note.merged and weights.device.type != "meta":
+            sums = weights.detach().sum(dim=axis, dtype=torch.float32)
+            far = int(((sums - 1).abs() > 1e-2).sum())
+            if far:
+                low, high = float(sums.min()), float(sums.max())
+                self._find(
+                    f"{far} of {sums.numel()} rows of attention do not sum to one, but to {low:.3g}"
+                    f" up to {high:.3g}: they are changed after the softmax. A mask belongs before it",
+                    note.changed,
+                )
+
+    def softmax(self, x: torch.Tensor, dim: int, out: torch.Tensor, *, log: bool = False) -> None:
+        """Scores become attention, perhaps; or its logarithm."""
+        note, line = self._note(x), self._where()
+        axis = dim % max(x.dim(), 1)
+        if note.width is not None:
+            self._scaled(note, note.scaled or line)
+        masked = note.masked or note.width is None or self._overwritten  # or may be, for all we know
+        if masked and x.device.type != "meta" and x.numel():
+            blind = x.detach().amax(dim=axis) <= HIDDEN
+            if bool(blind.any()):
+                self._find(
+                    f"{int(blind.sum())} of {blind.numel()} rows see no key: a mask hides all of them,"
+                    " and their attention means nothing",
+                    line,
+                )
+        self._set(out, Note(sums_to_one=axis, line=line, log=log))
+
+    def fused(self, args: tuple, kwargs: dict) -> None:
+        """Scores and attention in one operator."""
+        query, key = args[0], args[1]
+        note, other = self._note(query), self._note(key)
+        scale = kwargs.get("scale")
+        scale = query.shape[-1] ** -0.5 if scale is None else scale
+        factor = _times(scale, _times(note.factor, other.factor))
+        scaled = note.scaled or other.scaled or self._where()
+        self._scaled(Note(factor=factor, width=query.shape[-1]), scaled)
+
+    def _scaled(self, note: Note, line: Line) -> None:
+        if note.factor not in (None, 0.0, 1.0):
+            turn = sum(1 for kind, where, _ in self.amounts if (kind, where) == ("scale", line))
+            self.amounts["scale", line, turn] = note.factor or 0.0
+            self.amounts["width", line, turn] = note.width or 0
+
+    # Copies.
+
+    def _copied(self, name: str, args: tuple, out: Any) -> None:
+        source = args[1] if name == "copy_" else args[0]
+        if not isinstance(out, torch.Tensor) or not isinstance(source, torch.Tensor):
+            return
+        size = out.numel() * out.element_size()
+        if size < LARGE or name == "copy_" or (name == "_to_copy" and source.dtype != out.dtype):
+            return
+        line = self._where()
+        if ".clone(" in linecache.getline(*line):  # that is what clone says
+            return
+        expanded = any(
+            stride == 0 and n > 1 for stride, n in zip(source.stride(), source.shape, strict=True)
+        )
+        what = "an expanded input, which took no memory" if expanded else "an input in another order"
+        self._find(f"this copies {bytes_text(size)}: {what}. It may be wanted", line)
+
+    # What a note goes through.
+
+    def keeps(self, x: Any, out: Any) -> None:
+        """The same values, in the same axes."""
+        self._set(out, self._note(x))
+
+    def moves(self, x: Any, out: Any, axes: list[int]) -> None:
+        """The same values; axis i of the output is axis `axes[i]` of the input, or new if that is -1."""
+        note = self._note(x)
+        if note.sums_to_one is not None:
+            axis = axes.index(note.sums_to_one) if note.sums_to_one in axes else None
+            note = replace(note, sums_to_one=axis)
+        self._set(out, note)
+
+    def viewed(self, x: torch.Tensor, out: torch.Tensor) -> None:
+        """The same values in another shape: an axis is found again by what stands behind it."""
+        if x.shape != out.shape and _regroups(tuple(x.shape), tuple(out.shape)):
+            line = self._where()
+            turn = sum(where == line for where, _ in self.views)
+            self.views[line, turn] = tuple(x.shape), tuple(out.shape)
+            self._regrouped[id(out)] = weakref.ref(out), (line, turn)
+        note = self._note(x)
+        axis = note.sums_to_one
+        if axis is not None:
+            note = _moved(note, axis, tuple(x.shape), tuple(out.shape))
+        self._set(out, note)
+
+    def cut(self, x: torch.Tensor, out: torch.Tensor, axis: int) -> None:
+        """A part of it: one less of what was just regrouped means that rows are shifted, on purpose."""
+        known = self._regrouped.get(id(x))
+        if known is not None and known[0]() is x and out.shape[axis] == x.shape[axis] - 1:
+            self.views.pop(known[1], None)
+
+    def times(self, x: Any, y: Any, out: Any, *, divided: bool = False) -> None:
+        """Multiplied or divided, with a number or a tensor."""
+        if not isinstance(x, torch.Tensor):
+            x, y = y, x
+        note = self._note(x)
+        number = _number(y)
+        if number is not None:
+            factor = note.factor
+            if factor is not None:
+                factor = (factor / number if divided else factor * number) if number else 0.0
+            changed = note.changed
+            if note.sums_to_one is not None and not note.dropped and number != 1:
+                changed = changed or self._where()
+            self._set(out, replace(note, factor=factor, changed=changed, scaled=self._where()))
+            return
+        other = self._note(y)
+        if other.noise or note.noise:
+            kept = note if other.noise else other
+            self._set(out, replace(kept, dropped=True) if kept.sums_to_one is not None else kept)
+        elif note.sums_to_one is not None or other.sums_to_one is not None:
+            first = note if note.sums_to_one is not None else other
+            if divided:  # made to sum to one again
+                self._set(out, PLAIN)
+            else:
+                self._set(out, replace(first, changed=first.changed or self._where()))
+        else:  # by a norm, by positions: what it amounts to is not known
+            known = note.factor not in (None, 1.0) or other.factor not in (None, 1.0)
+            self._set(out, Note(factor=None) if known or divided else PLAIN)
+
+    def masked(self, args: tuple, out: Any) -> None:
+        """A mask is added, or filled in."""
+        tensors = [arg for arg in args if isinstance(arg, torch.Tensor)]
+        notes = [self._note(tensor) for tensor in tensors]
+        attention = [note for note in notes if note.sums_to_one is not None]
+        scores = [note for note in notes if note.width is not None]
+        if attention:
+            self._set(out, replace(attention[0], changed=attention[0].changed or self._where()))
+        elif scores:
+            agree = len({(note.factor, note.width) for note in scores}) == 1
+            factor = scores[0].factor if agree else None
+            self._set(out, replace(scores[0], factor=factor, masked=True))
+        else:
+            factors = {note.factor for note in notes}
+            self._set(out, Note(factor=factors.pop()) if len(factors) == 1 else Note(factor=None))
+
+    def exponential(self, x: Any, out: Any) -> None:
+        """A logarithm of attention becomes attention."""
+        note = self._note(x)
+        self._set(out, replace(note, log=False) if note.log else PLAIN)
+
+    def dropped(self, x: Any, out: Any) -> None:
+        """Dropout went over it."""
+        note = self._note(x)
+        self._set(out[0] if isinstance(out, tuple) else out, replace(note, dropped=True))
+
+
+@lru_cache(maxsize=256)
+def _regroups(before: tuple[int, ...], after: tuple[int, ...]) -> bool:
+    """Whether a view takes several axes apart and puts them together in another way."""
+    return any(len(old) > 1 and len(new) > 1 for old, new in regroupings(before, after))
+
+
+def _largest(tensor: torch.Tensor) -> float | None:
+    """A number that no value of a tensor is larger than: its norm, which is quick; else its largest.
+
+    None if there is none, because values are not finite.
+    """
+    plain = type(tensor) in (torch.Tensor, torch.nn.Parameter)
+    if plain and tensor.is_contiguous() and tensor.dtype in (torch.float32, torch.float64):
+        with torch._C._DisableTorchDispatch(), torch._C._AutoDispatchBelowAutograd():
+            values = tensor.view(-1)
+            square = torch.dot(values, values).item()
+        if math.isfinite(square):
+            return math.sqrt(square)
+    tensor = tensor.detach()
+    low, high = map(float, torch.aminmax(tensor))
+    return max(-low, high) if math.isfinite(low) and math.isfinite(high) else None
+
+
+def _moved(note: Note, axis: int, before: tuple[int, ...], after: tuple[int, ...]) -> Note:
+    """A note after a view: where its axis is now, alone or merged with others; else it ends."""
+    behind = math.prod(before[axis + 1 :])
+    alone = [
+        i for i, size in enumerate(after) if size == before[axis] and math.prod(after[i + 1 :]) == behind
+    ]
+    if alone:  # of several axes of one element, the one as far from the end
+        from_end = len(before) - axis
+        return replace(note, sums_to_one=min(alone, key=lambda i: abs(len(after) - i - from_end)))
+    for old, new in regroupings(before, after):
+        if axis in old and len(new) == 1:
+            return replace(note, sums_to_one=new[0], merged=True)
+    return PLAIN
+
+
+Rule = Callable[[Watcher, tuple, dict, Any], None]
+
+
+@cache
+def _known(func: Any) -> tuple[str, Rule | None, bool]:
+    """An operator's name, what becomes of notes in it, and whether it overwrites something."""
+    name: str = func._overloadpacket.__name__
+    in_place = name.endswith("_") and name[0] != "_"
+    return name, _rule(name.rstrip("_") if in_place else name), func._schema.is_mutable
+
+
+def _rule(name: str) -> Rule | None:
+    """What becomes of notes in an operator of this name; None: they end there."""
+    if name in PRODUCTS:
+        one, other = PRODUCTS[name]
+        added = name == "baddbmm"
+        return lambda w, args, kwargs, out: w.product(args[one], args[other], out, added=added)
+    if FUSED.fullmatch(name):
+        return None if "choice" in name else lambda w, args, kwargs, out: w.fused(args, kwargs)
+    return _RULES.get(name)
+
+
+def _permuted(w: Watcher, args: tuple, kwargs: dict, out: Any) -> None:
+    w.moves(args[0], out, [axis % args[0].dim() for axis in args[1]])
+
+
+def _transposed(w: Watcher, args: tuple, kwargs: dict, out: Any) -> None:
+    axes = list(range(args[0].dim()))
+    if axes:
+        one, other = (args[1], args[2]) if len(args) > 2 else (0, -1)
+        axes[one], axes[other] = axes[other], axes[one]
+    w.moves(args[0], out, axes)
+
+
+def _unsqueezed(w: Watcher, args: tuple, kwargs: dict, out: Any) -> None:
+    axes = list(range(args[0].dim()))
+    axes.insert(args[1] % (len(axes) + 1), -1)
+    w.moves(args[0], out, axes)
+
+
+def _expanded(w: Watcher, args: tuple, kwargs: dict, out: Any) -> None:
+    new = out.dim() - args[0].dim()
+    w.moves(args[0], out, [-1] * new + list(range(args[0].dim())))
+
+
+def _selected(w: Watcher, args: tuple, kwargs: dict, out: Any) -> None:
+    axis = args[1] % args[0].dim()
+    w.moves(args[0], out, [each for each in range(args[0].dim()) if each != axis])
+
+
+def _sliced(w: Watcher, args: tuple, kwargs: dict, out: Any) -> None:
+    axis = (args[1] if len(args) > 1 else 0) % args[0].dim()
+    w.cut(args[0], out, axis)
+    if w._note(args[0]).sums_to_one == axis and out.shape != args[0].shape:
+        return  # a part of each row, as where a sink is cut off
+    w.keeps(args[0], out)
+
+
+_RULES: dict[str, Rule] = {
+    **dict.fromkeys(SOFTMAXES, lambda w, args, kwargs, out: w.softmax(args[0], args[1], out)),
+    **dict.fromkeys(SAME, lambda w, args, kwargs, out: w.keeps(args[0], out)),
+    **dict.fromkeys(VIEWS, lambda w, args, kwargs, out: w.viewed(args[0], out)),
+    **dict.fromkeys(MASKS, lambda w, args, kwargs, out: w.masked(args, out)),
+    "permute": _permuted,
+    "transpose": _transposed,
+    "t": _transposed,
+    "unsqueeze": _unsqueezed,
+    "expand": _expanded,
+    "select": _selected,
+    "slice": _sliced,
+    "mul": lambda w, args, kwargs, out: w.times(args[0], args[1], out),
+    "div": lambda w, args, kwargs, out: w.times(args[0], args[1], out, divided=True),
+    "_log_softmax": lambda w, args, kwargs, out: w.softmax(args[0], args[1], out, log=True),
+    "exp": lambda w, args, kwargs, out: w.exponential(args[0], out),
+    "tanh": lambda w, args, kwargs, out: w.keeps(args[0], out),
+    "native_dropout": lambda w, args, kwargs, out: w.dropped(args[0], out),
+    "bernoulli": lambda w, args, kwargs, out: w._set(out, Note(noise=True)),
+}
+
+
+def _times(one: float | None, other: float | None) -> float | None:
+    return None if one is None or other is None else one * other
+
+
+def _number(value: Any) -> float | None:
+    """A plain number, or a tensor that holds one and was computed from none."""
+    if isinstance(value, torch.Tensor):
+        if (
+            value.dim()
+            or value.device.type == "meta"
+            or not value.is_floating_point()
+            or value.requires_grad
+        ):
+            return None
+        return float(value)
+    return float(value) if isinstance(value, int | float) else None
+
+
+# The scale, once it is known what the sizes are.
+
+
+def scale_findings(inferred: Inferred) -> list[Finding]:
+    """Findings: scores whose scale is not 1/√(the width that they are multiplied over).
+
+    No scale at all (T5 has none) is a choice, and so is a multiple that is the same at all sizes, unless
+    it is 1/√ of another axis' size, a power of the width, or a number that stands in that line. A size
+    that is no tensor's axis is there for nothing else (Gemma's query_pre_attn_scalar).
+
+    Args:
+        inferred: what is known of sizes, with the scales that were seen in each run.
+    """
+    findings = []
+    for key in [key for key in inferred.runs[0].amounts if key[0] == "scale"]:
+        seen = zip(inferred.amounts(key), inferred.amounts(("width", *key[1:])), strict=True)
+        scale_and_width = [pair if None not in pair else None for pair in seen]
+        scale, width = scale_and_width[0]  # type: ignore[misc]
+        if abs(1 / scale**2 / width - 1) < 1e-2:  # type: ignore[operator]
+            continue
+        contracted = inferred.symbols.explain([pair and round(pair[1] or 0) for pair in scale_and_width])
+        what = _origin(inferred, scale_and_width, contracted, linecache.getline(*key[1]))
+        if what is None:
+            continue
+        is_width = f"{width:g}" if contracted == f"{width:g}" else f"{contracted} = {width:g}"
+        message = (
+            f"the scores are multiplied by {scale:.4g}, which is {what}; but {is_width} is what they are"
+            f" multiplied over, and 1/√{width:g} is {width**-0.5:.4g}"  # type: ignore[operator]
+        )
+        finding = Finding(message, key[1][1])
+        if finding not in findings:
+            findings.append(finding)
+    return findings
+
+
+def _origin(inferred: Inferred, pairs: list[Any], contracted: str, text: str) -> str | None:
+    """What a scale is made of, if it is something that it should not be."""
+    scale, width = pairs[0]
+    seen = [pair for pair in pairs if pair is not None]
+    once = round(scale**-2)  # 1/√ of what it is; by one run alone, a size that is there is most likely
+    if len(seen) == 1 and once in _sizes(inferred) and abs(scale**-2 / once - 1) < 1e-3:
+        return f"1/√{once}"
+    if all(abs(scale * width - 1) < 1e-3 for scale, width in seen):
+        return f"1/{width:g}, without a root"
+    if all(abs(scale**2 / width - 1) < 1e-3 for scale, width in seen):
+        return f"√{width:g}, and not 1/√{width:g}"
+    under = [pair and round(pair[0] ** -2) for pair in pairs]  # 1/√ of what the scale is
+    whole = all(abs(scale**-2 / max(round(scale**-2), 1) - 1) < 1e-3 for scale, _ in seen)
+    if whole and under[0] > 1:
+        name = inferred.symbols.explain(under)
+        is_axis = not name.isidentifier() or under[0] in _sizes(inferred)
+        if not name[0].isdigit() and name != contracted and is_axis:
+            name = name if name.isidentifier() else f"({name})"
+            return f"1/√{name} = 1/√{under[0]}"
+    numbers = [float(n) for n in re.findall(r"(?<![\w.])\d+(?:\.\d*)?(?:e-?\d+)?", text)]
+    wanted = (scale, 1 / scale, scale**2, scale**-2)
+    if any(n > 0 and n != 1 and abs(n / each - 1) < 1e-3 for n in numbers for each in wanted):
+        return "a number that stands in that line"
+    return None
+
+
+def _sizes(inferred: Inferred) -> set[int]:
+    return {size for step in inferred.runs[0].steps for size in step.shape}

@@ -1,0 +1,1 @@
+"""Record what code computes while it runs: rewritten source, swapped code, a recorder."""

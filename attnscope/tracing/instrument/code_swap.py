@@ -1,0 +1,174 @@
+"""Lends rewritten code to functions that are already there, and takes it back.
+
+Only code objects are used, so whoever holds a function (a class, a decorator, another module)
+runs the rewritten one, and nothing is imported twice. A relay is a constant of that code: no
+name is needed for it, traces may be nested, and a closure that outlives the trace that it was
+made in goes on to work.
+"""
+
+from __future__ import annotations
+
+import gc
+import sys
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
+from types import CodeType, FunctionType
+from typing import TYPE_CHECKING, Any
+
+from attnscope.errors import is_a
+from attnscope.tracing.instrument.rewrite import RELAY, VIEWS, Rewritten
+
+if TYPE_CHECKING:
+    from attnscope.tracing.instrument.recorder import Recorder
+
+
+class Relay:
+    """What rewritten code calls: hands on to recorders, or does nothing while there is none."""
+
+    __slots__ = ("_recorders", "_several", "begin", "bound", "end", "enter", "leave", "part")
+
+    _recorders: list[Recorder]
+    _several: bool  # whether there were several at once since there was none
+    enter: Callable[[int], None]
+    leave: Callable[[], None]
+    begin: Callable[[int], Any]
+    end: Callable[[int, Any, Any], Any]
+    bound: Callable[[int, Any], Any]
+    part: Callable[[int, Any], Any]
+
+    def __init__(self) -> None:
+        self.detach()
+
+    def attach(self, recorder: Recorder) -> None:
+        """Hand on to this recorder too, from now on."""
+        self._recorders = [*self._recorders, recorder]
+        self._several |= len(self._recorders) > 1
+        for name in ("begin", "bound", "end", "enter", "leave", "part"):
+            setattr(
+                self, name, getattr(self, f"_{name}_all") if self._several else getattr(recorder, name)
+            )
+
+    def detach(self, recorder: Recorder | None = None) -> None:
+        """Hand on to this recorder no more; without one, to none."""
+        left = [] if recorder is None else [each for each in self._recorders if each is not recorder]
+        self._recorders = left
+        if not left:
+            self._several = False
+            self.enter = lambda site: None
+            self.leave = lambda: None
+            self.begin = lambda site: 0
+            self.end = lambda site, mark, value: value
+            self.bound = self.part = lambda site, value: value
+
+    # Several traces of the same code at once: each has marks of its own.
+
+    def _enter_all(self, site: int) -> None:
+        for recorder in self._recorders:
+            recorder.enter(site)
+
+    def _leave_all(self) -> None:
+        for recorder in reversed(self._recorders):
+            recorder.leave()
+
+    def _begin_all(self, site: int) -> dict[int, int]:
+        return {id(recorder): recorder.begin(site) for recorder in self._recorders}
+
+    def _end_all(self, site: int, mark: Any, value: Any) -> Any:
+        for i, recorder in enumerate(self._recorders):
+            own = mark.get(id(recorder), 0) if isinstance(mark, dict) else mark if i == 0 else 0
+            value = recorder.end(site, None if mark is None else own, value)
+        return value
+
+    def _bound_all(self, site: int, value: Any) -> Any:
+        return self._end_all(site, self._begin_all(site), value)
+
+    def _part_all(self, site: int, value: Any) -> Any:
+        for recorder in self._recorders:
+            recorder.part(site, value)
+        return value
+
+    @staticmethod
+    def attribute(owner: Any, name: str) -> Any:
+        """An object's own attribute, if it is stored as it is; no code of the user's runs."""
+        torch = sys.modules.get("torch")
+        if torch is not None and type(owner) is torch.Tensor and name in VIEWS:
+            with torch._C.DisableTorchFunction(), torch._C._DisableTorchDispatch():
+                return getattr(owner.detach(), name)
+        try:
+            attributes = object.__getattribute__(owner, "__dict__")
+        except AttributeError:
+            return None
+        stores = (
+            attributes,
+            *(attributes.get(f"_{kind}") for kind in ("parameters", "buffers", "modules")),
+        )
+        return next((store[name] for store in stores if isinstance(store, dict) and name in store), None)
+
+    @staticmethod
+    def item(owner: Any, index: Any) -> Any:
+        """An item of a list, a dict or a tensor, as it is stored; no code of the user's runs."""
+        if is_a(owner, dict):
+            return dict.get(owner, index)
+        if is_a(owner, list):
+            try:
+                return list.__getitem__(owner, index)
+            except (IndexError, TypeError):
+                return None
+        torch = sys.modules.get("torch")
+        if torch is None or type(owner) is not torch.Tensor:
+            return None
+        with torch._C.DisableTorchFunction(), torch._C._DisableTorchDispatch():
+            return owner.detach()[index]
+
+
+@contextmanager
+def lent(code: Rewritten, relay: Relay, compiled: Collection[FunctionType] = ()) -> Iterator[None]:
+    """Run functions rewritten, reporting to `relay`, while the context lasts.
+
+    A function is left alone if its code is not what its source says, because the file has
+    changed since it was imported.
+
+    Args:
+        code: the rewritten source.
+        relay: gets what the functions report.
+        compiled: functions that are left alone, because torch compiles them.
+    """
+    codes = {key: with_relay(relay, each) for key, each in code.codes.items()}
+    files = {file for file, *_ in codes}
+    lent: list[tuple[FunctionType, CodeType]] = []
+    for function in gc.get_objects():
+        if type(function) is FunctionType and function.__code__.co_filename in files:
+            old = function.__code__
+            key = old.co_filename, old.co_qualname, old.co_firstlineno
+            if key in codes and function not in compiled and _same(old, code.originals[key]):
+                lent.append((function, old))
+                function.__code__ = codes[key]
+    try:
+        yield
+    finally:
+        ours = {id(new) for new in codes.values()}
+        for function, old in lent:
+            if id(function.__code__) in ours:  # else a trace that began later has it
+                function.__code__ = old
+
+
+def with_relay(relay: Relay, code: CodeType) -> CodeType:
+    """The code, and all code in it, with a relay in its place."""
+    constants: list[Any] = list(code.co_consts)
+    for i, constant in enumerate(constants):
+        if isinstance(constant, CodeType):
+            constants[i] = with_relay(relay, constant)
+        elif isinstance(constant, str) and constant == RELAY:
+            constants[i] = relay
+    return code.replace(co_consts=tuple(constants))
+
+
+def _same(code: CodeType, original: CodeType) -> bool:
+    """Whether code is what its source says, or what another trace has made of it."""
+    if any(isinstance(constant, Relay) for constant in code.co_consts):
+        return code.co_freevars == original.co_freevars
+    parts = ("co_code", "co_names", "co_varnames", "co_freevars")
+    plain, other = (
+        [each for each in one.co_consts if not isinstance(each, CodeType)] for one in (code, original)
+    )
+    return plain == other and all(getattr(code, part) == getattr(original, part) for part in parts)

@@ -1,0 +1,188 @@
+"""What `torch.compile` compiles runs as if nobody watched.
+
+Compiled functions are left as they are; and where torch compiles code with recording calls in it
+(a helper, say, that a compiled function calls), it sees calls that do nothing.
+"""
+
+from __future__ import annotations
+
+import gc
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from importlib.machinery import ModuleSpec, SourceFileLoader
+from types import CodeType, FunctionType, ModuleType
+from typing import TYPE_CHECKING, Any
+
+from attnscope.tracing.instrument.code_swap import Relay
+
+if TYPE_CHECKING:
+    from torch import nn
+
+TRANSLATOR = "torch._dynamo.symbolic_convert"
+"""The module that reads a function's code when `torch.compile` compiles it."""
+
+
+def compiled_functions() -> set[FunctionType]:
+    """The functions that `torch.compile` compiles: it would compile our recording calls with them."""
+    if "torch._dynamo" not in sys.modules:
+        return set()
+    from torch import nn
+
+    functions: set[FunctionType] = set()
+    modules: list[nn.Module] = []
+    for each in gc.get_objects():
+        if type(each) is FunctionType and "_torchdynamo_orig_callable" in each.__dict__:
+            original = each.__dict__["_torchdynamo_orig_callable"]
+            original = getattr(original, "__func__", original)
+            functions |= {original} if isinstance(original, FunctionType) else set()
+        elif issubclass(type(each), nn.Module) and compiled_module(each) is not None:
+            modules += compiled_module(each).modules()  # type: ignore[union-attr]
+    for owner in {base for module in modules for base in type(module).__mro__}:
+        functions |= {each for each in vars(owner).values() if isinstance(each, FunctionType)}
+    return functions
+
+
+def compiled_module(module: nn.Module) -> nn.Module | None:
+    """The module that runs compiled when this one is called; None for what is not compiled."""
+    if module.__dict__.get("_compiled_call_impl") is not None:
+        return module
+    return module._modules.get("_orig_mod") if type(module).__name__ == "OptimizedModule" else None
+
+
+class Silence:
+    """What `torch.compile` sees in place of a relay: it does nothing, and leaves nothing behind."""
+
+    @staticmethod
+    def enter(site: int) -> None:
+        """As a relay's."""
+
+    @staticmethod
+    def leave() -> None:
+        """As a relay's."""
+
+    @staticmethod
+    def begin(site: int) -> int:
+        """As a relay's."""
+        return 0
+
+    @staticmethod
+    def end(site: int, mark: int | None, value: Any) -> Any:
+        """As a relay's."""
+        return value
+
+    @staticmethod
+    def bound(site: int, value: Any) -> Any:
+        """As a relay's."""
+        return value
+
+    @staticmethod
+    def part(site: int, value: Any) -> Any:
+        """As a relay's."""
+        return value
+
+    @staticmethod
+    def attribute(owner: Any, name: str) -> None:
+        """As a relay's."""
+
+    @staticmethod
+    def item(owner: Any, index: Any) -> None:
+        """As a relay's."""
+
+
+def hide_from_compiler(
+    translator: ModuleType, compiles: Callable[[CodeType], None] = lambda code: None
+) -> Callable[[], None]:
+    """Let `torch.compile` compile code with recording calls to what it would be without.
+
+    A relay is a constant of that code, and constants that are no literals are an error there.
+
+    Args:
+        translator: the module `TRANSLATOR`.
+        compiles: is told of code with recording calls that is compiled.
+
+    Returns:
+        What takes it back.
+    """
+    base = getattr(translator, "InstructionTranslatorBase", None)
+    load = getattr(base, "_load_const", None)
+    if base is None or load is None:
+        return lambda: None
+
+    def load_const(self: Any, instruction: Any) -> Any:
+        if not isinstance(instruction.argval, Relay):
+            return load(self, instruction)
+        from torch._dynamo.variables.base import VariableTracker
+
+        compiles(self.f_code)
+        return VariableTracker.build(self, Silence)
+
+    base._load_const = load_const
+    return lambda: setattr(base, "_load_const", load)
+
+
+def hide(compiles: Callable[[CodeType], None] = lambda code: None) -> Callable[[], None]:
+    """The same from now on, also if the compiler is not imported yet.
+
+    Args:
+        compiles: as for `hide_from_compiler`.
+
+    Returns:
+        What takes it back.
+    """
+    if TRANSLATOR in sys.modules:
+        return hide_from_compiler(sys.modules[TRANSLATOR], compiles)
+    taken_back: list[Callable[[], None]] = []
+    finder = _Finder(lambda translator: taken_back.append(hide_from_compiler(translator, compiles)))
+    sys.meta_path.insert(0, finder)
+
+    def take_back() -> None:
+        if finder in sys.meta_path:
+            sys.meta_path.remove(finder)
+        for each in taken_back:
+            each()
+
+    return take_back
+
+
+@contextmanager
+def hidden_from_compiler() -> Iterator[None]:
+    """The same while the context lasts."""
+    take_back = hide()
+    try:
+        yield
+    finally:
+        take_back()
+
+
+def found_by_others(
+    finder: Any, name: str, path: Sequence[str] | None, target: ModuleType | None
+) -> ModuleSpec | None:
+    """What the finders after this one find."""
+    after = sys.meta_path[sys.meta_path.index(finder) + 1 :]
+    specs = (each.find_spec(name, path, target) for each in after if hasattr(each, "find_spec"))
+    return next((spec for spec in specs if spec is not None), None)
+
+
+class _Finder:
+    """Finds the compiler as others find it, and tells when it has been imported."""
+
+    def __init__(self, imported: Callable[[ModuleType], None]) -> None:
+        self.imported = imported
+
+    def find_spec(
+        self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        """As `importlib.abc.MetaPathFinder.find_spec`."""
+        if name != TRANSLATOR:
+            return None
+        spec = found_by_others(self, name, path, target)
+        if spec is not None and type(spec.loader) is SourceFileLoader:
+            execute = spec.loader.exec_module
+
+            def exec_module(module: ModuleType) -> None:
+                execute(module)
+                self.imported(module)
+
+            spec.loader.exec_module = exec_module  # type: ignore[method-assign]
+        return spec

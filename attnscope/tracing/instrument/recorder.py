@@ -1,0 +1,454 @@
+"""Listens to a rewritten function while it runs, and writes down each tensor that gets a name."""
+
+from __future__ import annotations
+
+import linecache
+import weakref
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from functools import cache
+from itertools import islice
+from threading import get_ident
+from types import NoneType
+from typing import Any, Protocol, TypeGuard
+
+import torch
+from torch._ops import OpOverload
+from torch.multiprocessing.reductions import StorageWeakRef
+from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
+
+from attnscope.arrays import from_tensor, stats_of
+from attnscope.errors import class_attribute, class_name, is_a
+from attnscope.results import Source, Step
+from attnscope.text import shortened
+from attnscope.tracing.instrument.cost import NOTHING, Cost, cost_of, storage_of, storages_in
+from attnscope.tracing.instrument.rewrite import Place, Site, Star, Target
+
+
+class Watch(Protocol):
+    """Who is told of what runs, and what is written down."""
+
+    def operator(self, func: Any, args: tuple, kwargs: dict, out: Any) -> None:
+        """An ATen operator has run."""
+
+    def row(self, step: Step, tensor: torch.Tensor) -> None:
+        """A tensor has got its name."""
+
+
+class Recorder(TorchDispatchMode):
+    """Records the first call of a target.
+
+    Rewritten code calls `enter`, `leave`, `begin`, `end` and `part`; while the target runs, torch
+    calls `__torch_dispatch__` for every operator. The operator's cost goes to the innermost
+    expression that is being evaluated.
+
+    Args:
+        sites: the places in the source that rewritten code names by their index.
+        file, line: where the target's code begins.
+        stats: whether to compute the six numbers of each tensor.
+        keep: the names whose tensors are kept with their steps, or True for all.
+        depth: calls deeper than this have no rows: what they cost goes to the row that called them.
+        watch: is told of every operator and of every row.
+        finished: is called when the target has returned or raised.
+    """
+
+    supports_higher_order_operators = True  # such as flex_attention, which is passed on
+
+    def __init__(
+        self,
+        sites: Sequence[Site],
+        file: str,
+        line: int,
+        *,
+        stats: bool = False,
+        keep: bool | Collection[str] = False,
+        depth: int | None = None,
+        watch: Watch | None = None,
+        finished: Callable[[], None] | None = None,
+    ) -> None:
+        super().__init__()
+        self.sites = sites
+        self.target = (file, line)
+        self.stats = stats
+        self.keep = {keep} if isinstance(keep, str) else keep
+        self.depth = depth
+        self.watch = watch
+        self.finished = finished
+        self.steps: list[Step] = []
+        self.done = False
+        self.device: str | None = None  # of the first tensor
+        self.functions: dict[tuple[str, int], Site] = {}  # those that ran, by file and first line
+        self.parts: dict[Place, tuple[int, ...]] = {}  # the last shapes in the middle of expressions
+
+        self._open: list[tuple[int, Cost]] = []  # the sites being evaluated, and what they have cost
+        self._frames: list[int] = []  # how many expressions were open when each call began
+        self._quiet = False  # while the recorder itself computes
+        self._thread = get_ident()  # what other threads run meanwhile is none of its business
+        self._storages: dict[int, tuple[StorageWeakRef, str]] = {}
+        self._tensors: dict[int, tuple[weakref.ref[torch.Tensor], str]] = {}
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """No: torch would import its compiler (two seconds) to keep it off `__torch_dispatch__`."""
+        return False
+
+    @classmethod
+    def ignore_compile_internals(cls) -> bool:
+        """Yes: what is compiled would else be compiled anew, with the recorder in it."""
+        return True
+
+    # Called by rewritten code. Nothing counts but what happens while the target runs.
+
+    def enter(self, site: int) -> None:
+        """A function begins."""
+        function = self.sites[site]
+        if self._quiet:
+            return
+        if not self._frames:
+            if self.done or self.target != (function.file, function.line):
+                return
+            self._thread = get_ident()
+            self.__enter__()
+        elif get_ident() != self._thread:
+            return
+        self.functions.setdefault((function.file, function.line), function)
+        self._frames.append(len(self._open))
+
+    def leave(self) -> None:
+        """A function ends, by returning or by raising."""
+        if self._outside():
+            return
+        spent = self._close(self._frames.pop())
+        if self._frames:
+            self._spend(spent)
+            return
+        self.__exit__(None, None, None)
+        self.done = True
+        if self.finished is not None:
+            self.finished()
+
+    def begin(self, site: int) -> int:
+        """An expression is about to be evaluated.
+
+        Returns:
+            A mark for `end`: what was opened since and never closed (because it raised, and
+            the exception was caught) is closed with it.
+        """
+        if self._outside():
+            return 0
+        self._open.append((site, Cost()))
+        return len(self._open) - 1
+
+    def end(self, site: int, mark: int | None, value: Any) -> Any:
+        """An expression has been evaluated, and its value is about to be bound.
+
+        Args:
+            site: the index of the site.
+            mark: what `begin` returned, or None to close the last expression of this site.
+            value: the value.
+
+        Returns:
+            The value; as a tuple, if it is only unpacked and is neither a tuple nor a list, so
+            that the objects recorded are the ones that get bound.
+        """
+        if self._outside():
+            return value
+        if mark is None:
+            mark = max(i for i, (opened, _) in enumerate(self._open) if opened == site)
+        spent = self._close(mark)
+        found = self.sites[site]
+        if len(found.targets) == 1 and isinstance(found.targets[0], tuple):
+            value = _unpacked(found.targets[0], value)
+        depth = len(self._frames) - 1
+        with torch._C.DisableTorchFunction():  # it is none of the user's code that we look at tensors
+            if _is_tensor(value):
+                self.parts[found.place] = _shape(value)
+            if self.depth is None or depth <= self.depth:
+                for target in found.targets:
+                    for name, tensor, element in _bindings(target, value):
+                        how = found.elements[element] if element < len(found.elements) else found.how
+                        self._record(name, tensor, found, how, spent, depth)
+                        spent = NOTHING  # charged once, to the first of several names
+        if spent is not NOTHING:
+            self._spend(spent)
+        return value
+
+    def bound(self, site: int, value: Any) -> Any:
+        """A value that had to be waited for is about to be bound: what it cost is not known."""
+        return self.end(site, self.begin(site), value)
+
+    def part(self, site: int, value: Any) -> Any:
+        """An expression in the middle of another has been evaluated."""
+        if _is_tensor(value) and not self._outside():
+            with torch._C.DisableTorchFunction():
+                self.parts[self.sites[site].place] = _shape(value)
+        return value
+
+    def _outside(self) -> bool:
+        """Whether what runs now is not the target's."""
+        return not self._frames or self._quiet or get_ident() != self._thread
+
+    def _close(self, mark: int) -> Cost:
+        """Close what was opened since a mark, and add up what it has cost."""
+        closed = self._open[mark:]
+        del self._open[mark:]
+        return closed[0][1] if len(closed) == 1 else sum((cost for _, cost in closed), Cost())
+
+    def _spend(self, spent: Cost) -> None:
+        """Charge a cost to the innermost expression that is being evaluated."""
+        if self._open:
+            site, so_far = self._open[-1]
+            self._open[-1] = site, so_far + spent
+
+    # Called by torch.
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if self._quiet or not isinstance(func, OpOverload):  # or it is an operator of functions
+            return func(*args, **kwargs)
+        if self.keep and func._schema.is_mutable:
+            self._copy_what_is_overwritten(func, args, kwargs)
+        out = func(*args, **kwargs)
+        self._quiet = True
+        try:
+            spent = cost_of(func, args, kwargs, out)
+            if spent is not NOTHING:
+                self._spend(spent)
+            if self.watch is not None:
+                self.watch.operator(func, args, kwargs, out)
+        except Exception:
+            if not _has_own_class((args, kwargs, out)):
+                raise
+        finally:
+            self._quiet = False
+        return out
+
+    # What is written down.
+
+    def sources(self) -> list[Source]:
+        """The source of every function that ran while the target did."""
+        sources = []
+        for function in self.functions.values():
+            lines = linecache.getlines(function.file)[function.line - 1 : function.place[2]]
+            file = None if function.file == self.target[0] else function.file
+            sources.append(Source(function.how, function.line, "".join(lines).rstrip(), file))
+        return sources
+
+    def _record(
+        self, name: str, tensor: torch.Tensor, site: Site, how: str, spent: Cost, depth: int
+    ) -> None:
+        self.device = self.device or str(_BASE.device.__get__(tensor))
+        same_as, view_of = self._identity(name, tensor)
+        strided = storage_of(tensor) is not None and not _BASE.is_nested.__get__(tensor)
+        contiguous = strided and _BASE.is_contiguous(tensor)
+        step = Step(
+            name=name,
+            dims=None,
+            shape=_shape(tensor),
+            dtype=_name_of(_BASE.dtype.__get__(tensor)),
+            how=how,
+            bytes=_BASE.numel(tensor) * _BASE.element_size(tensor),
+            flops=spent.flops,
+            contiguous=contiguous,
+            strides=tuple(_BASE.stride(tensor)) if strided and not contiguous else None,
+            view_of=view_of,
+            same_as=same_as,
+            fresh_bytes=spent.fresh_bytes,
+            line=site.line,
+            file=None if site.file == self.target[0] else site.file,
+            depth=depth,
+        )
+        own = same_as is None and view_of is None
+        if self.stats or self.keep or (self.watch is not None and own):
+            self._quiet = True
+            try:
+                with _alone(tensor):
+                    self._look_at(tensor, step)
+            except Exception:
+                if not _has_own_class(tensor):
+                    raise
+            finally:
+                self._quiet = False
+        self.steps.append(step)
+
+    def _look_at(self, tensor: torch.Tensor, step: Step) -> None:
+        """What takes operators of our own."""
+        own = tensor
+        tensor = _plain(tensor)
+        if self.stats and _has_numbers(tensor):
+            step.stats = stats_of(*from_tensor(tensor.detach().clone()))
+        if self.keep is True or (self.keep and step.name in self.keep):
+            step.tensor = tensor.detach()
+        if self.watch is not None:
+            self.watch.row(step, own)
+
+    def _identity(self, name: str, tensor: torch.Tensor) -> tuple[str | None, str | None]:
+        """Which earlier name is this very tensor, and else which one owns its memory.
+
+        Only weak references are held: nothing lives longer because it was traced. (A weak
+        reference to a storage keeps its address from being used again.)
+        """
+        known = self._tensors.get(id(tensor))
+        if known is not None and known[0]() is tensor:
+            return known[1], None
+        self._tensors[id(tensor)] = (weakref.ref(tensor), name)
+        memory = storage_of(tensor)
+        if memory is None:
+            return None, None
+        storage = StorageWeakRef(memory)
+        owner, owned_by = self._storages.setdefault(storage.cdata, (storage, name))
+        return None, None if owner is storage else owned_by
+
+    def _copy_what_is_overwritten(self, func: Any, args: tuple, kwargs: dict) -> None:
+        """A kept tensor keeps the values it had when it got its name."""
+        kept = [step for step in self.steps if step.tensor is not None]
+        if not kept:
+            return
+        by_name = {**dict(zip((a.name for a in func._schema.arguments), args, strict=False)), **kwargs}
+        overwritten = [
+            by_name.get(argument.name)
+            for argument in func._schema.arguments
+            if argument.alias_info is not None and argument.alias_info.is_write
+        ]
+        written = {storage._cdata for storage in storages_in(overwritten)}
+        self._quiet = True
+        try:
+            for step in kept:
+                if written.intersection(s._cdata for s in storages_in(step.tensor)):
+                    try:
+                        step.tensor = step.tensor.clone()
+                    except Exception:
+                        if not _has_own_class(step.tensor):
+                            raise
+                        step.tensor = None
+        finally:
+            self._quiet = False
+
+
+def _has_own_class(tree: Any) -> bool:
+    """Whether a tensor in nested lists, tuples and dicts is of a class of the user's.
+
+    Its code runs when the tensor is looked at, and may raise: then less is known of it, and what is
+    traced goes on.
+    """
+    if is_a(tree, dict):
+        return any(map(_has_own_class, dict.values(tree)))
+    if _is_row(tree):
+        return any(map(_has_own_class, _elements(tree)))
+    return _is_tensor(tree) and type(tree) not in (torch.Tensor, torch.nn.Parameter)
+
+
+def _plain(tensor: torch.Tensor) -> torch.Tensor:
+    """The same values without the class of the user's; as it is, if that class has values of its own."""
+    if class_attribute(tensor, "__torch_dispatch__") is not torch.Tensor.__torch_dispatch__:
+        return tensor
+    return tensor if type(tensor) is torch.Tensor else _BASE.as_subclass(tensor, torch.Tensor)
+
+
+def _has_numbers(tensor: torch.Tensor) -> bool:
+    """Whether a tensor has values, and numpy (or we, for bfloat16) can read them as real numbers."""
+    known = tensor.dtype.itemsize > 1 or tensor.dtype in (torch.bool, torch.int8, torch.uint8)
+    real = known and not tensor.is_complex() and not tensor.is_quantized and not tensor.is_neg()
+    stored = storage_of(tensor) is not None and not tensor._is_zerotensor() and not tensor.is_nested
+    return real and stored and tensor.device.type != "meta" and not hasattr(tensor, "fake_mode")
+
+
+def _alone(tensor: torch.Tensor) -> AbstractContextManager[Any]:
+    """Keeps operators of ours from all modes: the recorder's, and a user's own, if there are any."""
+    if type(tensor) in (torch.Tensor, torch.nn.Parameter):
+        return torch._C._DisableTorchDispatch()
+    alone = torch._C._len_torch_dispatch_stack() <= 1
+    return nullcontext() if alone else _disable_current_modes()
+
+
+_BASE: Any = torch._C.TensorBase
+"""Has the attributes of tensors as torch computes them, whatever a class of the user's makes of them."""
+
+
+def _is_tensor(value: Any) -> TypeGuard[torch.Tensor]:
+    """Whether an object is a tensor. `isinstance` would ask it for `__class__`: code of the user."""
+    return issubclass(type(value), torch.Tensor)
+
+
+def _is_row(value: Any) -> TypeGuard[tuple | list]:
+    """Whether an object is a tuple or a list."""
+    return issubclass(type(value), tuple | list)
+
+
+@cache
+def _name_of(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
+
+
+def _shape(tensor: torch.Tensor) -> tuple[int, ...]:
+    """A tensor's sizes; of a nested one, that has several shapes at once, how many."""
+    if _BASE.is_nested.__get__(tensor):
+        return (_BASE.size(tensor, 0),)
+    return tuple(_BASE.shape.__get__(tensor))
+
+
+def _unpacked(target: tuple[Target, ...], value: Any) -> Any:
+    """What is about to be unpacked, as a tuple if each of its elements would else be made anew."""
+    if _is_row(value) or str(class_attribute(value, "__module__")).startswith("torch.fx"):
+        return value
+    if class_attribute(value, "__iter__") is None and class_attribute(value, "__getitem__") is None:
+        return value  # Python has its own words for it
+    starred = any(isinstance(part, Star) for part in target)
+    return tuple(value) if starred else tuple(islice(value, len(target) + 1))
+
+
+ALONE = 2**31
+"""The number of an element of nothing."""
+
+
+def _bindings(target: Target, value: Any) -> Iterator[tuple[str, torch.Tensor, int]]:
+    """The names that get a tensor when `value` is bound to `target`, each with its number in `value`."""
+    if isinstance(target, str):
+        if _is_tensor(value):
+            yield target, value, ALONE
+        elif _is_row(value):
+            for i, element in enumerate(_elements(value)):
+                if _is_tensor(element):
+                    yield f"{target}[{i}]", element, i
+        elif issubclass(type(value), dict):
+            for i, (key, element) in enumerate(dict.items(value)):
+                if _is_tensor(element):
+                    yield f"{target}[{_label(key)}]", element, i
+    elif isinstance(target, tuple) and _is_row(value):
+        values = _elements(value)
+        extra = len(values) - len(target)
+        starred = any(isinstance(part, Star) for part in target)
+        if extra < -starred or (extra and not starred):
+            return  # Python is about to refuse it
+        for i, part in enumerate(target):
+            if isinstance(part, Star):
+                yield from _without_number(_bindings(part.name, values[i : i + extra + 1]))
+                values[i : i + extra + 1] = [None]
+            else:
+                yield from _without_number(_bindings(part, values[i]))
+
+
+_PLAIN = (str, bytes, bool, int, float, NoneType)
+
+
+def _label(key: Any) -> str:
+    """What a row calls a key: its text, shortened, or its class, whose code could do anything."""
+    parts = key if type(key) is tuple else (key,)
+    if any(type(part) not in _PLAIN for part in parts):
+        return class_name(key)
+    try:
+        return shortened(repr(key))
+    except ValueError:  # Python writes no number of more than 4300 digits
+        return class_name(key)
+
+
+def _elements(value: tuple | list) -> list[Any]:
+    """The elements, as they are stored, whatever a class of the user's makes of them."""
+    elements: Any = tuple if issubclass(type(value), tuple) else list
+    return [*elements.__iter__(value)]
+
+
+def _without_number(
+    bindings: Iterator[tuple[str, torch.Tensor, int]],
+) -> Iterator[tuple[str, torch.Tensor, int]]:
+    return ((name, tensor, ALONE) for name, tensor, _ in bindings)

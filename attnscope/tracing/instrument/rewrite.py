@@ -1,0 +1,509 @@
+"""Rewrites functions so that they tell a recorder what they name.
+
+The source of a file is parsed, every expression whose value gets a name is wrapped in a
+recording call, and the tree is compiled with the original file name and positions, so that
+tracebacks stay exact.
+
+    Q_feat = self.W_Q(Q)
+
+runs as
+
+    Q_feat = <relay>.end(7, <relay>.begin(7), self.W_Q(Q))
+
+where 7 is the number of the `Site`. `begin` is evaluated before the expression and `end`
+after it, so what is computed between the two was computed for this name. An expression in
+the middle of another is passed through `<relay>.part(8, …)`, which remembers its shape: where
+an error is, its operands are then known. `code_swap` puts a relay into the code.
+"""
+
+from __future__ import annotations
+
+import ast
+import io
+import linecache
+import re
+from collections.abc import Iterable, Iterator
+from copy import deepcopy
+from dataclasses import dataclass
+from functools import lru_cache
+from types import CodeType
+from typing import TypeAlias, TypeVar
+
+from attnscope.errors import SourceError
+
+RELAY = "<the relay of this trace>"
+"""Stands for the relay in a tree; the code that is run has the relay itself in its place."""
+
+UNNAMED = "…"
+"""What a tensor in the middle of an expression is called."""
+
+VIEWS = {"T", "mT", "H", "mH", "real", "imag", "data", "grad"}
+"""Attributes of a tensor that are tensors of their own."""
+
+Target: TypeAlias = "str | Star | tuple[Target, ...]"
+"""What a value is bound to: a name, or a pattern of names that it is unpacked into."""
+
+Place: TypeAlias = tuple[str, int, int, int, int]
+"""Where an expression stands: file, first line, last line, first column, end column (in bytes)."""
+
+
+@dataclass(frozen=True)
+class Star:
+    """The `*rest` of an unpacking."""
+
+    name: str
+
+
+@dataclass(frozen=True)
+class Site:
+    """A place in a source file where a value gets a name or is passed on, or where a function begins.
+
+    Attributes:
+        targets: what the value is bound to; several in `a = b = …`; none where it is passed on.
+        how: the expression as it stands in the source, on one line; of a function, its qualified name.
+        place: where the expression, or the function, stands.
+        line: the line where the statement begins.
+        elements: of a list, a tuple or a dict that is written out, the text of each element.
+    """
+
+    targets: tuple[Target, ...]
+    how: str
+    place: Place
+    line: int
+    elements: tuple[str, ...] = ()
+
+    @property
+    def file(self) -> str:
+        """The file's name."""
+        return self.place[0]
+
+
+@dataclass(frozen=True)
+class Rewritten:
+    """Source files with recording calls in their functions.
+
+    Attributes:
+        sites: what the numbers in recording calls mean.
+        codes: the rewritten code of every function, by file, qualified name and first line.
+        originals: the code of the same functions as Python compiles them.
+        modules: each file's whole code, rewritten.
+    """
+
+    sites: tuple[Site, ...]
+    codes: dict[tuple[str, str, int], CodeType]
+    originals: dict[tuple[str, str, int], CodeType]
+    modules: dict[str, CodeType]
+
+
+def rewrite(files: Iterable[str], *, parts: bool = False) -> Rewritten:
+    """Compile source files with recording calls in their functions.
+
+    Args:
+        files: their names, as code objects give them.
+        parts: whether expressions in the middle of others get sites like bindings, named `…`.
+
+    Raises:
+        SourceError: a source is not to be had.
+    """
+    return _rewrite(tuple((file, _source(file)) for file in files), parts)
+
+
+def _source(file: str) -> str:
+    lines = linecache.getlines(file)
+    if not lines:
+        raise SourceError(
+            f"cannot read the source of {file}, and tracing works on source.",
+            hint="put the code into a file: what is typed at a prompt or exec'd has no source",
+        )
+    return "".join(lines)
+
+
+@lru_cache(maxsize=16)
+def _rewrite(sources: tuple[tuple[str, str], ...], parts: bool) -> Rewritten:
+    sites: list[Site] = []
+    result = Rewritten((), {}, {}, {})
+    for file, text in sources:
+        original = compile(text, file, "exec", dont_inherit=True)
+        tree = _Rewriter(file, text, sites, parts=parts).visit(ast.parse(text, filename=file))
+        code = compile(ast.fix_missing_locations(tree), file, "exec", dont_inherit=True)
+        result.modules[file] = code
+        result.codes.update(_functions_of(code))
+        result.originals.update(_functions_of(original))
+    return Rewritten(tuple(sites), result.codes, result.originals, result.modules)
+
+
+Codes = dict[tuple[str, str, int], CodeType]
+
+
+def _functions_of(module: CodeType) -> Codes:
+    """The code of each function; those of one name on one line, as lambdas may be, are left out."""
+    codes: Codes = {}
+    twice = set()
+    for code in _codes_in(module):
+        key = code.co_filename, code.co_qualname, code.co_firstlineno
+        if key in codes:
+            twice.add(key)
+        codes[key] = code
+    return {key: code for key, code in codes.items() if key not in twice}
+
+
+def _codes_in(code: CodeType) -> Iterator[CodeType]:
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield constant
+            yield from _codes_in(constant)
+
+
+_Function = TypeVar("_Function", ast.FunctionDef, ast.AsyncFunctionDef)
+_Loop = TypeVar("_Loop", ast.For, ast.AsyncFor)
+_With = TypeVar("_With", ast.With, ast.AsyncWith)
+
+
+class _Rewriter(ast.NodeTransformer):
+    """Puts recording calls into the functions of a module's tree."""
+
+    def __init__(self, file: str, text: str, sites: list[Site], *, parts: bool) -> None:
+        self.file = file
+        self.lines = [line.encode() for line in io.StringIO(text)]
+        self.sites = sites
+        self.parts = parts
+        self.path: list[str] = []  # the names of the classes and functions around
+        self.in_f_string = False  # Python 3.11 does not know where what stands in one stands
+
+    # Functions: the arguments get their names first, and leaving is told however it happens.
+
+    def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.FunctionDef:
+        return self._function(node)
+
+    def visit_AsyncFunctionDef(self, node: ast.AsyncFunctionDef) -> ast.AsyncFunctionDef:
+        return self._function(node)
+
+    def visit_Module(self, node: ast.Module) -> ast.Module:
+        self._functions_in(node)
+        return node
+
+    def visit_ClassDef(self, node: ast.ClassDef) -> ast.ClassDef:
+        """Only a class's functions: what its body binds are attributes, not intermediates."""
+        self.path.append(node.name)
+        self._functions_in(node)
+        self.path.pop()
+        return node
+
+    def _functions_in(self, node: ast.AST) -> None:
+        for child in ast.iter_child_nodes(node):
+            if isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+                self.visit(child)  # changes it in its place
+            elif isinstance(child, ast.Lambda):
+                child.body = self.visit(child.body)
+            else:
+                self._functions_in(child)
+
+    def _function(self, node: _Function) -> _Function:
+        first = min([node.lineno, *(decorator.lineno for decorator in node.decorator_list)])
+        suspends = any(_suspends(child) for child in node.body)
+        has_docstring = ast.get_docstring(node, clean=False) is not None
+        docstring, body = node.body[:has_docstring], node.body[has_docstring:]
+
+        arguments = node.args.posonlyargs + node.args.args
+        arguments += [node.args.vararg] if node.args.vararg else []
+        arguments += node.args.kwonlyargs
+        arguments += [node.args.kwarg] if node.args.kwarg else []
+        names = tuple(argument.arg for argument in arguments)
+        loaded = ast.Tuple([ast.Name(name, ast.Load()) for name in names], ast.Load())
+        start: list[ast.stmt] = [ast.Expr(self._wrap(loaded, self._site((names,), "input", node)))]
+        node.decorator_list = [self.visit(each) for each in node.decorator_list]
+        node.args = self.visit(node.args)
+        self.path.append(node.name)
+        enter = self._site((), ".".join(self.path), node, line=first)
+        self.path.append("<locals>")
+        body = start + [statement for child in body for statement in self._visited(child)]
+        del self.path[-2:]
+
+        # A generator's frame outlives the call that it was made in: it gets no enter and leave.
+        if not suspends:
+            body = [
+                ast.Expr(_call("enter", ast.Constant(enter))),
+                ast.Try(body, [], [], [ast.Expr(_call("leave"))]),
+            ]
+        for statement in body:
+            _locate(statement, node.body[0])
+        node.body = docstring + body
+        return node
+
+    def _visited(self, node: ast.stmt) -> list[ast.stmt]:
+        result = self.visit(node)
+        return result if isinstance(result, list) else [result]
+
+    # Bindings. An expression that suspends (`await`, `yield`) is not wrapped, because others are
+    # evaluated before it ends: what it binds is recorded by a statement that follows it.
+
+    def visit_Assign(self, node: ast.Assign) -> ast.Assign | list[ast.stmt]:
+        bind = (
+            [self._bind(target, node.value) for target in node.targets] if _suspends(node.value) else []
+        )
+        targets = tuple(self._target(target) for target in node.targets)
+        node.targets = [self.visit(target) for target in node.targets]
+        if bind:
+            node.value = self.visit(node.value)
+            return [node, *(statement for each in bind for statement in each)]
+        node.value = self._bound(node.value, targets, node)
+        return node
+
+    def visit_AnnAssign(self, node: ast.AnnAssign) -> ast.AnnAssign | list[ast.stmt]:
+        if node.value is None:
+            return node
+        if _suspends(node.value):
+            bind = self._bind(node.target, node.value)
+            node.value = self.visit(node.value)
+            return [node, *bind]
+        node.value = self._bound(node.value, (self._target(node.target),), node)
+        return node
+
+    def visit_NamedExpr(self, node: ast.NamedExpr) -> ast.NamedExpr:
+        targets = (self._target(node.target),)
+        if _suspends(node.value):
+            site = self._site(targets, self._text(node.value), node)
+            node.value = _locate(_call("bound", ast.Constant(site), self.visit(node.value)), node.value)
+        else:
+            node.value = self._bound(node.value, targets, node)
+        return node
+
+    def visit_AugAssign(self, node: ast.AugAssign) -> list[ast.stmt]:
+        """`x += y` has no expression that yields the new x: it is read again, where that is safe."""
+        if _suspends(node):
+            bind = self._bind(node.target, node)
+            self.generic_visit(node)
+            return [node, *bind]
+        return self._changed(node.target, node)
+
+    def visit_Expr(self, node: ast.Expr) -> ast.Expr | list[ast.stmt]:
+        """`x.mul_(y)` changes x as `x *= y` does; what else an expression costs is kept to itself."""
+        if isinstance(node.value, ast.Constant) or _suspends(node.value):
+            node.value = self.visit(node.value)
+            return node
+        function = node.value.func if isinstance(node.value, ast.Call) else None
+        if isinstance(function, ast.Attribute) and re.fullmatch(r"[a-z]\w*(?<!_)_", function.attr):
+            return self._changed(function.value, node)
+        node.value = self._bound(node.value, (), node)
+        return node
+
+    def _changed(self, target: ast.expr, node: ast.AugAssign | ast.Expr) -> list[ast.stmt]:
+        """A statement that changes what a name stands for: it is looked at again, where that is safe."""
+        site = self._site((self._target(target),), self._text(node), node)
+        result = self._seen_again(target) or ast.Constant(None)
+        self.generic_visit(node)
+        before = ast.Expr(_call("begin", ast.Constant(site)))
+        after = ast.Expr(_call("end", ast.Constant(site), ast.Constant(None), result))
+        return [_locate(before, node), node, _locate(after, node)]
+
+    def _seen_again(self, node: ast.expr) -> ast.expr | None:
+        """An expression that yields what a name, an attribute or an item is now.
+
+        It runs no code of the user's: `x`, `<relay>.attribute(x, "y")`, `<relay>.item(x, 0)`.
+        """
+        if isinstance(node, ast.Name):
+            return ast.Name(node.id, ast.Load())
+        if isinstance(node, ast.Attribute) and (owner := self._seen_again(node.value)):
+            return _call("attribute", owner, ast.Constant(node.attr))
+        if isinstance(node, ast.Subscript) and (owner := self._seen_again(node.value)):
+            plain = ast.Name | ast.Constant | ast.Slice | ast.Tuple | ast.UnaryOp | ast.BinOp
+            leaves = plain | ast.operator | ast.unaryop | ast.expr_context
+            if all(isinstance(part, leaves) for part in ast.walk(node.slice)):
+                return _call("item", owner, deepcopy(node.slice))
+        return None
+
+    def visit_Return(self, node: ast.Return) -> ast.Return:
+        """A returned name has its row already; a returned expression gets one."""
+        if isinstance(node.value, ast.Tuple):
+            for i, element in enumerate(node.value.elts):
+                node.value.elts[i] = self._returned(element, f"return[{i}]")
+        elif node.value is not None:
+            node.value = self._returned(node.value, "return")
+        return node
+
+    def _returned(self, value: ast.expr, name: str) -> ast.expr:
+        if isinstance(value, ast.Name | ast.Constant):
+            return value
+        if isinstance(value, ast.Starred) or _suspends(value):
+            return self.visit(value)
+        return self._bound(value, (name,), value)
+
+    def visit_For(self, node: ast.For) -> ast.For:
+        return self._loop(node)
+
+    def visit_AsyncFor(self, node: ast.AsyncFor) -> ast.AsyncFor:
+        return self._loop(node)
+
+    def _loop(self, node: _Loop) -> _Loop:
+        bind = self._bind(node.target, node.iter, "in ")
+        self.generic_visit(node)
+        node.body = bind + node.body
+        return node
+
+    def visit_With(self, node: ast.With) -> ast.With:
+        return self._with(node)
+
+    def visit_AsyncWith(self, node: ast.AsyncWith) -> ast.AsyncWith:
+        return self._with(node)
+
+    def _with(self, node: _With) -> _With:
+        bind: list[ast.stmt] = []
+        for item in node.items:
+            if item.optional_vars is not None:
+                bind += self._bind(item.optional_vars, item.context_expr)
+        self.generic_visit(node)
+        node.body = bind + node.body
+        return node
+
+    def visit_match_case(self, node: ast.match_case) -> ast.match_case:
+        """A pattern binds names too, and nothing in it is an expression that could be wrapped."""
+        captured = [
+            getattr(part, "rest" if isinstance(part, ast.MatchMapping) else "name")
+            for part in ast.walk(node.pattern)
+            if isinstance(part, ast.MatchAs | ast.MatchStar | ast.MatchMapping)
+        ]
+        names = [ast.Name(name) for name in dict.fromkeys(captured) if name]
+        bind = [
+            each
+            for name in names
+            for each in self._bind(_locate(name, node.pattern), node.pattern, "case ")
+        ]
+        node.guard = node.guard and self.visit(node.guard)
+        node.body = bind + [each for child in node.body for each in self._visited(child)]
+        return node
+
+    def _bind(self, target: ast.expr, value: ast.AST, verb: str = "") -> list[ast.stmt]:
+        """Statements that record names which have just been bound to a value, or to parts of it."""
+        if isinstance(target, ast.Tuple | ast.List):
+            return [each for element in target.elts for each in self._bind(element, value, verb)]
+        if isinstance(target, ast.Starred):
+            return self._bind(target.value, value, verb)
+        seen = self._seen_again(target)
+        if seen is None:
+            return []
+        name = target.id if isinstance(target, ast.Name) else self._text(target)
+        site = self._site((name,), verb + self._text(value), target)
+        return [_locate(ast.Expr(self._wrap(seen, site)), target)]
+
+    # What stands in the middle of an expression.
+
+    def visit_BinOp(self, node: ast.BinOp) -> ast.expr:
+        return self._part(node)
+
+    def visit_UnaryOp(self, node: ast.UnaryOp) -> ast.expr:
+        return self._part(node)
+
+    def visit_Compare(self, node: ast.Compare) -> ast.expr:
+        return self._part(node)
+
+    def visit_Call(self, node: ast.Call) -> ast.expr:
+        if isinstance(node.func, ast.Name) and node.func.id in _OF_THE_FRAME:
+            return self.generic_visit(node)  # type: ignore[return-value]
+        return self._part(node)
+
+    def visit_Subscript(self, node: ast.Subscript) -> ast.expr:
+        if isinstance(node.ctx, ast.Load):
+            return self._part(node)
+        return self.generic_visit(node)  # type: ignore[return-value]
+
+    def visit_Attribute(self, node: ast.Attribute) -> ast.expr:
+        if isinstance(node.ctx, ast.Load) and node.attr in VIEWS:
+            return self._part(node)
+        return self.generic_visit(node)  # type: ignore[return-value]
+
+    def visit_JoinedStr(self, node: ast.JoinedStr) -> ast.JoinedStr:
+        outer, self.in_f_string = self.in_f_string, True
+        self.generic_visit(node)
+        self.in_f_string = outer
+        return node
+
+    def _part(self, node: ast.expr) -> ast.expr:
+        if self.in_f_string or (self.parts and _suspends(node)):
+            return self.generic_visit(node)  # type: ignore[return-value]
+        site = self._site((UNNAMED,) if self.parts else (), self._text(node), node)
+        self.generic_visit(node)
+        if self.parts:
+            return self._wrap(node, site)
+        return _locate(_call("part", ast.Constant(site), node), node)
+
+    # The pieces of a recording call.
+
+    def _bound(self, value: ast.expr, targets: tuple[Target, ...], statement: ast.AST) -> ast.expr:
+        """An expression, wrapped as a whole, and what stands in its middle."""
+        line: int = statement.lineno  # type: ignore[attr-defined]
+        written: list[ast.expr] = []
+        if isinstance(value, ast.List | ast.Tuple | ast.Dict):
+            written = value.values if isinstance(value, ast.Dict) else value.elts
+        plain = not any(isinstance(each, ast.Starred) for each in written)
+        elements = [self._text(each) for each in written if plain]
+        site = self._site(targets, self._text(value), value, line, elements)
+        if isinstance(value, ast.NamedExpr | ast.JoinedStr | ast.Lambda):
+            value = self.visit(value)
+        else:
+            self.generic_visit(value)
+        return self._wrap(value, site)
+
+    def _site(
+        self,
+        targets: tuple[Target, ...],
+        how: str,
+        node: ast.AST,
+        line: int = 0,
+        elements: Iterable[str] = (),
+    ) -> int:
+        lines, columns = (node.lineno, node.end_lineno), (node.col_offset, node.end_col_offset)  # type: ignore[attr-defined]
+        self.sites.append(
+            Site(targets, how, (self.file, *lines, *columns), line or lines[0], tuple(elements))
+        )
+        return len(self.sites) - 1
+
+    def _wrap(self, value: ast.expr, site: int) -> ast.expr:
+        begin = _call("begin", ast.Constant(site))
+        return _locate(_call("end", ast.Constant(site), begin, value), value)
+
+    def _target(self, node: ast.expr) -> Target:
+        if isinstance(node, ast.Tuple | ast.List):
+            return tuple(self._target(element) for element in node.elts)
+        if isinstance(node, ast.Starred):
+            return Star(self._text(node.value))
+        return self._text(node)
+
+    def _text(self, node: ast.AST) -> str:
+        """The node's source, on one line."""
+        if self.in_f_string:
+            return ast.unparse(node)
+        lines = self.lines[node.lineno - 1 : node.end_lineno]  # type: ignore[attr-defined]
+        lines[-1] = lines[-1][: node.end_col_offset]  # type: ignore[attr-defined]
+        lines[0] = lines[0][node.col_offset :]  # type: ignore[attr-defined]
+        return " ".join(b"".join(lines).decode().split())
+
+
+_OF_THE_FRAME = {"super", "locals", "globals", "vars", "dir", "eval", "exec"}
+"""Builtins that look at the frame that calls them."""
+
+
+def _suspends(node: ast.AST) -> bool:
+    """Whether running this node can suspend the function it stands in."""
+    if isinstance(node, ast.Yield | ast.YieldFrom | ast.Await):
+        return True
+    if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda | ast.ClassDef):
+        return False
+    if isinstance(node, ast.comprehension) and node.is_async:
+        return True
+    return any(_suspends(child) for child in ast.iter_child_nodes(node))
+
+
+def _call(method: str, *arguments: ast.expr) -> ast.Call:
+    function = ast.Attribute(ast.Constant(RELAY), method, ast.Load())
+    return ast.Call(function, list(arguments), [])
+
+
+_Node = TypeVar("_Node", bound=ast.AST)
+
+
+def _locate(new: _Node, old: ast.AST) -> _Node:
+    """Give the nodes that have no position yet the position of `old`."""
+    for node in ast.walk(new):
+        if "lineno" in node._attributes and not hasattr(node, "lineno"):
+            ast.copy_location(node, old)
+    return new

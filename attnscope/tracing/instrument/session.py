@@ -1,0 +1,166 @@
+"""A target whose code is rewritten, ready to be recorded again and again."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from inspect import CO_ASYNC_GENERATOR, CO_COROUTINE, CO_GENERATOR
+from types import FunctionType
+from typing import TYPE_CHECKING, Any
+
+from attnscope.errors import SourceError, class_name, said
+from attnscope.text import shortened
+from attnscope.tracing.instrument.code_swap import Relay, lent
+from attnscope.tracing.instrument.compiler import (
+    compiled_functions,
+    compiled_module,
+    hidden_from_compiler,
+)
+from attnscope.tracing.instrument.rewrite import Site, rewrite
+
+if TYPE_CHECKING:
+    from attnscope.tracing.instrument.recorder import Recorder
+
+
+_RELAYS: dict[int, Relay] = {}
+"""The relays of the sessions that run now, by the rewritten code that has them."""
+
+
+class Session:
+    """While this context lasts, a target and all functions of its file run rewritten.
+
+    Args:
+        target: a function, a class with a `forward` (or a `__call__`), or an instance of one.
+        follow: modules whose functions are recorded too, by name; `package` stands for all of its
+            modules that are imported.
+        parts: whether expressions in the middle of others get rows too, named `…`.
+
+    Raises:
+        SourceError: the source of one of them is not to be had, or not what was imported.
+    """
+
+    def __init__(self, target: Any, *, follow: Sequence[str] = (), parts: bool = False) -> None:
+        self.function = function_of(target)
+        self.file = self.function.__code__.co_filename
+        self.line = self.function.__code__.co_firstlineno
+        compiled = compiled_functions()
+        self.compiled = self.function in compiled or _is_compiled(target)
+        self.relay = Relay()
+        self.stack = ExitStack()
+        self.sites: tuple[Site, ...] = ()
+        if not self.compiled:
+            code = rewrite(dict.fromkeys([self.file, *_files_of(follow)]), parts=parts)
+            self.sites = code.sites
+            if id(code) in _RELAYS:  # another session runs this very code: its recorders and ours listen
+                self.relay = _RELAYS[id(code)]
+                return
+            before = self.function.__code__
+            self.stack.enter_context(lent(code, self.relay, compiled))
+            self.stack.enter_context(hidden_from_compiler())
+            _RELAYS[id(code)] = self.relay
+            self.stack.callback(_RELAYS.pop, id(code))
+            if self.function.__code__ is before:
+                self.stack.close()
+                raise SourceError(
+                    f"the source of {self.function.__qualname__} in {self.file}"
+                    " is not what was imported: it has changed since.",
+                    hint="start anew, so that the code that runs is the code in the file",
+                )
+
+    def __enter__(self) -> Session:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.stack.close()
+
+    def untraced(self) -> list[str]:
+        """The functions of these files that torch compiles, now: their lines are not recorded."""
+        files = {site.file for site in self.sites} | {self.file}
+        compiled = {each for each in compiled_functions() if each.__code__.co_filename in files}
+        return sorted(each.__qualname__ for each in compiled)
+
+    @contextmanager
+    def recording(self, **options: Any) -> Iterator[Recorder]:
+        """Record the first call of the target inside of this context; the options are the Recorder's."""
+        from attnscope.tracing.instrument.recorder import Recorder
+
+        recorder = Recorder(self.sites, self.file, self.line, **options)
+        self.relay.attach(recorder)
+        try:
+            yield recorder
+        finally:
+            recorder.done = True
+            self.relay.detach(recorder)
+
+
+def function_of(target: Any) -> FunctionType:
+    """The function that runs when `target` is called.
+
+    Raises:
+        SourceError: it is not written in Python, or suspends.
+    """
+    while isinstance(target, functools.partial):
+        target = target.func
+    if _is_compiled(target) and not isinstance(target, FunctionType):
+        target = compiled_module(target)
+    if not inspect.isroutine(target):
+        if not callable(target):
+            raise SourceError(f"cannot trace {target!r}: it cannot be called.")
+        owner = target if isinstance(target, type) else type(target)
+        of_instance = {} if isinstance(target, type) else getattr(target, "__dict__", {})
+        target = of_instance.get("forward") or getattr(owner, "forward", None) or owner.__call__
+    target = inspect.unwrap(target)
+    target = getattr(target, "__func__", target)
+    if not isinstance(target, FunctionType):
+        raise SourceError(
+            f"cannot trace {target!r}: it is not written in Python.",
+            hint="trace the Python function or module that calls it",
+        )
+    suspends = CO_GENERATOR | CO_COROUTINE | CO_ASYNC_GENERATOR
+    if target.__code__.co_flags & suspends or target.__name__ == "<lambda>":
+        raise SourceError(
+            f"cannot trace {target.__qualname__}: it is a generator, a coroutine or a lambda.",
+            hint="trace the function that calls it: what it names is recorded there",
+        )
+    return target
+
+
+def _is_compiled(target: Any) -> bool:
+    """Whether calling it runs what `torch.compile` has made of it."""
+    if "torch._dynamo" not in sys.modules:
+        return False
+    from torch import nn
+
+    if isinstance(target, nn.Module):
+        return compiled_module(target) is not None
+    return "_torchdynamo_orig_callable" in getattr(target, "__dict__", {})
+
+
+def _files_of(modules: Sequence[str]) -> list[str]:
+    """The files of modules, and of all modules under packages."""
+    from importlib import import_module
+
+    files = []
+    hint = "a module's name, such as torch.nn.modules.linear"
+    for name in modules:
+        if not all(part.isidentifier() for part in name.split(".")):
+            raise SourceError(f"--follow {shortened(name)!r} is not the name of a module.", hint=hint)
+        try:
+            import_module(name)
+        except ImportError as error:
+            raise SourceError(
+                f"there is no module {shortened(name)} to follow: {error}.", hint=hint
+            ) from error
+        except (Exception, SystemExit) as error:
+            kind = class_name(error)
+            raise SourceError(
+                f"importing {shortened(name)}, which --follow names, raises {kind}: {said(error)}"
+            ) from error
+        for other, module in list(sys.modules.items()):
+            file = getattr(module, "__file__", None) or ""
+            if (other == name or other.startswith(f"{name}.")) and file.endswith(".py"):
+                files.append(file)
+    return files

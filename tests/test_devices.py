@@ -1,0 +1,70 @@
+import pytest
+import torch
+
+from attnscope import devices as drawn
+from attnscope.devices import check_device, check_device_name, check_memory, check_seed, draw
+from attnscope.errors import OptionError, SizeError
+from attnscope.memory import Room
+
+
+def test_the_same_seed_draws_the_same_values():
+    shapes = (2, 3), (4,)
+    first = draw(*shapes, dtype="float32", device="cpu", seed=7)
+    again = draw(*shapes, dtype="float32", device="cpu", seed=7)
+    other = draw(*shapes, dtype="float32", device="cpu", seed=8)
+    assert all(map(torch.equal, first, again))
+    assert not torch.equal(first[0], other[0])
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32", "float16", "bfloat16"])
+@pytest.mark.parametrize("device", ["cpu", "meta"])
+def test_tensors_have_the_dtype_and_device_asked_for(dtype, device):
+    (tensor,) = draw((2, 3), dtype=dtype, device=device, seed=0)
+    assert (tensor.shape, tensor.dtype, tensor.device.type) == ((2, 3), getattr(torch, dtype), device)
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda", "cuda:1", "mps", "meta"])
+def test_names_of_devices_are_known(device):
+    check_device_name(device)
+
+
+@pytest.mark.parametrize("device", ["banana", "cuda:", "cuda:x", "meta:0", "cpu:9", ""])
+def test_other_names_are_refused(device):
+    with pytest.raises(OptionError, match="is not a device"):
+        check_device_name(device)
+
+
+def test_a_device_that_is_not_here_is_refused():
+    count = torch.cuda.device_count()
+    with pytest.raises(OptionError, match=f"there is no device cuda:{count} here: .* sees {count}"):
+        check_device(f"cuda:{count}")
+
+
+def test_more_memory_than_is_free_is_refused(monkeypatch):
+    monkeypatch.setattr(drawn, "room_of", lambda device: Room(2048))
+    check_memory(2048, "cpu")
+    with pytest.raises(SizeError, match=r"needs at least 2\.0 KiB, and cpu has 2\.0 KiB free"):
+        check_memory(2049, "cpu")
+
+
+def test_meta_needs_next_to_no_memory():
+    check_memory(10**18, "meta")
+
+
+def test_even_meta_counts_bytes_in_64_bits():
+    with pytest.raises(SizeError, match=r"meta has 8\.0 EiB free"):
+        check_memory(10**19, "meta")
+
+
+@pytest.mark.parametrize("seed", [0, -(2**63), 2**64 - 1])
+def test_seeds_that_torch_takes_draw(seed):
+    check_seed(seed)
+    draw((2,), dtype="float32", device="cpu", seed=seed)
+
+
+@pytest.mark.parametrize("seed", [2**64, -(2**63) - 1])
+def test_other_seeds_are_refused(seed):
+    with pytest.raises(OptionError, match="does not fit into 64 bits"):
+        check_seed(seed)
+    with pytest.raises((ValueError, RuntimeError, OverflowError)):
+        draw((2,), dtype="float32", device="cpu", seed=seed)

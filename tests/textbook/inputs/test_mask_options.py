@@ -1,0 +1,230 @@
+"""Masks as a user asks for them, alone and together."""
+
+import re
+from math import inf
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from attnscope.attention import masks as textbook
+from attnscope.attention.positions import offset_of
+from attnscope.errors import AttnscopeError
+from attnscope.tensor_files import open_tensor
+from attnscope.textbook.inputs import mask_options as masks
+from attnscope.textbook.inputs.mask_options import fitted, parse_masks, style_of
+
+SIZES = {"n_batch": 3, "n_head": 2, "n_Q": 4, "n_K": 5}
+
+
+def file_of(tmp_path, array, name="m.npy"):
+    np.save(tmp_path / name, array)
+    return str(tmp_path / name)
+
+
+def built(texts, sizes=SIZES, *, style=None, fill=-inf, dtype="float32", align="top-left"):
+    asked = parse_masks(texts)
+    asked.resolve(style=style, fill=fill, rows=None, dtype=dtype)
+    asked.align = align
+    mask = asked.build(sizes, dtype, "cpu")
+    dims = asked.dims(sizes).split()
+    assert mask.shape == tuple(1 if axis == "1" else sizes[axis] for axis in dims)
+    return mask, " ".join(dims)
+
+
+def test_the_two_rooms_agree_on_what_hides_a_key():
+    assert masks.HIDES == textbook.HIDES
+
+
+def test_each_kind_is_the_textbooks():
+    assert torch.equal(built(["causal"])[0], textbook.causal(4, 5))
+    assert torch.equal(built(["window:1"])[0], textbook.window(4, 5, 1, 1))
+    assert torch.equal(built(["window:2,0"])[0], textbook.window(4, 5, 2, 0))
+    assert torch.equal(built(["prefix:3"])[0], textbook.prefix(4, 5, 3))
+    mask, dims = built(["lengths:2,0,5"])
+    assert torch.equal(mask, textbook.lengths([2, 0, 5], 5)[:, None])
+    assert dims == "n_batch 1 1 n_K"
+
+
+def test_several_masks_let_through_what_all_let_through():
+    mask, dims = built(["causal", "window:1", "lengths:2,1,5"])
+    expected = textbook.causal(4, 5) & textbook.window(4, 5, 1, 1) & textbook.lengths([2, 1, 5], 5)
+    assert torch.equal(mask, expected[:, None])
+    assert dims == "n_batch 1 n_Q n_K"
+
+
+def test_a_mask_stands_where_the_queries_are_aligned():
+    mask, _ = built(["causal"], align="bottom-right")
+    assert torch.equal(mask, textbook.causal(4, 5, offset=1))
+
+
+@pytest.mark.parametrize(
+    ("shape", "dims"),
+    [
+        ((4, 5), "n_Q n_K"),
+        ((1, 5), "1 n_K"),
+        ((3, 4, 5), "n_batch 1 n_Q n_K"),
+        ((1, 4, 5), "1 1 n_Q n_K"),
+        ((3, 2, 4, 5), "n_batch n_head n_Q n_K"),
+        ((3, 1, 1, 5), "n_batch 1 1 n_K"),
+        ((1, 2, 1, 5), "1 n_head 1 n_K"),
+    ],
+)
+def test_a_file_is_broadcast_by_the_fields_rules(tmp_path, shape, dims):
+    array = np.random.default_rng(0).random(shape) < 0.5
+    mask, has = built([file_of(tmp_path, array)])
+    assert has == dims
+    aligned = array[:, None] if len(shape) == 3 else array
+    scores = np.broadcast_to(aligned, (3, 2, 4, 5))
+    assert torch.equal(mask.expand(3, 2, 4, 5), torch.from_numpy(scores.copy()))
+
+
+def test_without_heads_or_batch_a_file_may_have_their_axes_as_one(tmp_path):
+    file = open_tensor("mask", file_of(tmp_path, np.ones((1, 1, 4, 5), dtype=bool)))
+    assert fitted(file, {"n_Q": 4, "n_K": 5}) == ["n_Q", "n_K"]
+    assert fitted(file, {"n_batch": 3, "n_Q": 4, "n_K": 5}) == ["1", "n_Q", "n_K"]
+
+
+@pytest.mark.parametrize(
+    ("array", "style"),
+    [
+        (np.array([[True, False]]), "bool"),
+        (np.array([[1, 0]]), "bool"),
+        (np.array([[0, 0]]), "bool"),
+        (np.array([[1.0, 0.0]]), "bool"),
+        (np.array([[0.0, 0.0]]), "additive"),
+        (np.array([[0.0, -inf]]), "additive"),
+        (np.array([[1.0, 2.0]]), "additive"),
+    ],
+)
+def test_a_files_own_values_tell_its_style(tmp_path, array, style):
+    assert style_of(open_tensor("mask", file_of(tmp_path, array))) == style
+
+
+def test_the_style_that_is_asked_for_decides(tmp_path):
+    numbers = np.array([[0.0, 2.0, -inf, 1.0, 0.0]] * 4)
+    path = file_of(tmp_path, numbers)
+    assert built([path], style="bool")[0].tolist() == [[False, True, True, True, False]] * 4
+    assert built([path], style="additive")[0].tolist() == numbers.tolist()
+    ones = file_of(tmp_path, np.ones((4, 5), dtype=np.int64))
+    assert built([ones], style="additive")[0].tolist() == [[1.0] * 5] * 4
+
+
+@pytest.mark.parametrize("fill", [-inf, -1e9])
+def test_together_with_an_additive_file_the_others_are_added_too(tmp_path, fill):
+    bias = np.arange(20, dtype=np.float32).reshape(4, 5) / 4
+    mask, _ = built(["causal", file_of(tmp_path, bias)], fill=fill)
+    allowed = textbook.causal(4, 5)
+    assert torch.equal(mask[allowed], torch.from_numpy(bias)[allowed])
+    assert (mask[~allowed] == fill).all()
+
+
+@given(
+    sizes=st.fixed_dictionaries(
+        {"n_Q": st.integers(1, 6), "n_K": st.integers(1, 6)},
+        optional={"n_batch": st.integers(1, 3), "n_head": st.integers(1, 2)},
+    ),
+    align=st.sampled_from(["top-left", "bottom-right"]),
+    data=st.data(),
+)
+def test_rows_that_see_no_key_are_counted_without_building_the_mask(sizes, align, data):
+    if "n_head" in sizes:
+        sizes.setdefault("n_batch", 2)
+    number = st.integers(0, sizes["n_K"])
+    lengths = st.lists(number, min_size=sizes.get("n_batch", 1), max_size=sizes.get("n_batch", 1))
+    kinds = st.one_of(
+        st.just("causal"),
+        st.builds("window:{},{}".format, st.integers(0, 3), st.integers(0, 3)),
+        st.builds("prefix:{}".format, number),
+        lengths.map(lambda each: "lengths:" + ",".join(map(str, each))),
+    )
+    asked = parse_masks(data.draw(st.lists(kinds, min_size=1, max_size=4), label="masks"))
+    asked.align = align
+    mask = asked.build(sizes, "float32", "cpu")
+    lead = [sizes[axis] for axis in ("n_batch", "n_head") if axis in sizes]
+    blind = ~mask.expand(*lead, sizes["n_Q"], sizes["n_K"]).any(-1)
+    assert asked.rows_without_keys(sizes) == int(blind.sum())
+    query = data.draw(st.integers(0, sizes["n_Q"] - 1), label="query")
+    assert asked.rows_without_keys(sizes, query) == int(blind[..., query].sum())
+
+
+def test_the_place_of_the_first_query_is_the_textbooks():
+    assert offset_of(2, 5, align="bottom-right") == 3
+    assert offset_of(5, 2, align="bottom-right") == -3
+    assert offset_of(2, 5, align="top-left") == 0
+
+
+SYNTAX = "--mask causal, window:W, window:L,R, prefix:P, lengths:N,N,…, or a FILE"
+
+
+@pytest.mark.parametrize(
+    ("texts", "options", "message", "hint"),
+    [
+        (["casual"], {}, "'casual' is not a mask.", SYNTAX),
+        (["causal:3"], {}, "'causal:3' is not a mask.", SYNTAX),
+        (["window"], {}, "'window' is not a mask.", SYNTAX),
+        (["window:-1"], {}, "'window:-1' is not a mask.", SYNTAX),
+        (["window:1,2,3"], {}, "'window:1,2,3' is not a mask.", SYNTAX),
+        (["prefix:x"], {}, "'prefix:x' is not a mask.", SYNTAX),
+        (["lengths:"], {}, "'lengths:' is not a mask.", SYNTAX),
+        (
+            ["lengths:1,2"],
+            {},
+            "there are 2 lengths, 1,2, for 3 sequences.",
+            "--mask lengths: with 3 numbers, or --batch 2",
+        ),
+        (["lengths:1,2,6"], {}, "a length of 6 is more than there are keys: n_K is 5.", None),
+        (["prefix:6"], {}, "a prefix of 6 is more than there are keys: n_K is 5.", None),
+        (
+            ["causal"],
+            {"fill": -5.0},
+            "a mask fill of -5 would leave hidden keys a weight.",
+            "--mask-fill -inf, or -1e9",
+        ),
+        (
+            ["causal"],
+            {"fill": float("nan")},
+            "a mask fill of nan would leave hidden keys a weight.",
+            "--mask-fill -inf, or -1e9",
+        ),
+        (
+            ["causal"],
+            {"fill": -1e9, "dtype": "float16"},
+            "-1e+09 is no float16: its least number is -65504.",
+            "--mask-fill -inf, or -65504",
+        ),
+    ],
+)
+def test_a_mask_that_is_none_is_refused(texts, options, message, hint):
+    with pytest.raises(AttnscopeError) as caught:
+        built(texts, **options)
+    assert (caught.value.message, caught.value.hint) == (message, hint)
+
+
+@pytest.mark.parametrize(
+    ("shape", "message", "hint"),
+    [
+        ((5,), "mask in {} is 5, and a mask has 2, 3 or 4 axes.", "n_Q n_K, or n_batch n_Q n_K, or n_batch n_head n_Q n_K"),
+        ((4, 7), "mask in {} has n_K 7 (axis 1 of 4×7), but the scores have n_K 5.", None),
+        ((4, 1), "mask in {} has n_K 1 (axis 1 of 4×1), but the scores have n_K 5.", None),
+        ((2, 4, 5), "mask in {} has n_batch 2 (axis 0 of 2×4×5), but the scores have n_batch 3.", None),
+        ((3, 7, 4, 5), "mask in {} has n_head 7 (axis 1 of 3×7×4×5), but the scores have n_head 2.", None),
+        (
+            (3, 5),
+            "mask in {} has n_Q 3 (axis 0 of 3×5), but the scores have n_Q 4.",
+            "3×1×1×5, if each sequence has a row of its own for all queries",
+        ),
+    ],
+)  # fmt: skip
+def test_a_file_that_does_not_fit_says_which_axis(tmp_path, shape, message, hint):
+    path = file_of(tmp_path, np.ones(shape, dtype=bool))
+    with pytest.raises(AttnscopeError) as caught:
+        built([path])
+    assert (caught.value.message, caught.value.hint) == (message.format(path), hint)
+
+
+def test_a_file_that_is_not_there_is_told(tmp_path):
+    with pytest.raises(AttnscopeError, match=re.escape(f"there is no file {tmp_path / 'm.npy'}")):
+        parse_masks([str(tmp_path / "m.npy")])

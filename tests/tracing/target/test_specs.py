@@ -1,0 +1,225 @@
+"""What is written on the command line is read as a user means it, or refused in one clear line."""
+
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from attnscope.errors import AttnscopeError, FileError, OptionError, SizeError
+from attnscope.tracing.target.equations import read_where
+from attnscope.tracing.target.specs import Axis, Made, Plain, Several, Tensor, read_init, read_input
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    np.save("q.npy", np.zeros((3, 4)))
+    np.savez("both.npz", Q=np.zeros((3, 4)), K=np.zeros((5, 4)))
+    Path("conf.py").write_text("class Config:\n    def __init__(self, *args, **kwargs): pass\n")
+    yield
+    sys.modules.pop("conf", None)
+
+
+def refused(read, text) -> AttnscopeError:
+    with pytest.raises(AttnscopeError) as caught:
+        read(text)
+    assert "\n" not in caught.value.message
+    return caught.value
+
+
+N, D = Axis("n", None), Axis("d", 4)
+
+
+@pytest.mark.parametrize(
+    ("text", "name", "value"),
+    [
+        # tensors
+        ("Q=n_batch:128,n_Q:32,d_feat", "Q", Tensor((Axis("n_batch", 128), Axis("n_Q", 32), Axis("d_feat", None)))),
+        ("n,d:4", None, Tensor((N, D))),
+        ("Q = n , d : 4 ", "Q", Tensor((N, D))),
+        ("5,6", None, Tensor((Axis(None, 5), Axis(None, 6)))),
+        ("5", None, Tensor((Axis(None, 5),))),
+        ("x=5,", "x", Tensor((Axis(None, 5),))),
+        ("x=5,6", "x", Tensor((Axis(None, 5), Axis(None, 6)))),
+        ("x=n", "x", Tensor((N,))),
+        ("x=n,d:4@float16", "x", Tensor((N, D), "float16")),
+        ("mask=n,n@bool", "mask", Tensor((N, N), "bool")),
+        ("x=()@float32", "x", Tensor((), "float32")),
+        ("x=( )@bfloat16", "x", Tensor((), "bfloat16")),
+        ("ids=n,d:4<vocab", "ids", Tensor((N, D), "int64", "vocab")),
+        ("ids=n<1000", "ids", Tensor((N,), "int64", 1000)),
+        ("ids=n<256@uint8", "ids", Tensor((N,), "uint8", 256)),
+        ("ids=n@int32<vocab", "ids", Tensor((N,), "int32", "vocab")),
+        ("ids=()<7", "ids", Tensor((), "int64", 7)),
+        # tuples
+        ("cos_sin=(n,d:4; n)", "cos_sin", Several((Tensor((N, D)), Tensor((N,))))),
+        ("one=(n;)", "one", Several((Tensor((N,)),))),
+        ("x=(n@bool; None; 5)", "x", Several((Tensor((N,), "bool"), Plain(None), Plain(5)))),
+        ("x=((n;d:4);(n;))", "x", Several((Several((Tensor((N,)), Tensor((D,)))), Several((Tensor((N,)),))))),
+        # values
+        ("mask=None", "mask", Plain(None)),
+        ("None", None, Plain(None)),
+        ("causal=True", "causal", Plain(True)),
+        ("n_head=5", "n_head", Plain(5)),
+        ("scale=0.5", "scale", Plain(0.5)),
+        ("shift=-3", "shift", Plain(-3)),
+        ("mode='a,b'", "mode", Plain("a,b")),
+        ("shape=(2,3)", "shape", Plain((2, 3))),
+        ("past=()", "past", Plain(())),
+        ("sizes=[2, 3]", "sizes", Plain([2, 3])),
+    ],
+)  # fmt: skip
+def test_inputs_are_read_as_they_are_meant(text, name, value):
+    read_name, read = read_input(text)
+    assert (read_name, read) == (name, value)
+    assert not isinstance(value, Plain) or type(read.value) is type(value.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "kind", "message", "hint"),
+    [
+        ("Q=n,,d", OptionError, "--input Q: nothing is no axis.", "NAME:SIZE, NAME or SIZE, separated by commas; what is a text is quoted: \"'…'\""),
+        ("Q=n d", OptionError, "--input Q: n d is no axis.", "NAME:SIZE"),
+        ("Q=n:3.5", OptionError, "--input Q: n:3.5 is no axis.", "NAME:SIZE"),
+        ("Q=n:d", OptionError, "--input Q: n:d is no axis.", "NAME:SIZE"),
+        ("Q=n*d", OptionError, "--input Q: n*d is no axis.", "NAME:SIZE"),
+        ("Q=n:0", SizeError, "n is 0, but a size is a whole number from 1 up.", None),
+        ("Q=n,-4", SizeError, "axis 1 of Q is -4, but a size is a whole number from 1 up.", None),
+        ("Q=n:9223372036854775808", SizeError, "n has 19 digits, but a size fits into 64 bits.", None),
+        ("Q=", OptionError, "--input Q: nothing says no axes.", "--input Q=n:48,d:64 for a matrix, --input Q=()@float32 for a scalar"),
+        ("Q=@float32", OptionError, "--input Q: @float32 says no axes.", "--input Q=n:48"),
+        ("Q=n@flaot32", OptionError, "--input Q: flaot32 is neither a dtype nor a file.", "--input Q=n@float32, or a file that ends in .npy"),
+        ("Q=n@", OptionError, "--input Q: nothing is neither a dtype nor a file.", "--input Q=n@float32"),
+        ("Q=n@none.npy", FileError, "there is no file none.npy.", None),
+        ("Q=n,d@q.npy<5", FileError, "there is no file q.npy<5.", None),
+        ("Q=n,d<5@q.npy", OptionError, "--input Q: the values in q.npy are what they are, and not drawn below 5.", "--input Q=n,d@q.npy"),
+        ("ids=n@int64", OptionError, "--input ids: whole numbers are drawn below some number, and none is said.", "--input ids=n@int64<100"),
+        ("ids=n@float16<5", OptionError, "--input ids: float16 holds no whole numbers below 5.", "--input ids=n<5, or with @ one of uint8"),
+        ("ids=n@bool<2", OptionError, "--input ids: bool holds no whole numbers below 2.", "--input ids=n<2"),
+        ("ids=n<257@uint8", OptionError, "--input ids: not all whole numbers below 257 fit into uint8.", "--input ids=n@int64<257"),
+        ("ids=n<", OptionError, "--input ids: nothing is neither a whole number nor the name of a size.", "--input ids=n<100"),
+        ("ids=n<0", SizeError, "the number that ids lies below is 0, but a size is a whole number from 1 up.", None),
+        ("Q=(n,d)", OptionError, "--input Q: (n,d) is neither a tensor's axes, which need no parentheses, nor a tuple", '--input Q=n,d, or --input "Q=(n,d;)"'),
+        ("Q=(n,d", OptionError, "--input Q: (n,d is neither", "--input Q=n,d"),
+        ("Q=(n; d:0)", SizeError, "d is 0", None),
+        ("Q=(n; n d)", OptionError, "--input Q[1]: n d is no axis.", "NAME:SIZE"),
+    ],
+)  # fmt: skip
+def test_inputs_that_cannot_be_read_are_told(text, kind, message, hint):
+    error = refused(read_input, text)
+    assert type(error) is kind
+    assert error.message.startswith(message)
+    assert error.hint.startswith(hint) if hint else error.hint is None
+
+
+@pytest.mark.parametrize(
+    ("text", "axes", "shape"),
+    [
+        ("Q=@q.npy", None, (3, 4)),
+        ("Q=n,d:4@q.npy", (N, D), (3, 4)),
+        ("Q=@both.npz", None, (3, 4)),
+        ("Q=@both.npz:K", None, (5, 4)),
+        ("Q=n,4@both.npz:K", (N, Axis(None, 4)), (5, 4)),
+    ],
+)
+def test_tensors_are_found_in_files(text, axes, shape):
+    _, tensor = read_input(text)
+    assert tensor.axes == axes
+    assert tensor.file.shape == shape
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("n=5", 5), ("p=0.0", 0.0), ("whole=2.0", 2.0), ("act='gelu'", "gelu"), ("bias=False", False),
+        ("n=None", None), ("dims=[2, 3]", [2, 3]), ("x=-1", -1), ("text='a:b(c)'", "a:b(c)"), ("map={'a': 1}", {"a": 1}),
+    ],
+)  # fmt: skip
+def test_values_are_python_literals(text, value):
+    name, read = read_init(text)
+    assert name == text.split("=")[0]
+    assert read == Plain(value)
+    assert type(read.value) is type(value)
+
+
+def test_constructions_have_literals_and_constructions_as_arguments():
+    name, made = read_init(
+        "config=conf.py:Config(7, text='a, (b', inner=conf:Config(n_head=5,), act=math:sqrt)"
+    )
+    assert name == "config"
+    assert made.target.name == "Config"
+    (_, seven), text, (inner_name, inner), (_, act) = made.arguments
+    assert (seven, text, inner_name) == (Plain(7), ("text", Plain("a, (b")), "inner")
+    assert isinstance(inner, Made)
+    assert inner.arguments == (("n_head", Plain(5)),)
+    assert act.target.name == "sqrt"
+    assert act.arguments is None
+
+
+@pytest.mark.parametrize(
+    ("text", "message", "hint"),
+    [
+        ("act=gelu", "--init act: gelu is no Python value.", "--init \"act='gelu'\""),
+        ("act=gelu-new", "--init act: gelu-new is no Python value.", "--init \"act='gelu-new'\""),
+        ("bias=false", "--init bias: false is no Python value.", '--init "bias=False"'),
+        ("n=3+", "--init n: 3+ is no Python value.", '--init "n=VALUE"'),
+        ("n=", "--init n: nothing is no Python value.", '--init "n=VALUE"'),
+        ("5", "--init 5 does not say what it is for.", "--init NAME=VALUE"),
+        ("config=conf.py:Config(act=gelu)", "--init config: gelu is no Python value.", "act='gelu'"),
+        ("config=conf.py:Config(gelu)", "--init config: gelu is no Python value.", "'gelu'"),
+        ("config=conf.py:Confg(n=5)", "conf.py has no Confg: it defines Config.", "conf.py:Config"),
+    ],
+)
+def test_values_that_cannot_be_read_are_told(text, message, hint):
+    error = refused(read_init, text)
+    assert (error.message, error.hint) == (message, hint)
+
+
+@pytest.mark.parametrize(
+    ("text", "sizes", "found"),
+    [
+        ("d_feat=n_head*d_head", {"n_head": 5, "d_head": 7}, ("d_feat", 35)),
+        ("d_feat = n_head · d_head", {"n_head": 5, "d_feat": 35}, ("d_head", 7)),
+        ("d_head=d_feat/n_head", {"n_head": 5, "d_feat": 35}, ("d_head", 7)),
+        ("d_head=d_feat/n_head", {"n_head": 5, "d_head": 7}, ("d_feat", 35)),
+        ("d_head=d_feat/n_head", {"d_head": 7, "d_feat": 35}, ("n_head", 5)),
+        ("d_qkv=3*d_feat", {"d_feat": 11}, ("d_qkv", 33)),
+        ("d=a*4/b/3", {"a": 9, "d": 2}, ("b", 6)),
+        ("d=a*b", {"a": 3}, None),
+        ("d=a*a", {"d": 9}, None),
+        ("d=a*b", {"a": 3, "b": 5, "d": 15}, None),
+    ],
+)
+def test_an_equation_gives_the_size_of_the_one_name_that_has_none(text, sizes, found):
+    assert read_where(text).solve(sizes) == found
+
+
+@pytest.mark.parametrize(
+    ("text", "sizes", "message"),
+    [
+        ("d=a*b", {"a": 5, "b": 41, "d": 200}, "--where d=a*b does not hold: d is 200, and a*b is 5*41 = 205."),
+        ("d=a/b", {"a": 200, "b": 7, "d": 28}, "--where d=a/b does not hold: d is 28, and a/b is 200/7 = 28.57."),
+        ("d=a", {"a": 5, "d": 7}, "--where d=a does not hold: d is 7, and a is 5."),
+        ("d=a/b", {"a": 200, "b": 7}, "--where d=a/b: a is 200, b is 7, and so d would be 28.57, which is no whole number."),
+        ("d=a*b", {"d": 200, "b": 7}, "--where d=a*b: d is 200, b is 7, and so a would be 28.57, which is no whole number."),
+        ("d=a*b", {"a": 2**40, "b": 2**40}, "d has 25 digits, but a size fits into 64 bits."),
+    ],
+)  # fmt: skip
+def test_an_equation_that_sizes_contradict_is_told(text, sizes, message):
+    with pytest.raises(SizeError) as caught:
+        read_where(text).solve(sizes)
+    assert caught.value.message == message
+
+
+@pytest.mark.parametrize(
+    "text", ["d_feat", "d=", "d=a+b", "d=(a*b)", "d=a**b", "d=a*-2", "5=a", "d=a*2.5", "d==a", "d=a="]
+)
+def test_what_is_no_equation_is_told(text):
+    error = refused(read_where, text)
+    assert type(error) is OptionError
+    assert (
+        error.message == f"--where {text} is not of the form NAME=A*B or NAME=A/B, of names and numbers."
+    )
+    assert error.hint == "--where d_feat=n_head*d_head, or --where d_head=d_feat/n_head"

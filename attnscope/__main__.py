@@ -6,11 +6,11 @@ import sys
 def entry() -> int:
     """Run the command line of this process, and return its exit status."""
     try:
-        from attnscope.cli import interrupt
+        from attnscope.process import interrupt
 
         interrupt.install()
     except KeyboardInterrupt:  # it came before there was a handler
-        from attnscope.cli import interrupt
+        from attnscope.process import interrupt
 
         interrupt.end()
     from attnscope.cli import app

@@ -6,7 +6,7 @@ from pathlib import Path
 PACKAGE = Path(__file__).parent.parent / "attnscope"
 
 LOW = {"text", "units", "errors", "results", "sinks", "arrays", "files", "contracts"}
-READS = LOW | {"memory", "devices", "sizes", "tensor_files"}
+READS = LOW | {"process", "sizes", "tensor_files"}
 TRACING = {"tracing", "tracing/instrument", "tracing/axes", "tracing/diagnose"}
 
 MAY_IMPORT = {
@@ -18,8 +18,7 @@ MAY_IMPORT = {
     "sinks": set(),
     "arrays": {"results"},
     "files": {"errors", "text"},
-    "memory": {"errors", "units"},
-    "devices": {"errors", "memory", "units"},
+    "process": {"errors", "files", "text", "units"},
     "sizes": {"contracts", "errors", "tensor_files"},
     "tensor_files": {"errors", "text"},
     # The textbook, and what is said of it.
@@ -37,10 +36,11 @@ MAY_IMPORT = {
     "tracing/comments": LOW,
     # Real models.
     "checkpoints": LOW,
-    "models": LOW | {"attention", "checkpoints", "models/running", "tracing"},
-    "models/running": LOW | {"attention", "checkpoints"},
-    "models/heads": LOW | {"attention", "checkpoints", "models/running"},
-    "models/maps": LOW | {"attention", "checkpoints", "models/running", "models/heads", "tracing"},
+    "models": LOW | {"process", "attention", "checkpoints", "models/running", "tracing"},
+    "models/running": LOW | {"process", "attention", "checkpoints"},
+    "models/heads": LOW | {"process", "attention", "checkpoints", "models/running"},
+    "models/maps": LOW
+    | {"process", "attention", "checkpoints", "models/running", "models/heads", "tracing"},
     # Results as text, files and pictures: they depend on results alone.
     "render": LOW,
     "render/records": LOW | {"render"},

@@ -33,7 +33,7 @@ def peak_of(attnscope, monkeypatch):
     estimates = []
     monkeypatch.setattr("attnscope.contracts.memory.FIXED", 0)
     monkeypatch.setattr("attnscope.contracts.memory.STATS", 0)
-    check = "attnscope.devices.check_memory"
+    check = "attnscope.process.devices.check_memory"
     monkeypatch.setattr(check, lambda needed, *_: estimates.append(needed))
 
     def run(*line):

@@ -14,7 +14,6 @@ import typer
 from typer.exceptions import TyperException
 
 import attnscope
-from attnscope.cli import interrupt, streams
 from attnscope.cli.bert import bert
 from attnscope.cli.example import example
 from attnscope.cli.heads import heads
@@ -26,7 +25,8 @@ from attnscope.cli.scripts import ScriptCommand
 from attnscope.cli.sdpa import sdpa
 from attnscope.cli.trace import trace
 from attnscope.errors import AttnscopeError, OptionError, is_out_of_memory
-from attnscope.models.running.launch import is_first, launched
+from attnscope.process import interrupt, streams
+from attnscope.process.launch import is_first, launched
 from attnscope.text import printable, without_long_echoes
 
 

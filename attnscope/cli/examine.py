@@ -13,7 +13,6 @@ from dataclasses import dataclass, replace
 from math import prod
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from attnscope.cli import interrupt
 from attnscope.cli.comments import check_comments, show_comments
 from attnscope.cli.options import Format
 from attnscope.cli.output import (
@@ -27,8 +26,9 @@ from attnscope.cli.output import (
     tell_idle,
     written_first,
 )
-from attnscope.cli.streams import of_user
 from attnscope.errors import AttnscopeError, OptionError, SourceError, is_a, said
+from attnscope.process import interrupt
+from attnscope.process.streams import of_user
 from attnscope.results import Source, Step, Trace
 from attnscope.text import printable_lines
 
@@ -69,7 +69,7 @@ class Wanted:
     def check_options(self, dtype: str) -> None:
         """Raise an AttnscopeError for what cannot be done, before anything is."""
         from attnscope.contracts import DTYPES
-        from attnscope.devices import check_device_name, check_seed
+        from attnscope.process.devices import check_device_name, check_seed
 
         check_device_name(self.device)
         check_seed(self.seed)
@@ -113,8 +113,8 @@ def examine(
         that is asked for.
     """
     wanted.check_options(dtype)
-    from attnscope.devices import check_device, check_memory
-    from attnscope.memory import check_imports
+    from attnscope.process.devices import check_device, check_memory
+    from attnscope.process.memory import check_imports
     from attnscope.tracing.program import status_of
     from attnscope.tracing.target.load import load
     from attnscope.tracing.target.subject import subject

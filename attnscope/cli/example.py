@@ -37,7 +37,7 @@ def example(
     from attnscope.cli.output import Output, progress
     from attnscope.cli.textbook import values_of
     from attnscope.cli.worked import EXAMPLE, compare, worked
-    from attnscope.memory import check_imports
+    from attnscope.process.memory import check_imports
 
     if format is Format.CSV:
         raise OptionError("csv holds one table, and the example has many.", hint="--format json")

@@ -78,9 +78,9 @@ def memory_for(asked: str | None, device: str) -> int:
         OptionError: `--memory` is no size.
         SizeError: it is more than may be taken.
     """
-    from attnscope.devices import room_of
     from attnscope.models.heads.memory_plan import SHARE, bytes_of
-    from attnscope.models.running.launch import processes_here
+    from attnscope.process.devices import room_of
+    from attnscope.process.launch import processes_here
 
     room = room_of(device)
     if asked is None:
@@ -122,7 +122,7 @@ def check_weights(
     """
     from attnscope.checkpoints.tensors import bytes_of_weights
     from attnscope.contracts import DTYPES
-    from attnscope.devices import room_of
+    from attnscope.process.devices import room_of
 
     runs_in = dtype_of(config, dtype)
     needed, room = bytes_of_weights(checkpoint, DTYPES.get(runs_in)), room_of(device)

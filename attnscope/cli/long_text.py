@@ -87,8 +87,8 @@ def bytes_of_whole(request: Request, config: Any, reading: Reading, wanted: Want
 
 def check_room(request: Request, config: Any, reading: Reading, wanted: Wanted) -> None:
     """Raise a SizeError unless whole maps have room in memory."""
-    from attnscope.devices import check_memory
     from attnscope.models.heads.memory_plan import bytes_of
+    from attnscope.process.devices import check_memory
 
     needed = bytes_of_whole(request, config, reading, wanted)
     hint = "fewer of them: --layer 0-3 --head 0; or a shorter text"

@@ -43,8 +43,8 @@ def show_attention(request: Request) -> int:
     """Let a model read, and show what its heads look at; the exit status: 1 if a check fails."""
     _check_files(request)
     from attnscope.checkpoints.find import find_checkpoint
-    from attnscope.memory import check_imports, return_what_is_freed
     from attnscope.models.running.load import load_config, load_model
+    from attnscope.process.memory import check_imports, return_what_is_freed
 
     check_imports(transformers=True)
     return_what_is_freed()
@@ -98,7 +98,7 @@ def show_attention(request: Request) -> int:
 
 def _check_files(request: Request) -> None:
     """Raise an AttnscopeError if a file cannot be written, or is there already."""
-    from attnscope.devices import check_device_name
+    from attnscope.process.devices import check_device_name
 
     check_device_name(request.device)
     request.output.check([])
@@ -184,8 +184,8 @@ def _wanted(request: Request, stack: str) -> Wanted:
 
 def _check_device(request: Request, checkpoint: Checkpoint, config: Any, reading: Reading) -> None:
     """Raise an AttnscopeError for a device or a number that is wrong, before weights are loaded."""
-    from attnscope.devices import check_device
     from attnscope.models.running.layers import check_numbers
+    from attnscope.process.devices import check_device
 
     check_device(request.device)
     check_numbers(checkpoint.name, config, reading, request.layers or [], request.heads or [])

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from contextlib import nullcontext
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from math import ceil
 from typing import TYPE_CHECKING, Any
 
@@ -20,12 +23,14 @@ from attnscope.cli.output import (
 )
 from attnscope.errors import FileError, ModelError, OptionError
 from attnscope.results import AttentionMaps, HeadTable
+from attnscope.text import printable
 from attnscope.units import bytes_text, counted
 
 if TYPE_CHECKING:
     from attnscope.checkpoints.find import Checkpoint
     from attnscope.models.heads.batches import Batch, Reader
     from attnscope.models.heads.corpus import Corpus
+    from attnscope.models.heads.corpus_run import Census
     from attnscope.models.heads.processes import Ranks
     from attnscope.models.heads.statistics import Tally
     from attnscope.models.heads.survey import Survey
@@ -43,9 +48,9 @@ IN_A_PAGE = 2**25
 def show_heads(asked: Asked) -> int:
     """Let a model read, and show what its heads do; the exit status: 130 if it was interrupted."""
     _check_files(asked)
-    from attnscope.memory import check_imports, return_what_is_freed
     from attnscope.models.heads.corpus import open_corpus
     from attnscope.models.heads.processes import ranks_of
+    from attnscope.process.memory import check_imports, return_what_is_freed
 
     corpus = None if asked.corpus is None else open_corpus(asked.corpus, asked.field, asked.target_field)
     text = "" if asked.reads_ids or asked.corpus is not None else _text(asked)
@@ -70,8 +75,8 @@ def show_heads(asked: Asked) -> int:
 
 def _check_files(asked: Asked) -> None:
     """Raise an AttnscopeError if a file cannot be written, or is there already."""
-    from attnscope.devices import check_device_name
     from attnscope.files import check_file
+    from attnscope.process.devices import check_device_name
 
     check_device_name(asked.device)
     if asked.plot is not None:
@@ -90,7 +95,7 @@ def _check_files(asked: Asked) -> None:
 
 def _check_shared(asked: Asked) -> None:
     """Raise an OptionError for what several processes cannot share."""
-    from attnscope.models.running.launch import launched
+    from attnscope.process.launch import launched
 
     if not launched():
         return
@@ -127,11 +132,11 @@ def _check_same(corpus: Corpus | None, ranks: Ranks) -> None:
 def _load(asked: Asked, ranks: Ranks, text: str) -> tuple[Checkpoint, Survey, Reader]:
     """The model, what measures it, and what makes its batches; the text tells what room these need."""
     from attnscope.checkpoints.find import find_checkpoint
-    from attnscope.devices import check_device
     from attnscope.models.heads.batches import Reader
     from attnscope.models.heads.survey import Survey
     from attnscope.models.running.load import load_config, load_model, load_tokenizer
     from attnscope.models.running.tokenize import check_reads
+    from attnscope.process.devices import check_device
 
     checkpoint = find_checkpoint(asked.model)
     with _shown(ranks, f"loading {checkpoint.name} …"), uncollected():
@@ -292,7 +297,14 @@ def _of_corpus(
     n_batch = ceil(tokens / reader.limit)
     plan(asked, survey, n_batch, reader.limit, padded=tokens > 1, tell_it=ranks.first)
     census = Census(
-        survey, reader, corpus, ranks, tokens=tokens, prove=lambda batch: prove(asked, survey, batch)
+        survey,
+        reader,
+        corpus,
+        ranks,
+        tokens=tokens,
+        prove=lambda batch: prove(asked, survey, batch),
+        tell=tell,
+        watch=progress_bar,
     )
     settings = _settings(asked, survey, reader, corpus, tokens)
     shared = asked.checkpoint is not None or ranks.world > 1
@@ -324,6 +336,34 @@ def _of_corpus(
 
         table.notices.append(told_unknown(reader.tokenizer, unknown, n_token, str(corpus)))
     return table, census.unsaved
+
+
+@contextmanager
+def progress_bar(census: Census) -> Iterator[Callable[[float | None], None]]:
+    """A bar on stderr: how much of the corpus was read, how fast, and how long it will take."""
+    if not (census.ranks.first and sys.stderr.isatty()):
+        yield lambda share: None
+        return
+    from rich.progress import BarColumn, TaskProgressColumn, TextColumn, TimeRemainingColumn
+    from rich.progress import Progress as Bar
+
+    from attnscope.render.terminal.console import Terminal
+
+    columns = (TextColumn("{task.description}", markup=False), BarColumn(), TaskProgressColumn())
+    begun, tokens = time.monotonic(), sum(each.tokens for each in census.state.tallies)
+    with Bar(*columns, TimeRemainingColumn(), console=Terminal(stderr=True), transient=True) as bar:
+        task = bar.add_task(f"reading {printable(census.corpus)} …", total=1.0)
+
+        bar.update(task, completed=census.state.share)
+
+        def show(share: float | None) -> None:
+            read = sum(each.tokens for each in census.state.tallies)
+            texts = sum(each.sequences for each in census.state.tallies)
+            rate = (read - tokens) / max(time.monotonic() - begun, 1e-3)
+            told = f"{texts:,} texts · {rate:,.0f} tokens/s"
+            bar.update(task, description=told, completed=share, total=None if share is None else 1.0)
+
+        yield show
 
 
 def _settings(

@@ -23,7 +23,7 @@ from attnscope.errors import (
     first_line,
     is_out_of_memory,
 )
-from attnscope.models.running.launch import is_first
+from attnscope.process.launch import is_first
 from attnscope.results import AttentionMap, AttentionMaps, HeadWeights, Step, Trace
 from attnscope.text import LEFT_TO_RIGHT_MARK, json_printable, printable, printable_lines
 
@@ -472,7 +472,7 @@ def out_of_memory(error: BaseException, message: str) -> OutOfMemoryError:
         error: the exception.
         message: what was being done, without a full stop.
     """
-    from attnscope.memory import room_on_host
+    from attnscope.process.memory import room_on_host
     from attnscope.units import bytes_text
 
     traceback.clear_frames(error.__traceback__)

@@ -53,8 +53,8 @@ def scaling(
 ) -> int:
     """Why scores are divided by √d_K: what the softmax makes of them with the scale, and without."""
     from attnscope.cli.output import progress, tell_idle
-    from attnscope.devices import check_memory, check_seed
-    from attnscope.memory import check_imports
+    from attnscope.process.devices import check_memory, check_seed
+    from attnscope.process.memory import check_imports
 
     sizes = {"n_batch": batch, "n_Q": nq, "n_K": nk}
     widths = parse_widths(dk)
@@ -101,7 +101,7 @@ def _bytes_needed(sizes: Mapping[str, int], d_K: int, dtype: str) -> int:
 
 def _measured(sizes: dict[str, int], widths: list[int], dtype: str, seed: int) -> Scaling:
     from attnscope.attention.scaling import measure
-    from attnscope.devices import draw
+    from attnscope.process.devices import draw
     from attnscope.render.terminal.scaling import findings
     from attnscope.results import Scaling, ScalingRow
 

@@ -74,7 +74,7 @@ class Request:
 
     def check(self, dtype: str) -> None:
         """Raise an AttnscopeError for what cannot be done, before anything is."""
-        from attnscope.devices import check_device_name, check_seed
+        from attnscope.process.devices import check_device_name, check_seed
 
         check_device_name(self.device)
         check_seed(self.seed or 0)
@@ -128,8 +128,8 @@ def present(
     Returns:
         The exit status: 1 if a check does not hold.
     """
-    from attnscope.devices import check_device, check_memory
-    from attnscope.memory import check_imports, return_what_is_freed
+    from attnscope.process.devices import check_device, check_memory
+    from attnscope.process.memory import check_imports, return_what_is_freed
 
     output, device = request.output, request.device
     shapes = {step.name: (step.shape, step.dims) for step in plan.steps}

@@ -14,11 +14,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
-from attnscope.cli import interrupt, streams
 from attnscope.cli.options import Format
 from attnscope.cli.output import refuse_in_csv, shown_path, tell_idle
 from attnscope.errors import AttnscopeError, FileError, OptionError, SourceError, class_attribute, is_a
 from attnscope.files import check_file, write_file
+from attnscope.process import interrupt, streams
 from attnscope.results import Crash, Step, Trace
 from attnscope.text import json_printable, printable, printable_lines, shortened
 

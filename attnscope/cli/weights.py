@@ -30,8 +30,8 @@ def show_weights(request: Request) -> int:
             " latents and what is made of them, so that QK and OV are no products of weights."
         )
     if request.verify:
-        from attnscope.memory import check_imports
         from attnscope.models.verify_weights import verify_head
+        from attnscope.process.memory import check_imports
 
         check_imports(transformers=True)
         with progress(f"running {checkpoint.name} with transformers …"):

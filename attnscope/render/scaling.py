@@ -7,7 +7,7 @@ from functools import partial
 from math import log
 
 from attnscope.render.columns import Column
-from attnscope.render.terminal.table import GAP
+from attnscope.render.text import GAP
 from attnscope.results import Scaling, ScalingRow
 
 MEASURES = {

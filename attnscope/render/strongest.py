@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from rich.cells import cell_len
 
+from attnscope.render.axes import KEY, QUERY, isolated, token_style
 from attnscope.render.columns import Column
-from attnscope.render.terminal.axes import KEY, QUERY, isolated, token_style
 from attnscope.render.tokens import label
 from attnscope.results import AttentionMap, AttentionMaps, Token
 

@@ -8,6 +8,7 @@ from textwrap import wrap
 
 from rich.text import Text
 
+GAP = 2  # between two columns; and how far in a sentence below a row stands
 READABLE = 80
 """A sentence goes no further than this, unless what it stands below does."""
 

@@ -650,7 +650,7 @@ def test_what_several_processes_cannot_share_is_refused(
 def test_processes_of_a_machine_share_its_memory(monkeypatch):
     from attnscope import devices as drawn
     from attnscope.cli.given import memory_for
-    from attnscope.memory import Room
+    from attnscope.process.memory import Room
 
     monkeypatch.setattr(drawn, "room_of", lambda device: Room(1000))
     assert (memory_for(None, "cpu"), memory_for("300", "cpu")) == (800, 300)

@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 import signal
-import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from attnscope.cli import interrupt
-from attnscope.cli.output import tell
 from attnscope.errors import FileError, OptionError
 from attnscope.files import FileThereError
 from attnscope.models.heads.resume import Part, Progress, load_progress, save_progress
 from attnscope.models.heads.statistics import Tally
-from attnscope.text import printable
+from attnscope.process import interrupt
 
 if TYPE_CHECKING:
     from attnscope.models.heads.batches import Batch, Encoded, Reader
@@ -48,6 +45,9 @@ class Census:
         ranks: this process among the others.
         tokens: how many tokens are read at once.
         prove: called with the first text, before any is measured.
+        tell: gets a sentence that a user should read while the run goes on.
+        watch: shows how far the run is: a context, which gives what is called with the share that was read
+            of the corpus, or None where nobody knows it.
 
     Attributes:
         unsaved: why the run could not be saved the last time, if it could not.
@@ -63,9 +63,11 @@ class Census:
         *,
         tokens: int,
         prove: Callable[[Batch], None],
+        tell: Callable[[str], None],
+        watch: Callable[[Census], AbstractContextManager[Callable[[float | None], None]]],
     ) -> None:
         self.survey, self.reader, self.corpus, self.ranks = survey, reader, corpus, ranks
-        self.tokens, self.prove = tokens, prove
+        self.tokens, self.prove, self.tell, self.watch = tokens, prove, tell, watch
         self.state = Progress(Tally())
         self._path: Path | None = None
         self._settings: dict[str, Any] = {}
@@ -93,7 +95,7 @@ class Census:
         windows = self.corpus.windows(Position(self.state.lines, self.state.offset))
         self._saved = time.monotonic()
         try:
-            with self._interruptible(), self._watched() as show:
+            with self._interruptible(), self.watch(self) as show:
                 while not (self.state.done or self._stop):
                     self._round(list(islice(windows, self.ranks.world)), show)
         except KeyboardInterrupt:
@@ -118,7 +120,7 @@ class Census:
         self.survey.why_eager = kept.why_eager  # for the case that there is nothing left to read
         if self.ranks.first:
             read = f"{kept.whole.sequences:,} texts"
-            tell(f"{path} has {read}: " + ("all there are" if kept.done else "going on"))
+            self.tell(f"{path} has {read}: " + ("all there are" if kept.done else "going on"))
 
     def _round(self, windows: Sequence[Window], show: Callable[[float | None], None]) -> None:
         """Measure as many windows as there are processes, and add them up."""
@@ -189,7 +191,7 @@ class Census:
             before = self.unsaved
             self._save()
             if self.unsaved is not None and before is None:
-                tell(
+                self.tell(
                     f"{self.unsaved.message} The run goes on, and is saved as soon as that is possible."
                 )
         return all(each_ended for _, each_ended, _ in found)
@@ -262,33 +264,6 @@ class Census:
             yield
         finally:
             signal.signal(signal.SIGINT, before)
-
-    @contextmanager
-    def _watched(self) -> Iterator[Callable[[float | None], None]]:
-        """A bar on stderr: how much of the corpus was read, how fast, and how long it will take."""
-        if not (self.ranks.first and sys.stderr.isatty()):
-            yield lambda share: None
-            return
-        from rich.progress import BarColumn, TaskProgressColumn, TextColumn, TimeRemainingColumn
-        from rich.progress import Progress as Bar
-
-        from attnscope.render.terminal.console import Terminal
-
-        columns = (TextColumn("{task.description}", markup=False), BarColumn(), TaskProgressColumn())
-        begun, tokens = time.monotonic(), sum(each.tokens for each in self.state.tallies)
-        with Bar(*columns, TimeRemainingColumn(), console=Terminal(stderr=True), transient=True) as bar:
-            task = bar.add_task(f"reading {printable(self.corpus)} …", total=1.0)
-
-            bar.update(task, completed=self.state.share)
-
-            def show(share: float | None) -> None:
-                read = sum(each.tokens for each in self.state.tallies)
-                texts = sum(each.sequences for each in self.state.tallies)
-                rate = (read - tokens) / max(time.monotonic() - begun, 1e-3)
-                told = f"{texts:,} texts · {rate:,.0f} tokens/s"
-                bar.update(task, description=told, completed=share, total=None if share is None else 1.0)
-
-            yield show
 
 
 def _other_fields(corpus: Corpus) -> str | None:

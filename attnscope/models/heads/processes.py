@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from attnscope.errors import ModelError, OptionError, first_line
-from attnscope.models.running.launch import launched
+from attnscope.process.launch import launched
 
 
 @dataclass(frozen=True)

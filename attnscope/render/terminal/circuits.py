@@ -7,8 +7,8 @@ from rich.console import Console
 from attnscope.render.circuits import ASCII_BARS, BARS, NARROWEST, WIDEST, circuit_columns
 from attnscope.render.columns import check_columns
 from attnscope.render.heading import heading
-from attnscope.render.terminal.table import GAP, print_columns, print_heading
-from attnscope.render.text import can_show
+from attnscope.render.terminal.table import print_columns, print_heading
+from attnscope.render.text import GAP, can_show
 from attnscope.results import Circuit, HeadWeights
 
 

@@ -12,6 +12,7 @@ from rich.cells import cell_len
 from rich.console import Console
 from rich.text import Text
 
+from attnscope.render import axes
 from attnscope.render.colours import NOT_A_NUMBER, Scale
 from attnscope.render.pooling import (
     SHOWN,
@@ -22,7 +23,6 @@ from attnscope.render.pooling import (
     smaller_without,
     span,
 )
-from attnscope.render.terminal import axes
 from attnscope.render.terminal.patches import print_patches
 from attnscope.render.terminal.row import print_row
 from attnscope.render.terminal.table import print_line

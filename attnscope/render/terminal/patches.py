@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 from rich.text import Text
 
+from attnscope.render import axes
 from attnscope.render.colours import Scale, pixel_lines
 from attnscope.render.patches import asked_text, first_query, on_patches, weights_of, without
 from attnscope.render.pooling import chunks, pooled
-from attnscope.render.terminal import axes
 from attnscope.render.terminal.table import print_line
 from attnscope.render.text import number_text
 from attnscope.results import AttentionMaps, Picture

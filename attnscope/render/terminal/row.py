@@ -10,9 +10,9 @@ from rich.cells import cell_len
 from rich.console import Console
 from rich.text import Text
 
+from attnscope.render import axes
 from attnscope.render.colours import Scale
 from attnscope.render.pooling import borders
-from attnscope.render.terminal import axes
 from attnscope.render.terminal.table import print_line
 from attnscope.results import AttentionMaps
 

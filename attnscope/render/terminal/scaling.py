@@ -8,7 +8,8 @@ from rich.console import Console
 from rich.text import Text
 
 from attnscope.render.scaling import MEASURES, SCALED, _pairs, _text, heading, legend
-from attnscope.render.terminal.table import GAP, print_columns, print_line
+from attnscope.render.terminal.table import print_columns, print_line
+from attnscope.render.text import GAP
 from attnscope.results import Finding, Scaling, ScalingRow
 
 LONGEST_BAR, SHORTEST_BAR = 50, 8  # in characters

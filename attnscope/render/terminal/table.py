@@ -13,11 +13,10 @@ from rich.text import Text
 from attnscope.render.columns import Column, check_columns, columns_of, in_order
 from attnscope.render.crash import crash_lines
 from attnscope.render.heading import heading, summary
-from attnscope.render.text import READABLE, break_expression, joined, shorten, wrapped
+from attnscope.render.text import GAP, READABLE, break_expression, joined, shorten, wrapped
 from attnscope.results import HeadWeights, Trace
 from attnscope.text import printable
 
-GAP = 2  # between two columns; and how far in a sentence below a row stands
 NARROWEST = 15  # that an expression is broken into
 
 

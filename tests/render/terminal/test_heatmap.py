@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from rich.console import Console
 from rich.text import Text
 
+from attnscope.render.axes import LEFT_TO_RIGHT_MARK
 from attnscope.render.colours import RAMP
-from attnscope.render.terminal.axes import LEFT_TO_RIGHT_MARK
 from attnscope.render.terminal.heatmap import print_heatmap
 from attnscope.results import AttentionMap, AttentionMaps, Picture, Token
 

@@ -2,9 +2,9 @@ import pytest
 import torch
 
 from attnscope import devices as drawn
-from attnscope.devices import check_device, check_device_name, check_memory, check_seed, draw
 from attnscope.errors import OptionError, SizeError
-from attnscope.memory import Room
+from attnscope.process.devices import check_device, check_device_name, check_memory, check_seed, draw
+from attnscope.process.memory import Room
 
 
 def test_the_same_seed_draws_the_same_values():

@@ -9,7 +9,7 @@ from textwrap import dedent
 import pytest
 from cli.interrupted import GOOD, LINE, count
 
-from attnscope.cli import interrupt
+from attnscope.process import interrupt
 
 
 @pytest.mark.slow
@@ -47,7 +47,7 @@ def test_it_ends_a_command_in_the_middle_of_importing_what_writes_files():
     r = ended("""
         import signal, sys
         from types import ModuleType
-        from attnscope.cli import interrupt
+        from attnscope.process import interrupt
 
         interrupt.install()
         sys.modules["attnscope.files"] = ModuleType("attnscope.files")  # nothing is in it yet
@@ -107,7 +107,7 @@ def test_a_job_in_the_background_goes_on_ignoring_it():
 
 
 def test_of_several_processes_the_first_says_it():
-    code = "from attnscope.cli import interrupt; interrupt.install(); interrupt.end()"
+    code = "from attnscope.process import interrupt; interrupt.install(); interrupt.end()"
     ranks = [{**os.environ, "RANK": rank, "WORLD_SIZE": "2"} for rank in "01"]
     assert [ended(code, env=each).stderr for each in ranks] == [f"{LINE}\n", ""]
 
@@ -117,7 +117,7 @@ def test_what_is_being_written_is_removed(tmp_path):
         """
         import signal, sys
         from pathlib import Path
-        from attnscope.cli import interrupt
+        from attnscope.process import interrupt
         from attnscope.files import whole_file
         interrupt.install()
         with whole_file(Path(sys.argv[1]), force=True) as unfinished:

@@ -19,7 +19,7 @@ from contextlib import contextmanager, suppress
 from os import _exit  # `trace` replaces the one that code of the user calls
 from typing import NoReturn
 
-from attnscope.models.running.launch import is_first
+from attnscope.process.launch import is_first
 
 STATUS = 130
 """128 + SIGINT, as a shell shows it."""

@@ -6,10 +6,10 @@ import sys
 
 import pytest
 
-from attnscope import memory
-from attnscope.devices import check_memory
 from attnscope.errors import SizeError
-from attnscope.memory import Room, check_imports, room_on_host
+from attnscope.process import memory
+from attnscope.process.devices import check_memory
+from attnscope.process.memory import Room, check_imports, room_on_host
 
 MIB = 2**20
 GIB = 2**30

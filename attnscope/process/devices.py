@@ -6,7 +6,7 @@ import re
 from typing import TYPE_CHECKING
 
 from attnscope.errors import OptionError, SizeError
-from attnscope.memory import Room, room_on_host
+from attnscope.process.memory import Room, room_on_host
 from attnscope.units import bytes_text
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from textwrap import dedent
 
 import pytest
 
-from attnscope.cli import streams
+from attnscope.process import streams
 
 ATTNSCOPE = shlex.join([sys.executable, "-m", "attnscope"])
 COMMANDS = {

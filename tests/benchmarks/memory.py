@@ -155,7 +155,7 @@ def write_files(n: int, files: Path) -> None:
 
 def run(line: list[str]) -> int:
     """Run a command; returns what it estimated."""
-    from attnscope import devices as drawn
+    from attnscope.process import devices as drawn
     from attnscope.cli.app import main
 
     estimates = []

@@ -8,7 +8,7 @@ import re
 import pytest
 import torch
 
-from attnscope import devices as drawn
+from attnscope.process import devices as drawn
 
 FEW = ["--dk", "1,64", "--batch", 2, "--nq", 5, "--nk", 6]
 

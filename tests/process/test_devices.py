@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from attnscope import devices as drawn
+from attnscope.process import devices as drawn
 from attnscope.errors import OptionError, SizeError
 from attnscope.process.devices import check_device, check_device_name, check_memory, check_seed, draw
 from attnscope.process.memory import Room

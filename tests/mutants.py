@@ -46,6 +46,8 @@ AT_MOST = 1800
 """Seconds that a mutant's tests may take; then it runs for ever."""
 PYTEST = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-m", "not torture"]
 """Runs tests, slow ones too."""
+FAILED = re.compile(r"^(?:FAILED|ERROR) (.*?)(?: - .*)?$", re.MULTILINE)
+"""A test that failed, in pytest's report."""
 
 
 @dataclass(frozen=True)
@@ -167,7 +169,10 @@ def hit(number):
 
 
 def visitors_of(mutants: list[Mutant]) -> tuple[list[list[str]], dict[str, float]]:
-    """Run all tests once; return those that come by each mutant's place, and the seconds that tests take."""
+    """Run all tests once; return those that come by each mutant's place, and the seconds that tests take.
+
+    A test that fails without a mutant tells nothing and is left out.
+    """
     with tempfile.TemporaryDirectory() as folder:
         root, probes = _copy(Path(folder)), Path(folder) / "probes"
         probes.mkdir()
@@ -177,9 +182,10 @@ def visitors_of(mutants: list[Mutant]) -> tuple[list[list[str]], dict[str, float
         line = [*PYTEST, "-n", "auto", "--durations=0", "--durations-min=0.005"]
         environment = _environment(root) | {"PROBES": str(probes)}
         ended = subprocess.run(line, cwd=root, env=environment, stdout=subprocess.PIPE, text=True)
-        print(ended.stdout.splitlines()[-1], flush=True)
+        failed = set(FAILED.findall(ended.stdout))
+        print(ended.stdout.splitlines()[-1], *sorted(failed), sep="\n", flush=True)
         visitors = [
-            sorted({*(probes / str(n)).read_text().splitlines()} - {""})
+            sorted({*(probes / str(n)).read_text().splitlines()} - {""} - failed)
             if (probes / str(n)).exists()
             else []
             for n in range(len(mutants))
@@ -274,7 +280,7 @@ def _first_failure(root: Path, tests: list[str]) -> str:
         return "it does not end"
     if process.returncode == 0:
         return ""
-    failed = re.search(r"^(?:FAILED|ERROR) (.*?)(?: - .*)?$", out, re.MULTILINE)
+    failed = FAILED.search(out)
     return failed[1] if failed else f"pytest's exit status {process.returncode}"
 
 
@@ -287,11 +293,19 @@ def main() -> None:
     parser.add_argument(
         "--before", type=Path, help="what --out has written before the tests were changed"
     )
+    parser.add_argument(
+        "--visits",
+        type=Path,
+        help="an earlier run's OUT.visits.json: the tests that come by each mutant",
+    )
     parser.add_argument("--mutants", type=int, default=60)
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
     mutants = draw(options.mutants, options.seed)
-    visitors, seconds = visitors_of(mutants)
+    visits = options.visits or options.out.with_suffix(".visits.json")
+    if options.visits is None:
+        visits.write_text(json.dumps(visitors_of(mutants)))
+    visitors, seconds = json.loads(visits.read_text())
     done: list[dict[str, object]] = []
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         for result in pool.map(

@@ -14,20 +14,22 @@ if TYPE_CHECKING:
     from attnscope.attention.sdpa import sdpa
     from attnscope.checkpoints.head import read_head
     from attnscope.errors import AttnscopeError
-    from attnscope.results import Check, HeadWeights, Stats, Step, Trace, WeightSlice
+    from attnscope.results.common import Check, Stats
+    from attnscope.results.trace import Step, Trace
+    from attnscope.results.weights import HeadWeights, WeightSlice
     from attnscope.tracing import trace, trace_call
 
 __version__ = "0.1.0"
 
 _HOMES = {
     "AttnscopeError": "attnscope.errors",
-    "Check": "attnscope.results",
-    "HeadWeights": "attnscope.results",
+    "Check": "attnscope.results.common",
+    "HeadWeights": "attnscope.results.weights",
     "MultiHeadAttention": "attnscope.attention.mha",
-    "Stats": "attnscope.results",
-    "Step": "attnscope.results",
-    "Trace": "attnscope.results",
-    "WeightSlice": "attnscope.results",
+    "Stats": "attnscope.results.common",
+    "Step": "attnscope.results.trace",
+    "Trace": "attnscope.results.trace",
+    "WeightSlice": "attnscope.results.weights",
     "read_head": "attnscope.checkpoints.head",
     "sdpa": "attnscope.attention.sdpa",
     "trace": "attnscope.tracing",
@@ -59,4 +61,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted([*globals(), *__all__])
+    return list(__all__)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from attnscope.results import Stats
+from attnscope.results.common import Stats
 
 if TYPE_CHECKING:
     import numpy as np

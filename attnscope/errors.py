@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import errno
 import re
+from collections.abc import Iterable
 from math import isqrt
 from typing import Any, TypeGuard, TypeVar
 
@@ -207,3 +208,23 @@ def _refusal_of_pickle(error: Exception) -> str | None:
     if not sentence or re.search("weights.only", sentence, re.IGNORECASE):
         return "it holds something other than tensors; nothing in it was run"
     return sentence
+
+
+class OptionWarning(UserWarning):
+    """An option has no effect in this run."""
+
+
+def warn_idle(idle: Iterable[tuple[object, str, str]]) -> None:
+    """Warn of options that have no effect in this run.
+
+    They say how something is done that is not done here, or what is so anyway. An option that asks for
+    something that cannot be done, or that contradicts another, is an `OptionError` instead.
+
+    Args:
+        idle: for each whether that is so, the option, and why.
+    """
+    import warnings
+
+    for given, option, why in idle:
+        if given:
+            warnings.warn(f"{option} has no effect: {why}", OptionWarning, stacklevel=3)

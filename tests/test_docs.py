@@ -80,21 +80,10 @@ def test_the_python_example_of_the_readme_runs(capsys):
 def test_every_key_of_a_record_is_documented():
     from dataclasses import fields
 
-    from attnscope.results import (
-        Check,
-        Circuit,
-        Crash,
-        Finding,
-        HeadWeights,
-        Operand,
-        Scaling,
-        ScalingRow,
-        Source,
-        Stats,
-        Step,
-        Trace,
-        WeightSlice,
-    )
+    from attnscope.results.common import Check, Finding, Stats
+    from attnscope.results.scaling import Scaling, ScalingRow
+    from attnscope.results.trace import Crash, Operand, Source, Step, Trace
+    from attnscope.results.weights import Circuit, HeadWeights, WeightSlice
 
     text = (ROOT / "docs" / "records.md").read_text(encoding="utf-8")
     kinds = (

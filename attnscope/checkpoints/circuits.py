@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from attnscope.arrays import numbers
-from attnscope.results import Circuit, HeadWeights
+from attnscope.results.weights import Circuit, HeadWeights
 
 if TYPE_CHECKING:
     import numpy as np

@@ -12,7 +12,7 @@ from attnscope.checkpoints.latent import read_latent
 from attnscope.checkpoints.layouts import PARTS, Layout, Packing, Stack, choose_stack, find_stacks
 from attnscope.checkpoints.tensors import Weights, open_weights
 from attnscope.errors import ModelError
-from attnscope.results import HeadWeights, WeightSlice
+from attnscope.results.weights import HeadWeights, WeightSlice
 
 if TYPE_CHECKING:
     import numpy as np

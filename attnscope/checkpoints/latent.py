@@ -20,7 +20,7 @@ from attnscope.arrays import numbers, stats_of
 from attnscope.checkpoints.layouts import Stack
 from attnscope.checkpoints.tensors import Weights
 from attnscope.errors import ModelError
-from attnscope.results import Latent, WeightSlice
+from attnscope.results.weights import Latent, WeightSlice
 
 if TYPE_CHECKING:
     import numpy as np

@@ -6,9 +6,11 @@ import errno
 import gc
 import os
 import sys
-from collections.abc import Sequence
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from enum import IntEnum
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from typer.exceptions import TyperException
@@ -24,7 +26,7 @@ from attnscope.cli.scaling import scaling
 from attnscope.cli.scripts import ScriptCommand
 from attnscope.cli.sdpa import sdpa
 from attnscope.cli.trace import trace
-from attnscope.errors import AttnscopeError, OptionError, is_out_of_memory
+from attnscope.errors import AttnscopeError, OptionError, OptionWarning, is_out_of_memory
 from attnscope.process import interrupt, streams
 from attnscope.process.launch import is_first, launched
 from attnscope.text import printable, without_long_echoes
@@ -84,7 +86,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         if any("\0" in argument for argument in arguments):  # no system hands such a one over
             raise OptionError("an argument has a NUL character, which no text and no file's name has.")
-        result = app(args=arguments, prog_name="attnscope", standalone_mode=False)
+        with _warnings_told():
+            result = app(args=arguments, prog_name="attnscope", standalone_mode=False)
         status = int(result or ExitStatus.DONE)
         if status == ExitStatus.INTERRUPTED and arguments[:1] != ["run"] and is_first():
             print(interrupt.LINE, file=sys.stderr)
@@ -111,6 +114,23 @@ def main(arguments: Sequence[str] | None = None) -> int:
             raise
         _complain_of_memory(error, arguments)
     return ExitStatus.BAD_INPUT
+
+
+@contextmanager
+def _warnings_told() -> Iterator[None]:
+    """Tell on stderr of options without effect, of which the library warns; one process does."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("always", OptionWarning)
+        show = warnings.showwarning
+
+        def showwarning(message: Warning | str, category: type[Warning], *rest: Any) -> None:
+            if not issubclass(category, OptionWarning):
+                show(message, category, *rest)
+            elif is_first():
+                print(f"attnscope: {printable(str(message))}", file=sys.stderr)
+
+        warnings.showwarning = showwarning  # type: ignore[assignment]
+        yield
 
 
 def entry() -> int:
@@ -160,7 +180,7 @@ def _complain(message: str, hint: str | None, arguments: Sequence[str] = ()) -> 
 def _complain_of_memory(error: Exception, arguments: Sequence[str]) -> None:
     """Say that there was no more memory; if even that fails, in Python's most frugal way."""
     try:
-        from attnscope.cli.output import out_of_memory
+        from attnscope.process.progress import out_of_memory
 
         told = out_of_memory(error, " ".join(["attnscope", *arguments[:1], "ran out of memory"]))
         _complain(told.message, told.hint)

@@ -8,9 +8,8 @@ from functools import cached_property
 from pathlib import Path
 
 from attnscope.cli.options import Format
-from attnscope.cli.output import tell_idle
 from attnscope.cli.request import numbers
-from attnscope.errors import OptionError
+from attnscope.errors import OptionError, warn_idle
 
 
 @dataclass(frozen=True)
@@ -101,7 +100,7 @@ class Asked:
         for given, message, hint in self._conflicts():
             if given:
                 raise OptionError(message, hint=hint)
-        tell_idle(self._idle())
+        warn_idle(self._idle())
 
     def _idle(self) -> Iterator[tuple[object, str, str]]:
         """What has no effect: whether it is given, the option, and why."""

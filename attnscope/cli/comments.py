@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 
 from attnscope.cli.output import tell
 from attnscope.errors import FileError, SourceError, first_line
-from attnscope.results import Check, Finding, Trace
+from attnscope.results.common import Check, Finding
+from attnscope.results.trace import Trace
 from attnscope.text import printable_lines, shortened
 
 if TYPE_CHECKING:

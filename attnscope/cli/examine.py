@@ -23,13 +23,12 @@ from attnscope.cli.output import (
     shown_path,
     stored_of_all,
     tell,
-    tell_idle,
     written_first,
 )
-from attnscope.errors import AttnscopeError, OptionError, SourceError, is_a, said
+from attnscope.errors import AttnscopeError, OptionError, SourceError, is_a, said, warn_idle
 from attnscope.process import interrupt
 from attnscope.process.streams import of_user
-from attnscope.results import Source, Step, Trace
+from attnscope.results.trace import Source, Step, Trace
 from attnscope.text import printable_lines
 
 if TYPE_CHECKING:
@@ -94,7 +93,7 @@ class Wanted:
                 )
         refuse_in_csv(self.output.format, {"--source": self.source, "--check": self.check})
         self.output.check([dtype])
-        tell_idle([(self.annotate and self.output.wide, "--wide", "a diff has no columns")])
+        warn_idle([(self.annotate and self.output.wide, "--wide", "a diff has no columns")])
 
 
 def examine(
@@ -124,7 +123,7 @@ def examine(
         what = subject(load(target), init, inputs, where, call, dtype)
         check_device(wanted.device)
         no_module = wanted.train and not what.has_mode
-        tell_idle([(no_module, "--train", "no nn.Module is called or passed in")])
+        warn_idle([(no_module, "--train", "no nn.Module is called or passed in")])
         if wanted.device != "meta":
             check_memory(what.total_bytes(), wanted.device, hint="--device meta, which needs none")
     with progress(f"running {target} …"), of_user():
@@ -238,7 +237,7 @@ def _run_all(
         device = "cpu"
         notices.append("the code looks at values, which meta has none of: it was run on cpu")
         base = _run(what, session, wanted, device)
-    tell_idle([(wanted.seed_given and _drew_nothing(wanted.seed, device), "--seed", NOT_DRAWN)])
+    warn_idle([(wanted.seed_given and _drew_nothing(wanted.seed, device), "--seed", NOT_DRAWN)])
     quick = device == "cpu" and time.monotonic() - begun < QUICK
     looks_at_values = False
 

@@ -9,7 +9,7 @@ from attnscope.cli.options import Layout
 from attnscope.cli.textbook import Call
 from attnscope.cli.variants import Variants
 from attnscope.errors import OptionError, SizeError
-from attnscope.results import Trace
+from attnscope.results.trace import Trace
 from attnscope.textbook.inputs.mask_options import Masks
 from attnscope.textbook.inputs.resolve import Given
 

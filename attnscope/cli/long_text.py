@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from attnscope.models.maps.capture import Wanted
     from attnscope.models.maps.pooled import Pooled
     from attnscope.models.running.tokenize import Reading
-    from attnscope.render.matrix_file import MatrixFile
+    from attnscope.render.files.matrix_file import MatrixFile
 
 WHOLE = 2**28
 """Maps that take less than 256 MiB together are held whole, as long as nobody asks for others."""

@@ -20,22 +20,23 @@ from attnscope.cli.long_text import (
     with_whole_maps,
 )
 from attnscope.cli.options import Format
-from attnscope.cli.output import progress, stored, tell, uncollected, written_first
+from attnscope.cli.output import progress, tell, written_first
 from attnscope.cli.request import Request
 from attnscope.errors import ModelError, OptionError
-from attnscope.results import AttentionMap, AttentionMaps, HeadTable
+from attnscope.process.progress import without_garbage_collection
+from attnscope.render.files.save import stored
+from attnscope.results.heads import HeadTable
+from attnscope.results.maps import AttentionMap, AttentionMaps
 from attnscope.sinks import sink_positions
-from attnscope.text import printable
 
 if TYPE_CHECKING:
-    from rich.status import Status
-
     from attnscope.checkpoints.find import Checkpoint
     from attnscope.models.maps.capture import Seen, Wanted
     from attnscope.models.maps.pooled import Pooled
     from attnscope.models.running.tokenize import Reading
-    from attnscope.render.matrix_file import MatrixFile
-    from attnscope.render.tensor_file import Tensors
+    from attnscope.process.progress import Progress
+    from attnscope.render.files.matrix_file import MatrixFile
+    from attnscope.render.files.tensor_file import Tensors
     from attnscope.render.values import Shown
 
 
@@ -49,7 +50,7 @@ def show_attention(request: Request) -> int:
     check_imports(transformers=True)
     return_what_is_freed()
     checkpoint = find_checkpoint(request.model)
-    with progress(f"loading {checkpoint.name} …"), uncollected():
+    with progress(f"loading {checkpoint.name} …"), without_garbage_collection():
         config = load_config(checkpoint)
         reading = _read(request, checkpoint, config)
         stack = _stack(request, checkpoint, config)
@@ -203,20 +204,17 @@ def _check_query(request: Request, maps: AttentionMaps) -> None:
 
 def _matrices(request: Request) -> AbstractContextManager[MatrixFile]:
     """The file of `--save`, for whole maps."""
-    from attnscope.render.matrix_file import matrix_file
+    from attnscope.render.files.matrix_file import matrix_file
 
     assert request.save is not None
     return matrix_file(request.save, force=request.force)
 
 
-def _watch(name: str, status: Status | None) -> Callable[[int, int, float], None] | None:
-    """What tells how far a run is, if somebody is looking."""
-    if status is None:
-        return None
-    from rich.text import Text
+def _watch(name: str, progress: Progress) -> Callable[[int, int, float], None]:
+    """What tells how far a run is."""
 
     def watch(layer: int, n_layer: int, share: float) -> None:
-        status.update(Text(f"running {printable(name)}: layer {layer} of {n_layer}, {share:.0%} …"))
+        progress(f"running {name}: layer {layer} of {n_layer}, {share:.0%} …")
 
     return watch
 

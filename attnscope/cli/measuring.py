@@ -12,17 +12,11 @@ from typing import TYPE_CHECKING, Any
 from attnscope.cli.asked import Asked
 from attnscope.cli.given import check_weights, content, dtype_of, memory_for
 from attnscope.cli.options import Format
-from attnscope.cli.output import (
-    print_json,
-    progress,
-    put,
-    stdout,
-    tell,
-    uncollected,
-    written_first,
-)
+from attnscope.cli.output import print_json, progress, put, stdout, tell, written_first
 from attnscope.errors import FileError, ModelError, OptionError
-from attnscope.results import AttentionMaps, HeadTable
+from attnscope.process.progress import without_garbage_collection
+from attnscope.results.heads import HeadTable
+from attnscope.results.maps import AttentionMaps
 from attnscope.text import printable
 from attnscope.units import bytes_text, counted
 
@@ -139,7 +133,7 @@ def _load(asked: Asked, ranks: Ranks, text: str) -> tuple[Checkpoint, Survey, Re
     from attnscope.process.devices import check_device
 
     checkpoint = find_checkpoint(asked.model)
-    with _shown(ranks, f"loading {checkpoint.name} …"), uncollected():
+    with _shown(ranks, f"loading {checkpoint.name} …"), without_garbage_collection():
         config = load_config(checkpoint)
         try:
             check_reads(checkpoint, config, "text")

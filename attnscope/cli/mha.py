@@ -130,10 +130,11 @@ def mha(
 ) -> int:
     """Multi-head attention: projected, split into heads, attended, merged, projected."""
     from attnscope import contracts
-    from attnscope.cli.output import Output, tell_idle
+    from attnscope.cli.output import Output
     from attnscope.cli.textbook import Call, Request, present
     from attnscope.cli.variants import Variants
-    from attnscope.results import Finding
+    from attnscope.errors import warn_idle
+    from attnscope.results.common import Finding
     from attnscope.textbook.inputs.modules import has_biases, module_of, numbers_in
     from attnscope.textbook.inputs.projections import open_projections
     from attnscope.textbook.inputs.resolve import given_to_mha, open_all
@@ -147,7 +148,7 @@ def mha(
     share = 0.1 if dropout is None else dropout
     if not 0 <= share <= 1:
         raise OptionError(f"dropout is {share}, but a share is between 0 and 1.", hint="--dropout 0.1")
-    tell_idle([(dropout is not None and not train, "--dropout", "it is for training (--train)")])
+    warn_idle([(dropout is not None and not train, "--dropout", "it is for training (--train)")])
     if scale is not None and scale_by is not None:
         raise OptionError("--scale says it all, and --scale-by too.", hint="one of the two")
 

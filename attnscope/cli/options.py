@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from dataclasses import fields, is_dataclass
 from enum import StrEnum
+from inspect import Parameter, Signature, signature
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, get_type_hints
 
 import typer
+
+from attnscope.options import Flag
 
 
 class Format(StrEnum):
@@ -72,6 +77,59 @@ def file_name(text: str) -> Path:
     if not text:
         raise typer.BadParameter("it is empty, and names no file.")
     return Path(text)
+
+
+# Expanding the option groups of the library into flags.
+
+
+def expanded(command: Callable[..., int]) -> Callable[..., int]:
+    """A command whose option groups Typer sees as flags.
+
+    Args:
+        command: takes groups of options, dataclasses whose fields `attnscope.options.option` declares,
+            and perhaps arguments that Typer knows already.
+    """
+    hints = get_type_hints(command, include_extras=True)
+    groups: dict[str, Any] = {name: hint for name, hint in hints.items() if is_dataclass(hint)}
+    parameters: list[Parameter] = []
+    for name, parameter in signature(command).parameters.items():
+        if name in groups:
+            parameters += _flags(groups[name])
+        else:
+            parameters.append(parameter.replace(annotation=hints[name], kind=Parameter.KEYWORD_ONLY))
+
+    def run(**given: Any) -> int:
+        for name, group in groups.items():
+            own = {each.name: given.pop(each.name) for each in fields(group)}
+            given[name] = group(**own)
+        return command(**given)
+
+    run.__name__, run.__doc__ = command.__name__, command.__doc__
+    run.__signature__ = Signature(parameters)  # type: ignore[attr-defined]
+    run.__annotations__ = {each.name: each.annotation for each in parameters}
+    return run
+
+
+def _flags(group: Any) -> Iterator[Parameter]:
+    """A parameter for each option of a group, annotated as Typer wants it."""
+    hints = get_type_hints(group)
+    for each in fields(group):
+        flag: Flag = each.metadata["flag"]
+        hint = hints[each.name]
+        is_path = hint in (Path, Path | None)
+        names = flag.names or ("--" + each.name.replace("_", "-"),)
+        info = typer.Option(
+            *names,
+            help=flag.help,
+            show_default=flag.shown or (each.default not in (None, False) and each.default != ""),
+            metavar=flag.metavar,
+            min=flag.min,
+            parser=file_name if is_path else flag.parser,
+            rich_help_panel=flag.panel or getattr(group, "PANEL", None),
+        )
+        yield Parameter(
+            each.name, Parameter.KEYWORD_ONLY, default=each.default, annotation=Annotated[hint, info]
+        )
 
 
 def size(flag: str, help: str, default: int | str | None = None) -> Any:

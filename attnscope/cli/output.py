@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import gc
 import json
 import re
 import sys
-import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -16,15 +14,14 @@ from typing import TYPE_CHECKING, Any
 
 from attnscope.cli.options import Format
 from attnscope.errors import (
-    AttnscopeError,
     FileError,
     OptionError,
-    OutOfMemoryError,
-    first_line,
-    is_out_of_memory,
+    warn_idle,
 )
-from attnscope.process.launch import is_first
-from attnscope.results import AttentionMap, AttentionMaps, HeadWeights, Step, Trace
+from attnscope.process.progress import Progress, silent, stage
+from attnscope.results.maps import AttentionMap, AttentionMaps
+from attnscope.results.trace import Step, Trace
+from attnscope.results.weights import HeadWeights
 from attnscope.text import LEFT_TO_RIGHT_MARK, json_printable, printable, printable_lines
 
 if TYPE_CHECKING:
@@ -32,7 +29,7 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.status import Status
 
-    from attnscope.render.tensor_file import Tensors
+    from attnscope.render.files.tensor_file import Tensors
     from attnscope.render.values import Index, Shown
 
     Shape = tuple[int, ...]
@@ -66,10 +63,10 @@ class Output:
                 )
             self.selections  # noqa: B018 - parsed here and now, so that a mistake is told first
         if self.save is not None:
-            from attnscope.render.tensor_file import check_target
+            from attnscope.render.files.tensor_file import check_target
 
             check_target(self.save, force=self.force, dtypes=dtypes)
-        tell_idle(
+        warn_idle(
             [
                 (self.force and self.save is None, "--force", "no file is written"),
                 (
@@ -127,6 +124,8 @@ class Output:
 
     def shown_of(self, trace: Trace) -> list[Shown]:
         """The parts of a trace's tensors that `--show` asks for."""
+        from attnscope.render.files.save import stored
+
         return self.shown(lambda name: (*stored(trace[name]), trace[name].dims))
 
     def print(self, result: Trace | HeadWeights, shown: Sequence[Shown] = ()) -> None:
@@ -280,7 +279,7 @@ class Output:
         """Write the tensors into the file of `--save`, and say so; with what else it says of them."""
         if self.save is None:
             return
-        from attnscope.render.tensor_file import save
+        from attnscope.render.files.tensor_file import save
 
         size = save(self.save, tensors, force=self.force, metadata=metadata)
         self.tell_written(len(tensors), size)
@@ -316,27 +315,10 @@ def refuse_in_csv(format: Format, asked: Mapping[str, bool]) -> None:
             raise OptionError(f"csv holds one table, and {option} prints more.", hint="--format json")
 
 
-def stored(step: Step) -> tuple[np.ndarray, str]:
-    """A step's tensor as an array, and its dtype.
-
-    Raises:
-        OptionError: numpy has no such tensors (sparse, nested, quantized, on meta), or the tensor's own
-            class does not give its values.
-    """
-    from attnscope.arrays import from_tensor
-
-    if step.tensor is None:
-        raise OptionError(f"the values of {step.name} cannot be read: its own class refuses it.")
-    try:
-        return from_tensor(step.tensor)
-    except (NotImplementedError, RuntimeError, TypeError) as error:
-        raise OptionError(
-            f"the values of {step.name} cannot be read: {first_line(error).rstrip('.')}."
-        ) from error
-
-
 def stored_of_all(steps: Iterable[Step]) -> dict[str, tuple[np.ndarray, str]]:
     """The tensors of all steps by name; of those that cannot be read, it is told why."""
+    from attnscope.render.files.save import stored
+
     tensors = {}
     for step in steps:
         try:
@@ -359,20 +341,6 @@ def shown_path(file: str, here: Path | None = None) -> str:
 def tell(message: str) -> None:
     """Tell something on stderr that is neither a result nor an error."""
     print(f"attnscope: {printable(message)}", file=sys.stderr)
-
-
-def tell_idle(idle: Iterable[tuple[object, str, str]]) -> None:
-    """Tell of options that have no effect in this run.
-
-    They say how something is done that is not done here, or what is so anyway. An option that asks for
-    something that cannot be had, or that contradicts another, is refused instead.
-
-    Args:
-        idle: for each whether that is so, the option, and why.
-    """
-    for given, option, why in idle:
-        if given and is_first():
-            tell(f"{option} has no effect: {why}")
 
 
 def put(text: str) -> None:
@@ -428,70 +396,36 @@ def written_first(*writes: Callable[[], None]) -> Iterator[None]:
 
 
 @contextmanager
-def uncollected() -> Iterator[None]:
-    """Import and load without the search for garbage: it finds none, and takes a fifth of the time."""
-    collects = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if collects:
-            gc.enable()
+def progress(doing: str) -> Iterator[Progress]:
+    """Tell on stderr what takes a while, as long as it takes; yield what may tell more."""
+    with shown_progress() as show, stage(show, doing):
+        yield show
 
 
 @contextmanager
-def progress(doing: str) -> Iterator[Status | None]:
-    """Tell on stderr what takes a while, as long as it takes, if somebody is looking.
-
-    Args:
-        doing: what is done, such as `running sdpa …`.
-
-    Yields:
-        What says it, and may be told more; None where nobody is looking.
-
-    Raises:
-        OutOfMemoryError: it runs out of memory; the error says what was being done.
-    """
-    try:
-        with _status(doing) as status:
-            yield status
-    except AttnscopeError:
-        raise
-    except Exception as error:
-        if is_out_of_memory(error):
-            raise out_of_memory(error, f"out of memory while {doing.removesuffix(' …')}") from error
-        raise
-
-
-def out_of_memory(error: BaseException, message: str) -> OutOfMemoryError:
-    """What to tell a user of an exception for which `is_out_of_memory` holds.
-
-    What its frames hold is let go of, so that there is memory for telling it.
-
-    Args:
-        error: the exception.
-        message: what was being done, without a full stop.
-    """
-    from attnscope.process.memory import room_on_host
-    from attnscope.units import bytes_text
-
-    traceback.clear_frames(error.__traceback__)
-    text = str(error)
-    if amount := re.search(r"allocate (\d+) bytes", text):
-        message += f": {bytes_text(int(amount[1]))} more were not to be had"
-    elif amount := re.search(r"allocate ([\d.]+ [KMGTPE]iB)", text):
-        message += f": {amount[1]} more were not to be had"
-    room = room_on_host()
-    limit = f" {room.limit[0].upper()}{room.limit[1:]} applies." if room.limit else ""
-    return OutOfMemoryError(f"{message}.{limit}", hint="a smaller input, or more memory")
-
-
-def _status(doing: str) -> AbstractContextManager[Any]:
-    """What is done, on the terminal, if stderr is one."""
+def shown_progress() -> Iterator[Progress]:
+    """What tells on stderr how far work is, if somebody is looking: for `progress=` of the library."""
     if not sys.stderr.isatty():
-        return nullcontext()
+        yield silent
+        return
     from rich.text import Text
 
     from attnscope.render.terminal.console import Terminal
 
-    return Terminal(stderr=True).status(Text(printable(doing)))
+    status: Status | None = None
+
+    def show(doing: str | None) -> None:
+        nonlocal status
+        if status is not None and doing is None:
+            status.stop()
+            status = None
+        elif doing is not None and status is None:
+            status = Terminal(stderr=True).status(Text(printable(doing)))
+            status.start()
+        elif doing is not None and status is not None:
+            status.update(Text(printable(doing)))
+
+    try:
+        yield show
+    finally:
+        show(None)

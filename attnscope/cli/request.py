@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from attnscope.cli.options import Format
-from attnscope.cli.output import Output, refuse_in_csv, tell_idle
-from attnscope.errors import OptionError
+from attnscope.cli.output import Output, refuse_in_csv
+from attnscope.errors import OptionError, warn_idle
 
 READS = ("text", "file", "ids", "tokens", "image")
 """The options that give a model something to look at: one of them at a time."""
@@ -109,7 +109,7 @@ class Request:
             if given:
                 raise OptionError(message, hint=hint)
         refuse_in_csv(self.format, {"--verify": self.verify})
-        tell_idle(_idle(self))
+        warn_idle(_idle(self))
 
 
 def _of_weights(request: Request) -> Iterator[tuple[object, str, str | None]]:

@@ -13,7 +13,7 @@ from attnscope.cli.options import OUTPUT, RUN, SIZES, Format
 from attnscope.errors import OptionError
 
 if TYPE_CHECKING:
-    from attnscope.results import Scaling
+    from attnscope.results.scaling import Scaling
 
 
 def scaling(
@@ -52,7 +52,8 @@ def scaling(
     format: options.OutputFormat = Format.TABLE,
 ) -> int:
     """Why scores are divided by √d_K: what the softmax makes of them with the scale, and without."""
-    from attnscope.cli.output import progress, tell_idle
+    from attnscope.cli.output import progress
+    from attnscope.errors import warn_idle
     from attnscope.process.devices import check_memory, check_seed
     from attnscope.process.memory import check_imports
 
@@ -62,7 +63,7 @@ def scaling(
     check_seed(seed)
     option = "--plot" if plot else "--no-plot"
     no_bars = plot is not None and format is not Format.TABLE
-    tell_idle([(no_bars, option, f"bars are drawn below a table, not in {format}")])
+    warn_idle([(no_bars, option, f"bars are drawn below a table, not in {format}")])
     needed = max(_bytes_needed(sizes, d_K, dtype) for d_K in widths)
     check_memory(needed, "cpu", hint="a smaller --dk, --batch, --nq or --nk")
     check_imports()
@@ -103,7 +104,7 @@ def _measured(sizes: dict[str, int], widths: list[int], dtype: str, seed: int) -
     from attnscope.attention.scaling import measure
     from attnscope.process.devices import draw
     from attnscope.render.terminal.scaling import findings
-    from attnscope.results import Scaling, ScalingRow
+    from attnscope.results.scaling import Scaling, ScalingRow
 
     n_batch, n_Q, n_K = sizes.values()
     rows: dict[int, list[ScalingRow]] = {}

@@ -9,19 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 from attnscope import contracts
 from attnscope.cli.options import Format
-from attnscope.cli.output import (
-    NOT_DRAWN,
-    Output,
-    progress,
-    refuse_in_csv,
-    stored,
-    tell_idle,
-    uncollected,
-    written_first,
-)
+from attnscope.cli.output import NOT_DRAWN, Output, progress, refuse_in_csv, written_first
 from attnscope.cli.variants import findings
-from attnscope.errors import OptionError
-from attnscope.results import Source, Step, Trace
+from attnscope.errors import OptionError, warn_idle
+from attnscope.process.progress import without_garbage_collection
+from attnscope.render.files.save import stored
+from attnscope.results.trace import Source, Step, Trace
 from attnscope.textbook.inputs.mask_options import Masks
 
 if TYPE_CHECKING:
@@ -96,7 +89,7 @@ class Request:
         refuse_in_csv(self.output.format, more)
         self.output.check([dtype])
         nothing = self.seed is None or self.dry_run
-        tell_idle(
+        warn_idle(
             [
                 (self.seed_given and nothing, "--seed", NOT_DRAWN),
                 (self.dry_run and self.device != "cpu", "--device", "nothing is computed in a dry run"),
@@ -200,7 +193,7 @@ def _uses(plan: Trace, request: Request) -> contracts.Uses:
 
 def _import_torch() -> None:
     """Import torch, most of the waiting."""
-    with uncollected():
+    with without_garbage_collection():
         import torch  # noqa: F401
 
 

@@ -9,10 +9,9 @@ from math import inf, isfinite
 from typing import Any
 
 from attnscope.cli.options import Alignment, MaskedRows, MaskStyle
-from attnscope.cli.output import tell_idle
 from attnscope.contracts import DTYPES, Variant
-from attnscope.errors import OptionError
-from attnscope.results import Finding
+from attnscope.errors import OptionError, warn_idle
+from attnscope.results.common import Finding
 from attnscope.textbook.inputs.mask_options import Masks, parse_masks
 
 NO_MASK = "there is no mask (--mask)"
@@ -55,7 +54,7 @@ class Variants:
                 hint=f"--softmax-dtype {', '.join(DTYPES)}",
             )
         nowhere = not (self.rope or self.masks.positional)
-        tell_idle(
+        warn_idle(
             [
                 (self.style is not None and not self.mask, "--mask-style", NO_MASK),
                 (self.fill is not None and not self.mask, "--mask-fill", NO_MASK),
@@ -92,7 +91,7 @@ class Variants:
             masks.resolve(style=None, fill=-inf, rows=None, dtype=dtype)
         added = self.fill is not None and masks.files and not masks.fills
         why = f"{masks.files[0]} is added as it is" if added else ""
-        tell_idle([(added, "--mask-fill", why)])
+        warn_idle([(added, "--mask-fill", why)])
         if added:
             masks.fill = -inf
         masks.align = self.align or ("bottom-right" if "n_past" in sizes else "top-left")  # type: ignore[assignment]

@@ -15,11 +15,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 from attnscope.cli.options import Format
-from attnscope.cli.output import refuse_in_csv, shown_path, tell_idle
-from attnscope.errors import AttnscopeError, FileError, OptionError, SourceError, class_attribute, is_a
+from attnscope.cli.output import refuse_in_csv, shown_path
+from attnscope.errors import (
+    AttnscopeError,
+    FileError,
+    OptionError,
+    SourceError,
+    class_attribute,
+    is_a,
+    warn_idle,
+)
 from attnscope.files import check_file, write_file
 from attnscope.process import interrupt, streams
-from attnscope.results import Crash, Step, Trace
+from attnscope.results.trace import Crash, Step, Trace
 from attnscope.text import json_printable, printable, printable_lines, shortened
 
 if TYPE_CHECKING:
@@ -58,7 +66,7 @@ class Wanted:
             inside = f"--to {self.to / 'trace.txt'}"
             check_file(self.to, force=self.force, suffixes=None, kind="a trace", inside=inside)
         all_columns = f"{self.format} has all columns anyway"
-        tell_idle(
+        warn_idle(
             [
                 (self.force and self.to is None, "--force", "no file is written"),
                 (self.wide and self.format in (Format.CSV, Format.JSON), "--wide", all_columns),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from attnscope.cli.output import progress, written_first
 from attnscope.cli.request import Request
 from attnscope.errors import ModelError
-from attnscope.results import HeadWeights, WeightSlice
+from attnscope.results.weights import HeadWeights, WeightSlice
 
 
 def show_weights(request: Request) -> int:

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 from attnscope.cli.forms import calls_of, plan_of
 from attnscope.cli.textbook import run
 from attnscope.cli.variants import Variants
-from attnscope.results import Check, Trace
+from attnscope.results.common import Check
+from attnscope.results.trace import Trace
 from attnscope.tensor_files import TensorFile
 from attnscope.textbook.inputs.resolve import given_to_sdpa
 

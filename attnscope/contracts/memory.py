@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from math import prod
 
 from attnscope.contracts.plan import DTYPES
-from attnscope.results import Step, Trace
+from attnscope.results.trace import Step, Trace
 
 FIXED = 4 * 2**20
 """Bytes that libraries take while they compute: threads, buffers for products."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from math import prod
 
 from attnscope.errors import OptionError, SizeError
-from attnscope.results import Step, Trace
+from attnscope.results.trace import Step, Trace
 
 DTYPES = {"float64": 8, "float32": 4, "float16": 2, "bfloat16": 2}
 """The dtypes that attention runs in, and the bytes of an element."""

@@ -22,7 +22,8 @@ from attnscope.models.running.load import (
     load_tokenizer,
     told_as_the_models_fault,
 )
-from attnscope.results import Check, HeadWeights, Latent
+from attnscope.results.common import Check
+from attnscope.results.weights import HeadWeights, Latent
 
 if TYPE_CHECKING:
     import torch

@@ -11,7 +11,7 @@ from rich.text import Text
 from attnscope.render.colours import Scale
 from attnscope.render.columns import AXIS_STYLES
 from attnscope.render.tokens import label
-from attnscope.results import Token
+from attnscope.results.maps import Token
 from attnscope.text import LEFT_TO_RIGHT_MARK
 
 QUERY, KEY = AXIS_STYLES["n_Q"], AXIS_STYLES["n_K"]

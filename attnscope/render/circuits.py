@@ -8,7 +8,7 @@ from math import isfinite
 
 from attnscope.render.columns import Column
 from attnscope.render.text import number_text
-from attnscope.results import Circuit
+from attnscope.results.weights import Circuit
 
 BARS = "▁▂▃▄▅▆▇█"
 ASCII_BARS = "_.-:=+*#"

@@ -11,7 +11,9 @@ from functools import partial
 from typing import Any
 
 from attnscope.render.text import number_text, shape_text
-from attnscope.results import Check, HeadWeights, Stats, Step, Trace, WeightSlice
+from attnscope.results.common import Check, Stats
+from attnscope.results.trace import Step, Trace
+from attnscope.results.weights import HeadWeights, WeightSlice
 from attnscope.text import LEFT_TO_RIGHT_MARK, printable
 from attnscope.units import bytes_text, count_text
 

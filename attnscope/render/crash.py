@@ -6,7 +6,7 @@ from rich.text import Text
 
 from attnscope.render.columns import dims_pieces, shape_pieces
 from attnscope.render.text import joined
-from attnscope.results import Crash
+from attnscope.results.trace import Crash
 from attnscope.text import printable
 
 

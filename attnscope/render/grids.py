@@ -7,7 +7,7 @@ from math import isnan
 from typing import TYPE_CHECKING
 
 from attnscope.render.ranking import decimals, is_known
-from attnscope.results import HeadRow, HeadTable
+from attnscope.results.heads import HeadRow, HeadTable
 
 if TYPE_CHECKING:
     import numpy as np

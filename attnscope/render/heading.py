@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from attnscope.render.columns import common_prefix
 from attnscope.render.text import number_text
-from attnscope.results import HeadWeights, Trace
+from attnscope.results.trace import Trace
+from attnscope.results.weights import HeadWeights
 from attnscope.text import printable
 from attnscope.units import bytes_text, flops_text
 

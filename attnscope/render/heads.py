@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from attnscope.render.ranking import several_stacks
-from attnscope.results import HeadTable
+from attnscope.results.heads import HeadTable
 from attnscope.units import counted
 
 

@@ -12,7 +12,7 @@ from attnscope.render.pooling import (
     pooling_text,
 )
 from attnscope.render.tokens import label
-from attnscope.results import AttentionMap, AttentionMaps
+from attnscope.results.maps import AttentionMap, AttentionMaps
 
 
 def maps_heading(maps: AttentionMaps, map: AttentionMap | None = None) -> list[str]:

@@ -12,7 +12,7 @@ from rich.text import Text
 from attnscope.render.columns import dims_pieces, shape_pieces
 from attnscope.render.text import READABLE, break_expression, joined, shape_text, wrapped
 from attnscope.render.values import Shown, shown_record
-from attnscope.results import Step, Trace
+from attnscope.results.trace import Step, Trace
 
 if TYPE_CHECKING:
     import numpy as np

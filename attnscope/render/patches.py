@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from attnscope.render.tokens import label
-from attnscope.results import AttentionMaps, Picture, Token
+from attnscope.results.maps import AttentionMaps, Picture, Token
 
 if TYPE_CHECKING:
     import numpy as np

@@ -12,7 +12,7 @@ from math import ceil
 from typing import TYPE_CHECKING
 
 from attnscope.render.tokens import label
-from attnscope.results import AttentionMaps, Token
+from attnscope.results.maps import AttentionMaps, Token
 
 if TYPE_CHECKING:
     import numpy as np

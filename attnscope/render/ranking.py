@@ -7,7 +7,7 @@ from math import floor, isfinite, log10
 from typing import Any, TypeGuard
 
 from attnscope.render.columns import AXIS_STYLES, Column
-from attnscope.results import HeadRow, HeadTable
+from attnscope.results.heads import HeadRow, HeadTable
 
 HEAD_STYLE = AXIS_STYLES["n_head"]
 LEADERS = 3  # heads that are named for each metric

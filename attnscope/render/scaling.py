@@ -8,7 +8,7 @@ from math import log
 
 from attnscope.render.columns import Column
 from attnscope.render.text import GAP
-from attnscope.results import Scaling, ScalingRow
+from attnscope.results.scaling import Scaling, ScalingRow
 
 MEASURES = {
     "variance": ("variance", 1),

@@ -7,7 +7,7 @@ from rich.cells import cell_len
 from attnscope.render.axes import KEY, QUERY, isolated, token_style
 from attnscope.render.columns import Column
 from attnscope.render.tokens import label
-from attnscope.results import AttentionMap, AttentionMaps, Token
+from attnscope.results.maps import AttentionMap, AttentionMaps, Token
 
 LARGE = 0.5  # most of a query's weight
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from attnscope.errors import OptionError
 from attnscope.render.text import shape_text
-from attnscope.results import Trace
+from attnscope.results.trace import Trace
 
 if TYPE_CHECKING:
     import numpy as np

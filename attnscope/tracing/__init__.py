@@ -16,7 +16,7 @@ from typing import Any
 
 from attnscope import contracts
 from attnscope.errors import SourceError
-from attnscope.results import Trace
+from attnscope.results.trace import Trace
 from attnscope.tracing.instrument.session import Session, function_of
 
 __all__ = ["Session", "function_of", "trace", "trace_call"]

@@ -155,8 +155,8 @@ def write_files(n: int, files: Path) -> None:
 
 def run(line: list[str]) -> int:
     """Run a command; returns what it estimated."""
-    from attnscope.process import devices as drawn
     from attnscope.cli.app import main
+    from attnscope.process import devices as drawn
 
     estimates = []
     check = drawn.check_memory

@@ -24,7 +24,7 @@ from transformers import AutoModel, AutoTokenizer
 
 from attnscope.checkpoints.find import find_checkpoint
 from attnscope.render.page.page import page_html
-from attnscope.results import AttentionMap, AttentionMaps, Token
+from attnscope.results.maps import AttentionMap, AttentionMaps, Token
 from attnscope.units import bytes_text
 
 TEXT = Path(__file__).parents[2] / "docs" / "architecture.md"

@@ -12,7 +12,8 @@ import pytest
 from playwright.sync_api import Browser, ConsoleMessage, Page, sync_playwright
 
 from attnscope.render.page.page import page_html
-from attnscope.results import AttentionMap, AttentionMaps, HeadRow, HeadTable, Token
+from attnscope.results.heads import HeadRow, HeadTable
+from attnscope.results.maps import AttentionMap, AttentionMaps, Token
 
 SWITCHES = [
     "--headless",

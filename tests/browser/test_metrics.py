@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from attnscope.results import HeadRow
+from attnscope.results.heads import HeadRow
 
 TOKENS = ["[CLS]", " the", " cat", " sat"]
 EVIL = "</script><img src=x onerror=alert(1)>"

@@ -6,7 +6,8 @@ import zlib
 import numpy as np
 import pytest
 
-from attnscope.results import AttentionMap, AttentionMaps, Check, Picture, Token
+from attnscope.results.common import Check
+from attnscope.results.maps import AttentionMap, AttentionMaps, Picture, Token
 
 WORDS = ["[CLS]", " the", " cat", " sat", " on", " the", " mat"]
 SENTENCE = [Token(word, special=word == "[CLS]") for word in WORDS]

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from attnscope.results import Pooling, Token
+from attnscope.results.maps import Pooling, Token
 
 WORDS = ["[CLS]", " the", " cat", " sat", "[SEP]"]
 

@@ -239,7 +239,7 @@ def test_a_full_disk_is_one_line_and_the_results_are_shown_all_the_same(
     write, full_disk, monkeypatch, writer
 ):
     room = SimpleNamespace(free=2**30)  # as it was before somebody else filled the disk
-    monkeypatch.setattr("attnscope.render.matrix_file.disk_usage", lambda _: room)
+    monkeypatch.setattr("attnscope.render.files.matrix_file.disk_usage", lambda _: room)
     there = os.listdir(full_disk)
     r = write(writer, named(full_disk, writer))
     assert_one_line(r, "No space left on device")

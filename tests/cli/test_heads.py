@@ -648,8 +648,8 @@ def test_what_several_processes_cannot_share_is_refused(
 
 
 def test_processes_of_a_machine_share_its_memory(monkeypatch):
-    from attnscope.process import devices as drawn
     from attnscope.cli.given import memory_for
+    from attnscope.process import devices as drawn
     from attnscope.process.memory import Room
 
     monkeypatch.setattr(drawn, "room_of", lambda device: Room(1000))

@@ -298,7 +298,7 @@ def test_a_run_that_fails_leaves_no_file_of_whole_maps(attnscope, llama, file, t
     command = ["model", llama, "--file", file, "--save", folder / "whole.npz"]
     assert "there is no query 400: they are 0 to 300." in attnscope(*command, "--query", 400).err
     assert attnscope(*command, "--head", 9).exit_status == 2
-    monkeypatch.setattr("attnscope.render.matrix_file.disk_usage", lambda path: Usage(1000))
+    monkeypatch.setattr("attnscope.render.files.matrix_file.disk_usage", lambda path: Usage(1000))
     r = attnscope(*command)
     assert (r.exit_status, r.out) == (2, "")
     assert f"{folder / 'whole.npz'} takes 707.8 KiB while it is written, and its disk has" in r.err

@@ -15,7 +15,7 @@ from attnscope.models.heads.batches import Reader
 from attnscope.models.heads.metrics import METRICS
 from attnscope.models.heads.survey import Survey
 from attnscope.models.running.load import load_config, load_model, load_tokenizer
-from attnscope.results import HeadRow
+from attnscope.results.heads import HeadRow
 
 TEXTS = [
     "the cat sat on mat . because it was tired the cat sat on mat . because",

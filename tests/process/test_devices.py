@@ -1,8 +1,8 @@
 import pytest
 import torch
 
-from attnscope.process import devices as drawn
 from attnscope.errors import OptionError, SizeError
+from attnscope.process import devices as drawn
 from attnscope.process.devices import check_device, check_device_name, check_memory, check_seed, draw
 from attnscope.process.memory import Room
 

@@ -11,7 +11,7 @@ from rich.console import Console
 
 from attnscope.render.numbers import numbers_record, numbers_text, print_numbers
 from attnscope.render.values import Shown
-from attnscope.results import Step, Trace
+from attnscope.results.trace import Step, Trace
 
 
 def result(*tensors, sizes=None, **more) -> tuple[Trace, dict[str, Shown]]:

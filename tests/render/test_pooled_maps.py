@@ -15,7 +15,7 @@ from attnscope.render.records.maps import maps_record, maps_text, weights_csv
 from attnscope.render.strongest import strongest
 from attnscope.render.terminal.heatmap import print_heatmap
 from attnscope.render.terminal.overview import print_overview
-from attnscope.results import AttentionMap, AttentionMaps, Pooling, Token
+from attnscope.results.maps import AttentionMap, AttentionMaps, Pooling, Token
 
 MEAN = np.array([[0.1, 0.2, 0.0], [0.0, 0.25, 0.5]], "float32")
 MAX = np.array([[0.5, 0.75, 0.0], [0.0, 1.0, 0.5]], "float32")

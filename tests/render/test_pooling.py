@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from attnscope.render.pooling import borders, chunks, groups, pooled
-from attnscope.results import Token
+from attnscope.results.maps import Token
 
 
 def texts(*lengths):

@@ -4,7 +4,7 @@ import numpy as np
 
 from attnscope.render.records.tables import csv_table
 from attnscope.render.strongest import strongest, strongest_columns
-from attnscope.results import AttentionMap, AttentionMaps, Token
+from attnscope.results.maps import AttentionMap, AttentionMaps, Token
 
 WEIGHTS = np.array([[0.25, 0.5, 0.25], [1, 0, 0]], "float32")
 

@@ -9,7 +9,7 @@ from rich.console import Console
 from attnscope.render.pooling import left_out_text, smaller_without
 from attnscope.render.terminal.heatmap import print_heatmap
 from attnscope.render.terminal.overview import print_overview
-from attnscope.results import AttentionMap, AttentionMaps, Picture, Pooling, Token
+from attnscope.results.maps import AttentionMap, AttentionMaps, Picture, Pooling, Token
 
 
 def maps_of(attention, left_out, **more):

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from attnscope import trace_call
 from attnscope.errors import FileError, SourceError
-from attnscope.results import Step
+from attnscope.results.trace import Step
 from attnscope.tracing.comments import annotate_file, annotated, checked, diff, write
 from attnscope.tracing.comments.expressions import parsed
 from attnscope.tracing.comments.parse import said

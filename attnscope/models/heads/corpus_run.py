@@ -46,8 +46,8 @@ class Census:
         tokens: how many tokens are read at once.
         prove: called with the first text, before any is measured.
         tell: gets a sentence that a user should read while the run goes on.
-        watch: shows how far the run is: a context, which gives what is called with the share that was read
-            of the corpus, or None where nobody knows it.
+        watch: shows how far the run is: a context, which gives what is called with the share of the
+            corpus that was read, or None where nobody knows it.
 
     Attributes:
         unsaved: why the run could not be saved the last time, if it could not.

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 
 from attnscope.models.heads.metrics import CROSS, METRICS, Metric, Rows, Side, meaning
 from attnscope.models.running.buffers import Store
-from attnscope.results import AttentionMaps, HeadRow, HeadTable, Token
+from attnscope.results.heads import HeadRow, HeadTable
+from attnscope.results.maps import AttentionMaps, Token
 from attnscope.sinks import sink_keys
 
 if TYPE_CHECKING:

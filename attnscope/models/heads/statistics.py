@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from math import sqrt
 from typing import TYPE_CHECKING
 
-from attnscope.results import HeadRow
+from attnscope.results.heads import HeadRow
 
 if TYPE_CHECKING:
     import numpy as np

@@ -13,7 +13,8 @@ from attnscope.models.running.layers import STACKS, layer_of, stack_of
 from attnscope.models.running.tokenize import Reading, patches
 from attnscope.models.running.tolerance import weights_of
 from attnscope.models.running.validate import check_rows
-from attnscope.results import AttentionMap, AttentionMaps, HeadRow, Token
+from attnscope.results.heads import HeadRow
+from attnscope.results.maps import AttentionMap, AttentionMaps, Token
 
 if TYPE_CHECKING:
     import torch

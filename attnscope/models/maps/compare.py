@@ -14,7 +14,8 @@ from attnscope.models.running.load import told_as_the_models_fault
 from attnscope.models.running.tokenize import Reading
 from attnscope.models.running.tolerance import difference_of
 from attnscope.models.running.validate import NotWeightsError
-from attnscope.results import AttentionMaps, Check, Pooling
+from attnscope.results.common import Check
+from attnscope.results.maps import AttentionMaps, Pooling
 
 if TYPE_CHECKING:
     import numpy as np

@@ -8,7 +8,7 @@ from itertools import pairwise
 from math import ceil
 from typing import TYPE_CHECKING, Any
 
-from attnscope.results import Token
+from attnscope.results.maps import Token
 
 if TYPE_CHECKING:
     import torch

@@ -25,7 +25,8 @@ from attnscope.models.running.eager_masks import SOME, unlike_eager
 from attnscope.models.running.forward import main_output, run
 from attnscope.models.running.load import forget_the_past, told_as_the_models_fault
 from attnscope.models.running.tokenize import Reading
-from attnscope.results import AttentionMap, AttentionMaps, HeadRow, Pooling
+from attnscope.results.heads import HeadRow
+from attnscope.results.maps import AttentionMap, AttentionMaps, Pooling
 from attnscope.sinks import sink_positions
 
 if TYPE_CHECKING:

@@ -6,7 +6,8 @@ from collections.abc import Collection
 
 from attnscope import contracts
 from attnscope.models.running.attention_hook import Call
-from attnscope.results import Check, Trace
+from attnscope.results.common import Check
+from attnscope.results.trace import Trace
 
 AXES = {
     "Q": "n_batch n_head n_Q d_K",

@@ -18,7 +18,7 @@ from attnscope.models.running.load import (
     load_tokenizer,
     told_as_the_models_fault,
 )
-from attnscope.results import Picture, Token
+from attnscope.results.maps import Picture, Token
 from attnscope.text import shortened
 from attnscope.units import counted
 

@@ -19,7 +19,7 @@ from attnscope.render.pooling import (
     smaller_without,
 )
 from attnscope.render.tokens import label
-from attnscope.results import AttentionMap, AttentionMaps, Picture, Token
+from attnscope.results.maps import AttentionMap, AttentionMaps, Picture, Token
 from attnscope.text import printable
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from attnscope.render.figures.figures import BETWEEN_LABELS, COLOURS, GREY, THIN, drawable
 from attnscope.render.grids import Grid, by_stack
 from attnscope.render.ranking import several_stacks
-from attnscope.results import HeadTable
+from attnscope.results.heads import HeadTable
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

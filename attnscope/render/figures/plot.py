@@ -15,7 +15,8 @@ from attnscope.files import check_file, write_file
 from attnscope.render.figures.figures import draw_grid, draw_map, draw_pictures
 from attnscope.render.figures.metric_figures import draw_metrics
 from attnscope.render.maps import of_query
-from attnscope.results import AttentionMaps, HeadTable
+from attnscope.results.heads import HeadTable
+from attnscope.results.maps import AttentionMaps
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

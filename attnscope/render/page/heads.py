@@ -8,7 +8,8 @@ from __future__ import annotations
 from math import isfinite
 from typing import Any
 
-from attnscope.results import AttentionMaps, HeadRow, HeadTable
+from attnscope.results.heads import HeadRow, HeadTable
+from attnscope.results.maps import AttentionMaps
 
 VALUE_DIGITS = 6
 ERROR_DIGITS = 3

@@ -32,7 +32,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from attnscope.errors import ModelError
-from attnscope.results import AttentionMap
+from attnscope.results.maps import AttentionMap
 
 if TYPE_CHECKING:
     import numpy as np

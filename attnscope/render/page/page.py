@@ -21,7 +21,8 @@ from attnscope.render.page import packing
 from attnscope.render.page.heads import heads_data, metrics_data, with_measured
 from attnscope.render.pooling import SHOWN, of_cells, pooling_text, positions, tokens_of_cells
 from attnscope.render.tokens import label
-from attnscope.results import AttentionMap, AttentionMaps, HeadTable, Picture, Token
+from attnscope.results.heads import HeadTable
+from attnscope.results.maps import AttentionMap, AttentionMaps, Picture, Token
 from attnscope.sinks import sink_keys
 from attnscope.units import counted
 

@@ -6,7 +6,7 @@ from attnscope.render.circuits import circuit_columns
 from attnscope.render.columns import check_columns
 from attnscope.render.heading import heading
 from attnscope.render.records.tables import markdown, markdown_table
-from attnscope.results import HeadWeights
+from attnscope.results.weights import HeadWeights
 
 
 def circuits_text(head: HeadWeights) -> str:

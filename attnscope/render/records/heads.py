@@ -7,7 +7,7 @@ from typing import Any
 from attnscope.render.heads import heads_heading
 from attnscope.render.ranking import head_columns, ranked
 from attnscope.render.records.tables import csv_table, markdown, markdown_table, plain
-from attnscope.results import HeadTable
+from attnscope.results.heads import HeadTable
 from attnscope.text import printable
 
 

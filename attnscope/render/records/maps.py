@@ -17,7 +17,7 @@ from attnscope.render.pooling import (
 from attnscope.render.records.tables import csv_value, markdown, markdown_table, plain
 from attnscope.render.strongest import strongest
 from attnscope.render.values import number
-from attnscope.results import AttentionMap, AttentionMaps, Pooling
+from attnscope.results.maps import AttentionMap, AttentionMaps, Pooling
 from attnscope.text import printable
 
 

@@ -9,15 +9,27 @@ from attnscope.render.columns import check_columns, columns_of
 from attnscope.render.crash import crash_lines
 from attnscope.render.heading import heading, summary
 from attnscope.render.records.tables import csv_table, markdown, markdown_table, plain
-from attnscope.results import HeadWeights, Scaling, Trace
+from attnscope.results.heads import HeadTable
+from attnscope.results.maps import AttentionMaps
+from attnscope.results.scaling import Scaling
+from attnscope.results.trace import Trace
+from attnscope.results.weights import HeadWeights
 from attnscope.text import printable
 
 KINDS = {Trace: "trace", HeadWeights: "head", Scaling: "scaling"}
-"""What each result's schema is called."""
+"""What the schema of a result is called whose record is its fields."""
 
 
-def record(result: Trace | HeadWeights | Scaling) -> dict[str, Any]:
+def record(result: Any) -> dict[str, Any]:
     """A result with its schema: a trace is `attnscope.trace/1`, a head's weights `attnscope.head/1`."""
+    if isinstance(result, AttentionMaps):
+        from attnscope.render.records.maps import maps_record
+
+        return maps_record(result)
+    if isinstance(result, HeadTable):
+        from attnscope.render.records.heads import heads_record
+
+        return heads_record(result)
     return {"schema": f"attnscope.{KINDS[type(result)]}/1", **plain(result)}
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from attnscope.render.records.tables import csv_table, markdown_table
 from attnscope.render.scaling import columns, heading, legend
-from attnscope.results import Scaling
+from attnscope.results.scaling import Scaling
 
 
 def csv_text(result: Scaling) -> str:

@@ -9,7 +9,7 @@ from attnscope.render.columns import check_columns
 from attnscope.render.heading import heading
 from attnscope.render.terminal.table import print_columns, print_heading
 from attnscope.render.text import GAP, can_show
-from attnscope.results import Circuit, HeadWeights
+from attnscope.results.weights import Circuit, HeadWeights
 
 
 def print_circuits(

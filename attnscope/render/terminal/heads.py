@@ -9,7 +9,7 @@ from attnscope.render.heads import heads_heading
 from attnscope.render.ranking import head_columns, leader_columns, ranked
 from attnscope.render.terminal.metric_grid import print_grids
 from attnscope.render.terminal.table import print_columns, print_heading, print_line, print_notices
-from attnscope.results import HeadRow, HeadTable
+from attnscope.results.heads import HeadRow, HeadTable
 from attnscope.units import counted
 
 FEW = 12

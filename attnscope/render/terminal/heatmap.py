@@ -26,7 +26,7 @@ from attnscope.render.pooling import (
 from attnscope.render.terminal.patches import print_patches
 from attnscope.render.terminal.row import print_row
 from attnscope.render.terminal.table import print_line
-from attnscope.results import AttentionMap, AttentionMaps
+from attnscope.results.maps import AttentionMap, AttentionMaps
 
 if TYPE_CHECKING:
     import numpy as np

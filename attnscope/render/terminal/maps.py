@@ -11,7 +11,7 @@ from attnscope.render.maps import maps_heading
 from attnscope.render.terminal.heatmap import print_heatmap
 from attnscope.render.terminal.overview import print_overview
 from attnscope.render.terminal.table import print_columns, print_heading, print_notices
-from attnscope.results import AttentionMap, AttentionMaps
+from attnscope.results.maps import AttentionMap, AttentionMaps
 
 
 def print_maps(

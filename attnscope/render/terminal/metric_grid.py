@@ -17,7 +17,7 @@ from attnscope.render.pooling import chunks
 from attnscope.render.ranking import several_stacks
 from attnscope.render.terminal.overview import HEAD, HEAD_STYLE, LAYER
 from attnscope.render.terminal.table import print_line
-from attnscope.results import HeadTable
+from attnscope.results.heads import HeadTable
 
 if TYPE_CHECKING:
     import numpy as np

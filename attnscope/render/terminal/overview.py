@@ -14,7 +14,7 @@ from attnscope.render.colours import Scale, pixel_lines
 from attnscope.render.columns import AXIS_STYLES
 from attnscope.render.pooling import SHOWN, chunks, positions, smaller_without, span
 from attnscope.render.terminal.table import print_line
-from attnscope.results import AttentionMap, AttentionMaps
+from attnscope.results.maps import AttentionMap, AttentionMaps
 
 if TYPE_CHECKING:
     import numpy as np

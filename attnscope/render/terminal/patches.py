@@ -13,7 +13,7 @@ from attnscope.render.patches import asked_text, first_query, on_patches, weight
 from attnscope.render.pooling import chunks, pooled
 from attnscope.render.terminal.table import print_line
 from attnscope.render.text import number_text
-from attnscope.results import AttentionMaps, Picture
+from attnscope.results.maps import AttentionMaps, Picture
 
 if TYPE_CHECKING:
     import numpy as np

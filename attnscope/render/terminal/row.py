@@ -14,7 +14,7 @@ from attnscope.render import axes
 from attnscope.render.colours import Scale
 from attnscope.render.pooling import borders
 from attnscope.render.terminal.table import print_line
-from attnscope.results import AttentionMaps
+from attnscope.results.maps import AttentionMaps
 
 if TYPE_CHECKING:
     import numpy as np

@@ -10,7 +10,8 @@ from rich.text import Text
 from attnscope.render.scaling import MEASURES, SCALED, _pairs, _text, heading, legend
 from attnscope.render.terminal.table import print_columns, print_line
 from attnscope.render.text import GAP
-from attnscope.results import Finding, Scaling, ScalingRow
+from attnscope.results.common import Finding
+from attnscope.results.scaling import Scaling, ScalingRow
 
 LONGEST_BAR, SHORTEST_BAR = 50, 8  # in characters
 EIGHTHS = " ▏▎▍▌▋▊▉"

@@ -13,7 +13,7 @@ from rich.text import Text
 
 from attnscope.render.columns import dims_pieces, shape_pieces
 from attnscope.render.text import joined
-from attnscope.results import Source, Step, Trace
+from attnscope.results.trace import Source, Step, Trace
 from attnscope.text import printable, printable_lines
 
 GAP = 3  # between the code and what stands at its right

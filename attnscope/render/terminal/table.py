@@ -14,7 +14,8 @@ from attnscope.render.columns import Column, check_columns, columns_of, in_order
 from attnscope.render.crash import crash_lines
 from attnscope.render.heading import heading, summary
 from attnscope.render.text import GAP, READABLE, break_expression, joined, shorten, wrapped
-from attnscope.results import HeadWeights, Trace
+from attnscope.results.trace import Trace
+from attnscope.results.weights import HeadWeights
 from attnscope.text import printable
 
 NARROWEST = 15  # that an expression is broken into

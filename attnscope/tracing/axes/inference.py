@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 from itertools import product
 from math import prod
 
-from attnscope.results import Finding, Source, Step
+from attnscope.results.common import Finding
+from attnscope.results.trace import Source, Step
 from attnscope.tracing.axes.resize import Attempt, Fixed, Product, Requirement, Search
 from attnscope.tracing.axes.symbols import Symbols
 from attnscope.tracing.instrument.failure import Failure, Part, Shape

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 
-from attnscope.results import Step
+from attnscope.results.trace import Step
 from attnscope.tracing.comments.annotate import axis_words, of_file
 from attnscope.tracing.comments.expressions import Expression, of_word, parsed
 from attnscope.tracing.comments.parse import ANY, REST, Axis, Claim, Said, Shape, said

@@ -15,7 +15,7 @@ from types import FrameType, MemberDescriptorType, TracebackType
 from typing import Any
 
 from attnscope.errors import class_attribute, class_name, is_a, said, stored_in
-from attnscope.results import Crash, Operand
+from attnscope.results.trace import Crash, Operand
 from attnscope.tracing.instrument.code_swap import Relay
 from attnscope.tracing.instrument.failure import Failure, Part, Shape
 from attnscope.tracing.instrument.rewrite import VIEWS, Place

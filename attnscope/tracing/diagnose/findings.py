@@ -19,7 +19,8 @@ from typing import Any
 
 import torch
 
-from attnscope.results import Finding, Step
+from attnscope.results.common import Finding
+from attnscope.results.trace import Step
 from attnscope.tracing.axes.inference import Inferred, regroupings
 from attnscope.units import bytes_text
 

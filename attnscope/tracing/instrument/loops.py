@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from attnscope.results import Step
+from attnscope.results.trace import Step
 
 LONGEST = 200
 """A loop's body of more steps than this is not folded."""
@@ -16,7 +16,7 @@ def folded(steps: Sequence[Step]) -> list[Step]:
 
     Each step says how many `times` it was made. Loops in loops are folded from the inside out.
 
-    >>> from attnscope.results import Step
+    >>> from attnscope.results.trace import Step
     >>> def step(name):
     ...     return Step(name, None, (2,), "float32", "…", 8)
     >>> [(s.name, s.times) for s in folded([step(name) for name in "x ab ab ab y".replace(" ", "")])]

@@ -19,7 +19,7 @@ from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_mod
 
 from attnscope.arrays import from_tensor, stats_of
 from attnscope.errors import class_attribute, class_name, is_a
-from attnscope.results import Source, Step
+from attnscope.results.trace import Source, Step
 from attnscope.text import shortened
 from attnscope.tracing.instrument.cost import NOTHING, Cost, cost_of, storage_of, storages_in
 from attnscope.tracing.instrument.rewrite import Place, Site, Star, Target

@@ -23,7 +23,7 @@ from attnscope.models.running import attention_hook as observe
 from attnscope.models.running.decode import give_target, write_on
 from attnscope.models.running.load import load_config, load_model
 from attnscope.models.running.tokenize import read_text
-from attnscope.results import Token
+from attnscope.results.maps import Token
 
 LONG = {"max_position_embeddings": 6100}
 FAMILIES = {

@@ -19,7 +19,7 @@ from attnscope.models.running.tokenize import (
     tokens_of,
     unknown_tokens,
 )
-from attnscope.results import Picture
+from attnscope.results.maps import Picture
 
 LINES = ["the cat sat on the mat", "the dog sat", "überall é\n\tcat"] * 20
 

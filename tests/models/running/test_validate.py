@@ -14,7 +14,7 @@ from attnscope.models.maps.collect import look
 from attnscope.models.running.load import load_config, load_model
 from attnscope.models.running.tokenize import Reading, check_reads
 from attnscope.models.running.validate import NotWeightsError, check_rows
-from attnscope.results import Picture, Token
+from attnscope.results.maps import Picture, Token
 
 
 def weights(*, n_head=3, n_Q=5, n_K=7, dtype=torch.float32):

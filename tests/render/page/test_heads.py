@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 from attnscope.render.page.page import page_html
-from attnscope.results import AttentionMap, AttentionMaps, HeadRow, HeadTable, Token
+from attnscope.results.heads import HeadRow, HeadTable
+from attnscope.results.maps import AttentionMap, AttentionMaps, Token
 
 METRICS = {"entropy": "how spread it is, in nats", "previous": "weight to the token before"}
 

@@ -11,7 +11,7 @@ from render.page.unpacking import unpacked
 
 from attnscope.errors import ModelError
 from attnscope.render.page.packing import pack, thumbnail
-from attnscope.results import AttentionMap
+from attnscope.results.maps import AttentionMap
 
 PROMISED = 1 / 500
 """No weight is further from the truth than this."""

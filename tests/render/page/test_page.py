@@ -13,7 +13,9 @@ from render.page.unpacking import unpacked
 
 from attnscope.errors import SizeError
 from attnscope.render.page.page import MOST, model_name, page_html
-from attnscope.results import AttentionMap, AttentionMaps, Check, HeadRow, HeadTable, Picture, Token
+from attnscope.results.common import Check
+from attnscope.results.heads import HeadRow, HeadTable
+from attnscope.results.maps import AttentionMap, AttentionMaps, Picture, Token
 
 EVIL = "</script><img src=x onerror=alert(1)>"
 

@@ -13,7 +13,8 @@ from attnscope import contracts
 from attnscope.checkpoints.head import read_head
 from attnscope.render.records.records import csv_text, json_text, markdown_text, record
 from attnscope.render.records.tables import csv_value
-from attnscope.results import Check, Crash, Operand, Source, Stats, Step, Trace
+from attnscope.results.common import Check, Stats
+from attnscope.results.trace import Crash, Operand, Source, Step, Trace
 
 SIZES = {"n_batch": 3, "n_Q": 30, "n_K": 50, "d_K": 128, "d_V": 256}
 

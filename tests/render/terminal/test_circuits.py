@@ -10,7 +10,7 @@ from rich.console import Console
 from attnscope.render.circuits import circuit_columns, sparkline
 from attnscope.render.records.tables import csv_table, markdown_table
 from attnscope.render.terminal.circuits import print_circuits
-from attnscope.results import Circuit
+from attnscope.results.weights import Circuit
 
 QK = Circuit("QK", [4.0, 3.0, 2.0, 0.0], 2.8284, 5.38516, 4.0)
 OV = Circuit("OV", [0.0, 0.0, 0.0, 0.0], 0.0, 0.0, 0.0)

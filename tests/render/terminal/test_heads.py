@@ -14,7 +14,7 @@ from attnscope.render.ranking import ranked
 from attnscope.render.records.heads import heads_csv, heads_markdown, heads_record
 from attnscope.render.records.records import json_text
 from attnscope.render.terminal.heads import print_heads
-from attnscope.results import HeadTable
+from attnscope.results.heads import HeadTable
 
 
 def heads(table, **options):

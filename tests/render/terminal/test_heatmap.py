@@ -13,7 +13,7 @@ from rich.text import Text
 from attnscope.render.axes import LEFT_TO_RIGHT_MARK
 from attnscope.render.colours import RAMP
 from attnscope.render.terminal.heatmap import print_heatmap
-from attnscope.results import AttentionMap, AttentionMaps, Picture, Token
+from attnscope.results.maps import AttentionMap, AttentionMaps, Picture, Token
 
 CAUSAL = np.array([[1, 0, 0], [0.25, 0.75, 0], [0.004, 0.5, 0.496]], "float32")
 WORDS = ["the", " cat", "日本語", "שלום", "👍🏽", "e\u0301a", "\n", "internationalization", "", "#"]

@@ -10,7 +10,7 @@ from rich.text import Text
 from attnscope.render.colours import RAMP
 from attnscope.render.grids import Grid
 from attnscope.render.terminal.metric_grid import print_grids
-from attnscope.results import HeadTable
+from attnscope.results.heads import HeadTable
 
 ALL = list(MEANINGS)
 SIZES = [(30, 9), (6, 12), (80, 64), (1, 1)]

@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.text import Text
 
 from attnscope.render.terminal.overview import print_overview
-from attnscope.results import AttentionMap, AttentionMaps, Token
+from attnscope.results.maps import AttentionMap, AttentionMaps, Token
 
 
 def maps_of(places, n_Q=6, n_K=6, attention=None):

@@ -14,7 +14,7 @@ from rich.console import Console
 from attnscope.render.records.records import json_text, record
 from attnscope.render.records.scaling import csv_text, markdown_text
 from attnscope.render.terminal.scaling import findings, print_scaling
-from attnscope.results import Scaling, ScalingRow
+from attnscope.results.scaling import Scaling, ScalingRow
 
 SIZES = {"n_batch": 64, "n_Q": 32, "n_K": 16}
 ROWS = [

@@ -16,7 +16,7 @@ from attnscope.attention.mha import MultiHeadAttention
 from attnscope.attention.projection import project
 from attnscope.attention.sdpa import sdpa
 from attnscope.render.terminal.source import annotated, print_source, source_text
-from attnscope.results import Source, Step, Trace
+from attnscope.results.trace import Source, Step, Trace
 from attnscope.tracing import trace_call
 
 

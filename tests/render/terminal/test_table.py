@@ -11,7 +11,8 @@ from rich.console import Console
 from attnscope import contracts
 from attnscope.contracts import Variant
 from attnscope.render.terminal.table import print_table
-from attnscope.results import Check, Finding, Stats, Step, Trace
+from attnscope.results.common import Check, Finding, Stats
+from attnscope.results.trace import Step, Trace
 
 
 def printed(result, width=None, *, wide=False, color=False):

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from attnscope.results import Step
+from attnscope.results.trace import Step
 from attnscope.tracing.instrument.loops import LONGEST, folded
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from attnscope.errors import FileError
-from attnscope.render.matrix_file import matrix_file
+from attnscope.render.files.matrix_file import matrix_file
 
 SUFFIXES = [".safetensors", ".npz", ".pt"]
 

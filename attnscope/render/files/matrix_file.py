@@ -12,7 +12,7 @@ from typing import IO, TYPE_CHECKING
 
 from attnscope.errors import FileError
 from attnscope.files import whole_file
-from attnscope.render.tensor_file import check_target
+from attnscope.render.files.tensor_file import check_target
 from attnscope.units import bytes_text
 
 if TYPE_CHECKING:

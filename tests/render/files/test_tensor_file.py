@@ -6,8 +6,8 @@ import torch
 
 from attnscope.arrays import from_tensor
 from attnscope.errors import FileError
-from attnscope.render import tensor_file
-from attnscope.render.tensor_file import check_target, save
+from attnscope.render.files import tensor_file
+from attnscope.render.files.tensor_file import check_target, save
 
 
 @pytest.mark.parametrize("suffix", [".safetensors", ".npz", ".pt"])

@@ -1,0 +1,1 @@
+"""Results as files: tensors, pictures, pages and records."""

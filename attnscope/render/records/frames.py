@@ -1,0 +1,53 @@
+"""Results as pandas tables."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from attnscope.errors import OptionError
+from attnscope.render.columns import Column, columns_of
+from attnscope.results.heads import HeadTable
+from attnscope.results.maps import AttentionMaps
+from attnscope.results.scaling import Scaling
+
+if TYPE_CHECKING:
+    import pandas
+
+
+def frame(result: Any) -> pandas.DataFrame:
+    """A table with a row for each line of the result's CSV, in plain numbers.
+
+    Raises:
+        OptionError: pandas is not installed.
+    """
+    try:
+        import pandas
+    except ImportError as error:
+        raise OptionError("to_pandas() needs pandas.", hint="pip install pandas") from error
+    if isinstance(result, AttentionMaps):
+        return _maps_frame(result)
+    return pandas.DataFrame({column.key: column.raw for column in _columns(result) if column.raw})
+
+
+def _columns(result: Any) -> list[Column]:
+    if isinstance(result, HeadTable):
+        from attnscope.render.ranking import head_columns
+
+        return head_columns(result, result.rows, None)
+    if isinstance(result, Scaling):
+        from attnscope.render.scaling import columns
+
+        return columns(result)
+    return columns_of(result)
+
+
+def _maps_frame(maps: AttentionMaps) -> pandas.DataFrame:
+    """A row for each head, query and key; of pooled maps, for each cell."""
+    import io
+
+    import pandas
+
+    from attnscope.render.records.maps import weights_csv
+
+    text = "\n".join(weights_csv(maps))
+    return pandas.read_csv(io.StringIO(text), keep_default_na=False, na_values={"attention": ["NaN"]})

@@ -1,0 +1,49 @@
+"""What the scale does to attention, at several widths."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from attnscope.results.common import Finding, Result
+
+
+@dataclass(frozen=True)
+class ScalingRow:
+    """What is measured of scores and of their softmax at one width, with the scale or without it.
+
+    Attributes:
+        d_K: the width of queries and keys.
+        scaled: whether the scores were multiplied by 1/√d_K.
+        variance: of all the scores (the population's: divided by n).
+        entropy: of a row of weights, in nats; the mean over rows.
+        largest_weight: of a row; the mean over rows.
+        gradient_norm: the Frobenius norm of ∂attention/∂scores, of a row; the median over rows.
+        gradient_norm_mean: the same; the mean over rows.
+    """
+
+    d_K: int  # noqa: N815 - the field's name
+    scaled: bool
+    variance: float
+    entropy: float
+    largest_weight: float
+    gradient_norm: float
+    gradient_norm_mean: float
+
+
+@dataclass
+class Scaling(Result):
+    """What the scale does to attention, at several widths.
+
+    Attributes:
+        sizes: how many queries and keys there were: `{"n_batch": 64, "n_Q": 64, "n_K": 64}`.
+        dtype: what scores and weights were computed in; they were measured in float64.
+        seed: what queries and keys were drawn with, at each width anew.
+        rows: two for each width, in the order asked for: without the scale, and with it.
+        findings: what these numbers say.
+    """
+
+    sizes: dict[str, int]
+    dtype: str
+    seed: int
+    rows: list[ScalingRow]
+    findings: list[Finding] = field(default_factory=list)

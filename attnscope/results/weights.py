@@ -1,0 +1,104 @@
+"""The weights of one attention head of a checkpoint."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from attnscope.results.common import Check, Result, Stats
+
+
+@dataclass
+class WeightSlice:
+    """What one head owns of one weight matrix or bias in a checkpoint.
+
+    Attributes:
+        name: `W_Q`, `W_K`, `W_V`, `W_O`, or `b_Q` … `b_O`; of latent attention, those of its paper.
+        tensor: its name in the checkpoint.
+        shape: the whole tensor's shape, as stored.
+        axis: the axis that is cut, or None where the heads share all of it.
+        start, stop: the head's part of that axis, `start` ≤ i < `stop`.
+        head_shape: the shape of the head's part.
+        dtype: as stored.
+        stats: the head's part in six numbers.
+        transposed: whether the file stores a weight as `in out`, as GPT-2's Conv1D does: `shape`,
+            `axis`, `start` and `stop` are the file's, `head_shape` and `array` are turned to `out in`.
+        array: the head's part (numpy; bfloat16 as its 16 raw bits).
+        shared: whether it is the same for all heads.
+    """
+
+    name: str
+    tensor: str
+    shape: tuple[int, ...]
+    axis: int | None
+    start: int
+    stop: int
+    head_shape: tuple[int, ...]
+    dtype: str
+    stats: Stats
+    transposed: bool = False
+    array: Any = field(default=None, repr=False, compare=False)
+    shared: bool = False
+
+
+@dataclass(frozen=True)
+class Latent:
+    """The sizes of multi-head latent attention.
+
+    Attributes:
+        d_nope, d_rope: the width of what is not turned of a head's query and key, and of what is.
+        d_V: the width of a head's value.
+        d_CQ: the width of the queries' latent; None: they have none.
+        d_CKV: the width of the keys' and values' latent.
+    """
+
+    d_nope: int
+    d_rope: int
+    d_V: int  # noqa: N815 - the field's name
+    d_CQ: int | None  # noqa: N815
+    d_CKV: int  # noqa: N815
+
+
+@dataclass
+class HeadWeights(Result):
+    """The weights of one attention head of a checkpoint.
+
+    `n_layer`, `n_head`, `n_kv_head`, `d_feat` and `d_head` are those of the `stack`: `self` where the
+    model has one; else `encoder`, `decoder` or `cross`, `text` or `vision`. `head` is a query head; its
+    W_K and W_V are those of the key head that it reads. `circuits` are its products, where asked for.
+    `latent` is there where attention is latent; `d_head` is then the width of a query.
+    """
+
+    model: str
+    layer: int
+    head: int
+    n_layer: int
+    n_head: int
+    n_kv_head: int
+    d_feat: int
+    d_head: int
+    weights: list[WeightSlice]
+    stack: str = "self"
+    checks: list[Check] = field(default_factory=list)
+    circuits: list[Circuit] = field(default_factory=list)
+    latent: Latent | None = None
+
+
+@dataclass(frozen=True)
+class Circuit:
+    """One product of a head's weights, as its singular values tell it.
+
+    Attributes:
+        name: `QK`: W_Qᵀ·W_K, which decides what a head looks at; `OV`: W_O·W_V, which decides
+            what it carries.
+        singular_values: those that can differ from 0, the largest first: at most d_head.
+        effective_rank: exp of the entropy of the singular values' shares (Roy and Vetterli 2007).
+        norm: Frobenius, √Σσ².
+        spectral_norm: the largest singular value.
+    """
+
+    name: str
+    singular_values: list[float]
+    effective_rank: float
+    norm: float
+    spectral_norm: float

@@ -1,6 +1,9 @@
 """Who may import whom, as docs/architecture.md says."""
 
 import ast
+import re
+import tomllib
+from importlib.metadata import version
 from pathlib import Path
 
 PACKAGE = Path(__file__).parent.parent / "attnscope"
@@ -102,3 +105,25 @@ def test_imports_run_downwards():
             del left[package]
     # `tracing` is the room of what its parts make together, and its parts do not import it.
     assert not left, f"a circle: {sorted(left)}"
+
+
+PRIVATE = re.compile(r"torch(\.\w+)*\._[a-z]\w*|\btorch\.\w+\._[A-Z]")
+"""A private part of torch."""
+
+
+def test_private_parts_of_torch_are_used_in_one_place():
+    own = [f"tracing/instrument/{name}.py" for name in ("torch_internals", "compiler", "meta_kernels")]
+    users = {
+        str(path.relative_to(PACKAGE))
+        for path in PACKAGE.rglob("*.py")
+        if PRIVATE.search(path.read_text(encoding="utf-8"))
+    }
+    assert users == set(own)
+
+
+def test_torch_is_bounded_by_the_release_that_these_tests_run_with():
+    """A newer torch may have changed its private parts: it is allowed once the tests have run with it."""
+    project = tomllib.loads((PACKAGE.parent / "pyproject.toml").read_text(encoding="utf-8"))
+    [torch] = [each for each in project["project"]["dependencies"] if re.match(r"torch\b", each)]
+    major, minor, *_ = map(int, re.findall(r"\d+", version("torch")))
+    assert f"<{major}.{minor + 1}" in torch

@@ -178,10 +178,10 @@ def _shapes(
 
 def _shape(tensor: Any) -> Shape:
     """A tensor's shape as torch knows it; no code of the user's runs."""
-    import torch
+    from attnscope.tracing.instrument.torch_internals import TENSOR, without_torch_function
 
-    with torch._C.DisableTorchFunction():
-        return tuple(torch._C.TensorBase.size(tensor))
+    with without_torch_function():
+        return tuple(TENSOR.size(tensor))
 
 
 def _value(node: ast.expr, frame: FrameType) -> Any:

@@ -22,6 +22,7 @@ import torch
 from attnscope.results.common import Finding
 from attnscope.results.trace import Step
 from attnscope.tracing.axes.inference import Inferred, regroupings
+from attnscope.tracing.instrument.torch_internals import below_autograd, without_torch_dispatch
 from attnscope.units import bytes_text
 
 LARGE = 64 * 2**20
@@ -395,7 +396,7 @@ def _largest(tensor: torch.Tensor) -> float | None:
     """
     plain = type(tensor) in (torch.Tensor, torch.nn.Parameter)
     if plain and tensor.is_contiguous() and tensor.dtype in (torch.float32, torch.float64):
-        with torch._C._DisableTorchDispatch(), torch._C._AutoDispatchBelowAutograd():
+        with without_torch_dispatch(), below_autograd():
             values = tensor.view(-1)
             square = torch.dot(values, values).item()
         if math.isfinite(square):

@@ -92,7 +92,12 @@ class Relay:
         """An object's own attribute, if it is stored as it is; no code of the user's runs."""
         torch = sys.modules.get("torch")
         if torch is not None and type(owner) is torch.Tensor and name in VIEWS:
-            with torch._C.DisableTorchFunction(), torch._C._DisableTorchDispatch():
+            from attnscope.tracing.instrument.torch_internals import (
+                without_torch_dispatch,
+                without_torch_function,
+            )
+
+            with without_torch_function(), without_torch_dispatch():
                 return getattr(owner.detach(), name)
         try:
             attributes = object.__getattribute__(owner, "__dict__")
@@ -117,7 +122,12 @@ class Relay:
         torch = sys.modules.get("torch")
         if torch is None or type(owner) is not torch.Tensor:
             return None
-        with torch._C.DisableTorchFunction(), torch._C._DisableTorchDispatch():
+        from attnscope.tracing.instrument.torch_internals import (
+            without_torch_dispatch,
+            without_torch_function,
+        )
+
+        with without_torch_function(), without_torch_dispatch():
             return owner.detach()[index]
 
 

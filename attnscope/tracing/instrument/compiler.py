@@ -50,6 +50,17 @@ def compiled_module(module: nn.Module) -> nn.Module | None:
     return module._modules.get("_orig_mod") if type(module).__name__ == "OptimizedModule" else None
 
 
+def is_compiled(target: Any) -> bool:
+    """Whether calling it runs what `torch.compile` has made of it."""
+    if "torch._dynamo" not in sys.modules:
+        return False
+    from torch import nn
+
+    if isinstance(target, nn.Module):
+        return compiled_module(target) is not None
+    return "_torchdynamo_orig_callable" in getattr(target, "__dict__", {})
+
+
 class Silence:
     """What `torch.compile` sees in place of a relay: it does nothing, and leaves nothing behind."""
 

@@ -11,6 +11,8 @@ from typing import Any
 import torch
 from torch.utils.flop_counter import flop_registry, sdpa_flop_count
 
+from attnscope.tracing.instrument.torch_internals import TENSOR
+
 aten = torch.ops.aten
 
 # Products that torch's own counter passes over, or is slow to count: (shapes of the arguments) -> FLOPs.
@@ -135,10 +137,9 @@ def storages_in(tree: Any) -> Iterator[torch.UntypedStorage]:
 
 def storage_of(tensor: torch.Tensor) -> torch.UntypedStorage | None:
     """A tensor's one plain memory; sparse tensors and those inside of vmap have none."""
-    base: Any = torch._C.TensorBase  # a class of the user's may make something else of these
-    if base.layout.__get__(tensor) is not torch.strided:
+    if TENSOR.layout.__get__(tensor) is not torch.strided:
         return None
     try:
-        return base.untyped_storage(tensor)
+        return TENSOR.untyped_storage(tensor)
     except (NotImplementedError, RuntimeError):
         return None

@@ -5,7 +5,6 @@ from __future__ import annotations
 import linecache
 import weakref
 from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from functools import cache
 from itertools import islice
 from threading import get_ident
@@ -13,9 +12,7 @@ from types import NoneType
 from typing import Any, Protocol, TypeGuard
 
 import torch
-from torch._ops import OpOverload
 from torch.multiprocessing.reductions import StorageWeakRef
-from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
 from attnscope.arrays import from_tensor, stats_of
 from attnscope.errors import class_attribute, class_name, is_a
@@ -23,6 +20,13 @@ from attnscope.results.trace import Source, Step
 from attnscope.text import shortened
 from attnscope.tracing.instrument.cost import NOTHING, Cost, cost_of, storage_of, storages_in
 from attnscope.tracing.instrument.rewrite import Place, Site, Star, Target
+from attnscope.tracing.instrument.torch_internals import (
+    TENSOR,
+    OpOverload,
+    TorchDispatchMode,
+    unseen_by_modes,
+    without_torch_function,
+)
 
 
 class Watch(Protocol):
@@ -160,7 +164,7 @@ class Recorder(TorchDispatchMode):
         if len(found.targets) == 1 and isinstance(found.targets[0], tuple):
             value = _unpacked(found.targets[0], value)
         depth = len(self._frames) - 1
-        with torch._C.DisableTorchFunction():  # it is none of the user's code that we look at tensors
+        with without_torch_function():  # it is none of the user's code that we look at tensors
             if _is_tensor(value):
                 self.parts[found.place] = _shape(value)
             if self.depth is None or depth <= self.depth:
@@ -180,7 +184,7 @@ class Recorder(TorchDispatchMode):
     def part(self, site: int, value: Any) -> Any:
         """An expression in the middle of another has been evaluated."""
         if _is_tensor(value) and not self._outside():
-            with torch._C.DisableTorchFunction():
+            with without_torch_function():
                 self.parts[self.sites[site].place] = _shape(value)
         return value
 
@@ -237,20 +241,20 @@ class Recorder(TorchDispatchMode):
     def _record(
         self, name: str, tensor: torch.Tensor, site: Site, how: str, spent: Cost, depth: int
     ) -> None:
-        self.device = self.device or str(_BASE.device.__get__(tensor))
+        self.device = self.device or str(TENSOR.device.__get__(tensor))
         same_as, view_of = self._identity(name, tensor)
-        strided = storage_of(tensor) is not None and not _BASE.is_nested.__get__(tensor)
-        contiguous = strided and _BASE.is_contiguous(tensor)
+        strided = storage_of(tensor) is not None and not TENSOR.is_nested.__get__(tensor)
+        contiguous = strided and TENSOR.is_contiguous(tensor)
         step = Step(
             name=name,
             dims=None,
             shape=_shape(tensor),
-            dtype=_name_of(_BASE.dtype.__get__(tensor)),
+            dtype=_name_of(TENSOR.dtype.__get__(tensor)),
             how=how,
-            bytes=_BASE.numel(tensor) * _BASE.element_size(tensor),
+            bytes=TENSOR.numel(tensor) * TENSOR.element_size(tensor),
             flops=spent.flops,
             contiguous=contiguous,
-            strides=tuple(_BASE.stride(tensor)) if strided and not contiguous else None,
+            strides=tuple(TENSOR.stride(tensor)) if strided and not contiguous else None,
             view_of=view_of,
             same_as=same_as,
             fresh_bytes=spent.fresh_bytes,
@@ -262,7 +266,7 @@ class Recorder(TorchDispatchMode):
         if self.stats or self.keep or (self.watch is not None and own):
             self._quiet = True
             try:
-                with _alone(tensor):
+                with unseen_by_modes(tensor):
                     self._look_at(tensor, step)
             except Exception:
                 if not _has_own_class(tensor):
@@ -342,7 +346,7 @@ def _plain(tensor: torch.Tensor) -> torch.Tensor:
     """The same values without the class of the user's; as it is, if that class has values of its own."""
     if class_attribute(tensor, "__torch_dispatch__") is not torch.Tensor.__torch_dispatch__:
         return tensor
-    return tensor if type(tensor) is torch.Tensor else _BASE.as_subclass(tensor, torch.Tensor)
+    return tensor if type(tensor) is torch.Tensor else TENSOR.as_subclass(tensor, torch.Tensor)
 
 
 def _has_numbers(tensor: torch.Tensor) -> bool:
@@ -351,18 +355,6 @@ def _has_numbers(tensor: torch.Tensor) -> bool:
     real = known and not tensor.is_complex() and not tensor.is_quantized and not tensor.is_neg()
     stored = storage_of(tensor) is not None and not tensor._is_zerotensor() and not tensor.is_nested
     return real and stored and tensor.device.type != "meta" and not hasattr(tensor, "fake_mode")
-
-
-def _alone(tensor: torch.Tensor) -> AbstractContextManager[Any]:
-    """Keeps operators of ours from all modes: the recorder's, and a user's own, if there are any."""
-    if type(tensor) in (torch.Tensor, torch.nn.Parameter):
-        return torch._C._DisableTorchDispatch()
-    alone = torch._C._len_torch_dispatch_stack() <= 1
-    return nullcontext() if alone else _disable_current_modes()
-
-
-_BASE: Any = torch._C.TensorBase
-"""Has the attributes of tensors as torch computes them, whatever a class of the user's makes of them."""
 
 
 def _is_tensor(value: Any) -> TypeGuard[torch.Tensor]:
@@ -382,9 +374,9 @@ def _name_of(dtype: torch.dtype) -> str:
 
 def _shape(tensor: torch.Tensor) -> tuple[int, ...]:
     """A tensor's sizes; of a nested one, that has several shapes at once, how many."""
-    if _BASE.is_nested.__get__(tensor):
-        return (_BASE.size(tensor, 0),)
-    return tuple(_BASE.shape.__get__(tensor))
+    if TENSOR.is_nested.__get__(tensor):
+        return (TENSOR.size(tensor, 0),)
+    return tuple(TENSOR.shape.__get__(tensor))
 
 
 def _unpacked(target: tuple[Target, ...], value: Any) -> Any:

@@ -18,6 +18,7 @@ from attnscope.tracing.instrument.compiler import (
     compiled_functions,
     compiled_module,
     hidden_from_compiler,
+    is_compiled,
 )
 from attnscope.tracing.instrument.rewrite import Site, rewrite
 
@@ -47,7 +48,7 @@ class Session:
         self.file = self.function.__code__.co_filename
         self.line = self.function.__code__.co_firstlineno
         compiled = compiled_functions()
-        self.compiled = self.function in compiled or _is_compiled(target)
+        self.compiled = self.function in compiled or is_compiled(target)
         self.relay = Relay()
         self.stack = ExitStack()
         self.sites: tuple[Site, ...] = ()
@@ -104,7 +105,7 @@ def function_of(target: Any) -> FunctionType:
     """
     while isinstance(target, functools.partial):
         target = target.func
-    if _is_compiled(target) and not isinstance(target, FunctionType):
+    if is_compiled(target) and not isinstance(target, FunctionType):
         target = compiled_module(target)
     if not inspect.isroutine(target):
         if not callable(target):
@@ -126,17 +127,6 @@ def function_of(target: Any) -> FunctionType:
             hint="trace the function that calls it: what it names is recorded there",
         )
     return target
-
-
-def _is_compiled(target: Any) -> bool:
-    """Whether calling it runs what `torch.compile` has made of it."""
-    if "torch._dynamo" not in sys.modules:
-        return False
-    from torch import nn
-
-    if isinstance(target, nn.Module):
-        return compiled_module(target) is not None
-    return "_torchdynamo_orig_callable" in getattr(target, "__dict__", {})
 
 
 def _files_of(modules: Sequence[str]) -> list[str]:

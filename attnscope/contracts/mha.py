@@ -35,117 +35,125 @@ def mha(
         SizeError: a size is not a positive whole number, or they do not fit together.
         OptionError: an unknown dtype.
     """
-    variant = named(variant, sizes)
-
-    def projection(name: str, n: str, d_in: str, heads: str, width: str) -> Stage:
-        merged = merged_axis(heads, width, sizes)
-        return Stage(
-            f"{name}_feat",
-            f"n_batch {n} {merged}",
-            f"self.W_{name}({name})",
-            f"a learnt linear layer: each row of {{{d_in}}} becomes one of"
-            f" {{{heads}}} heads × {{{width}}}; rows stay as many",
-            product=f"n_batch {n} {d_in} {heads} {width}",
-        )
-
-    def split(name: str, n: str, heads: str, width: str) -> Stage:
-        rows = "n_Q" if name == "Q" else "-1"
-        return Stage(
-            f"{name}_split",
-            f"n_batch {heads} {n} {width}",
-            f"{name}_feat.view(n_batch, {rows}, {'n_head' if name == 'Q' else 'n_kv_head'},"
-            f" {'d_V' if name == 'V' else 'd_head'}).transpose(1, 2)",
-            f"the width cut into {{{heads}}} heads of {{{width}}}, and the heads moved before the rows:"
-            f" each head is a {{{n}}}×{{{width}}} matrix of its own; nothing is copied",
-            view_of=f"{name}_feat",
-            layout=f"n_batch {n} {heads} {width}",
-        )
-
-    def stages() -> Iterator[Stage]:
-        rows = Rows(sizes, variant, d_K="d_head", d_V=d_V, scale="self.scale", of_self="self.")
-        source, n_K = f"n_batch {rows.new} {d_context}", rows.new
-        yield Stage(
-            "Q",
-            "n_batch n_Q d_feat",
-            INPUT,
-            "what asks: {n_Q} queries"
-            + (" in each of {n_batch} sequences" if sizes["n_batch"] > 1 else "")
-            + ", {d_feat} numbers each",
-        )
-        why = f"what is compared with: {{{n_K}}} keys, {{{d_context}}} numbers each"
-        yield Stage(
-            "K",
-            source,
-            INPUT,
-            why + ("; Q itself, because this is self-attention" if self_attention else ""),
-            same_as="Q" if self_attention else None,
-        )
-        yield Stage(
-            "V",
-            source,
-            INPUT,
-            f"what is collected: one value for each key, {{{n_K}}} in all, from the same source",
-            same_as="Q" if self_attention else "K" if v_is_k else None,
-        )
-        yield from mask_and_past(rows)
-        yield projection("Q", "n_Q", "d_feat", "n_head", "d_head")
-        yield projection("K", n_K, d_context, rows.kv_head, "d_head")
-        yield projection("V", n_K, d_context, rows.kv_head, d_V)
-        yield split("Q", "n_Q", "n_head", "d_head")
-        yield split("K", n_K, rows.kv_head, "d_head")
-        yield split("V", n_K, rows.kv_head, d_V)
-        names = yield from prepared(rows, "Q_split", "K_split", "V_split", turn="self.rope_theta")
-        weights, values = yield from weighted(rows, *names)
-        x_raw = f"n_batch n_head n_Q {d_V}"
-        yield Stage(
-            "x_raw",
-            x_raw,
-            f"{weights} @ {values}",
-            f"in each head, each query's weighted mean of the values: {{n_Q}}×{{n_K}} times"
-            f" {{n_K}}×{{{d_V}}};"
-            " n_K is summed away",
-            product=f"n_batch n_head n_Q n_K {d_V}",
-        )
-        yield Stage(
-            "x_rsh1",
-            f"n_batch n_Q n_head {d_V}",
-            "x_raw.transpose(1, 2).contiguous()",
-            f"the heads moved back behind the rows, so that a query's {{n_head}} × {{{d_V}}} numbers"
-            " lie side by"
-            " side: that takes a copy, unless they do already",
-            view_of="x_raw",
-            layout=x_raw,
-            copied=True,
-        )
-        yield Stage(
-            "x_rsh2",
-            f"n_batch n_Q {merged_axis('n_head', d_V, sizes)}",
-            "x_rsh1.view(n_batch, n_Q, n_head * d_V)",
-            f"the same numbers with the heads merged: {{n_head}} · {{{d_V}}} in one row; nothing is"
-            " copied",
-            view_of="x_rsh1",
-        )
-        yield Stage(
-            "x",
-            "n_batch n_Q d_feat",
-            "self.W_O(x_rsh2)",
-            "a learnt linear layer mixes what the heads found, back to the model's width of {d_feat}",
-            product=f"n_batch n_Q n_head {d_V} d_feat",
-        )
-
     check_sizes(sizes)
     if sizes["d_feat"] % sizes["n_head"]:
         raise heads_do_not_divide(sizes["d_feat"], sizes["n_head"])
+    variant = named(variant, sizes)
     sizes = sizes | {"d_head": sizes["d_feat"] // sizes["n_head"]}
     for special, usual in (("d_V", "d_head"), ("d_context", "d_feat")):
         if sizes.get(special) == sizes[usual]:
             del sizes[special]
-    d_V = "d_V" if "d_V" in sizes else "d_head"
-    d_context = "d_context" if "d_context" in sizes else "d_feat"
     sizes = completed(sizes, variant, d_K="d_head")
-    return plan("mha", sizes, stages(), dtype)
+    d_V = "d_V" if "d_V" in sizes else "d_head"
+    rows = Rows(sizes, variant, d_K="d_head", d_V=d_V, scale="self.scale", of_self="self.")
+    return plan("mha", sizes, _stages(rows, self_attention, v_is_k), dtype)
 
 
-def merged_axis(heads: str, width: str, sizes: dict[str, int]) -> str:
+def merged_axis(heads: str, width: str) -> str:
     """Heads side by side; the model's width where it is that."""
     return "d_feat" if (heads, width) == ("n_head", "d_head") else f"{heads}·{width}"
+
+
+def _stages(rows: Rows, self_attention: bool, v_is_k: bool) -> Iterator[Stage]:
+    d_context = "d_context" if "d_context" in rows.sizes else "d_feat"
+    n_K, kv_head, d_V = rows.new, rows.kv_head, rows.d_V
+    yield from _inputs(rows, d_context, self_attention, v_is_k)
+    yield from mask_and_past(rows)
+    yield _projection("Q", "n_Q", "d_feat", "n_head", "d_head")
+    yield _projection("K", n_K, d_context, kv_head, "d_head")
+    yield _projection("V", n_K, d_context, kv_head, d_V)
+    yield _split("Q", "n_Q", "n_head", "d_head")
+    yield _split("K", n_K, kv_head, "d_head")
+    yield _split("V", n_K, kv_head, d_V)
+    names = yield from prepared(rows, "Q_split", "K_split", "V_split", turn="self.rope_theta")
+    weights, values = yield from weighted(rows, *names)
+    yield from _merged(d_V, weights, values)
+
+
+def _inputs(rows: Rows, d_context: str, self_attention: bool, v_is_k: bool) -> Iterator[Stage]:
+    source, n_K = f"n_batch {rows.new} {d_context}", rows.new
+    yield Stage(
+        "Q",
+        "n_batch n_Q d_feat",
+        INPUT,
+        "what asks: {n_Q} queries"
+        + (" in each of {n_batch} sequences" if rows.sizes["n_batch"] > 1 else "")
+        + ", {d_feat} numbers each",
+    )
+    why = f"what is compared with: {{{n_K}}} keys, {{{d_context}}} numbers each"
+    yield Stage(
+        "K",
+        source,
+        INPUT,
+        why + ("; Q itself, because this is self-attention" if self_attention else ""),
+        same_as="Q" if self_attention else None,
+    )
+    yield Stage(
+        "V",
+        source,
+        INPUT,
+        f"what is collected: one value for each key, {{{n_K}}} in all, from the same source",
+        same_as="Q" if self_attention else "K" if v_is_k else None,
+    )
+
+
+def _projection(name: str, n: str, d_in: str, heads: str, width: str) -> Stage:
+    return Stage(
+        f"{name}_feat",
+        f"n_batch {n} {merged_axis(heads, width)}",
+        f"self.W_{name}({name})",
+        f"a learnt linear layer: each row of {{{d_in}}} becomes one of"
+        f" {{{heads}}} heads × {{{width}}}; rows stay as many",
+        product=f"n_batch {n} {d_in} {heads} {width}",
+    )
+
+
+def _split(name: str, n: str, heads: str, width: str) -> Stage:
+    rows = "n_Q" if name == "Q" else "-1"
+    return Stage(
+        f"{name}_split",
+        f"n_batch {heads} {n} {width}",
+        f"{name}_feat.view(n_batch, {rows}, {'n_head' if name == 'Q' else 'n_kv_head'},"
+        f" {'d_V' if name == 'V' else 'd_head'}).transpose(1, 2)",
+        f"the width cut into {{{heads}}} heads of {{{width}}}, and the heads moved before the rows:"
+        f" each head is a {{{n}}}×{{{width}}} matrix of its own; nothing is copied",
+        view_of=f"{name}_feat",
+        layout=f"n_batch {n} {heads} {width}",
+    )
+
+
+def _merged(d_V: str, weights: str, values: str) -> Iterator[Stage]:
+    """The weighted values, their heads merged, and the output."""
+    x_raw = f"n_batch n_head n_Q {d_V}"
+    yield Stage(
+        "x_raw",
+        x_raw,
+        f"{weights} @ {values}",
+        "in each head, each query's weighted mean of the values: {n_Q}×{n_K} times"
+        f" {{n_K}}×{{{d_V}}}; n_K is summed away",
+        product=f"n_batch n_head n_Q n_K {d_V}",
+    )
+    yield Stage(
+        "x_rsh1",
+        f"n_batch n_Q n_head {d_V}",
+        "x_raw.transpose(1, 2).contiguous()",
+        f"the heads moved back behind the rows, so that a query's {{n_head}} × {{{d_V}}} numbers"
+        " lie side by side: that takes a copy, unless they do already",
+        view_of="x_raw",
+        layout=x_raw,
+        copied=True,
+    )
+    yield Stage(
+        "x_rsh2",
+        f"n_batch n_Q {merged_axis('n_head', d_V)}",
+        "x_rsh1.view(n_batch, n_Q, n_head * d_V)",
+        f"the same numbers with the heads merged: {{n_head}} · {{{d_V}}} in one row; nothing is copied",
+        view_of="x_rsh1",
+    )
+    yield Stage(
+        "x",
+        "n_batch n_Q d_feat",
+        "self.W_O(x_rsh2)",
+        "a learnt linear layer mixes what the heads found, back to the model's width of {d_feat}",
+        product=f"n_batch n_Q n_head {d_V} d_feat",
+    )

@@ -175,7 +175,7 @@ def weighted(rows: Rows, Q: str, K: str, V: str) -> Generator[Stage, None, tuple
         rows.why_scores.replace("{_scale}", _why_scale(rows)).replace("_d_K", rows.d_K),
         product=f"{rows.scores} {rows.d_K}".replace(" 1", ""),
     )
-    last = "scores"
+    last, mask = "scores", "mask"
     if variant.softcap is not None:
         yield Stage(
             "scores_capped",
@@ -185,33 +185,47 @@ def weighted(rows: Rows, Q: str, K: str, V: str) -> Generator[Stage, None, tuple
             " stays",
         )
         last = "scores_capped"
-    mask = "mask"
     if variant.mask is not None:
-        if isinstance(rows, OneQuery):
-            *lead, _, _ = variant.mask.split()
-            yield Stage(
-                "mask_q",
-                " ".join([*lead, "n_K", "1"]),
-                "mask_of(query, mask)",
-                "the query's row of the mask, as a column",
-                view_of="mask",
-                layout=variant.mask,
-                dtype=variant.mask_dtype,
-            )
-            mask = "mask_q"
-        why = (
-            f"{variant.mask_fill:g} in the place of scores that a query must not see: the softmax makes"
-            " nothing of them"
-            if variant.mask_dtype == "bool"
-            else "the mask added: a large negative number leaves a key no weight"
-        )
-        yield Stage(
-            "scores_masked",
-            rows.scores,
-            f"masked({last}, {mask}, {rows.of_self}mask_fill)",
-            f"{why}; the shape stays",
-        )
+        mask = yield from _masked(rows, last)
         last = "scores_masked"
+    last = yield from _weights(rows, last, mask)
+    return last, V
+
+
+def _masked(rows: Rows, scores: str) -> Generator[Stage, None, str]:
+    """The mask on the scores; at the end, the mask's name."""
+    variant, mask = rows.variant, "mask"
+    assert variant.mask is not None
+    if isinstance(rows, OneQuery):
+        *lead, _, _ = variant.mask.split()
+        yield Stage(
+            "mask_q",
+            " ".join([*lead, "n_K", "1"]),
+            "mask_of(query, mask)",
+            "the query's row of the mask, as a column",
+            view_of="mask",
+            layout=variant.mask,
+            dtype=variant.mask_dtype,
+        )
+        mask = "mask_q"
+    why = (
+        f"{variant.mask_fill:g} in the place of scores that a query must not see: the softmax makes"
+        " nothing of them"
+        if variant.mask_dtype == "bool"
+        else "the mask added: a large negative number leaves a key no weight"
+    )
+    yield Stage(
+        "scores_masked",
+        rows.scores,
+        f"masked({scores}, {mask}, {rows.of_self}mask_fill)",
+        f"{why}; the shape stays",
+    )
+    return mask
+
+
+def _weights(rows: Rows, scores: str, mask: str) -> Generator[Stage, None, str]:
+    """The softmax, and what becomes of its weights; at the end, their name."""
+    variant = rows.variant
     hidden = (
         "" if variant.mask is None else "; a hidden key's weight is 0, as long as the query sees another"
     )
@@ -219,7 +233,7 @@ def weighted(rows: Rows, Q: str, K: str, V: str) -> Generator[Stage, None, tuple
     yield Stage(
         "attention",
         rows.scores,
-        f"softmax({last}, {rows.of_self}softmax_dtype{dim})",
+        f"softmax({scores}, {rows.of_self}softmax_dtype{dim})",
         rows.why_attention.replace("{_hidden}", hidden),
     )
     last = "attention"
@@ -241,7 +255,7 @@ def weighted(rows: Rows, Q: str, K: str, V: str) -> Generator[Stage, None, tuple
             " that stay grow to make up for it; the shape stays",
         )
         last = "attention_drop"
-    return last, V
+    return last
 
 
 def _why_scale(rows: Rows) -> str:

@@ -193,15 +193,47 @@ def _check_head(model: Any, checkpoint: Checkpoint, head: HeadWeights, seen: Lay
     that it reads, and what of W_O's input the slice of W_O is for. Normalisations and rotations on the
     way do not matter, nor does a gate. Where attention is not to be seen, W_O's input tells.
     """
-    import torch
-
     name = f"the layer's head {head.head}"
     n_head, n_kv_head = head.n_head, head.n_kv_head
-    kv_head = head.head // (n_head // n_kv_head)
     if seen.call is not None and (seen.call.n_head, seen.call.n_kv_head) != (n_head, n_kv_head):
         note = f"the layer attends with {seen.call.n_head} heads and {seen.call.n_kv_head} of keys"
         note += f", and the slices are those of {n_head} and {n_kv_head}"
         return Check(name, None, None, ok=False, note=note)
+    output, handed, entered = _run_silenced(model, checkpoint, head, seen)
+    moved = _moved_heads(head, seen, handed, entered)
+    wrong = [
+        f"{what} of heads {enumerated(map(str, sorted(heads)))}" if heads else f"no {what}"
+        for what, (heads, own) in moved.items()
+        if heads != own
+    ]
+    note = f"its slices make {', '.join(wrong)}" if wrong else ""
+    if seen.call is not None:
+        return Check(name, None, None, ok=not wrong, note=note)
+    heads, own_heads = moved["W_O's input"]
+    n_map = _heads_of_map(output, seen.stack.name, head.layer)
+    if n_map not in (None, n_head):
+        note = f"the layer attends with {n_map} heads, and the slices are those of {n_head}"
+        return Check(name, None, None, ok=False, note=note)
+    if own_heads == heads and n_map is not None:
+        note = "seen in the number of maps, and in W_O's input"
+        return Check(name, None, None, ok=True, note=note)
+    # Heads may depend on each other where nobody sees it, as in Doge, whose mask is made of all values.
+    ok = None if own_heads <= heads else False
+    return Check(
+        name, None, None, ok=ok, note=note or "the layer's own number of heads is not to be seen"
+    )
+
+
+def _run_silenced(
+    model: Any, checkpoint: Checkpoint, head: HeadWeights, seen: LayerRun
+) -> tuple[Any, list[Handed], list[torch.Tensor]]:
+    """Run the model without one head: its columns of Q, K and V, and of what attention returns, are 0.
+
+    Returns:
+        The model's output; what the layer handed to its attention at each turn; and what entered W_O.
+    """
+    import torch
+
     own = {part: _columns_of_slice(seen, part, head) for part in PARTS}
     handed: list[Handed] = []
     entered: list[torch.Tensor] = []
@@ -237,11 +269,25 @@ def _check_head(model: Any, checkpoint: Checkpoint, head: HeadWeights, seen: Lay
         output = run()
     for hook in hooks:
         hook.remove()
+    return output, handed, entered
+
+
+def _moved_heads(
+    head: HeadWeights, seen: LayerRun, handed: list[Handed], entered: list[torch.Tensor]
+) -> dict[str, tuple[set[int], set[int]]]:
+    """Of what a run without a head changed: which heads point elsewhere, and which ones should.
+
+    Args:
+        head: that is left out.
+        seen: the run with it.
+        handed, entered: what the layer's attention was given without it, and W_O, at each turn.
+    """
+    n_head, group = head.n_head, head.n_head // head.n_kv_head
+    kv_head = head.head // group
     before, after = (
         x.unflatten(-1, (n_head, -1)).flatten(0, -3).unsqueeze(2)
         for x in (seen.inputs["O"], entered[seen.turn])
     )
-    group = n_head // n_kv_head
     readers = {head.head} if seen.call else set(range(kv_head * group, (kv_head + 1) * group))
     moved = {"W_O's input": (_moved(before, after), readers)}
     if seen.call is not None:
@@ -251,27 +297,7 @@ def _check_head(model: Any, checkpoint: Checkpoint, head: HeadWeights, seen: Lay
             "keys": (_moved(seen.call.key, now.key), {kv_head}),
             "values": (_moved(seen.call.value, now.value), {kv_head}),
         }
-    wrong = [
-        f"{what} of heads {enumerated(map(str, sorted(heads)))}" if heads else f"no {what}"
-        for what, (heads, own) in moved.items()
-        if heads != own
-    ]
-    note = f"its slices make {', '.join(wrong)}" if wrong else ""
-    if seen.call is not None:
-        return Check(name, None, None, ok=not wrong, note=note)
-    heads, own_heads = moved["W_O's input"]
-    n_map = _heads_of_map(output, seen.stack.name, head.layer)
-    if n_map not in (None, n_head):
-        note = f"the layer attends with {n_map} heads, and the slices are those of {n_head}"
-        return Check(name, None, None, ok=False, note=note)
-    if own_heads == heads and n_map is not None:
-        note = "seen in the number of maps, and in W_O's input"
-        return Check(name, None, None, ok=True, note=note)
-    # Heads may depend on each other where nobody sees it, as in Doge, whose mask is made of all values.
-    ok = None if own_heads <= heads else False
-    return Check(
-        name, None, None, ok=ok, note=note or "the layer's own number of heads is not to be seen"
-    )
+    return moved
 
 
 def _heads_of_map(output: Any, stack: str, layer: int) -> int | None:

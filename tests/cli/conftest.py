@@ -2,26 +2,6 @@
 
 import pytest
 
-SEERS = ("vit", "clip", "deit", "dinov2", "yolos")
-
-
-@pytest.fixture(scope="module")
-def saved(tmp_path_factory):
-    """A family's checkpoint with random weights, made when it is first asked for."""
-    from models.readers import save_reader, save_seer
-
-    made = {}
-
-    def folder(family, **more):
-        key = (family, *sorted(more.items()))
-        if key not in made:
-            made[key] = tmp_path_factory.mktemp("saved") / family
-            save = save_seer if family in SEERS else save_reader
-            save(family, made[key], **more)
-        return made[key]
-
-    return folder
-
 
 @pytest.fixture
 def assert_same_rows(attnscope):

@@ -202,7 +202,7 @@ def test_verify_exits_1_when_maps_differ(attnscope, monkeypatch, dtype):
 
 
 def test_verify_exits_1_when_observing_changes_the_output(attnscope, monkeypatch):
-    from attnscope.models.maps.collect import compare
+    from attnscope.models.maps import compare
 
     plainly = compare.main_output
     monkeypatch.setattr(compare, "main_output", lambda output: plainly(output) + 1e-6)

@@ -7,7 +7,7 @@ import pytest
 
 from attnscope.tracing.diagnose import findings as rules
 
-CODE = Path(__file__).parent / "code"
+CODE = Path(__file__).parents[1] / "code"
 
 HEAD = """\
 import math

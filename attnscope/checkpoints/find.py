@@ -93,7 +93,7 @@ class Checkpoint:
         return config
 
 
-def find_checkpoint(model: str | None = None) -> Checkpoint:
+def find_checkpoint(model: str | Path | None = None) -> Checkpoint:
     """Find a checkpoint by name.
 
     Args:
@@ -105,6 +105,7 @@ def find_checkpoint(model: str | None = None) -> Checkpoint:
     """
     if model is None:
         model = BUNDLED if find_spec(BUNDLED_PACKAGE) else FALLBACK
+    model = str(model)
     if model == BUNDLED:
         return Checkpoint(BUNDLED, _bundled_folder())
     path = Path(os.path.expanduser(model))

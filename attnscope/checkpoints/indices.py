@@ -1,10 +1,11 @@
-"""Which layers and heads there are, told where one is asked for that is not."""
+"""Read the layers and heads that a user names, and check that a model has them."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+import re
+from collections.abc import Collection, Iterable, Mapping
 
-from attnscope.errors import ModelError
+from attnscope.errors import ModelError, OptionError
 
 
 def check_range(what: str, index: int, count: int, model: str) -> None:
@@ -39,7 +40,81 @@ def check_layer(
         )
 
 
+def check_indices(
+    model: str,
+    stacks: Collection[str],
+    layers: Collection[int],
+    heads: Collection[int],
+    *,
+    n_layer: Mapping[str, int],
+    n_head: Mapping[tuple[str, int], int],
+) -> None:
+    """Raise a ModelError if there is no such layer or head, or if such a layer has no attention.
+
+    Args:
+        model: what to call it.
+        stacks: in which of its stacks; one of them has to have each.
+        layers: those that are needed; none: all.
+        heads: those that are needed; none: all.
+        n_layer: how many layers each stack has.
+        n_head: how many heads each layer has that has attention, by stack and number.
+    """
+    own = {key: n for key, n in n_head.items() if key[0] in stacks}
+    having = sorted({layer for _, layer in own})
+    for layer in layers:
+        check_layer(layer, having, max(n_layer[stack] for stack in stacks), model)
+    of_layers = [n for (_, layer), n in own.items() if not layers or layer in layers]
+    for head in heads:
+        check_range("head", head, max(of_layers), model)
+
+
 def enumerated(names: Iterable[str]) -> str:
     """Names as a sentence lists them."""
     *others, last = names
     return f"{', '.join(others)} and {last}" if others else last
+
+
+Indices = int | str | Iterable[int] | None
+"""Layers or heads as a user names them: a number, several, a range, `0-3`, or `all`."""
+
+
+def parse_indices(option: str, indices: Indices) -> list[int] | None:
+    """Return the layers or heads that a user names, in order; None for `all`.
+
+    >>> parse_indices("--layer", "0-2,5"), parse_indices("--layer", range(2))
+    ([0, 1, 2, 5], [0, 1])
+
+    Args:
+        option: what they are called in an error.
+        indices: a number, several numbers, or a text: `3`, `0,2`, `0-3`, `all`; None: all.
+
+    Raises:
+        OptionError: they are none.
+    """
+    if indices is None or indices == "all":
+        return None
+    if isinstance(indices, str):
+        return _parse_text(option, indices)
+    several = [indices] if isinstance(indices, int) else list(indices)
+    if not several or not all(type(each) is int and each >= 0 for each in several):
+        raise _no_indices(option, indices)
+    return sorted(set(several))
+
+
+def _parse_text(option: str, text: str) -> list[int]:
+    part = "[0-9]{1,5}(-[0-9]{1,5})?"
+    if not re.fullmatch(f"{part}(,{part})*", text):
+        raise _no_indices(option, text)
+    numbers: set[int] = set()
+    for part in text.split(","):
+        first, _, last = part.partition("-")
+        if int(last or first) < int(first):
+            raise OptionError(f"{option} {part} ends before it begins.", hint=f"{option} {last}-{first}")
+        numbers.update(range(int(first), int(last or first) + 1))
+    return sorted(numbers)
+
+
+def _no_indices(option: str, indices: object) -> OptionError:
+    return OptionError(
+        f"{option} is {indices!r}, and takes numbers from 0.", hint=f"{option} 3, 0-3, 0,2 or all"
+    )

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from attnscope.checkpoints.find import Checkpoint, read_json
+from attnscope.checkpoints.loaded import LoadedModel
 from attnscope.errors import ModelError, first_line, is_out_of_memory
 
 if TYPE_CHECKING:
@@ -61,6 +62,8 @@ def open_weights(checkpoint: Checkpoint) -> Weights:
     Raises:
         ModelError: it has no weights, or they cannot be read.
     """
+    if isinstance(checkpoint, LoadedModel):
+        return Tensors(checkpoint.module.state_dict(), copies=True)
     path = checkpoint.first_file(*FILES)
     if path is None:
         raise ModelError(
@@ -199,32 +202,16 @@ class Shards(Weights):
         return self.shards[filename].read(name)
 
 
-class TorchPickle(Weights):
-    """A `pytorch_model.bin`, through torch. Nothing in it is run: weights only.
+class Tensors(Weights):
+    """Tensors of torch by their names, such as a loaded model's `state_dict`.
 
-    Raises:
-        ModelError: the file is damaged, or holds something other than weights.
+    Args:
+        tensors: they, by name.
+        copies: whether what is read has memory of its own: a model may change its weights.
     """
 
-    def __init__(self, path: Path) -> None:
-        from zipfile import is_zipfile
-
-        import torch
-
-        try:
-            zipped = is_zipfile(path)  # older ones are not, and cannot be mapped
-            with warnings.catch_warnings(action="ignore"):  # of old formats, deprecated classes
-                self.tensors = torch.load(path, map_location="cpu", weights_only=True, mmap=zipped)
-        except Exception as error:  # torch raises half a dozen kinds here, RuntimeError among them
-            if is_out_of_memory(error):
-                raise
-            raise ModelError(
-                f"{path} is damaged, or holds something other than weights:"
-                f" {first_line(error).rstrip('.')}.",
-                hint="a checkpoint with model.safetensors (nothing in this one was run)",
-            ) from error
-        if not isinstance(self.tensors, dict):
-            raise ModelError(f"{path} holds no dictionary of tensors.")
+    def __init__(self, tensors: dict[Any, Any], *, copies: bool = False) -> None:
+        self.tensors, self.copies = tensors, copies
 
     @property
     def names(self) -> list[str]:
@@ -244,4 +231,35 @@ class TorchPickle(Weights):
         if kind not in {known for known, _ in STORED.values()} or tensor.is_sparse:
             stored_as = f"sparse {kind}" if tensor.is_sparse else kind
             raise ModelError(f"{name} is stored as {stored_as}, which attnscope does not read.")
-        return from_tensor(tensor)
+        if tensor.is_meta:
+            raise ModelError(f"{name} has no values: it is on the device meta.")
+        return from_tensor(tensor.clone() if self.copies else tensor)
+
+
+class TorchPickle(Tensors):
+    """A `pytorch_model.bin`, through torch. Nothing in it is run: weights only.
+
+    Raises:
+        ModelError: the file is damaged, or holds something other than weights.
+    """
+
+    def __init__(self, path: Path) -> None:
+        from zipfile import is_zipfile
+
+        import torch
+
+        try:
+            zipped = is_zipfile(path)  # older ones are not, and cannot be mapped
+            with warnings.catch_warnings(action="ignore"):  # of old formats, deprecated classes
+                tensors = torch.load(path, map_location="cpu", weights_only=True, mmap=zipped)
+        except Exception as error:  # torch raises half a dozen kinds here, RuntimeError among them
+            if is_out_of_memory(error):
+                raise
+            raise ModelError(
+                f"{path} is damaged, or holds something other than weights:"
+                f" {first_line(error).rstrip('.')}.",
+                hint="a checkpoint with model.safetensors (nothing in this one was run)",
+            ) from error
+        if not isinstance(tensors, dict):
+            raise ModelError(f"{path} holds no dictionary of tensors.")
+        super().__init__(tensors)

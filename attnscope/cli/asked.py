@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
+from attnscope.checkpoints.indices import parse_indices
 from attnscope.cli.options import Format
-from attnscope.cli.request import numbers
 from attnscope.errors import OptionError, warn_idle
 
 
@@ -65,12 +65,12 @@ class Asked:
     @cached_property
     def layers(self) -> list[int] | None:
         """The layers that are asked for; None: all."""
-        return numbers("--layer", "all" if self.layer is None else self.layer)
+        return parse_indices("--layer", "all" if self.layer is None else self.layer)
 
     @cached_property
     def heads(self) -> list[int] | None:
         """The heads that are asked for; None: all."""
-        return numbers("--head", "all" if self.head is None else self.head)
+        return parse_indices("--head", "all" if self.head is None else self.head)
 
     @cached_property
     def measured(self) -> list[str]:

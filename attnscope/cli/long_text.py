@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from attnscope.cli.given import memory_for
 from attnscope.cli.options import Format
 from attnscope.cli.output import tell
 from attnscope.cli.request import Request
 from attnscope.errors import OptionError, SizeError
+from attnscope.process.budget import memory_budget
 from attnscope.units import bytes_text
 
 if TYPE_CHECKING:
@@ -42,11 +42,11 @@ def pools(request: Request, config: Any, reading: Reading, wanted: Wanted) -> bo
     Raises:
         OptionError: whole ones are too large, and what is asked for takes them.
     """
-    from attnscope.models.heads.memory_plan import bytes_of
     from attnscope.models.maps.collect import bytes_of_maps
+    from attnscope.process.budget import parse_size
 
     whole = bytes_of_maps(config, reading, wanted)
-    most = min(WHOLE, bytes_of(request.memory)) if request.memory else WHOLE
+    most = min(WHOLE, parse_size(request.memory)) if request.memory else WHOLE
     if request.image is not None:
         return False
     if whole < most:
@@ -66,7 +66,7 @@ def pools(request: Request, config: Any, reading: Reading, wanted: Wanted) -> bo
         return True
     only_saved = request.format is Format.TABLE and not (request.page or request.plot or request.show)
     if request.pool == "none" and request.save and only_saved:
-        return bytes_of_whole(request, config, reading, wanted) > memory_for(request.memory, "cpu")
+        return bytes_of_whole(request, config, reading, wanted) > memory_budget(request.memory, "cpu")
     return request.pools
 
 
@@ -87,14 +87,14 @@ def bytes_of_whole(request: Request, config: Any, reading: Reading, wanted: Want
 
 def check_room(request: Request, config: Any, reading: Reading, wanted: Wanted) -> None:
     """Raise a SizeError unless whole maps have room in memory."""
-    from attnscope.models.heads.memory_plan import bytes_of
+    from attnscope.process.budget import parse_size
     from attnscope.process.devices import check_memory
 
     needed = bytes_of_whole(request, config, reading, wanted)
     hint = "fewer of them: --layer 0-3 --head 0; or a shorter text"
     if request.pool == "none":
         hint += "; or, without --pool none, pooled maps"
-    if request.pool == "none" and request.memory and needed > bytes_of(request.memory):
+    if request.pool == "none" and request.memory and needed > parse_size(request.memory):
         raise SizeError(
             f"whole maps, and what is made of them, take {bytes_text(needed)}, and --memory is"
             f" {request.memory}.",
@@ -162,7 +162,7 @@ def plan(
         checkpoint.name,
         model.config,
         model.dtype.itemsize,
-        *(1, _n_tokens(request, reading), memory_for(request.memory, request.device), request.device),
+        *(1, _n_tokens(request, reading), memory_budget(request.memory, request.device), request.device),
         hint=SHORTER,
         **_kept(request, model.config, reading, wanted),
     )
@@ -183,10 +183,10 @@ def plan(
 
 
 def beside_weights(request: Request, config: Any, reading: Reading, wanted: Wanted) -> dict[str, Any]:
-    """What pooled maps need beside the weights at least: the arguments of `check_weights`."""
-    from attnscope.cli.given import dtype_of
+    """What pooled maps need beside the weights at least: the arguments of `check_weights_fit`."""
     from attnscope.contracts import DTYPES
     from attnscope.models.heads.memory_plan import needs_of, tokens_text
+    from attnscope.models.running.fit import dtype_of
 
     n = _n_tokens(request, reading)
     itemsize = DTYPES.get(dtype_of(config, request.dtype), 4)

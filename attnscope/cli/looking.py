@@ -8,7 +8,6 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
-from attnscope.cli.given import check_weights, content
 from attnscope.cli.long_text import (
     beside_weights,
     bytes_of_whole,
@@ -23,6 +22,8 @@ from attnscope.cli.options import Format
 from attnscope.cli.output import progress, tell, written_first
 from attnscope.cli.request import Request
 from attnscope.errors import ModelError, OptionError
+from attnscope.models.running.fit import check_weights_fit
+from attnscope.models.running.text_file import text_of_file
 from attnscope.process.progress import without_garbage_collection
 from attnscope.render.files.save import stored
 from attnscope.results.heads import HeadTable
@@ -64,7 +65,7 @@ def show_attention(request: Request) -> int:
         beside: dict[str, Any] = {"beside": whole if request.device == "cpu" else 0}
         if pooled:
             beside = beside_weights(request, config, reading, wanted)
-        check_weights(checkpoint, config, request.dtype, request.device, **beside)
+        check_weights_fit(checkpoint, config, request.dtype, request.device, **beside)
         options: dict[str, Any] = {"dtype": request.dtype, "device": request.device}
         model = load_model(checkpoint, config, writes=request.generate is not None, **options)
         reading.to(request.device)
@@ -143,7 +144,7 @@ def _read(request: Request, checkpoint: Checkpoint, config: Any) -> Reading:
         return read_ids(checkpoint, config, ids, named=named, **more)
     text, named = request.text or "", "--text"
     if request.file is not None:
-        text = content(request.file, room(config), truncate=request.truncate)
+        text = text_of_file(request.file, room(config), truncate=request.truncate)
         named = f"--file {request.file}"
     return read_text(checkpoint, config, text, named=named, pair=request.pair, **more)
 

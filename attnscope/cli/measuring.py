@@ -10,10 +10,12 @@ from math import ceil
 from typing import TYPE_CHECKING, Any
 
 from attnscope.cli.asked import Asked
-from attnscope.cli.given import check_weights, content, dtype_of, memory_for
 from attnscope.cli.options import Format
 from attnscope.cli.output import print_json, progress, put, stdout, tell, written_first
 from attnscope.errors import FileError, ModelError, OptionError
+from attnscope.models.running.fit import check_weights_fit, dtype_of
+from attnscope.models.running.text_file import text_of_file
+from attnscope.process.budget import memory_budget
 from attnscope.process.progress import without_garbage_collection
 from attnscope.results.heads import HeadTable
 from attnscope.results.maps import AttentionMaps
@@ -190,7 +192,7 @@ def _check_room(
         n_tokens = min([len(ids), *limits])
     itemsize = DTYPES.get(dtype_of(config, asked.dtype), 4)
     needs = needs_of(config, itemsize, n_batch, n_tokens, **_measured(asked))
-    check_weights(
+    check_weights_fit(
         checkpoint,
         config,
         asked.dtype,
@@ -225,7 +227,7 @@ def _text(asked: Asked) -> str:
         limit = longest_text(find_checkpoint(asked.model).config())
         if asked.max_length is not None:
             limit = min(asked.max_length, limit or asked.max_length)
-        text = content(asked.file, limit, truncate=asked.truncate)
+        text = text_of_file(asked.file, limit, truncate=asked.truncate)
     for source, given in ((asked.source, text), ("--target", asked.target)):
         if given is None:
             continue
@@ -396,7 +398,7 @@ def plan(
     from attnscope.models.heads.memory_plan import plan_run
 
     model, device = survey.model, str(survey.model.device)
-    memory = memory_for(asked.memory, device)
+    memory = memory_budget(asked.memory, device)
     sizes = (model.dtype.itemsize, n_batch, n_tokens)
     kept = 0
     if survey.why_eager is not None:  # it makes the maps of all heads, those of a layer out of others

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from attnscope.checkpoints.indices import parse_indices
 from attnscope.cli.options import Format
 from attnscope.cli.output import Output, refuse_in_csv
 from attnscope.errors import OptionError, warn_idle
@@ -74,12 +74,12 @@ class Request:
     @property
     def layers(self) -> list[int] | None:
         """The layers that are asked for; None: all; the first, where none is named."""
-        return numbers("--layer", self.layer or "0")
+        return parse_indices("--layer", self.layer or "0")
 
     @property
     def heads(self) -> list[int] | None:
         """The heads that are asked for; None: all."""
-        return numbers("--head", self.head or "0")
+        return parse_indices("--head", self.head or "0")
 
     @property
     def one_layer(self) -> bool:
@@ -100,10 +100,10 @@ class Request:
 
     def check(self) -> None:
         """Raise an OptionError for options that say nothing together, or nothing at all."""
-        from attnscope.models.heads.memory_plan import bytes_of
+        from attnscope.process.budget import parse_size
 
         if self.memory is not None:
-            bytes_of(self.memory)
+            parse_size(self.memory)
         conflicts = _of_reading(self) if self.reads else _of_weights(self)
         for given, message, hint in conflicts:
             if given:
@@ -207,21 +207,3 @@ def _idle(request: Request) -> Iterator[tuple[object, str, str]]:
 def _named(request: Request) -> str:
     """The layers and heads, as they were asked for."""
     return f"--layer {request.layer or 0} --head {request.head or 0}"
-
-
-def numbers(option: str, text: str) -> list[int] | None:
-    """Numbers as `3`, `0,2` or `0-3`; None for `all`."""
-    if text == "all":
-        return None
-    part = "[0-9]{1,5}(-[0-9]{1,5})?"
-    if not re.fullmatch(f"{part}(,{part})*", text):
-        raise OptionError(
-            f"{option} is {text!r}, and takes numbers from 0.", hint=f"{option} 3, 0-3, 0,2 or all"
-        )
-    numbers: set[int] = set()
-    for part in text.split(","):
-        first, _, last = part.partition("-")
-        if int(last or first) < int(first):
-            raise OptionError(f"{option} {part} ends before it begins.", hint=f"{option} {last}-{first}")
-        numbers.update(range(int(first), int(last or first) + 1))
-    return sorted(numbers)

@@ -9,7 +9,7 @@ import pytest
 from models.readers import WORDS, save_reader
 
 from attnscope.cli import long_text
-from attnscope.models.heads.memory_plan import bytes_of
+from attnscope.process.budget import parse_size
 
 
 @pytest.fixture(scope="module")
@@ -110,7 +110,7 @@ def test_memory_is_kept_to(attnscope, llama, file):
     r = attnscope("model", llama, "--file", file, "--pool", "max", "--memory", "1M")
     assert r.exit_status == 2
     assert "a shorter text; or more --memory, if there is" in r.err
-    least = bytes_of(re.search("takes at least (.*?iB)", r.err)[1])
+    least = parse_size(re.search("takes at least (.*?iB)", r.err)[1])
     more = f"{int(1.1 * least) + 301 * 301 * 8}"  # and what is kept
     blocks = attnscope("model", llama, "--file", file, "--pool", "max", "--memory", more)
     assert blocks.exit_status == 0

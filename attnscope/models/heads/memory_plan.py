@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from typing import Any
 
-from attnscope.errors import OptionError, SizeError
+from attnscope.errors import SizeError
 from attnscope.models.heads.metrics import METRICS, PAIRS
 from attnscope.models.running.blockwise import tidy
 from attnscope.units import bytes_text
-
-SHARE = 0.8
-"""How much of the free memory a run may take, if nothing is said."""
 
 LARGEST_BLOCK = {"cpu": 20 * 2**20, "cuda": 512 * 2**20}
 """The bytes of a block of weights that is large enough: on a CPU, what its caches hold."""
@@ -22,8 +18,6 @@ KEPT = 48 * 2**20
 
 NUMBERS_OF_A_METRIC = 3
 """What is held of each query for a metric: what was gathered, its value, whether it counts."""
-
-UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 
 
 @dataclass(frozen=True)
@@ -72,22 +66,6 @@ class Plan:
             parts.append(f"{bytes_text(self.kept)} for maps")
         tokens = tokens_text(self.n_batch, self.n_tokens)
         return f"{tokens} take {bytes_text(self.total)}: {', '.join(parts)}"
-
-
-def bytes_of(text: str) -> int:
-    """A size that a user gives: `2G`, `500MB`, `1.5 GiB`; units are binary.
-
-    >>> bytes_of("2G"), bytes_of("1.5 KiB"), bytes_of("100")
-    (2147483648, 1536, 100)
-
-    Raises:
-        OptionError: it is none.
-    """
-    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([KMGT]?)(?:i?B)?", text.strip(), re.IGNORECASE)
-    size = float(match[1]) * UNITS[match[2].upper()] if match else 0.0
-    if not 1 <= size < 2**63:
-        raise OptionError(f"--memory is {text!r}, which is no size.", hint="--memory 2G, or 500M")
-    return int(size)
 
 
 def plan_run(

@@ -194,16 +194,17 @@ def _in_place_of_attention(
 
     The registry is the process's: one model is observed at a time.
     """
-    from transformers.integrations.sdpa_attention import sdpa_attention_forward
     from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
+    usual = {name: ALL_ATTENTION_FUNCTIONS.get(name) for name in ("sdpa", "eager")}
+    own_entries = dict(ALL_ATTENTION_FUNCTIONS._local_mapping)
     paths = {id(module): path for path, module in model.named_modules()}
 
     def watch(name: str) -> Callable[..., Returned]:
         def attend(
             module: Any, query: Any, key: Any, value: Any, attention_mask: Any, **given: Any
         ) -> Returned:
-            function = sdpa_attention_forward if name == "sdpa" else _eager_of(module)
+            function = usual[name] or _eager_of(module)
             tensors = (query, key, value, attention_mask)
             own = partial(function, module, *tensors, **given)
             if id(module) not in paths:
@@ -217,8 +218,7 @@ def _in_place_of_attention(
             ALL_ATTENTION_FUNCTIONS[name] = watch(name)
         yield
     finally:
-        for name in ("sdpa", "eager"):
-            del ALL_ATTENTION_FUNCTIONS[name]
+        ALL_ATTENTION_FUNCTIONS._local_mapping = own_entries
 
 
 def _eager_of(module: torch.nn.Module) -> Callable[..., Returned]:

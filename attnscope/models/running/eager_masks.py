@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from attnscope.models.running.attention_hook import Call, Handed, observing
+from attnscope.models.running.load import set_attention
 
 if TYPE_CHECKING:
     import torch
@@ -75,11 +76,8 @@ def outputs_unlike(name: str, usual: torch.Tensor, eager: torch.Tensor) -> str |
 @contextmanager
 def _eager(model: Any) -> Iterator[None]:
     """Have a model attend eagerly for a while."""
-    configs = [module.config for module in model.modules() if hasattr(module, "config")]
-    before = [(config, getattr(config, "_attn_implementation", None)) for config in configs]
+    before = set_attention(model, "eager")
     try:
-        for config, _ in before:
-            config._attn_implementation = "eager"
         yield
     finally:
         for config, implementation in before:  # the whole before its parts, as modules are listed

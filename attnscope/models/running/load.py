@@ -1,14 +1,20 @@
-"""Loads a model, its tokenizer and its image processor with transformers."""
+"""Load a model, its tokenizer and its image processor with transformers.
+
+Of a model that its user has loaded (`LoadedModel`), a copy runs that shares its weights: whatever is
+changed to run it is changed in the copy. So the user's own stays as it is, whatever happens.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from copy import deepcopy
 from importlib.util import find_spec
 from typing import Any
 
 from attnscope.checkpoints import tensors as weights
 from attnscope.checkpoints.find import Checkpoint
+from attnscope.checkpoints.loaded import LoadedModel
 from attnscope.contracts import DTYPES
 from attnscope.errors import ModelError, OptionError, first_line, is_out_of_memory
 from attnscope.text import shortened
@@ -27,6 +33,10 @@ def load_config(checkpoint: Checkpoint) -> Any:
     Raises:
         ModelError: it has none, or transformers does not know this kind of model.
     """
+    if isinstance(checkpoint, LoadedModel):
+        config = deepcopy(checkpoint.module.config)
+        config.dtype = checkpoint.module.dtype
+        return config
     stored = checkpoint.config()  # tells in its own words what is no checkpoint at all
     if "auto_map" in stored and not _is_known(stored.get("model_type")):
         raise ModelError(
@@ -60,10 +70,11 @@ def load_model(
     """The whole model, ready to run: as the class that its checkpoint names, weights and all.
 
     Args:
-        checkpoint: the model.
+        checkpoint: the model. Of one that is loaded, a copy is returned, which shares its weights if
+            they need not be converted.
         config: as `load_config` returned it.
         dtype: `float32` and the like; None: what the weights are stored in.
-        device: where it is to run.
+        device: where it is to run, as `device_of` says.
         attention: `eager` or `sdpa`; None: what the model takes by itself.
         writes: whether it has to generate text.
         device_map: `auto` and the like: how accelerate divides it among devices; `device` is ignored.
@@ -82,12 +93,15 @@ def load_model(
     if checkpoint.folder is not None:
         weights.open_weights(checkpoint)  # tells in its own words what is damaged
     with told_as_the_models_fault(checkpoint):
-        model_class = class_of(config)
+        loaded = checkpoint.module if isinstance(checkpoint, LoadedModel) else None
+        model_class = class_of(config) if loaded is None else type(loaded)
         if writes and not model_class.can_generate():
             raise ModelError(
                 f"{checkpoint.name} is a {model_class.__name__}, which writes no text.",
                 hint="a causal or sequence-to-sequence language model, such as gpt2 or t5-small",
             )
+        if loaded is not None:
+            return _ready_copy(loaded, dtype, device, attention)
         model, info = _from_here_or_the_hub(
             model_class.from_pretrained,
             checkpoint,
@@ -110,6 +124,8 @@ def load_eager(checkpoint: Checkpoint, model: Any, *, instead: bool = False) -> 
         model: as `load_model` returned it.
         instead: whether it is not needed any more: then its weights are let go of before.
     """
+    if isinstance(checkpoint, LoadedModel):
+        return _ready_copy(model, None, str(model.device), "eager")
     dtype, device = str(model.dtype).removeprefix("torch."), str(model.device)
     device_map = "auto" if hasattr(model, "hf_device_map") else None
     if instead:
@@ -118,6 +134,59 @@ def load_eager(checkpoint: Checkpoint, model: Any, *, instead: bool = False) -> 
     return load_model(
         checkpoint, model.config, dtype=dtype, device=device, attention="eager", device_map=device_map
     )
+
+
+def _ready_copy(loaded: Any, dtype: str | None, device: str, attention: str | None) -> Any:
+    """A copy of a loaded model that is ready to run, with what was put on its modules: hooks and all.
+
+    Args:
+        loaded: it; nothing of it is changed. The copy shares its weights, unless they are converted.
+        dtype, device, attention: as in `load_model`; None leaves them as they are, but for kinds of
+            attention that cannot be observed, in whose place it takes torch's own.
+    """
+    import torch
+
+    converted = dtype is not None and getattr(torch, dtype) != loaded.dtype
+    moved = not hasattr(loaded, "hf_device_map") and torch.device(device) != loaded.device
+    shared: dict[int, Any] = {}
+    for module in loaded.modules():
+        for name, value in vars(module).items():
+            if isinstance(value, dict) and name.endswith("_hooks"):
+                shared |= {id(hook): hook for hook in value.values()}
+            elif not (converted or moved):
+                tensors = value.values() if isinstance(value, dict) else [value]
+                shared |= {id(each): each for each in tensors if isinstance(each, torch.Tensor)}
+    copy = deepcopy(loaded, shared)
+    if converted:
+        copy = copy.to(getattr(torch, str(dtype)))
+    if moved:
+        copy = copy.to(device)
+    if attention is None and loaded.config._attn_implementation not in ("sdpa", "eager"):
+        attention = "sdpa" if getattr(loaded, "_supports_sdpa", False) else "eager"
+    if attention is not None:
+        set_attention(copy, attention)
+    return copy.eval()
+
+
+def set_attention(model: Any, implementation: str) -> list[tuple[Any, str | None]]:
+    """Have a model attend in another way, and return the configurations and what they said before.
+
+    Args:
+        model: the model, which reads its configuration whenever it attends.
+        implementation: `eager` or `sdpa`.
+    """
+    configs = [module.config for module in model.modules() if hasattr(module, "config")]
+    before = [(config, getattr(config, "_attn_implementation", None)) for config in configs]
+    for config in configs:
+        config._attn_implementation = implementation
+    return before
+
+
+def device_of(checkpoint: Checkpoint, device: str) -> str:
+    """Return where a model is to run: a loaded one where it is, unless another than cpu is named."""
+    if isinstance(checkpoint, LoadedModel) and device == "cpu":
+        return str(checkpoint.module.device)
+    return device
 
 
 def forget_the_past(model: Any) -> None:
@@ -132,6 +201,13 @@ def load_tokenizer(checkpoint: Checkpoint) -> Any:
     Raises:
         ModelError: it has none.
     """
+    if isinstance(checkpoint, LoadedModel):
+        if checkpoint.tokenizer is None:
+            raise ModelError(
+                f"{checkpoint.name} was given without a tokenizer: a text has no tokens.",
+                hint="tokenizer=AutoTokenizer.from_pretrained(…); or ids=[…]",
+            )
+        return checkpoint.tokenizer
     from transformers import AutoTokenizer
 
     if checkpoint.folder and not checkpoint.has(*TOKENIZER):
@@ -151,6 +227,13 @@ def load_tokenizer(checkpoint: Checkpoint) -> Any:
             f"cannot load the tokenizer of {checkpoint.name}: {first_line(error).rstrip('.')}.",
             hint="a folder whose name is UTF-8: transformers opens no other" if unreadable else None,
         ) from error
+
+
+def tokenizer_of(checkpoint: Checkpoint) -> Any:
+    """The model's tokenizer; None if it has none."""
+    if isinstance(checkpoint, LoadedModel):
+        return checkpoint.tokenizer
+    return load_tokenizer(checkpoint) if checkpoint.first_file(*TOKENIZER) else None
 
 
 def _check_unknown(tokenizer: Any) -> None:
@@ -175,6 +258,13 @@ def load_image_processor(checkpoint: Checkpoint) -> Any:
     Raises:
         ModelError: it has none, or pillow is not installed.
     """
+    if isinstance(checkpoint, LoadedModel):
+        if checkpoint.image_processor is None:
+            raise ModelError(
+                f"{checkpoint.name} was given without an image processor, which cuts pictures for it.",
+                hint="image_processor=AutoImageProcessor.from_pretrained(…)",
+            )
+        return checkpoint.image_processor
     try:
         from transformers import AutoImageProcessor
 

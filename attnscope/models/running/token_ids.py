@@ -6,7 +6,7 @@ from typing import Any
 
 from attnscope.checkpoints.find import Checkpoint
 from attnscope.errors import OptionError
-from attnscope.models.running.load import TOKENIZER, load_tokenizer
+from attnscope.models.running.load import load_tokenizer, tokenizer_of
 from attnscope.models.running.tokenize import (
     Reading,
     batch_of,
@@ -121,11 +121,6 @@ def cut_ids(
     if not truncate:
         raise OptionError(f"{named} is {n} tokens long, and the model takes {limit}.", hint="--truncate")
     return ids[:limit], [f"{named} was cut from {n} tokens to {limit}."]
-
-
-def tokenizer_of(checkpoint: Checkpoint) -> Any:
-    """The model's tokenizer; None if it has none."""
-    return load_tokenizer(checkpoint) if checkpoint.first_file(*TOKENIZER) else None
 
 
 def notices_of_ids(tokenizer: Any, ids: list[int], named: str) -> list[str]:

@@ -16,11 +16,12 @@ from attnscope.attention.blocks import BlockedAttention
 from attnscope.checkpoints.find import Checkpoint
 from attnscope.errors import OptionError, SizeError
 from attnscope.models.heads.batches import Reader
-from attnscope.models.heads.memory_plan import KEPT, LARGEST_BLOCK, Plan, bytes_of, plan_run
+from attnscope.models.heads.memory_plan import KEPT, LARGEST_BLOCK, Plan, plan_run
 from attnscope.models.heads.metrics import METRICS
 from attnscope.models.heads.survey import Survey
 from attnscope.models.running.blockwise import Blockwise
 from attnscope.models.running.load import load_config, load_model, load_tokenizer
+from attnscope.process.budget import parse_size
 
 PLENTY = 2**62
 LLAMA = {
@@ -74,7 +75,7 @@ def plan(
     ],
 )
 def test_a_size_is_what_it_says(text, size):
-    assert bytes_of(text) == size
+    assert parse_size(text) == size
 
 
 @pytest.mark.parametrize(
@@ -99,7 +100,7 @@ def test_a_size_is_what_it_says(text, size):
 )
 def test_what_is_no_size_is_told(text):
     with pytest.raises(OptionError) as raised:
-        bytes_of(text)
+        parse_size(text)
     assert str(raised.value) == f"--memory is {text!r}, which is no size."
     assert raised.value.hint == "--memory 2G, or 500M"
 
@@ -107,7 +108,7 @@ def test_what_is_no_size_is_told(text):
 @pytest.mark.parametrize("text", ["0.1", "0.0001K", "9" * 400 + "G"])
 def test_a_size_of_no_byte_and_one_without_end_are_no_sizes(text):
     with pytest.raises(OptionError):
-        bytes_of(text)
+        parse_size(text)
 
 
 def test_a_plan_is_the_sum_of_its_parts_and_says_them():

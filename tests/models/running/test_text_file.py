@@ -5,8 +5,8 @@ import threading
 
 import pytest
 
-from attnscope.cli.given import LEAST, MOST, content
 from attnscope.errors import FileError
+from attnscope.models.running.text_file import LEAST, MOST, text_of_file
 
 TEXT = "The keys are — für alle — on the table.\n"
 
@@ -47,7 +47,7 @@ def zeros(tmp_path):
 def test_a_file_is_read_as_python_reads_texts(tmp_path):
     path = tmp_path / "x.txt"
     path.write_bytes(b"\xef\xbb\xbfone\r\ntwo\rthree\n\xc3\xbc")
-    assert content(path, 10) == path.read_text(encoding="utf-8-sig") == "one\ntwo\nthree\nü"
+    assert text_of_file(path, 10) == path.read_text(encoding="utf-8-sig") == "one\ntwo\nthree\nü"
 
 
 def test_a_file_without_an_end_is_refused(endless):
@@ -55,13 +55,13 @@ def test_a_file_without_an_end_is_refused(endless):
     with pytest.raises(
         FileError, match=r"longer than 1\.0 MiB, which is more than a model that takes 512"
     ):
-        content(path, 512)
+        text_of_file(path, 512)
     assert sum(written) < 2 * LEAST
 
 
 def test_of_a_file_without_an_end_the_beginning_may_be_read(endless):
     path, written = endless
-    text = content(path, 512, truncate=True)
+    text = text_of_file(path, 512, truncate=True)
     assert text == (TEXT * len(text))[: len(text)]
     assert LEAST - 4 < len(text.encode()) <= LEAST
     assert sum(written) < 2 * LEAST
@@ -69,7 +69,7 @@ def test_of_a_file_without_an_end_the_beginning_may_be_read(endless):
 
 def test_zeros_without_an_end_are_no_text(zeros):
     with pytest.raises(FileError, match="has a NUL character: it is no text"):
-        content(zeros, None)
+        text_of_file(zeros, None)
 
 
 @pytest.mark.parametrize("tail", [b"\xff", b"\xc3"])
@@ -77,7 +77,7 @@ def test_a_whole_file_that_is_not_utf8_is_refused(tmp_path, tail):
     path = tmp_path / "x.txt"
     path.write_bytes(b"a" + tail)
     with pytest.raises(FileError, match="is not UTF-8"):
-        content(path, 10, truncate=True)
+        text_of_file(path, 10, truncate=True)
 
 
 def test_no_model_makes_more_be_read_than_memory_holds(tmp_path):
@@ -86,7 +86,7 @@ def test_no_model_makes_more_be_read_than_memory_holds(tmp_path):
         file.truncate(MOST + 1)  # zeros that take no room on the disk
         file.write(b"a")
     with pytest.raises(FileError, match="NUL"):
-        content(path, 10**9)
+        text_of_file(path, 10**9)
 
 
 @pytest.mark.parametrize("command", [["bert"], ["model", "minilm"], ["heads", "minilm"]])

@@ -1,0 +1,72 @@
+"""Read a file as one text."""
+
+from __future__ import annotations
+
+from codecs import getincrementaldecoder
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from attnscope.errors import FileError
+from attnscope.units import bytes_text
+
+if TYPE_CHECKING:
+    pass
+
+
+BYTES_OF_A_TOKEN = 1024
+"""How many bytes of a text a token may stand for; more than any does, but for endless blanks."""
+
+
+LEAST = 2**20
+"""How many bytes of a file are read in any case."""
+
+
+MOST = 2**28
+"""How many bytes of a file are read at most, as where nothing but memory limits a model's texts."""
+
+
+def text_of_file(path: Path, n_token: int | None, *, truncate: bool = False) -> str:
+    """A file as one text; of a file that may have no end, no more than a model can use.
+
+    Args:
+        path: the file.
+        n_token: how many tokens the model takes; None: any number.
+        truncate: whether what is too long is cut rather than refused.
+
+    Raises:
+        FileError: it cannot be read, is not UTF-8, or is longer than so many tokens can be.
+    """
+    most = MOST if n_token is None else min(MOST, max(LEAST, n_token * BYTES_OF_A_TOKEN))
+    try:
+        raw, more = _beginning(path, most)
+    except FileNotFoundError as error:
+        raise FileError(f"there is no file {path}.") from error
+    except OSError as error:
+        raise FileError(f"cannot read {path}: {error.strerror}.") from error
+    try:  # what is cut may end within a character
+        text = getincrementaldecoder("utf-8-sig")().decode(raw, final=not more)
+    except UnicodeDecodeError as error:
+        raise FileError(f"{path} is not UTF-8.", hint="iconv -t utf-8 …") from error
+    if "\0" in text:
+        raise FileError(f"{path} has a NUL character: it is no text.")
+    if more and not truncate:
+        use = "attnscope reads" if most == MOST else f"a model that takes {n_token:,} tokens can use"
+        raise FileError(
+            f"{path} is longer than {bytes_text(most)}, which is more than {use}.",
+            hint="--truncate, which reads its beginning",
+        )
+    return text.replace("\r\n", "\n").replace("\r", "\n")  # as Python reads texts
+
+
+def _beginning(path: Path, most: int) -> tuple[bytes, bool]:
+    """A file's first bytes, and whether there are more; it ends at once where a NUL makes it no text."""
+    parts: list[bytes] = []
+    left = most + 1
+    with path.open("rb") as file:
+        while left and (part := file.read(min(left, LEAST))):
+            parts.append(part)
+            left -= len(part)
+            if b"\0" in part:
+                break
+    raw = b"".join(parts)
+    return raw[:most], len(raw) > most

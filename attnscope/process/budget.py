@@ -1,0 +1,55 @@
+"""How much memory a run may take: what a user allows, or a share of what is free."""
+
+from __future__ import annotations
+
+import re
+
+from attnscope.errors import OptionError, SizeError
+
+SHARE = 0.8
+"""How much of the free memory a run may take, if nothing is said."""
+
+UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
+
+
+def parse_size(size: str | int) -> int:
+    """Return a size in bytes: a number of them, or `2G`, `500MB`, `1.5 GiB`; units are binary.
+
+    >>> parse_size("2G"), parse_size("1.5 KiB"), parse_size("100"), parse_size(100)
+    (2147483648, 1536, 100, 100)
+
+    Raises:
+        OptionError: it is none.
+    """
+    number = r"(\d+(?:\.\d+)?)\s*([KMGT]?)(?:i?B)?"
+    match = re.fullmatch(number, str(size).strip(), re.IGNORECASE)
+    n_bytes = float(match[1]) * UNITS[match[2].upper()] if match else 0.0
+    if not 1 <= n_bytes < 2**63:
+        raise OptionError(f"--memory is {size!r}, which is no size.", hint="--memory 2G, or 500M")
+    return int(n_bytes)
+
+
+def memory_budget(memory: str | int | None, device: str) -> int:
+    """Return how many bytes a run may take on a device: what is allowed, or a share of what is free.
+
+    What is free is divided among the processes of a machine where they share it, as under torchrun.
+
+    Args:
+        memory: as `parse_size` takes it; None: a share of what is free.
+        device: such as `cpu`.
+
+    Raises:
+        OptionError: `memory` is no size.
+        SizeError: it is more than there is.
+    """
+    from attnscope.process.devices import room_of
+    from attnscope.process.launch import processes_here
+
+    room = room_of(device)
+    if memory is None:
+        sharing = processes_here() if device == "cpu" else 1
+        return int(SHARE * (2**34 if room is None else room.free) / sharing)
+    n_bytes = parse_size(memory)
+    if room is not None and n_bytes > room.free:
+        raise SizeError(f"--memory {memory} is more than there is: {room.on(device)}.")
+    return n_bytes

@@ -110,6 +110,7 @@ def whole_file(path: Path, *failures: type[Exception], force: bool) -> Iterator[
         folder = Path(tempfile.gettempdir()) if stream else target.parent
         unfinished = folder / f".attnscope-{secrets.token_hex(6)}.part"
         with _removed(unfinished):
+            # safetensors' own writer makes files that only their owner may read.
             rights = 0o600 if stream else 0o666  # others may look into the folder for temporary files
             os.close(os.open(unfinished, os.O_CREAT | os.O_EXCL | os.O_WRONLY, rights))
             rights = stat.S_IMODE(unfinished.stat().st_mode)

@@ -1,4 +1,9 @@
-"""Fall back to a model's own eager attention: when, and which maps it returns."""
+"""Fall back to a model's own eager attention: when, and which maps it returns.
+
+What comes back needs care. Hybrids such as LFM2 return maps of those layers alone that attend, without
+their numbers; and where sinks take their part after the softmax, as in granite, the returned maps are
+not the weights that were used.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""Whether what a model returned as its attention weights are weights."""
+"""Check that what a model returned as its attention weights are weights.
+
+Not every model's `output_attentions` is: those of SqueezeBERT, and of ProphetNet's encoder, are scores.
+So every row that is shown is checked.
+"""
 
 from __future__ import annotations
 

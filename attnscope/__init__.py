@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from attnscope.results.common import Check, Stats
     from attnscope.results.trace import Step, Trace
     from attnscope.results.weights import HeadWeights, WeightSlice
-    from attnscope.tracing import trace, trace_call
+    from attnscope.tracing.calls import trace, trace_call
 
 __version__ = "0.1.0"
 
@@ -32,8 +32,8 @@ _HOMES = {
     "WeightSlice": "attnscope.results.weights",
     "read_head": "attnscope.checkpoints.head",
     "sdpa": "attnscope.attention.sdpa",
-    "trace": "attnscope.tracing",
-    "trace_call": "attnscope.tracing",
+    "trace": "attnscope.tracing.calls",
+    "trace_call": "attnscope.tracing.calls",
 }
 
 __all__ = [

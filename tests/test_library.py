@@ -38,3 +38,28 @@ def test_the_same_tensor_thrice_reads_same_not_view():
     trace = attnscope.trace_call(attnscope.MultiHeadAttention(d_feat=8, n_head=2), x, x, x)
     assert (trace["K"].same_as, trace["K"].view_of) == ("Q", None)
     assert (trace["V"].same_as, trace["V"].view_of) == ("Q", None)
+
+
+def test_a_traced_call_has_the_findings_that_one_run_allows():
+    def attend(Q, K, V):
+        scores = Q @ K.mT / 8**0.5
+        attention = scores.softmax(-1)
+        out = attention @ V
+        return out
+
+    Q, K = torch.ones(2, 3, 4), torch.ones(2, 8, 4)
+    (finding,) = attnscope.trace_call(attend, Q, K, K).findings
+    assert "1/√8" in finding.message
+    with attnscope.trace(attend) as trace:
+        attend(Q, K, K)
+    assert trace.findings == [finding]
+    assert attnscope.trace_call(attnscope.sdpa, Q, K, K).findings == []
+
+
+def test_findings_that_nobody_looked_for_are_none():
+    x = torch.ones(2, 3)
+    assert attnscope.trace_call(attnscope.sdpa, x, x, x, findings=False).findings is None
+    with attnscope.trace(attnscope.sdpa) as trace:
+        pass
+    assert trace.findings is None
+    assert trace.to_dict()["findings"] is None

@@ -64,8 +64,8 @@ def check_comments(trace: Trace, file: str) -> None:
     note = ", ".join(f"{count} {what}" for what, count in counts.items() if count) or "there are none"
     verdict = not found.lies if found.true or found.lies else None
     trace.checks.append(Check("shape comments", None, None, verdict, note))
-    trace.findings += [Finding(lie.message.partition(": ")[2], lie.line) for lie in found.lies]
-    trace.findings.sort(key=lambda finding: finding.line or 0)
+    lies = [Finding(lie.message.partition(": ")[2], lie.line) for lie in found.lies]
+    trace.findings = sorted([*(trace.findings or []), *lies], key=lambda finding: finding.line or 0)
     for unknown in found.unknown:
         tell(unknown.message)
 

@@ -134,7 +134,8 @@ def present(
     query = plan.options.get("query")
     if query is not None:
         rows //= plan.sizes["n_Q"]
-    plan.findings += findings(masks, masks.rows_without_keys(plan.sizes, query), rows) if masks else []
+    blind = masks.rows_without_keys(plan.sizes, query) if masks else None
+    plan.findings = [*(plan.findings or []), *(findings(masks, blind, rows) if masks else [])]
     plan.source = [_source(*function) for function in code] if request.source else []
     if request.dry_run:
         for source in plan.source:
@@ -159,7 +160,7 @@ def present(
         steps = run(plan, prepare, keep=everything or keep, stats=request.stats)
     result = replace(plan, steps=steps, device=device, seed=request.seed)
     if masks.files and device != "meta":
-        result.findings += _hidden_by_file(masks, result, rows)
+        result.findings = [*(result.findings or []), *_hidden_by_file(masks, result, rows)]
     if request.verify:
         from attnscope.textbook.reference import verify
 
@@ -215,13 +216,13 @@ def run(
     _import_torch()
     import torch
 
-    from attnscope.tracing import trace
+    from attnscope.tracing.calls import trace
 
     steps: list[Step] = []
     with torch.no_grad():
         result: tuple[Any, ...] = ()
         for call in prepare():
-            with trace(call.target, stats=stats, keep=keep) as traced:
+            with trace(call.target, stats=stats, keep=keep, findings=False) as traced:
                 result = call.target(*result, **call.tensors, **call.options)
             known = {step.name for step in steps}
             steps += [step for step in traced.steps if step.name not in known]

@@ -418,7 +418,7 @@ def _check_layer(checkpoint: Checkpoint, head: HeadWeights, seen: LayerRun) -> l
     import torch
 
     from attnscope.attention.mha import MultiHeadAttention
-    from attnscope.tracing import trace_call
+    from attnscope.tracing.calls import trace_call
 
     assert seen.attention is not None
     weights = open_weights(checkpoint)
@@ -432,7 +432,7 @@ def _check_layer(checkpoint: Checkpoint, head: HeadWeights, seen: LayerRun) -> l
     mha.load_state_dict(_state(weights, stack, head.layer))
     x = seen.inputs["Q"]
     with torch.no_grad():
-        ours = trace_call(mha, x, x, x, seen.mask, keep=True)
+        ours = trace_call(mha, x, x, x, seen.mask, keep=True, findings=False)
     theirs = {
         **{f"{part}_feat": seen.outputs[part] for part in ("Q", "K", "V")},
         "attention": seen.attention,

@@ -37,6 +37,14 @@ class Crash:
     error: str
 
 
+@dataclass(frozen=True)
+class Exit:
+    """How code left Python: the exit status, and the text that Python would print on stderr."""
+
+    status: int
+    text: str | None = None
+
+
 @dataclass
 class Source:
     """The source of a function that a trace ran: its name, the number of its first line, its text.
@@ -112,11 +120,12 @@ class Trace(Result):
         seed: what random inputs and weights were drawn with; None where nothing was drawn.
         steps: the tensors, in the order in which they were made.
         checks: comparisons with references.
-        findings: what looks wrong.
+        findings: what looks wrong; None where nothing was looked for.
         notices: what else a reader of this trace should know.
         crash: where the code raised an exception, if it did.
         source: the code that ran, where asked for.
         file: the file of the code that was traced, if it is the user's own.
+        exit: how the code left Python, if it did: by `sys.exit` or `os._exit`. No record has it.
     """
 
     title: str
@@ -127,11 +136,12 @@ class Trace(Result):
     seed: int | None = None
     steps: list[Step] = field(default_factory=list)
     checks: list[Check] = field(default_factory=list)
-    findings: list[Finding] = field(default_factory=list)
+    findings: list[Finding] | None = field(default_factory=list)
     notices: list[str] = field(default_factory=list)
     crash: Crash | None = None
     source: list[Source] = field(default_factory=list)
     file: str | None = None
+    exit: Exit | None = field(default=None, repr=False)
 
     def __getitem__(self, name: str) -> Step:
         """The last step of that name.

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import torch
 
-from attnscope.tracing import Session
 from attnscope.tracing.diagnose.findings import Watcher
+from attnscope.tracing.instrument.session import Session
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "tracing" / "code"))
 

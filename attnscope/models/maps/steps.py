@@ -43,10 +43,10 @@ def trace_steps(
 
     from attnscope.attention.observed import observed
     from attnscope.models.running.tolerance import difference_of, output_tolerance
-    from attnscope.tracing import trace
+    from attnscope.tracing.calls import trace
 
     arguments = call.arguments()
-    with torch.no_grad(), trace(observed, keep=keep, stats=stats) as result:
+    with torch.no_grad(), trace(observed, keep=keep, stats=stats, findings=False) as result:
         made, _ = observed(**arguments)
     n_batch, n_head, n_Q, d_K = call.query.shape
     _, n_kv_head, n_K, d_V = call.value.shape

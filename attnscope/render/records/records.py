@@ -48,7 +48,7 @@ def markdown_text(result: Trace | HeadWeights, *, wide: bool = False) -> str:
     parts = [markdown_table(columns_of(result), wide)]
     if isinstance(result, Trace):
         parts += [summary(result)]
-        for finding in result.findings:
+        for finding in result.findings or []:
             where = f"line {finding.line}: " if finding.line else ""
             parts.append(f"- {where}{printable(finding.message)}")
         if result.crash is not None:

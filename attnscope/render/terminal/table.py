@@ -33,7 +33,7 @@ def print_table(result: Trace | HeadWeights, console: Console, *, wide: bool = F
     print_columns(columns_of(result), console, wide)
     if isinstance(result, Trace):
         print_line(console, Text("\n" + summary(result), style="dim"))
-        for finding in result.findings:
+        for finding in result.findings or []:
             where = f"line {finding.line}: " if finding.line else ""
             print_line(console, Text(f"! {where}{printable(finding.message)}", style="yellow"))
         if result.crash is not None:

@@ -12,7 +12,7 @@ import math
 import re
 import sys
 import weakref
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from functools import cache, lru_cache
 from typing import Any
@@ -21,7 +21,11 @@ import torch
 
 from attnscope.results.common import Finding
 from attnscope.results.trace import Step
-from attnscope.tracing.axes.inference import Inferred, regroupings
+from attnscope.tracing.axes.inference import Inferred, Run, regroupings
+from attnscope.tracing.axes.symbols import Symbols
+from attnscope.tracing.instrument.cost import storage_of
+from attnscope.tracing.instrument.failure import Shape
+from attnscope.tracing.instrument.rewrite import Place
 from attnscope.tracing.instrument.torch_internals import below_autograd, without_torch_dispatch
 from attnscope.units import bytes_text
 
@@ -120,8 +124,8 @@ class Watcher:
         if self.has_nan or step.view_of or step.same_as or tensor.device.type == "meta":
             return
         plain = tensor.is_floating_point() and tensor.element_size() > 1 and tensor.numel()
-        if not plain or tensor.layout is not torch.strided:
-            return
+        if not plain or tensor.layout is not torch.strided or storage_of(tensor) is None:
+            return  # nobody can look at the values of one inside of `vmap`
         empty = self._empty.get(id(tensor))
         if (empty is not None and empty() is tensor) or self._bound(tensor, look=True) is not None:
             return
@@ -517,6 +521,23 @@ def _number(value: Any) -> float | None:
             return None
         return float(value)
     return float(value) if isinstance(value, int | float) else None
+
+
+def findings_of_one_run(
+    steps: list[Step], parts: dict[Place, Shape], watcher: Watcher, sizes: Mapping[str, int]
+) -> list[Finding]:
+    """All findings that need no other sizes, in the order of their lines.
+
+    Args:
+        steps: what ran.
+        parts: the last shapes of the expressions in it.
+        watcher: was told of every operator.
+        sizes: what names stand for, where some are known.
+    """
+    names = Symbols({name: (size,) for name, size in sizes.items()})
+    inferred = Inferred(names, [Run(steps, parts, watcher.amounts)], complete=False)
+    found = [*scale_findings(inferred), *watcher.findings]
+    return sorted(found, key=lambda finding: finding.line or 0)
 
 
 # The scale, once it is known what the sizes are.

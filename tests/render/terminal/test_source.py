@@ -17,7 +17,7 @@ from attnscope.attention.projection import project
 from attnscope.attention.sdpa import sdpa
 from attnscope.render.terminal.source import annotated, print_source, source_text
 from attnscope.results.trace import Source, Step, Trace
-from attnscope.tracing import trace_call
+from attnscope.tracing.calls import trace_call
 
 
 def source_of(function) -> Source:

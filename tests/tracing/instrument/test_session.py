@@ -10,7 +10,8 @@ import torch
 
 import attnscope
 from attnscope.errors import SourceError
-from attnscope.tracing import Session, function_of, trace
+from attnscope.tracing.calls import trace
+from attnscope.tracing.instrument.session import Session, function_of
 
 SOURCE = """
 import functools
@@ -341,7 +342,7 @@ def test_a_module_that_is_not_there_cannot_be_followed(code):
 
 
 def test_parts_of_expressions_get_rows(code):
-    steps = steps_of(code.attend, Q, K, V, parts=True)
+    steps = steps_of(code.attend, Q, K, V, subexpressions=True)
     assert [(step.name, step.how) for step in steps[3:]] == [
         ("…", "K.mT"), ("scores", "Q @ K.mT"), ("attention", "scores.softmax(-1)"), ("return", "attention @ V"),
     ]  # fmt: skip
@@ -370,7 +371,7 @@ def ran(tmp_path, code):
     head = """
 import torch, attnscope
 import compiled_code as code
-from attnscope.tracing import Session
+from attnscope.tracing.instrument.session import Session
 Q, K, V = torch.randn(3, 4), torch.randn(5, 4), torch.randn(5, 6)
 x = torch.randn(3, 4)
 """

@@ -1,0 +1,150 @@
+"""Trace calls that happen anyway: `trace` as a context or a decorator, and `trace_call`."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Collection, Sequence
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Any
+
+from attnscope import contracts
+from attnscope.errors import SourceError
+from attnscope.results.trace import Trace
+from attnscope.tracing.instrument.session import Session
+
+if TYPE_CHECKING:
+    from attnscope.tracing.diagnose.findings import Watcher
+    from attnscope.tracing.instrument.recorder import Recorder
+
+
+class trace:  # noqa: N801 - read as a verb
+    """Trace a target: the first call inside of a `with`, or every call of what it decorates.
+
+    As a context, it gives the trace: empty at first, filled when the context ends. As a decorator
+    of a function or a method, each call is traced, and `function.trace` is the last one's.
+
+    Args:
+        target: a function, a class with a `forward` (or a `__call__`), or an instance of one.
+        stats: whether each step gets the six numbers of its values.
+        keep: names whose tensors are kept with their steps, or True for all. A kept tensor shows
+            the values that it had when it got its name, as long as the context lasts; what
+            overwrites it later overwrites what was kept.
+        depth: calls deeper than this get no steps of their own; their cost is their caller's.
+        follow: modules whose functions are recorded too, by name.
+        subexpressions: whether tensors in the middle of expressions get steps too, named `…`.
+        findings: whether to look for what looks wrong, as far as one run shows it.
+
+    Raises:
+        SourceError: the target's source is not to be had.
+
+    >>> import torch, attnscope
+    >>> with attnscope.trace(attnscope.sdpa) as trace:
+    ...     out = attnscope.sdpa(torch.ones(3, 4), torch.ones(5, 4), torch.ones(5, 6))
+    >>> for step in trace.steps:
+    ...     print(f"{step.name:10} {' '.join(step.dims):8} {step.shape}")
+    Q          n_Q d_K  (3, 4)
+    K          n_K d_K  (5, 4)
+    V          n_K d_V  (5, 6)
+    scores     n_Q n_K  (3, 5)
+    attention  n_Q n_K  (3, 5)
+    out        n_Q d_V  (3, 6)
+    """
+
+    def __new__(cls, target: Any = None, **options: Any) -> Any:
+        """With options alone, what decorates: `@attnscope.trace(stats=True)`."""
+        return functools.partial(cls, **options) if target is None else super().__new__(cls)
+
+    def __init__(
+        self,
+        target: Any,
+        *,
+        stats: bool = False,
+        keep: bool | Collection[str] = False,
+        depth: int | None = None,
+        follow: Sequence[str] = (),
+        subexpressions: bool = False,
+        findings: bool = True,
+    ) -> None:
+        self.target = target
+        self.trace: Trace | None = None
+        self._recording = {"stats": stats, "keep": keep, "depth": depth}
+        self._session = {"follow": follow, "parts": subexpressions}
+        self._looks = findings
+        self._contexts: list[ExitStack] = []
+        if callable(target) and not isinstance(target, type):
+            functools.update_wrapper(self, target, updated=())
+
+    def __enter__(self) -> Trace:
+        context = ExitStack()
+        session = context.enter_context(Session(self.target, **self._session))  # type: ignore[arg-type]
+        watcher = _watcher(session) if self._looks else None
+        recorder = context.enter_context(session.recording(**self._recording, watch=watcher))
+        result = Trace(title=session.function.__qualname__.removesuffix(".forward"), findings=None)
+        if session.compiled:
+            result.notices.append(f"{result.title} is compiled by torch.compile: it runs untraced")
+        context.callback(self._fill, result, session, recorder, watcher)
+        self._contexts.append(context)
+        return result
+
+    def __exit__(self, *exception: object) -> None:
+        self._contexts.pop().close()
+
+    @staticmethod
+    def _fill(result: Trace, session: Session, recorder: Recorder, watcher: Watcher | None) -> None:
+        result.steps = list(recorder.steps)
+        result.device = recorder.device
+        if result.steps:
+            result.dtype = result.steps[0].dtype
+        function = session.function
+        contracts.label(result, f"{function.__module__}.{function.__qualname__}")
+        if watcher is not None and recorder.functions:  # the target was called
+            from attnscope.tracing.diagnose.findings import findings_of_one_run
+
+            result.findings = findings_of_one_run(result.steps, recorder.parts, watcher, result.sizes)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Call the target, traced, and return what it returns."""
+        with self as self.trace:
+            return self.target(*args, **kwargs)
+
+    def __get__(self, instance: Any, owner: type | None = None) -> Any:
+        return self if instance is None else functools.partial(self, instance)
+
+
+def _watcher(session: Session) -> Watcher:
+    from attnscope.tracing.diagnose.findings import Watcher
+
+    return Watcher({site.file for site in session.sites})
+
+
+def trace_call(
+    target: Callable[..., Any],
+    *args: Any,
+    stats: bool = False,
+    keep: bool | Collection[str] = False,
+    findings: bool = True,
+    **kwargs: Any,
+) -> Trace:
+    """Call `target(*args, **kwargs)` once and return its trace.
+
+    Args:
+        target: a function, or an instance of a class with a `forward` or a `__call__`.
+        stats, keep, findings: as in `trace`; every other argument goes to the target.
+
+    Raises:
+        SourceError: the target's source is not to be had.
+
+    >>> import torch, attnscope
+    >>> mha = attnscope.MultiHeadAttention(d_feat=8, n_head=2)
+    >>> x = torch.ones(3, 4, 8)
+    >>> attnscope.trace_call(mha, x, x, x)["scores"].shape
+    (3, 2, 4, 4)
+    """
+    with trace(target, stats=stats, keep=keep, findings=findings) as result:
+        target(*args, **kwargs)
+    if not result.steps and isinstance(target, type):
+        raise SourceError(
+            f"calling {target.__qualname__} makes one, and runs no attention.",
+            hint=f"trace_call({target.__qualname__}(…), …), with an instance",
+        )
+    return result

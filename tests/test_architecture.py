@@ -36,8 +36,8 @@ MAY_IMPORT = {
     "tracing/instrument": LOW,
     "tracing/axes": LOW | {"tracing/instrument"},
     "tracing/diagnose": LOW | {"tracing/instrument", "tracing/axes"},
-    "tracing/target": READS,
-    "tracing/comments": LOW,
+    "tracing/target": READS | {"tracing/axes"},
+    "tracing/comments": LOW | {"tracing/axes"},
     # Real models.
     "checkpoints": LOW,
     "models": LOW | {"process", "attention", "checkpoints", "models/running", "tracing"},

@@ -258,7 +258,7 @@ def _run_all(
         return run
 
     given = {**what.defaults, **what.sizes}
-    equations = [(each.name, each.numerator, each.denominator) for each in what.where]
+    equations = [(each.name, each.value) for each in what.where]
     known = required_by(equations, given)
     ending = base.error
     try:

@@ -18,8 +18,8 @@ from hypothesis import strategies as st
 from attnscope import trace_call
 from attnscope.errors import FileError, SourceError
 from attnscope.results.trace import Step
+from attnscope.tracing.axes.expressions import parsed
 from attnscope.tracing.comments import annotate_file, annotated, checked, diff, write
-from attnscope.tracing.comments.expressions import parsed
 from attnscope.tracing.comments.parse import said
 
 SIZES = {"n_batch": 128, "n_head": 5, "n_Q": 32, "n_K": 50, "d_feat": 200}

@@ -10,7 +10,7 @@ from math import prod
 
 from attnscope.results.common import Finding
 from attnscope.results.trace import Source, Step
-from attnscope.tracing.axes.resize import Attempt, Fixed, Product, Requirement, Search
+from attnscope.tracing.axes.resize import Attempt, Requirement, Search
 from attnscope.tracing.axes.symbols import Symbols
 from attnscope.tracing.instrument.failure import Failure, Part, Shape
 from attnscope.tracing.instrument.rewrite import Place
@@ -167,7 +167,7 @@ def infer(
     known = tuple(known)
     search = Search(try_sizes, given, known, frozenset(axes))
     plan = search.plan()
-    if defaults and (plan is None or any(isinstance(r, Fixed) for r, _ in search.refusals)):
+    if defaults and (plan is None or any(r.is_fixed for r, _ in search.refusals)):
         other = Search(try_sizes, given, known, frozenset(axes), frozenset(defaults))
         other_plan = other.plan()
         if other_plan is not None:
@@ -208,14 +208,14 @@ def coincidences(
         failure = run.failure
         if failure is None or not failure.kind:
             continue
-        names = {requirement.name, *getattr(requirement, "of", ())}
+        names = {requirement.name, *requirement.of}
         mixing = failure.kind == "view" and _mixes(failure, inferred.runs)
-        equal = isinstance(requirement, Product) and not requirement.multiple and len(names) == 2
+        equal = requirement.is_product and not requirement.multiple and len(names) == 2
         natural = not equal or bool(names & set(widths)) or names == KEYS_AND_VALUES
         if failure.kind == "contraction" and natural:
             continue
         of_inputs = names <= set(axes)
-        if (of_inputs and (mixing or equal or (told and isinstance(requirement, Fixed)))) or (
+        if (of_inputs and (mixing or equal or (told and requirement.is_fixed))) or (
             mixing and names & set(axes) and failure.line not in findings
         ):
             message = _in_words(inferred, requirement, failure, sizes)
@@ -255,7 +255,7 @@ def regrouped(inferred: Inferred) -> list[Finding]:
 def _in_words(
     inferred: Inferred, requirement: Requirement, failure: Failure, sizes: Mapping[str, int]
 ) -> str:
-    names = [requirement.name, *getattr(requirement, "of", ())]
+    names = [requirement.name, *requirement.of]
     others = " and ".join(f"{name} {sizes[name]}" for name in names)
     base = inferred.runs[0]
     parts = [part for part in failure.parts if _base_shape(part, base) is not None]
@@ -268,7 +268,7 @@ def _in_words(
         )
     shapes = " and ".join(_with_dims(inferred, part) for part in parts)
     size = inferred.symbols.sizes[requirement.name][0]
-    if isinstance(requirement, Product):
+    if requirement.is_product:
         why = f"only because {' and '.join(names)} are both {size}"
     else:
         why = f"only with {requirement.name} {size}"

@@ -16,6 +16,8 @@ from functools import cache
 from itertools import combinations, islice, product
 from math import isqrt, lcm, prod
 
+from attnscope.tracing.axes.expressions import Expression, of_number, of_word, product_of, sum_of
+
 PRIMES = (7, 11, 13, 17, 19, 23, 29, 31, 37, 41, 43, 47, 53, 59, 61, 67, 71, 73, 79, 83, 89, 97)
 SMALLEST = (3, 5)
 """These go to multiples of other sizes, which become large soon enough."""
@@ -28,55 +30,56 @@ MOST_NAMES = 64
 
 
 @dataclass(frozen=True)
-class Product:
-    """A size is the product of others and of a number; or a multiple of that."""
+class Requirement:
+    """A size is what an expression of other sizes is, or a multiple of it."""
 
     name: str
-    of: tuple[str, ...]
+    value: Expression
     multiple: bool = False
-    number: int = 1
 
     def __str__(self) -> str:
-        product = "·".join([*([str(self.number)] if self.number > 1 else []), *self.of])
-        if self.multiple:
-            return f"{self.name} is a multiple of {product}"
-        return f"{self.name} = {product}"
+        return f"{self.name} {'is a multiple of' if self.multiple else '='} {self.value}"
+
+    @property
+    def of(self) -> tuple[str, ...]:
+        """The names of the other sizes; one that is squared twice."""
+        return self.value.factors or tuple(self.value.words)
+
+    @property
+    def is_number(self) -> bool:
+        """Whether it is about a number alone."""
+        return not self.value.words
+
+    @property
+    def is_fixed(self) -> bool:
+        """Whether the size must be what it was said to be."""
+        return self.is_number and not self.multiple
+
+    @property
+    def is_product(self) -> bool:
+        """Whether the size is the product of others and of a number, or a multiple of that."""
+        return bool(self.value.factors)
 
 
-@dataclass(frozen=True)
-class Sum:
+def product_is(name: str, of: Iterable[str], number: int = 1) -> Requirement:
+    """A size is the product of others and of a number."""
+    return Requirement(name, product_of(of, number))
+
+
+def sum_is(name: str, of: Iterable[str]) -> Requirement:
     """A size is the sum of others."""
-
-    name: str
-    of: tuple[str, ...]
-
-    def __str__(self) -> str:
-        return f"{self.name} = {'+'.join(self.of)}"
+    return Requirement(name, sum_of(of))
 
 
-@dataclass(frozen=True)
-class Multiple:
-    """A size is a multiple of a number."""
-
-    name: str
-    number: int
-
-    def __str__(self) -> str:
-        return f"{self.name} is a multiple of {self.number}"
+def multiple_of(name: str, of: str | int) -> Requirement:
+    """A size is a multiple of another, or of a number."""
+    value = of_number(of) if isinstance(of, int) else of_word(of)
+    return Requirement(name, value, multiple=True)
 
 
-@dataclass(frozen=True)
-class Fixed:
+def fixed(name: str, size: int) -> Requirement:
     """A size is what it was said to be."""
-
-    name: str
-    size: int
-
-    def __str__(self) -> str:
-        return f"{self.name} = {self.size}"
-
-
-Requirement = Product | Sum | Multiple | Fixed
+    return Requirement(name, of_number(size))
 
 
 @dataclass(frozen=True)
@@ -93,7 +96,7 @@ class Plan:
         order = sorted(self.given, key=lambda name: (self.given[name], late.get(name, 0)))
         start, step = turn * 3, 1 + turn % 2
         primes = dict(zip(order, [*PRIMES[start::step], *_larger_primes(len(order))], strict=False))
-        parts = {each.name for each in self.requirements if getattr(each, "multiple", False)}
+        parts = {each.name for each in self.requirements if each.multiple and not each.is_number}
         primes |= dict(
             zip((n for n in order if n in parts), SMALLEST[:: 1 - turn % 2 * 2], strict=False)
         )
@@ -116,18 +119,17 @@ class Plan:
     ) -> int | None:
         number, parts, whole = 1, 1, None
         for each in requirements:
-            if isinstance(each, Fixed):
-                return each.size
-            if isinstance(each, Multiple):
-                number = lcm(number, each.number)
-            elif not all(other in sizes for other in each.of):
+            if not each.value.words <= sizes.keys():
                 return None
-            elif isinstance(each, Sum):
-                whole = sum(sizes[other] for other in each.of)
-            elif each.multiple:
-                parts = lcm(parts, prod(sizes[other] for other in each.of))
+            value = int(each.value.size(sizes))
+            if each.is_fixed:
+                return value
+            if not each.multiple:
+                whole = value
+            elif each.is_number:
+                number = lcm(number, value)
             else:
-                whole = each.number * prod(sizes[other] for other in each.of)
+                parts = lcm(parts, value)
         return whole if whole is not None else number * parts * prime
 
 
@@ -182,7 +184,7 @@ class Search:
 
         `refusals` then holds what had to be required, each with the run that failed without it.
         """
-        known = (*self.known, *(Fixed(name, self.given[name]) for name in self.kept))
+        known = (*self.known, *(fixed(name, self.given[name]) for name in self.kept))
         if self.has_too_many:
             plain = Plan(self.given, known)
             attempt = self._try(plain)
@@ -233,7 +235,7 @@ class Search:
         exact = {each.name for each in plan.requirements if _decides(each)}
         for name, size in self.given.items():
             if size % 2 == 0 and name not in exact:
-                yield Multiple(name, 2)
+                yield multiple_of(name, 2)
 
     def _climbed(self, plan: Plan) -> Plan | None:
         """A plan with more and more requirements, until the code gets as far as it should."""
@@ -264,12 +266,12 @@ class Search:
 
     def _loosened(self, plan: Plan, requirement: Requirement) -> Plan:
         """A plan with a multiple in place of a product, if the code does as well: 4 is 2·2 by chance."""
-        if not isinstance(requirement, Product) or not _decides(requirement) or len(requirement.of) < 2:
+        if not requirement.is_product or requirement.multiple or len(requirement.of) < 2:
             return plan
         name, rest = requirement.name, [each for each in plan.requirements if each != requirement]
         others = sorted(requirement.of, key=lambda other: other in self.axes)
-        looser: list[Requirement] = [Product(name, (other,), multiple=True) for other in others]
-        looser += [Multiple(name, number) for number in (2, 4, 8) if self.given[name] % number == 0]
+        looser = [multiple_of(name, other) for other in others]
+        looser += [multiple_of(name, number) for number in (2, 4, 8) if self.given[name] % number == 0]
         now = self._try(plan)
         for each in looser:
             other_plan = replace(plan, requirements=(*rest, each))
@@ -303,15 +305,15 @@ class Search:
 
     def _is_split(self, requirement: Requirement) -> bool:
         """Whether it says that a size is split into as many parts as an argument says."""
-        is_multiple = isinstance(requirement, Product) and requirement.multiple
-        return is_multiple and not set(requirement.of) & self.axes  # type: ignore[union-attr]
+        is_multiple = requirement.is_product and requirement.multiple
+        return is_multiple and not set(requirement.of) & self.axes
 
     def _is_whole(self, requirement: Requirement) -> bool:
         """Whether it says that an axis is all parts together: an argument, times another size."""
-        if not isinstance(requirement, Product) or requirement.multiple:
+        if not requirement.is_product or requirement.multiple:
             return False
         arguments = set(requirement.of) - self.axes
-        plain = len(set(requirement.of)) == 2 and requirement.number == 1
+        plain = len(set(requirement.of)) == 2 and not requirement.value.has_number
         return plain and requirement.name in self.axes and bool(arguments)
 
     def _try(self, plan: Plan) -> Attempt | None:
@@ -351,15 +353,15 @@ class Search:
             rest = tuple(other for other in plan.requirements if other != each)
             yield replace(plan, requirements=rest)
         splits = [each for each in singles if self._is_split(each)]
-        multiples = [each for each in weak if isinstance(each, Multiple)]
+        multiples = [each for each in weak if each.multiple and each.is_number]
         for one, other in [*combinations(splits, 2), *product(splits, multiples)]:
             if one.name != other.name:
                 yield adding(one, other)
         bound = {each.name for each in plan.requirements}
         loose = [name for name in self.given if name not in bound]
         for name in loose:  # all sizes as they were given, but for a factor
-            kept = Fixed(name, self.given[name])
-            others = [Multiple(n, self.given[n]) for n in loose if n != name and self.given[n] > 1]
+            kept = fixed(name, self.given[name])
+            others = [multiple_of(n, self.given[n]) for n in loose if n != name and self.given[n] > 1]
             yield adding(kept, *others)
 
     def _candidates(self, plan: Plan) -> Iterator[Requirement]:
@@ -369,7 +371,7 @@ class Search:
         for name in free:
             for other in self.given:
                 if name != other and self.given[name] == self.given[other]:
-                    yield Product(name, (other,))
+                    yield product_is(name, (other,))
         yield from (each for each in self._multiples(plan) if self._is_split(each))
         for number, name in product((1, 2), free):  # two, where half a width is given
             others = [other for other in self.given if other != name and self.given[other] > 1]
@@ -377,15 +379,15 @@ class Search:
             alone = [(other,) for other in others if number == 2]
             for some in [*alone, *combinations(others, 2), *squares]:
                 if number * prod(self.given[each] for each in some) == self.given[name]:
-                    yield Product(name, some, number=number)
+                    yield product_is(name, some, number)
 
-    def _multiples(self, plan: Plan) -> Iterator[Product]:
+    def _multiples(self, plan: Plan) -> Iterator[Requirement]:
         """Sizes that are multiples of others."""
         exact = {each.name for each in plan.requirements if _decides(each)}
         for name in [name for name in self.given if name not in exact]:
             for other in self.given:
                 smaller = other != name and 1 < self.given[other] < self.given[name]
-                multiple = Product(name, (other,), multiple=True)
+                multiple = multiple_of(name, other)
                 divides = smaller and self.given[name] % self.given[other] == 0
                 if divides and multiple not in plan.requirements:
                     yield multiple
@@ -393,48 +395,43 @@ class Search:
     def _weak_candidates(self, plan: Plan) -> Iterator[Requirement]:
         """What makes a size more like the one that was given."""
         decided = {each.name for each in plan.requirements if _decides(each)}
-        bound = {each.name for each in plan.requirements if isinstance(each, Fixed | Sum)}
-        exact = {
-            each.name for each in plan.requirements if isinstance(each, Product) and not each.multiple
-        }
+        exact = {each.name for each in plan.requirements if each.is_product and not each.multiple}
+        bound = decided - exact
         for number in (2, 4, 8, 0):
             for name in [name for name in self.given if name not in bound | exact]:
                 size = self.given[name]
                 if (number and size % number == 0) or (not number and size > 1):
-                    yield Multiple(name, number or size)
+                    yield multiple_of(name, number or size)
         yield from (each for each in self._multiples(plan) if not self._is_split(each))
         for name in [name for name in self.given if name not in decided]:
             for pair in combinations([other for other in self.given if other != name], 2):
                 if sum(self.given[each] for each in pair) == self.given[name]:
-                    yield Sum(name, pair)
+                    yield sum_is(name, pair)
         for name in self.given:
             if name not in exact:
-                yield Fixed(name, self.given[name])
+                yield fixed(name, self.given[name])
 
 
 def _decides(requirement: Requirement) -> bool:
     """Whether a size follows from it."""
-    return not isinstance(requirement, Multiple) and not getattr(requirement, "multiple", False)
+    return not requirement.multiple
 
 
 def required_by(
-    equations: Iterable[tuple[str, tuple[str | int, ...], tuple[str | int, ...]]],
-    given: Mapping[str, int],
+    equations: Iterable[tuple[str, Expression]], given: Mapping[str, int]
 ) -> Iterator[Requirement]:
     """What a user says of sizes, as requirements.
 
     Args:
-        equations: a name, the factors above and those below the line of what it is equal to.
+        equations: a name, and what it is equal to.
         given: the sizes; those of equations that are neither a product nor a quotient stay as they are.
     """
-    for name, above, below in equations:
-        names_above, names_below = ([n for n in side if isinstance(n, str)] for side in (above, below))
-        number_above, number_below = (
-            prod(n for n in side if isinstance(n, int)) for side in (above, below)
-        )
-        if len(names_above) == 1 and number_above == 1:  # d_head = d_feat / n_head
-            yield Product(names_above[0], (name, *names_below), number=number_below)
-        elif not names_below and number_below == 1:
-            yield Product(name, tuple(names_above), number=number_above)
+    for name, value in equations:
+        ((_, number),) = value.terms
+        factors, divisors = value.factors, value.divisors
+        if len(factors) == 1 and number.numerator == 1:  # d_head = d_feat / n_head
+            yield product_is(factors[0], (name, *divisors), number.denominator)
+        elif not divisors and number.denominator == 1:
+            yield Requirement(name, value)
         else:
-            yield from (Fixed(each, given[each]) for each in (name, *names_above, *names_below))
+            yield from (fixed(each, given[each]) for each in (name, *factors, *divisors))

@@ -9,6 +9,8 @@ from itertools import combinations, combinations_with_replacement, permutations
 from math import comb, prod
 from typing import NamedTuple
 
+from attnscope.tracing.axes.expressions import product_of
+
 Sizes = Sequence[int | None]
 """What one size was in each of several runs; None in those that it was not seen in."""
 
@@ -196,7 +198,10 @@ def _monomials(names: tuple[str, ...]) -> list[tuple[tuple[str, ...], tuple[str,
 def _written(
     number: Fraction, above: Sequence[str], below: Sequence[str], names: Mapping[int, str]
 ) -> str:
-    numerator, denominator = (names.get(n, str(n)) if n != 1 else "" for n in number.as_integer_ratio())
-    counts_first = sorted(above, key=lambda name: name.startswith("d_"))  # as in n_head·d_head
-    factors = [each for each in (numerator, *counts_first) if each]
-    return "·".join(factors) + "".join(f"/{each}" for each in (*below, denominator) if each)
+    factors = sorted(above, key=lambda name: name.startswith("d_"))  # counts first, as in n_head·d_head
+    divisors = list(below)
+    if number.numerator in names:
+        number, factors = number / number.numerator, [names[number.numerator], *factors]
+    if number.denominator in names:
+        number, divisors = number * number.denominator, [*divisors, names[number.denominator]]
+    return str(product_of(factors, number, divisors))

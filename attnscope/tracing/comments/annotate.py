@@ -15,7 +15,7 @@ from typing import TypeAlias
 from attnscope.errors import FileError, SourceError
 from attnscope.files import whole_file
 from attnscope.results.trace import Step
-from attnscope.tracing.comments.expressions import parsed
+from attnscope.tracing.axes.expressions import parsed
 from attnscope.tracing.comments.parse import ANY, Claim, Said, said
 from attnscope.tracing.comments.places import Binding, Code, Place
 

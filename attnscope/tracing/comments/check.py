@@ -8,8 +8,8 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 
 from attnscope.results.trace import Step
+from attnscope.tracing.axes.expressions import Expression, of_word, parsed
 from attnscope.tracing.comments.annotate import axis_words, of_file
-from attnscope.tracing.comments.expressions import Expression, of_word, parsed
 from attnscope.tracing.comments.parse import ANY, REST, Axis, Claim, Said, Shape, said
 from attnscope.tracing.comments.places import Binding, Code, Comment, Function
 

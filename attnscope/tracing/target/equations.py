@@ -5,28 +5,24 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from fractions import Fraction
-from math import prod
 
 from attnscope.contracts import check_sizes
 from attnscope.errors import OptionError, SizeError
+from attnscope.tracing.axes.expressions import Expression, of_word, parsed
 
 NAME = r"[^\W\d]\w*"
 
 
 @dataclass(frozen=True)
 class Where:
-    """An equation: a name is a product, divided by a product.
+    """An equation: a name is a product of names and numbers, divided by others perhaps.
 
-    >>> Where("d_head", ("d_feat",), ("n_head",), "d_head=d_feat/n_head").solve(
-    ...     {"d_feat": 200, "n_head": 5}
-    ... )
+    >>> read_where("d_head=d_feat/n_head").solve({"d_feat": 200, "n_head": 5})
     ('d_head', 40)
     """
 
     name: str
-    numerator: tuple[str | int, ...]
-    denominator: tuple[str | int, ...]
+    value: Expression
     text: str
 
     @property
@@ -41,21 +37,18 @@ class Where:
         Raises:
             SizeError: the sizes contradict the equation, or no whole number fulfills it.
         """
-        left = [self.name, *self.denominator]
-        unknown = [f for f in [*left, *self.numerator] if isinstance(f, str) and f not in sizes]
+        factors, divisors = self.value.factors, self.value.divisors
+        unknown = [each for each in (self.name, *divisors, *factors) if each not in sizes]
         if len(unknown) > 1:
             return None
-        known_left, known_right = (
-            prod(f if isinstance(f, int) else sizes[f] for f in side if f not in unknown)
-            for side in (left, self.numerator)
-        )
         if not unknown:
-            if known_left != known_right:
+            if self.value.size(sizes) != sizes[self.name]:
                 raise self._contradiction(sizes)
             return None
         name = unknown[0]
-        ratio = Fraction(known_right, known_left)
-        size = ratio if name in left else 1 / ratio
+        ratio = self.value * of_word(self.name).inverse()  # it is 1
+        solved = of_word(name) * (ratio.inverse() if name in factors else ratio)
+        size = solved.size(sizes)
         if size.denominator != 1:
             said = ", ".join(f"{other} is {sizes[other]}" for other in self.names if other != name)
             raise SizeError(
@@ -66,17 +59,15 @@ class Where:
         return name, int(size)
 
     def _contradiction(self, sizes: Mapping[str, int]) -> SizeError:
-        def value(factor: str | int) -> int:
-            return factor if isinstance(factor, int) else sizes[factor]
-
-        numerator, denominator = [[*map(value, side)] for side in (self.numerator, self.denominator)]
-        right = "*".join(map(str, numerator)) + "".join(f"/{size}" for size in denominator)
-        is_what = Fraction(prod(numerator), prod(denominator))
+        right = self.text.split("=", 1)[1].strip()
+        numbers = re.sub(NAME, lambda name: str(sizes[name[0]]), right)
+        numbers = re.sub(r"\s", "", numbers).replace("·", "*")
+        is_what = self.value.size(sizes)
         shown = str(is_what) if is_what.denominator == 1 else f"{float(is_what):.4g}"
-        equals = f" = {shown}" if right != shown else ""
+        equals = f" = {shown}" if numbers != shown else ""
         return SizeError(
             f"--where {self.text} does not hold: {self.name} is {sizes[self.name]},"
-            f" and {self.text.split('=', 1)[1].strip()} is {right}{equals}."
+            f" and {right} is {numbers}{equals}."
         )
 
 
@@ -88,17 +79,12 @@ def read_where(text: str) -> Where:
     """
     match = re.fullmatch(rf"\s*({NAME})\s*=([^=]+)", text)
     name, right = match.groups() if match else ("", "")
-    pieces = [piece.strip() for piece in re.split(r"([*·/])", right)]
-    factors, signs = pieces[::2], ["*", *pieces[1::2]]
-    if not all(re.fullmatch(rf"{NAME}|[0-9]{{1,19}}", factor) for factor in factors):
+    factors = [factor.strip() for factor in re.split(r"[*·/]", right)]
+    value = parsed(right, longest=len(right))
+    if value is None or not all(re.fullmatch(rf"{NAME}|[0-9]{{1,19}}", factor) for factor in factors):
         raise OptionError(
             f"--where {text} is not of the form NAME=A*B or NAME=A/B, of names and numbers.",
             hint="--where d_feat=n_head*d_head, or --where d_head=d_feat/n_head",
         )
-    numbers = {f"{factor} in --where {text}": int(factor) for factor in factors if factor.isdecimal()}
-    check_sizes(numbers)
-    parsed = [int(factor) if factor.isdecimal() else factor for factor in factors]
-    both = list(zip(signs, parsed, strict=True))
-    above = tuple(factor for sign, factor in both if sign != "/")
-    below = tuple(factor for sign, factor in both if sign == "/")
-    return Where(name, above, below, text)
+    check_sizes({f"{factor} in --where {text}": int(factor) for factor in factors if factor.isdecimal()})
+    return Where(name, value, text)

@@ -5,16 +5,17 @@ from math import gcd
 
 import pytest
 
+from attnscope.tracing.axes.expressions import parsed
 from attnscope.tracing.axes.resize import (
     PATIENCE,
     Attempt,
-    Fixed,
-    Multiple,
     Plan,
-    Product,
     Search,
-    Sum,
+    fixed,
+    multiple_of,
+    product_is,
     required_by,
+    sum_is,
 )
 
 
@@ -145,7 +146,7 @@ def test_each_turn_has_other_sizes():
 
 
 def test_what_the_user_says_is_kept_to():
-    known = tuple(required_by([("d_head", ("d_feat",), ("n_head",))], {}))
+    known = tuple(required_by([("d_head", parsed("d_feat/n_head"))], {}))
     assert list(map(str, known)) == ["d_feat = d_head·n_head"]
     given = {"n": 7, "d_feat": 60, "n_head": 5, "d_head": 12}
     code = Code(lambda d_feat, n_head, **_: d_feat % n_head == 0)
@@ -158,16 +159,17 @@ def test_what_the_user_says_is_kept_to():
 @pytest.mark.parametrize(
     ("equation", "expected"),
     [
-        (("d_feat", ("n_head", "d_head"), ()), ["d_feat = n_head·d_head"]),
-        (("d_head", ("d_feat",), ("n_head",)), ["d_feat = d_head·n_head"]),
-        (("half", ("d",), (2,)), ["d = 2·half"]),
-        (("wide", (4, "d"), ()), ["wide = 4·d"]),
-        (("mid", (2, "d"), (3,)), ["mid = 8", "d = 12"]),  # neither: they stay as they are
+        (("d_feat", "n_head*d_head"), ["d_feat = n_head·d_head"]),
+        (("d_head", "d_feat/n_head"), ["d_feat = d_head·n_head"]),
+        (("half", "d/2"), ["d = 2·half"]),
+        (("wide", "4*d"), ["wide = 4·d"]),
+        (("mid", "2*d/3"), ["mid = 8", "d = 12"]),  # neither: they stay as they are
     ],
 )
 def test_an_equation_becomes_a_requirement(equation, expected):
     given = {"d": 12, "mid": 8}
-    assert list(map(str, required_by([equation], given))) == expected
+    name, text = equation
+    assert list(map(str, required_by([(name, parsed(text))], given))) == expected
 
 
 def test_a_name_that_is_kept_stays_as_it_is():
@@ -206,16 +208,16 @@ def test_what_cannot_be_found_is_given_up(conditions):
 
 def test_requirements_that_contradict_each_other_have_no_sizes():
     given = {"a": 6, "b": 3}
-    assert Plan(given, (Product("a", ("b",)), Product("b", ("a",)))).sizes(0) is None
+    assert Plan(given, (product_is("a", ("b",)), product_is("b", ("a",)))).sizes(0) is None
 
 
 @pytest.mark.parametrize(
     ("requirements", "holds"),
     [
-        ((Product("d", ("n_head",), multiple=True), Multiple("d", 8)), lambda s: s["d"] % (8 * s["n_head"]) == 0),
-        ((Product("d", ("n_head",), number=3),), lambda s: s["d"] == 3 * s["n_head"]),
-        ((Sum("d", ("n", "n_head")), Fixed("n", 7)), lambda s: s["d"] == 7 + s["n_head"]),
-        ((Fixed("d", 24), Multiple("n", 4)), lambda s: s["d"] == 24 and s["n"] % 4 == 0),
+        ((multiple_of("d", "n_head"), multiple_of("d", 8)), lambda s: s["d"] % (8 * s["n_head"]) == 0),
+        ((product_is("d", ("n_head",), 3),), lambda s: s["d"] == 3 * s["n_head"]),
+        ((sum_is("d", ("n", "n_head")), fixed("n", 7)), lambda s: s["d"] == 7 + s["n_head"]),
+        ((fixed("d", 24), multiple_of("n", 4)), lambda s: s["d"] == 24 and s["n"] % 4 == 0),
     ],
 )  # fmt: skip
 def test_several_requirements_hold_at_once(requirements, holds):

@@ -1,4 +1,6 @@
-"""Axes as expressions, `d_feat/n_head` or `n_past + n_new`, so that equal ones are found to be equal."""
+"""Sizes as expressions, `d_feat/n_head` or `n_past+n_new`: the one algebra of shape comments, equations
+and requirements.
+"""
 
 from __future__ import annotations
 
@@ -7,26 +9,49 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import cached_property
 from itertools import product
 from typing import TypeAlias
 
 LONGEST = 100  # characters: what is longer is no axis
 
 Powers: TypeAlias = tuple[tuple[str, int], ...]
-"""The factors of a product, sorted; the power of what is divided by is negative."""
+"""The factors of a product; the power of what is divided by is negative."""
 
 _TOKEN = re.compile(r"\s*(?:(\d+)|([^\W\d]\w*)|(//|[*·×/+()-]))")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Expression:
-    """A sum of products of words and a number.
+    """A sum of products of words and a number; the order of terms and factors does not matter.
 
     Attributes:
-        terms: each product's words, with their powers, and its number.
+        terms: each product's words, with their powers, and its number, in the order of the text.
     """
 
-    terms: frozenset[tuple[Powers, Fraction]]
+    terms: tuple[tuple[Powers, Fraction], ...]
+
+    @cached_property
+    def _unordered(self) -> frozenset[tuple[frozenset[tuple[str, int]], Fraction]]:
+        return frozenset((frozenset(powers), number) for powers, number in self.terms)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Expression) and self._unordered == other._unordered
+
+    def __hash__(self) -> int:
+        return hash(self._unordered)
+
+    def __str__(self) -> str:
+        text = ""
+        for powers, number in self.terms:
+            factors = [word for word, power in powers for _ in range(power)]
+            divisors = [word for word, power in powers for _ in range(-power)]
+            above, below = abs(number.numerator), number.denominator
+            factors = [str(above), *factors] if above != 1 or not factors else factors
+            divisors += [str(below)] if below != 1 else []
+            sign = "-" if number < 0 else "+" if text else ""
+            text += sign + "·".join(factors) + "".join(f"/{each}" for each in divisors)
+        return text or "0"
 
     @property
     def words(self) -> set[str]:
@@ -43,6 +68,17 @@ class Expression:
     def has_number(self) -> bool:
         """Whether there is a number in it."""
         return any(number != 1 or not powers for powers, number in self.terms)
+
+    @property
+    def factors(self) -> tuple[str, ...]:
+        """The words of the one product that it is, each as often as its power says; none of a sum."""
+        ((powers, _),) = self.terms if len(self.terms) == 1 else (((), 0),)
+        return tuple(word for word, power in powers for _ in range(power))
+
+    @property
+    def divisors(self) -> tuple[str, ...]:
+        """The words that the one product that it is is divided by; none of a sum."""
+        return self.inverse().factors if len(self.terms) == 1 else ()
 
     def __add__(self, other: Expression) -> Expression:
         return _sum([*self.terms, *other.terms])
@@ -72,7 +108,7 @@ class Expression:
         """
         total = _sum([])
         for powers, number in self.terms:
-            term = _sum([((), number)])
+            term = of_number(number)
             for word, power in powers:
                 factor = values[word] if power > 0 else values[word].inverse()
                 for _ in range(abs(power)):
@@ -99,16 +135,36 @@ def of_word(word: str) -> Expression:
     return _sum([(((word, 1),), Fraction(1))])
 
 
-def parsed(text: str) -> Expression | None:
-    """The expression that a text is; None if it is none.
+def of_number(number: int | Fraction) -> Expression:
+    """The expression that is a number."""
+    return _sum([((), Fraction(number))])
+
+
+def product_of(
+    factors: Iterable[str], number: int | Fraction = 1, divisors: Iterable[str] = ()
+) -> Expression:
+    """The product of words and a number, divided by other words."""
+    powers = [*((word, 1) for word in factors), *((word, -1) for word in divisors)]
+    return _sum([(_product(powers), Fraction(number))])
+
+
+def sum_of(words: Iterable[str]) -> Expression:
+    """The sum of words."""
+    return _sum([(((word, 1),), Fraction(1)) for word in words])
+
+
+def parsed(text: str, longest: int = LONGEST) -> Expression | None:
+    """The expression that a text is; None if it is none, or longer than `longest` characters.
 
     >>> parsed("d_feat//n_head * n_head") == parsed("d_feat")
     True
+    >>> str(parsed("2 * n_head * (d_K + d_V)"))
+    '2·n_head·d_K+2·n_head·d_V'
     >>> parsed("see the paper") is None
     True
     """
     tokens, end, text = [], 0, text.strip()
-    if not 0 < len(text) <= LONGEST:
+    if not 0 < len(text) <= longest:
         return None
     while end < len(text):
         match = _TOKEN.match(text, end)
@@ -133,8 +189,8 @@ class _Reader:
     def sum(self) -> Expression:
         result = self.product()
         while self.tokens and self.tokens[-1] in "+-":
-            sign = Fraction(1 if self.tokens.pop() == "+" else -1)
-            result += _sum([((), sign)]) * self.product()
+            sign = of_number(1 if self.tokens.pop() == "+" else -1)
+            result += sign * self.product()
         return result
 
     def product(self) -> Expression:
@@ -153,21 +209,24 @@ class _Reader:
                 raise ValueError("a parenthesis is not closed")
             return result
         if token.isdecimal():
-            return _sum([((), Fraction(int(token)))])
+            return of_number(int(token))
         if not token.isidentifier():
             raise ValueError(f"{token} is no word")
         return of_word(token)
 
 
 def _sum(terms: Iterable[tuple[Powers, Fraction]]) -> Expression:
-    total: dict[Powers, Fraction] = defaultdict(Fraction)
+    total: dict[frozenset[tuple[str, int]], Fraction] = defaultdict(Fraction)
+    order: dict[frozenset[tuple[str, int]], Powers] = {}
     for powers, number in terms:
-        total[powers] += number
-    return Expression(frozenset((powers, number) for powers, number in total.items() if number))
+        key = frozenset(powers)
+        order.setdefault(key, powers)
+        total[key] += number
+    return Expression(tuple((order[key], number) for key, number in total.items() if number))
 
 
 def _product(factors: Iterable[tuple[str, int]]) -> Powers:
     total: dict[str, int] = defaultdict(int)
     for word, power in factors:
         total[word] += power
-    return tuple(sorted((word, power) for word, power in total.items() if power))
+    return tuple((word, power) for word, power in total.items() if power)

@@ -26,10 +26,10 @@ if TYPE_CHECKING:
     from attnscope.checkpoints.find import Checkpoint
     from attnscope.models.heads.batches import Batch, Reader
     from attnscope.models.heads.corpus import Corpus
-    from attnscope.models.heads.corpus_run import Census
-    from attnscope.models.heads.processes import Ranks
-    from attnscope.models.heads.statistics import Tally
-    from attnscope.models.heads.survey import Survey
+    from attnscope.models.heads.corpus_run import CorpusRun
+    from attnscope.models.heads.measurer import HeadMeasurer
+    from attnscope.models.heads.processes import ProcessGroup
+    from attnscope.models.heads.statistics import Accumulator
 
 LONGEST = 4096
 """The tokens that a text of a corpus is cut to, unless another length is asked for."""
@@ -45,7 +45,7 @@ def show_heads(asked: Asked) -> int:
     """Let a model read, and show what its heads do; the exit status: 130 if it was interrupted."""
     _check_files(asked)
     from attnscope.models.heads.corpus import open_corpus
-    from attnscope.models.heads.processes import ranks_of
+    from attnscope.models.heads.processes import process_group
     from attnscope.process.memory import check_imports, return_what_is_freed
 
     corpus = None if asked.corpus is None else open_corpus(asked.corpus, asked.field, asked.target_field)
@@ -53,16 +53,16 @@ def show_heads(asked: Asked) -> int:
     _check_shared(asked)
     check_imports(transformers=True)
     return_what_is_freed()
-    with ranks_of(asked.device) as ranks:
-        _check_same(corpus, ranks)
-        checkpoint, survey, reader = _load(asked, ranks, text)
+    with process_group(asked.device) as group:
+        _check_same(corpus, group)
+        checkpoint, measurer, reader = _load(asked, group, text)
         unsaved = None
         if corpus is None:
-            table = _of_text(asked, survey, reader, text)
+            table = _of_text(asked, measurer, reader, text)
         else:
-            table, unsaved = _of_corpus(asked, survey, reader, corpus, ranks)
-        if ranks.first:
-            with written_first(lambda: _draw(asked, checkpoint, survey, table, text)):
+            table, unsaved = _of_corpus(asked, measurer, reader, corpus, group)
+        if group.is_first:
+            with written_first(lambda: _draw(asked, checkpoint, measurer, table, text)):
                 _print(asked, table)
         if unsaved is not None:
             raise unsaved
@@ -115,9 +115,9 @@ def _check_shared(asked: Asked) -> None:
         )
 
 
-def _check_same(corpus: Corpus | None, ranks: Ranks) -> None:
+def _check_same(corpus: Corpus | None, group: ProcessGroup) -> None:
     """Raise a FileError if the processes do not read the same corpus."""
-    rank = None if corpus is None else ranks.unlike(corpus.identity())
+    rank = None if corpus is None else group.first_mismatch(corpus.identity())
     if rank is not None:
         raise FileError(
             f"process {rank} finds another file under {corpus} than process 0.",
@@ -125,17 +125,17 @@ def _check_same(corpus: Corpus | None, ranks: Ranks) -> None:
         )
 
 
-def _load(asked: Asked, ranks: Ranks, text: str) -> tuple[Checkpoint, Survey, Reader]:
+def _load(asked: Asked, group: ProcessGroup, text: str) -> tuple[Checkpoint, HeadMeasurer, Reader]:
     """The model, what measures it, and what makes its batches; the text tells what room these need."""
     from attnscope.checkpoints.find import find_checkpoint
     from attnscope.models.heads.batches import Reader
-    from attnscope.models.heads.survey import Survey
+    from attnscope.models.heads.measurer import HeadMeasurer
     from attnscope.models.running.load import load_config, load_model, load_tokenizer
     from attnscope.models.running.tokenize import check_reads
     from attnscope.process.devices import check_device
 
     checkpoint = find_checkpoint(asked.model)
-    with _shown(ranks, f"loading {checkpoint.name} …"), without_garbage_collection():
+    with _shown(group, f"loading {checkpoint.name} …"), without_garbage_collection():
         config = load_config(checkpoint)
         try:
             check_reads(checkpoint, config, "text")
@@ -148,16 +148,16 @@ def _load(asked: Asked, ranks: Ranks, text: str) -> tuple[Checkpoint, Survey, Re
                 f"{given[0]} is what a decoder beside an encoder reads, and {checkpoint.name}"
                 f" ({config.model_type}) has no such decoder."
             )
-        check_device(ranks.device)
+        check_device(group.device)
         tokenizer = load_tokenizer(checkpoint)
         if asked.device_map is None:
-            _check_room(asked, checkpoint, config, tokenizer, text, ranks.device)
-        options: dict[str, Any] = {"dtype": asked.dtype, "device": ranks.device}
+            _check_room(asked, checkpoint, config, tokenizer, text, group.device)
+        options: dict[str, Any] = {"dtype": asked.dtype, "device": group.device}
         model = load_model(checkpoint, config, device_map=asked.device_map, **options)
     reader = Reader(model, tokenizer, _longest(asked))
     what = {"layers": asked.layers, "stack": asked.stack, "special": asked.special}
     what["without_sink"] = asked.without_sink
-    return checkpoint, Survey(checkpoint, model, asked.measured, **what), reader  # type: ignore[arg-type]
+    return checkpoint, HeadMeasurer(checkpoint, model, asked.measured, **what), reader  # type: ignore[arg-type]
 
 
 def _longest(asked: Asked) -> int | None:
@@ -238,17 +238,17 @@ def _text(asked: Asked) -> str:
     return text
 
 
-def _of_text(asked: Asked, survey: Survey, reader: Reader, text: str) -> HeadTable:
+def _of_text(asked: Asked, measurer: HeadMeasurer, reader: Reader, text: str) -> HeadTable:
     """Measure the heads on one text."""
     from attnscope.models.running.tokenize import unknown_tokens
 
-    name = survey.checkpoint.name
+    name = measurer.checkpoint.name
     targets = None if asked.target is None else [asked.target]
     if asked.reads_ids:
         from attnscope.models.running.token_ids import check_ids, ids_of
 
-        ids = ids_of(survey.checkpoint, asked.ids, asked.tokens)
-        check_ids(survey.checkpoint, survey.model.config, ids, asked.source)
+        ids = ids_of(measurer.checkpoint, asked.ids, asked.tokens)
+        check_ids(measurer.checkpoint, measurer.model.config, ids, asked.source)
         read = [reader.read_ids(ids, targets)]
     else:
         read = reader.read([text], targets)
@@ -264,11 +264,11 @@ def _of_text(asked: Asked, survey: Survey, reader: Reader, text: str) -> HeadTab
             )
     batch = reader.batch(read)
     with progress(f"running {name} on some tokens …"):
-        prove(asked, survey, batch)
-    plan(asked, survey, 1, batch.longest)
+        probe(asked, measurer, batch)
+    plan(asked, measurer, 1, batch.longest)
     with progress(f"measuring {name} …"):
-        tally = survey.measure(batch)
-    table = _table(asked, survey, tally)
+        accumulator = measurer.measure(batch)
+    table = _table(asked, measurer, accumulator)
     table.notices += [f"{of} was cut from {n:,} tokens to {reader.limit:,}." for of, n in cut.items()]
     own = read[0].inputs["input_ids"]
     if asked.reads_ids:
@@ -282,62 +282,63 @@ def _of_text(asked: Asked, survey: Survey, reader: Reader, text: str) -> HeadTab
 
 
 def _of_corpus(
-    asked: Asked, survey: Survey, reader: Reader, corpus: Corpus, ranks: Ranks
+    asked: Asked, measurer: HeadMeasurer, reader: Reader, corpus: Corpus, group: ProcessGroup
 ) -> tuple[HeadTable, FileError | None]:
     """Measure the heads on many texts; and why the run could not be saved, if it could not."""
-    from attnscope.models.heads.corpus_run import Census
+    from attnscope.models.heads.corpus_run import CorpusRun
     from attnscope.models.heads.resume import fingerprint
 
-    tokens = _batch_tokens(asked, str(survey.model.device))
+    tokens = _batch_tokens(asked, str(measurer.model.device))
     assert reader.limit is not None
     n_batch = ceil(tokens / reader.limit)
-    plan(asked, survey, n_batch, reader.limit, padded=tokens > 1, tell_it=ranks.first)
-    census = Census(
-        survey,
+    plan(asked, measurer, n_batch, reader.limit, padded=tokens > 1, tell_it=group.is_first)
+    corpus_run = CorpusRun(
+        measurer,
         reader,
         corpus,
-        ranks,
+        group,
         tokens=tokens,
-        prove=lambda batch: prove(asked, survey, batch),
+        probe=lambda batch: probe(asked, measurer, batch),
         tell=tell,
         watch=progress_bar,
     )
-    settings = _settings(asked, survey, reader, corpus, tokens)
-    shared = asked.checkpoint is not None or ranks.world > 1
-    settings["weights"] = fingerprint(survey.model) if shared else None
-    rank = ranks.unlike(settings["weights"])
+    settings = _settings(asked, measurer, reader, corpus, tokens)
+    shared = asked.checkpoint is not None or group.world_size > 1
+    settings["weights"] = fingerprint(measurer.model) if shared else None
+    rank = group.first_mismatch(settings["weights"])
     if rank is not None:
         raise ModelError(
             f"process {rank} has other weights of {asked.model} than process 0.",
             hint="a folder that all machines share, or the same revision on each",
         )
-    tally = census.run(asked.checkpoint, settings)
-    n_layer = {stack: n for stack, (n, _) in tally.layers.items()}
-    _check_numbers(asked, survey.checkpoint.name, n_layer, tally.heads)
-    state, table = census.state, _table(asked, survey, tally)
-    table.partial, table.skipped = not state.done, state.skipped + tally.empty
+    accumulator = corpus_run.run(asked.checkpoint, settings)
+    n_layer = {stack: n for stack, (n, _) in accumulator.layers.items()}
+    _check_numbers(asked, measurer.checkpoint.name, n_layer, accumulator.heads)
+    state, table = corpus_run.state, _table(asked, measurer, accumulator)
+    table.partial, table.skipped = not state.done, state.skipped + accumulator.empty
     if state.first_skipped is not None:
         line, why = state.first_skipped
         table.notices.append(f"line {line} of {corpus} {why}.")
-    if tally.empty:
-        left_out = counted(tally.empty, "text")
+    if accumulator.empty:
+        left_out = counted(accumulator.empty, "text")
         table.notices.append(f"{left_out} without a token in {table.model} left out.")
-    if tally.cut:
+    if accumulator.cut:
         table.notices.append(
-            f"{tally.cut:,} of {tally.sequences:,} texts were cut to {reader.limit:,} tokens."
+            f"{accumulator.cut:,} of {accumulator.sequences:,} texts were cut to {reader.limit:,}"
+            " tokens."
         )
-    unknown, n_token = tally.unknown or (0, 0)
+    unknown, n_token = accumulator.unknown or (0, 0)
     if unknown and unknown >= MANY_UNKNOWN * n_token:
         from attnscope.models.running.tokenize import told_unknown
 
         table.notices.append(told_unknown(reader.tokenizer, unknown, n_token, str(corpus)))
-    return table, census.unsaved
+    return table, corpus_run.unsaved
 
 
 @contextmanager
-def progress_bar(census: Census) -> Iterator[Callable[[float | None], None]]:
+def progress_bar(corpus_run: CorpusRun) -> Iterator[Callable[[float | None], None]]:
     """A bar on stderr: how much of the corpus was read, how fast, and how long it will take."""
-    if not (census.ranks.first and sys.stderr.isatty()):
+    if not (corpus_run.group.is_first and sys.stderr.isatty()):
         yield lambda share: None
         return
     from rich.progress import BarColumn, TaskProgressColumn, TextColumn, TimeRemainingColumn
@@ -346,15 +347,15 @@ def progress_bar(census: Census) -> Iterator[Callable[[float | None], None]]:
     from attnscope.render.terminal.console import Terminal
 
     columns = (TextColumn("{task.description}", markup=False), BarColumn(), TaskProgressColumn())
-    begun, tokens = time.monotonic(), sum(each.tokens for each in census.state.tallies)
+    begun, tokens = time.monotonic(), sum(each.tokens for each in corpus_run.state.accumulators)
     with Bar(*columns, TimeRemainingColumn(), console=Terminal(stderr=True), transient=True) as bar:
-        task = bar.add_task(f"reading {printable(census.corpus)} …", total=1.0)
+        task = bar.add_task(f"reading {printable(corpus_run.corpus)} …", total=1.0)
 
-        bar.update(task, completed=census.state.share)
+        bar.update(task, completed=corpus_run.state.share)
 
         def show(share: float | None) -> None:
-            read = sum(each.tokens for each in census.state.tallies)
-            texts = sum(each.sequences for each in census.state.tallies)
+            read = sum(each.tokens for each in corpus_run.state.accumulators)
+            texts = sum(each.sequences for each in corpus_run.state.accumulators)
             rate = (read - tokens) / max(time.monotonic() - begun, 1e-3)
             told = f"{texts:,} texts · {rate:,.0f} tokens/s"
             bar.update(task, description=told, completed=share, total=None if share is None else 1.0)
@@ -363,13 +364,13 @@ def progress_bar(census: Census) -> Iterator[Callable[[float | None], None]]:
 
 
 def _settings(
-    asked: Asked, survey: Survey, reader: Reader, corpus: Corpus, tokens: int
+    asked: Asked, measurer: HeadMeasurer, reader: Reader, corpus: Corpus, tokens: int
 ) -> dict[str, Any]:
     """What decides the numbers of a run, by the names that users know."""
     identity = corpus.identity()
     return {
-        "model": survey.checkpoint.name,
-        "dtype": str(survey.model.dtype),
+        "model": measurer.checkpoint.name,
+        "dtype": str(measurer.model.dtype),
         "metrics": asked.measured,
         "corpus": identity["name"],
         "size of the corpus": identity["size"],
@@ -387,35 +388,35 @@ def _settings(
 
 def plan(
     asked: Asked,
-    survey: Survey,
+    measurer: HeadMeasurer,
     n_batch: int,
     n_tokens: int,
     *,
     padded: bool = False,
     tell_it: bool = True,
 ) -> None:
-    """Divide the memory up, say how, and give the survey its part."""
+    """Divide the memory up, say how, and give the measurer its part."""
     from attnscope.models.heads.memory_plan import plan_run
 
-    model, device = survey.model, str(survey.model.device)
+    model, device = measurer.model, str(measurer.model.device)
     memory = memory_budget(asked.memory, device)
     sizes = (model.dtype.itemsize, n_batch, n_tokens)
     kept = 0
-    if survey.why_eager is not None:  # it makes the maps of all heads, those of a layer out of others
-        n_map = sum(survey.found.values()) + 2 * max(survey.found.values())
+    if measurer.why_eager is not None:  # it makes the maps of all heads, those of a layer out of others
+        n_map = sum(measurer.found.values()) + 2 * max(measurer.found.values())
         kept = 4 * n_batch * n_tokens**2 * n_map
     options = {"kept": kept, "padded": padded, "hint": _hint(asked), **_measured(asked)}
-    planned = plan_run(survey.checkpoint.name, model.config, *sizes, memory, device, **options)
-    survey.blockwise.block_bytes, survey.store.keep = planned.block, planned.keep
-    survey.memory = memory
+    planned = plan_run(measurer.checkpoint.name, model.config, *sizes, memory, device, **options)
+    measurer.blockwise.block_bytes, measurer.store.keep = planned.block, planned.keep
+    measurer.memory = memory
     if tell_it:
         tell(f"{planned}")
 
 
-def prove(asked: Asked, survey: Survey, batch: Batch) -> None:
+def probe(asked: Asked, measurer: HeadMeasurer, batch: Batch) -> None:
     """Find out how the model attends, and that it has the layers and heads that are asked for."""
-    survey.prove(batch)
-    _check_numbers(asked, survey.checkpoint.name, survey.n_layer, survey.found)
+    measurer.probe(batch)
+    _check_numbers(asked, measurer.checkpoint.name, measurer.n_layer, measurer.found)
 
 
 def _check_numbers(
@@ -449,23 +450,23 @@ def _check_numbers(
         check_range("head", head, max(shown), name)
 
 
-def _table(asked: Asked, survey: Survey, tally: Tally) -> HeadTable:
+def _table(asked: Asked, measurer: HeadMeasurer, accumulator: Accumulator) -> HeadTable:
     """The numbers of the heads that were asked for."""
     from attnscope.models.heads.metrics import meaning
 
-    of_stack = {stack: list(survey.of_stack(stack)) for stack in tally.layers}
+    of_stack = {stack: list(measurer.of_stack(stack)) for stack in accumulator.layers}
     rows = [
         row
-        for row in tally.rows(asked.measured, of_stack)
+        for row in accumulator.rows(asked.measured, of_stack)
         if asked.heads is None or row.head in asked.heads
     ]
     stacks = {row.stack for row in rows}
     table = HeadTable(
-        model=survey.checkpoint.name,
+        model=measurer.checkpoint.name,
         metrics={name: meaning(name) for name in asked.measured},
-        sequences=tally.sequences,
-        tokens=tally.tokens,
-        layers={stack: sizes for stack, sizes in tally.layers.items() if stack in stacks},
+        sequences=accumulator.sequences,
+        tokens=accumulator.tokens,
+        layers={stack: sizes for stack, sizes in accumulator.layers.items() if stack in stacks},
         rows=rows,
         without_sink=asked.without_sink,
     )
@@ -476,10 +477,10 @@ def _table(asked: Asked, survey: Survey, tally: Tally) -> HeadTable:
             "without sinks: what goes to the first token and to special ones is left out, and what goes"
             " to the other keys sums to 1 for each query."
         )
-    if survey.why_eager is not None:
-        table.notices.append(f"{survey.why_eager}. It ran with its own eager attention.")
-    if survey.unlike_eager is not None:
-        table.notices.append(survey.unlike_eager)
+    if measurer.why_eager is not None:
+        table.notices.append(f"{measurer.why_eager}. It ran with its own eager attention.")
+    if measurer.unlike_eager is not None:
+        table.notices.append(measurer.unlike_eager)
     return table
 
 
@@ -503,7 +504,9 @@ def _print(asked: Asked, table: HeadTable) -> None:
         print_heads(table, stdout(), **order, wide=asked.wide)
 
 
-def _draw(asked: Asked, checkpoint: Checkpoint, survey: Survey, table: HeadTable, text: str) -> None:
+def _draw(
+    asked: Asked, checkpoint: Checkpoint, measurer: HeadMeasurer, table: HeadTable, text: str
+) -> None:
     """Write the plot and the page, and say so."""
     if asked.plot is not None:
         from attnscope.render.figures.plot import save_heads_plot
@@ -518,7 +521,7 @@ def _draw(asked: Asked, checkpoint: Checkpoint, survey: Survey, table: HeadTable
         from attnscope.render.ranking import ranked
 
         with progress(f"writing {asked.page} …"):
-            stacks, why_none = _maps(asked, checkpoint, survey, text)
+            stacks, why_none = _maps(asked, checkpoint, measurer, text)
             first, *_ = ranked(table, asked.sort, reverse=asked.reverse)
             html = page_html(
                 stacks,
@@ -539,7 +542,7 @@ def _draw(asked: Asked, checkpoint: Checkpoint, survey: Survey, table: HeadTable
 
 
 def _maps(
-    asked: Asked, checkpoint: Checkpoint, survey: Survey, text: str
+    asked: Asked, checkpoint: Checkpoint, measurer: HeadMeasurer, text: str
 ) -> tuple[list[AttentionMaps], str | None]:
     """The maps of one text's heads, if they are small enough for a page; else why there are none."""
     from attnscope.models.maps.capture import Wanted
@@ -550,9 +553,9 @@ def _maps(
 
     if asked.corpus is not None:
         return [], "each text of a corpus has its own"
-    if survey.why_eager is not None:
+    if measurer.why_eager is not None:
         return [], "attnscope model --page takes them from a model's eager attention"
-    model = survey.model
+    model = measurer.model
     more: dict[str, Any] = {"target": asked.target, "truncate": asked.truncate, "named": asked.source}
     if asked.reads_ids:
         reading = read_ids(checkpoint, model.config, ids_of(checkpoint, asked.ids, asked.tokens), **more)
@@ -561,7 +564,7 @@ def _maps(
     sizes = (len(reading.source), len(reading.labels))
     if asked.max_length is not None and max(sizes) > asked.max_length:
         return [], "the text was cut with --max-length"
-    n_weight = _weights_of(asked, survey, *sizes)
+    n_weight = _weights_of(asked, measurer, *sizes)
     if n_weight > IN_A_PAGE:
         return [], f"they have {n_weight:,} weights, and a page holds {IN_A_PAGE:,}"
     reading.to(str(model.device))
@@ -571,18 +574,18 @@ def _maps(
     return look(checkpoint, model, reading, wanted).stacks, None
 
 
-def _weights_of(asked: Asked, survey: Survey, n_source: int, n_target: int) -> int:
+def _weights_of(asked: Asked, measurer: HeadMeasurer, n_source: int, n_target: int) -> int:
     """How many weights the heads have that are asked for, of so many tokens."""
     n_target = n_target or n_source
     sizes = {"decoder": n_target * n_target, "cross": n_target * n_source}
     n_weight = 0
-    for (stack, layer), n_head in survey.found.items():
-        if survey.wants(stack, layer):
+    for (stack, layer), n_head in measurer.found.items():
+        if measurer.wants(stack, layer):
             heads = range(n_head) if asked.heads is None else [n for n in asked.heads if n < n_head]
             n_weight += len(heads) * sizes.get(stack, n_source * n_source)
     return n_weight
 
 
-def _shown(ranks: Ranks, doing: str) -> Any:
+def _shown(group: ProcessGroup, doing: str) -> Any:
     """Progress, told by the first process alone."""
-    return progress(doing) if ranks.first else nullcontext()
+    return progress(doing) if group.is_first else nullcontext()

@@ -44,10 +44,10 @@ from models.readers import WORDS, save_tokenizer
 from attnscope.attention.blocks import of_weights
 from attnscope.checkpoints.find import Checkpoint
 from attnscope.models.heads.batches import Batch, Encoded
+from attnscope.models.heads.measurer import HeadMeasurer, run
 from attnscope.models.heads.memory_plan import plan_run
 from attnscope.models.heads.metrics import METRICS, Rows, Side
-from attnscope.models.heads.statistics import Tally
-from attnscope.models.heads.survey import Survey, run
+from attnscope.models.heads.statistics import Accumulator
 from attnscope.units import bytes_text
 
 LENGTHS = (512, 1024, 2048, 4096, 8192)
@@ -92,26 +92,26 @@ def layers(model: LlamaForCausalLM, batch: Batch) -> None:
     run(model, batch)
 
 
-def survey_of(model: LlamaForCausalLM, n: int) -> Survey:
+def measurer_of(model: LlamaForCausalLM, n: int) -> HeadMeasurer:
     plan = plan_run("the model", model.config, 4, 1, n, MEMORY, "cpu")
     options = {"block_bytes": plan.block, "keep": plan.keep}
-    return Survey(Checkpoint("the model", None), model, list(METRICS), **options)
+    return HeadMeasurer(Checkpoint("the model", None), model, list(METRICS), **options)
 
 
-def heads(model: LlamaForCausalLM, batch: Batch) -> Tally:
-    return survey_of(model, len(batch.texts[0].inputs["input_ids"])).measure(batch)
+def heads(model: LlamaForCausalLM, batch: Batch) -> Accumulator:
+    return measurer_of(model, len(batch.texts[0].inputs["input_ids"])).measure(batch)
 
 
-def eager(model: LlamaForCausalLM, batch: Batch) -> Tally:
+def eager(model: LlamaForCausalLM, batch: Batch) -> Accumulator:
     """The same metrics of the maps of all layers, which `output_attentions` returns."""
-    survey, tally = survey_of(model, len(batch.texts[0].inputs["input_ids"])), Tally()
+    measurer, accumulator = measurer_of(model, len(batch.texts[0].inputs["input_ids"])), Accumulator()
     with torch.no_grad():
         maps = model(batch.inputs["input_ids"], output_attentions=True).attentions
     for layer, attention in enumerate(maps):
-        rows: Rows = survey._rows("self", batch.source, batch.source)
+        rows: Rows = measurer._rows("self", batch.source, batch.source)
         rows.add(of_weights(attention))
-        survey._add(tally, ("self", layer), rows)
-    return tally
+        measurer._add(accumulator, ("self", layer), rows)
+    return accumulator
 
 
 WAYS: dict[str, Callable] = {"plain": plain, "layers": layers, "heads": heads, "eager": eager}
@@ -176,22 +176,22 @@ def in_a_command(folder: Path, n: int) -> tuple[int, int]:
     from attnscope.models.heads import memory_plan as plan
 
     told: dict[str, int] = {}
-    measure, plan_it = Survey.measure, plan.plan_run
+    measure, plan_it = HeadMeasurer.measure, plan.plan_run
 
-    def planned(*given: Any, **options: Any) -> plan.Plan:
+    def planned(*given: Any, **options: Any) -> plan.MemoryPlan:
         of_run = plan_it(*given, **options)
         told["plan"] = of_run.total
         return of_run
 
-    def measured(self: Survey, batch: Batch) -> Tally:
+    def measured(self: HeadMeasurer, batch: Batch) -> Accumulator:
         gc.collect()
         forget_the_largest()
         before = largest()
-        tally = measure(self, batch)
+        accumulator = measure(self, batch)
         told["taken"] = largest() - before
-        return tally
+        return accumulator
 
-    Survey.measure, plan.plan_run = measured, planned  # type: ignore[method-assign]
+    HeadMeasurer.measure, plan.plan_run = measured, planned  # type: ignore[method-assign]
     text = folder / f"{n}.txt"
     words = random.Random(1).choices(WORDS[5:], k=n - 2)
     text.write_text(" ".join(words))

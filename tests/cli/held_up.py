@@ -6,14 +6,14 @@ import time
 from pathlib import Path
 
 from attnscope.cli.app import entry
-from attnscope.models.heads import corpus_run as census
-from attnscope.models.heads.survey import Survey
+from attnscope.models.heads import corpus_run
+from attnscope.models.heads.measurer import HeadMeasurer
 
 
 def hold(folder, at):
     """Let every measuring wait, when it is its turn; and save after each round."""
-    census.BETWEEN_SAVINGS = 0.0  # seconds
-    measure, batches = Survey.measure, []
+    corpus_run.BETWEEN_SAVINGS = 0.0  # seconds
+    measure, batches = HeadMeasurer.measure, []
 
     def measure_later(self, batch):
         if len(batches) == at:
@@ -26,7 +26,7 @@ def hold(folder, at):
         batches.append(batch)
         return measure(self, batch)
 
-    Survey.measure = measure_later
+    HeadMeasurer.measure = measure_later
 
 
 if __name__ == "__main__":

@@ -231,9 +231,9 @@ def test_the_plan_is_told_on_stderr_with_its_bytes(attnscope):
 
 
 def test_what_does_not_fit_is_refused_before_it_starts(attnscope, monkeypatch):
-    from attnscope.models.heads.survey import Survey
+    from attnscope.models.heads.measurer import HeadMeasurer
 
-    monkeypatch.setattr(Survey, "measure", lambda *_: pytest.fail("it started"))
+    monkeypatch.setattr(HeadMeasurer, "measure", lambda *_: pytest.fail("it started"))
     r = attnscope("heads", "minilm", "--text", TEXT, "--memory", "1K")
     assert (r.exit_status, r.out) == (2, "")
     assert re.search(

@@ -12,8 +12,8 @@ from models.planted import BERT, GPT, save_bert, save_gpt2
 
 from attnscope.checkpoints.find import Checkpoint
 from attnscope.models.heads.batches import Reader
+from attnscope.models.heads.measurer import HeadMeasurer
 from attnscope.models.heads.metrics import METRICS
-from attnscope.models.heads.survey import Survey
 from attnscope.models.running.load import load_config, load_model, load_tokenizer
 from attnscope.results.heads import HeadRow
 
@@ -46,12 +46,12 @@ def measured(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., list[Hea
         checkpoint = Checkpoint(family, folders[family])
         model = load_model(checkpoint, load_config(checkpoint))
         reader = Reader(model, load_tokenizer(checkpoint))
-        survey = Survey(checkpoint, model, list(METRICS), **options)
+        measurer = HeadMeasurer(checkpoint, model, list(METRICS), **options)
         texts = reader.read(TEXTS)
-        survey.prove(reader.batch(texts[:1]))
+        measurer.probe(reader.batch(texts[:1]))
         [batch] = reader.batches(texts, 1000)
-        assert survey.why_eager is None
-        return survey.measure(batch).rows(list(METRICS), {"self": survey.of_stack("self")})
+        assert measurer.why_eager is None
+        return measurer.measure(batch).rows(list(METRICS), {"self": measurer.of_stack("self")})
 
     return measure
 

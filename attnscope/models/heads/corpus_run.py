@@ -13,15 +13,15 @@ from typing import TYPE_CHECKING, Any
 
 from attnscope.errors import FileError, OptionError
 from attnscope.files import FileThereError
-from attnscope.models.heads.resume import Part, Progress, load_progress, save_progress
-from attnscope.models.heads.statistics import Tally
+from attnscope.models.heads.resume import Part, RunState, load_state, save_state
+from attnscope.models.heads.statistics import Accumulator
 from attnscope.process import interrupt
 
 if TYPE_CHECKING:
     from attnscope.models.heads.batches import Batch, Encoded, Reader
     from attnscope.models.heads.corpus import Corpus, Window
-    from attnscope.models.heads.processes import Ranks
-    from attnscope.models.heads.survey import Survey
+    from attnscope.models.heads.measurer import HeadMeasurer
+    from attnscope.models.heads.processes import ProcessGroup
 
 BETWEEN_SAVINGS = 5.0
 """Seconds, after which a run is saved as soon as a batch is measured."""
@@ -30,7 +30,7 @@ BETWEEN_MEETINGS = 2.0
 """Seconds, after which processes tell each other how far they are, as soon as a batch is measured."""
 
 
-class Census:
+class CorpusRun:
     """A run over a corpus.
 
     The corpus is read in windows. In each round every process measures one of them, and all learn what
@@ -39,12 +39,12 @@ class Census:
     by itself until all of it is, so that these sums are added in the same order too.
 
     Args:
-        survey: measures a batch.
+        measurer: measures a batch.
         reader: makes batches of texts.
         corpus: the texts.
-        ranks: this process among the others.
+        group: this process among the others.
         tokens: how many tokens are read at once.
-        prove: called with the first text, before any is measured.
+        probe: called with the first text, before any is measured.
         tell: gets a sentence that a user should read while the run goes on.
         watch: shows how far the run is: a context, which gives what is called with the share of the
             corpus that was read, or None where nobody knows it.
@@ -56,27 +56,27 @@ class Census:
 
     def __init__(
         self,
-        survey: Survey,
+        measurer: HeadMeasurer,
         reader: Reader,
         corpus: Corpus,
-        ranks: Ranks,
+        group: ProcessGroup,
         *,
         tokens: int,
-        prove: Callable[[Batch], None],
+        probe: Callable[[Batch], None],
         tell: Callable[[str], None],
-        watch: Callable[[Census], AbstractContextManager[Callable[[float | None], None]]],
+        watch: Callable[[CorpusRun], AbstractContextManager[Callable[[float | None], None]]],
     ) -> None:
-        self.survey, self.reader, self.corpus, self.ranks = survey, reader, corpus, ranks
-        self.tokens, self.prove, self.tell, self.watch = tokens, prove, tell, watch
-        self.state = Progress(Tally())
+        self.measurer, self.reader, self.corpus, self.group = measurer, reader, corpus, group
+        self.tokens, self.probe, self.tell, self.watch = tokens, probe, tell, watch
+        self.state = RunState(Accumulator())
         self._path: Path | None = None
         self._settings: dict[str, Any] = {}
         self._is_there = False  # the file, as that of this run
         self.unsaved: FileError | None = None
         self._saved = time.monotonic()
-        self._proved = self._interrupted = self._stop = False
+        self._probed = self._interrupted = self._stop = False
 
-    def run(self, path: Path | None, settings: dict[str, Any]) -> Tally:
+    def run(self, path: Path | None, settings: dict[str, Any]) -> Accumulator:
         """Read the corpus to its end, or until somebody interrupts; what was measured.
 
         Args:
@@ -97,7 +97,7 @@ class Census:
         try:
             with self._interruptible(), self.watch(self) as show:
                 while not (self.state.done or self._stop):
-                    self._round(list(islice(windows, self.ranks.world)), show)
+                    self._round(list(islice(windows, self.group.world_size)), show)
         except KeyboardInterrupt:
             pass
         except Exception:
@@ -111,14 +111,14 @@ class Census:
 
     def _resume(self, path: Path, settings: dict[str, Any]) -> None:
         """Go on from a file, if it is there: the first process reads it, for all."""
-        self._is_there = self.ranks.first and path.exists()
-        kept = load_progress(path, settings) if self._is_there else None
-        kept, *_ = self.ranks.exchange(kept)
+        self._is_there = self.group.is_first and path.exists()
+        kept = load_state(path, settings) if self._is_there else None
+        kept, *_ = self.group.all_gather(kept)
         if kept is None:
             return
         self.state = kept
-        self.survey.why_eager = kept.why_eager  # for the case that there is nothing left to read
-        if self.ranks.first:
+        self.measurer.why_eager = kept.why_eager  # for the case that there is nothing left to read
+        if self.group.is_first:
             read = f"{kept.whole.sequences:,} texts"
             self.tell(f"{path} has {read}: " + ("all there are" if kept.done else "going on"))
 
@@ -127,30 +127,30 @@ class Census:
         if not windows:
             self.state = replace(self.state, done=True, parts={})
             return
-        if not self._proved:
-            self._prove(windows)
-        rank = self.ranks.rank
+        if not self._probed:
+            self._probe(windows)
+        rank = self.group.rank
         own = windows[rank] if rank < len(windows) else None
         batches = iter(()) if own is None else self._batches_left(own)
         ended = False
         while not (ended or self._stop):
             own_ended = self._measure(batches, own, show)
-            ended = self._meet(own_ended)
+            ended = self._synchronize(own_ended)
         if not ended:
             return
         state = self.state
         for place, window in enumerate(windows):
-            state = state.after(window, self.state.parts[place].tally)
-        done = len(windows) < self.ranks.world
+            state = state.after(window, self.state.parts[place].accumulator)
+        done = len(windows) < self.group.world_size
         self.state = replace(state, done=done, parts={} if done else state.parts)
         show(self.state.share)
 
     def _batches_left(self, window: Window) -> Iterator[Batch]:
         """The batches of this process's window that are not measured yet."""
         encoded = self._encoded(window)
-        begun = Part(0, Tally(empty=len(window.texts) - len(encoded)))
-        self._note({self.ranks.rank: self.state.parts.get(self.ranks.rank, begun)})
-        done = self.state.parts[self.ranks.rank].batches
+        begun = Part(0, Accumulator(empty=len(window.texts) - len(encoded)))
+        self._note({self.group.rank: self.state.parts.get(self.group.rank, begun)})
+        done = self.state.parts[self.group.rank].batches
         return islice(self.reader.batches(encoded, self.tokens), done, None)
 
     def _measure(
@@ -165,26 +165,26 @@ class Census:
         """
         begun = time.monotonic()
         for batch in batches:
-            part, tally = self.state.parts[self.ranks.rank], Tally()
-            tally.include(part.tally)
-            tally.include(self.survey.measure(batch))
-            self._note({self.ranks.rank: Part(part.batches + 1, tally)})
+            part, accumulator = self.state.parts[self.group.rank], Accumulator()
+            accumulator.merge(part.accumulator)
+            accumulator.merge(self.measurer.measure(batch))
+            self._note({self.group.rank: Part(part.batches + 1, accumulator)})
             if window is not None and window.share is not None:
                 before = self.state.share or 0.0
-                show(before + (window.share - before) * tally.sequences / len(window.texts))
-            alone = self.ranks.world == 1
+                show(before + (window.share - before) * accumulator.sequences / len(window.texts))
+            alone = self.group.world_size == 1
             if alone or self._interrupted or time.monotonic() - begun > BETWEEN_MEETINGS:
                 return False
         return True
 
-    def _meet(self, ended: bool) -> bool:
+    def _synchronize(self, ended: bool) -> bool:
         """Learn how far everybody is, and save it now and then; whether all windows are measured.
 
         Args:
             ended: whether this process has measured its own.
         """
-        own = self.state.parts.get(self.ranks.rank)
-        found = self.ranks.exchange((own, ended, self._interrupted))
+        own = self.state.parts.get(self.group.rank)
+        found = self.group.all_gather((own, ended, self._interrupted))
         self._note({place: part for place, (part, _, _) in enumerate(found) if part is not None})
         self._stop = any(interrupted for _, _, interrupted in found)
         if time.monotonic() - self._saved > BETWEEN_SAVINGS:
@@ -206,21 +206,21 @@ class Census:
         given = [target or "" for target in targets] if any(targets) else None
         return self.reader.read([text.text for text in window.texts], given)
 
-    def _prove(self, windows: Sequence[Window]) -> None:
-        """Let the survey find out how the model attends, on the longest of the first texts."""
+    def _probe(self, windows: Sequence[Window]) -> None:
+        """Let the measurer find out how the model attends, on the longest of the first texts."""
         for window in windows:
             encoded = self._encoded(window)
             if encoded:
-                self.prove(self.reader.batch([max(encoded, key=lambda each: each.n_tokens)]))
-                self._proved = True
+                self.probe(self.reader.batch([max(encoded, key=lambda each: each.n_tokens)]))
+                self._probed = True
                 return
 
     def _save(self) -> None:
         """Save the run, if it is to be kept; what fails is tried again with what is measured next."""
-        if self._path is not None and self.ranks.first:
-            state = replace(self.state, why_eager=self.survey.why_eager)
+        if self._path is not None and self.group.is_first:
+            state = replace(self.state, why_eager=self.measurer.why_eager)
             try:
-                save_progress(self._path, state, self._settings, force=self._is_there)
+                save_state(self._path, state, self._settings, force=self._is_there)
                 self._is_there, self.unsaved = True, None
             except FileThereError:  # it was not, when the run began
                 self.unsaved = FileError(
@@ -231,7 +231,7 @@ class Census:
                 self.unsaved = error
         self._saved = time.monotonic()
 
-    def _check(self, whole: Tally) -> None:
+    def _check(self, whole: Accumulator) -> None:
         """Raise what there is to say if nothing was read."""
         if whole.sequences:
             return
@@ -239,7 +239,7 @@ class Census:
             raise KeyboardInterrupt
         line, why = self.state.first_skipped or (None, "")
         raise OptionError(
-            f"{self.corpus} has no text that {self.survey.checkpoint.name} reads"
+            f"{self.corpus} has no text that {self.measurer.checkpoint.name} reads"
             + (f": line {line} {why}." if line else "."),
             hint=_other_fields(self.corpus),
         )
@@ -256,7 +256,7 @@ class Census:
             if self._interrupted:
                 interrupt.end()
             self._interrupted = True
-            if self.ranks.world == 1:
+            if self.group.world_size == 1:
                 raise KeyboardInterrupt
 
         before = signal.signal(signal.SIGINT, note)

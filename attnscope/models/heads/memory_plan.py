@@ -21,7 +21,7 @@ NUMBERS_OF_A_METRIC = 3
 
 
 @dataclass(frozen=True)
-class Plan:
+class MemoryPlan:
     """What a run takes beside the weights of its model, in bytes.
 
     Attributes:
@@ -82,7 +82,7 @@ def plan_run(
     without_sink: bool = False,
     padded: bool | None = None,
     hint: str | None = None,
-) -> Plan:
+) -> MemoryPlan:
     """Divide memory up for a run.
 
     What layers compute is estimated from the configuration's widths, for the layer at work: what one
@@ -122,7 +122,7 @@ def plan_run(
         )
     enough = LARGEST_BLOCK["cuda" if device.startswith("cuda") else "cpu"]
     rows = tidy(min(left // of_a_query, enough // of_weights), n_tokens)
-    return Plan(
+    return MemoryPlan(
         n_batch,
         n_tokens,
         needs.activations,

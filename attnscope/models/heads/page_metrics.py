@@ -1,6 +1,6 @@
 """Measures heads on the maps of one text: the numbers that a page ranks them by.
 
-They are those of `survey`, over all queries that are shown: of whole maps from the weights that are
+They are those of `measurer`, over all queries that are shown: of whole maps from the weights that are
 there, of pooled ones from the blocks that they are pooled from.
 """
 

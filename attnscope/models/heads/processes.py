@@ -20,47 +20,47 @@ from attnscope.process.launch import launched
 
 
 @dataclass(frozen=True)
-class Ranks:
+class ProcessGroup:
     """One process among those of a run.
 
     Attributes:
         rank: its number, from 0.
-        world: how many there are.
+        world_size: how many there are.
         device: where it runs its model.
     """
 
     rank: int
-    world: int
+    world_size: int
     device: str
 
     @property
-    def first(self) -> bool:
+    def is_first(self) -> bool:
         """Whether it is the one that prints."""
         return self.rank == 0
 
-    def exchange(self, found: Any) -> list[Any]:
+    def all_gather(self, found: Any) -> list[Any]:
         """What every process has found, by rank: in all of them.
 
         Raises:
             ModelError: another process is lost.
         """
-        if self.world == 1:
+        if self.world_size == 1:
             return [found]
         from torch import distributed
 
-        everybodys: list[Any] = [None] * self.world
-        with _told_as_lost(self):
+        everybodys: list[Any] = [None] * self.world_size
+        with _lost_process_reported(self):
             distributed.all_gather_object(everybodys, found)
         return everybodys
 
-    def unlike(self, own: Any) -> int | None:
+    def first_mismatch(self, own: Any) -> int | None:
         """The first process that has something else than process 0; None: all have the same."""
-        everybodys = self.exchange(own)
+        everybodys = self.all_gather(own)
         return next((rank for rank, each in enumerate(everybodys) if each != everybodys[0]), None)
 
 
 @contextmanager
-def ranks_of(device: str) -> Iterator[Ranks]:
+def process_group(device: str) -> Iterator[ProcessGroup]:
     """This process among the others, as long as they work together: gloo on CPUs, nccl on GPUs.
 
     Args:
@@ -71,7 +71,7 @@ def ranks_of(device: str) -> Iterator[Ranks]:
         ModelError: the others are not to be found.
     """
     if not launched():
-        yield Ranks(0, 1, device)
+        yield ProcessGroup(0, 1, device)
         return
     import torch
     from torch import distributed
@@ -91,7 +91,7 @@ def ranks_of(device: str) -> Iterator[Ranks]:
     except Exception as error:
         raise ModelError(f"the other processes are not to be found: {first_line(error)}.") from error
     try:
-        yield Ranks(distributed.get_rank(), distributed.get_world_size(), device)
+        yield ProcessGroup(distributed.get_rank(), distributed.get_world_size(), device)
         with suppress(RuntimeError):  # the first one prints; nobody leaves while another is at work
             distributed.barrier()
     finally:
@@ -99,12 +99,12 @@ def ranks_of(device: str) -> Iterator[Ranks]:
 
 
 @contextmanager
-def _told_as_lost(ranks: Ranks) -> Iterator[None]:
+def _lost_process_reported(group: ProcessGroup) -> Iterator[None]:
     """What fails between processes is told as the loss of one."""
     try:
         yield
     except RuntimeError as error:
         raise ModelError(
-            f"another of the {ranks.world} processes is lost: {first_line(error).rstrip('.')}.",
+            f"another of the {group.world_size} processes is lost: {first_line(error).rstrip('.')}.",
             hint="the same command again goes on where --checkpoint was written last",
         ) from error

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from attnscope.errors import FileError, OptionError, is_out_of_memory
-from attnscope.models.heads.statistics import Tally
+from attnscope.models.heads.statistics import Accumulator
 from attnscope.models.running.layers import STACKS
 
 if TYPE_CHECKING:
@@ -43,19 +43,19 @@ class Part:
 
     Attributes:
         batches: how many of its batches were measured.
-        tally: the sums of these.
+        accumulator: the sums of these.
     """
 
     batches: int
-    tally: Tally
+    accumulator: Accumulator
 
 
 @dataclass(frozen=True)
-class Progress:
+class RunState:
     """How far a run is.
 
     Attributes:
-        tally: the sums of the windows that were read to their ends.
+        accumulator: the sums of the windows that were read to their ends.
         lines, offset: how much of the corpus that is.
         skipped: how many lines were no text.
         first_skipped: the number of the first of them, and what was wrong with it.
@@ -65,7 +65,7 @@ class Progress:
         parts: the windows that were begun, by their place among those that come next, from 0.
     """
 
-    tally: Tally
+    accumulator: Accumulator
     lines: int = 0
     offset: int = 0
     skipped: int = 0
@@ -76,29 +76,29 @@ class Progress:
     parts: dict[int, Part] = field(default_factory=dict)
 
     @property
-    def tallies(self) -> list[Tally]:
+    def accumulators(self) -> list[Accumulator]:
         """Those of whole windows and of the ones that were begun, in the order of the corpus."""
-        return [self.tally, *(self.parts[place].tally for place in sorted(self.parts))]
+        return [self.accumulator, *(self.parts[place].accumulator for place in sorted(self.parts))]
 
     @property
-    def whole(self) -> Tally:
+    def whole(self) -> Accumulator:
         """The sums of all that was measured."""
-        whole = Tally()
-        for tally in self.tallies:
-            whole.include(tally)
+        whole = Accumulator()
+        for accumulator in self.accumulators:
+            whole.merge(accumulator)
         return whole
 
-    def after(self, window: Window, tally: Tally) -> Progress:
+    def after(self, window: Window, accumulator: Accumulator) -> RunState:
         """How far the run is after one window more.
 
         Args:
             window: where it ends, and what was skipped in it.
-            tally: what was measured in it.
+            accumulator: what was measured in it.
         """
-        whole = Tally()
-        whole.include(self.tally)
-        whole.include(tally)
-        return Progress(
+        whole = Accumulator()
+        whole.merge(self.accumulator)
+        whole.merge(accumulator)
+        return RunState(
             whole,
             window.lines,
             window.offset,
@@ -122,14 +122,12 @@ def fingerprint(model: Any) -> str | None:
     return digest.hexdigest()[:16]
 
 
-def save_progress(
-    path: Path, progress: Progress, settings: dict[str, Any], *, force: bool = True
-) -> None:
+def save_state(path: Path, state: RunState, settings: dict[str, Any], *, force: bool = True) -> None:
     """Write a run's sums, as they are to the last bit, and how far it is: whole or not at all.
 
     Args:
         path: the file.
-        progress: the run.
+        state: the run.
         settings: what decided the numbers; a run with others does not go on from here.
         force: whether it replaces a file that is there, as that of the same run some seconds ago.
 
@@ -143,27 +141,27 @@ def save_progress(
     told = {
         "schema": VERSION,
         "settings": settings,
-        "lines": progress.lines,
-        "offset": progress.offset,
-        "skipped": progress.skipped,
-        "first_skipped": progress.first_skipped,
-        "share": progress.share,
-        "done": progress.done,
-        "why_eager": progress.why_eager,
-        **_counts_of(progress.tally),
+        "lines": state.lines,
+        "offset": state.offset,
+        "skipped": state.skipped,
+        "first_skipped": state.first_skipped,
+        "share": state.share,
+        "done": state.done,
+        "why_eager": state.why_eager,
+        **_counts_of(state.accumulator),
         "parts": [
-            {"place": place, "batches": part.batches, **_counts_of(part.tally)}
-            for place, part in progress.parts.items()
+            {"place": place, "batches": part.batches, **_counts_of(part.accumulator)}
+            for place, part in state.parts.items()
         ],
     }
-    arrays = _sums_of(progress.tally)
-    for place, part in progress.parts.items():
-        arrays |= _sums_of(part.tally, place)
+    arrays = _sums_of(state.accumulator)
+    for place, part in state.parts.items():
+        arrays |= _sums_of(part.accumulator, place)
     with whole_file(path, force=force) as unfinished, unfinished.open("wb") as file:
         np.savez(file, **{"about": np.array(json.dumps(told)), **arrays})  # type: ignore[arg-type]
 
 
-def load_progress(path: Path, settings: dict[str, Any]) -> Progress:
+def load_state(path: Path, settings: dict[str, Any]) -> RunState:
     """The run that a file holds.
 
     Args:
@@ -188,8 +186,8 @@ def load_progress(path: Path, settings: dict[str, Any]) -> Progress:
                 hint="the same options, or another name for --checkpoint",
             )
     first = told["first_skipped"]
-    progress = Progress(
-        _tally(told, arrays),
+    state = RunState(
+        _accumulator(told, arrays),
         told["lines"],
         told["offset"],
         told["skipped"],
@@ -198,32 +196,32 @@ def load_progress(path: Path, settings: dict[str, Any]) -> Progress:
         told["done"],
         told["why_eager"],
         {
-            part["place"]: Part(part["batches"], _tally(part, arrays, part["place"]))
+            part["place"]: Part(part["batches"], _accumulator(part, arrays, part["place"]))
             for part in told["parts"]
         },
     )
-    if not _is_possible(progress, settings):
+    if not _is_possible(state, settings):
         raise _damaged(path)
-    return progress
+    return state
 
 
-def _counts_of(tally: Tally) -> dict[str, Any]:
-    """What a file says of a tally beside its sums."""
+def _counts_of(accumulator: Accumulator) -> dict[str, Any]:
+    """What a file says of a accumulator beside its sums."""
     return {
-        "sequences": tally.sequences,
-        "tokens": tally.tokens,
-        "cut": tally.cut,
-        "empty": tally.empty,
-        "unknown": tally.unknown,
-        "layers": tally.layers,
-        "heads": [[stack, layer, n_head] for (stack, layer), n_head in tally.heads.items()],
-        "measured": [[stack, layer] for stack, layer in tally.sums],
+        "sequences": accumulator.sequences,
+        "tokens": accumulator.tokens,
+        "cut": accumulator.cut,
+        "empty": accumulator.empty,
+        "unknown": accumulator.unknown,
+        "layers": accumulator.layers,
+        "heads": [[stack, layer, n_head] for (stack, layer), n_head in accumulator.heads.items()],
+        "measured": [[stack, layer] for stack, layer in accumulator.sums],
     }
 
 
-def _sums_of(tally: Tally, place: int | None = None) -> dict[str, np.ndarray]:
-    """The arrays of a tally, by their names in a file."""
-    return {_array_name(stack, layer, place): sums for (stack, layer), sums in tally.sums.items()}
+def _sums_of(accumulator: Accumulator, place: int | None = None) -> dict[str, np.ndarray]:
+    """The arrays of a accumulator, by their names in a file."""
+    return {_array_name(stack, layer, place): sums for (stack, layer), sums in accumulator.sums.items()}
 
 
 def _array_name(stack: str, layer: int, place: int | None) -> str:
@@ -231,9 +229,11 @@ def _array_name(stack: str, layer: int, place: int | None) -> str:
     return f"{stack} {layer}" if place is None else f"{place} {stack} {layer}"
 
 
-def _tally(told: dict[str, Any], arrays: dict[str, np.ndarray], place: int | None = None) -> Tally:
-    """The tally that a file holds."""
-    return Tally(
+def _accumulator(
+    told: dict[str, Any], arrays: dict[str, np.ndarray], place: int | None = None
+) -> Accumulator:
+    """The accumulator that a file holds."""
+    return Accumulator(
         sums={
             (stack, layer): arrays[_array_name(stack, layer, place)] for stack, layer in told["measured"]
         },
@@ -274,8 +274,8 @@ def _stored(path: Path) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
             places = [(None, told), *((part["place"], part) for part in told["parts"])]
             names = [
                 _array_name(stack, layer, place)
-                for place, tally in places
-                for stack, layer in tally["measured"]
+                for place, accumulator in places
+                for stack, layer in accumulator["measured"]
             ]
             arrays = {name: stored[name] for name in names}
     except FileError:
@@ -379,16 +379,16 @@ def _fits(told: Any, fields: dict[str, Check]) -> bool:
     )
 
 
-TALLY: dict[str, Check] = {
+ACCUMULATOR: dict[str, Check] = {
     **dict.fromkeys(("sequences", "tokens", "cut", "empty"), _is_count),
     "unknown": _or_none(_row_of(_is_count, _is_count)),
     "layers": _names_of(_is_stack, _row_of(_is_count, _is_count)),
     "heads": _keyed_list_of(2, _row_of(_is_stack, _is_count, _is_count)),
     "measured": _keyed_list_of(2, _row_of(_is_stack, _is_count)),
 }
-"""What a file says of a tally: the type and the range of each field."""
+"""What a file says of a accumulator: the type and the range of each field."""
 
-PART: dict[str, Check] = {"place": _is_count, "batches": _is_count, **TALLY}
+PART: dict[str, Check] = {"place": _is_count, "batches": _is_count, **ACCUMULATOR}
 """What it says of a window that was begun."""
 
 RUN: dict[str, Check] = {
@@ -399,7 +399,7 @@ RUN: dict[str, Check] = {
     "share": _or_none(_is_share),
     "done": _is_bool,
     "why_eager": _or_none(_is_text),
-    **TALLY,
+    **ACCUMULATOR,
     "parts": lambda value: (
         _list_of(lambda part: _fits(part, PART))(value)
         and len({part["place"] for part in value}) == len(value)
@@ -408,49 +408,54 @@ RUN: dict[str, Check] = {
 """What it says of its run."""
 
 
-def _is_possible(progress: Progress, settings: dict[str, Any]) -> bool:
+def _is_possible(state: RunState, settings: dict[str, Any]) -> bool:
     """Whether the numbers of a run do not contradict each other."""
-    first, tally = progress.first_skipped, progress.tally
+    first, accumulator = state.first_skipped, state.accumulator
     return (
-        progress.lines <= progress.offset
-        and progress.skipped + tally.sequences + tally.empty <= progress.lines
-        and (first is None) == (progress.skipped == 0)
-        and (first is None or 1 <= first[0] <= progress.lines)
-        and not (progress.done and progress.parts)
-        and all(_is_possible_tally(each, settings) for each in progress.tallies)
+        state.lines <= state.offset
+        and state.skipped + accumulator.sequences + accumulator.empty <= state.lines
+        and (first is None) == (state.skipped == 0)
+        and (first is None or 1 <= first[0] <= state.lines)
+        and not (state.done and state.parts)
+        and all(_is_possible_accumulator(each, settings) for each in state.accumulators)
     )
 
 
-def _is_possible_tally(tally: Tally, settings: dict[str, Any]) -> bool:
+def _is_possible_accumulator(accumulator: Accumulator, settings: dict[str, Any]) -> bool:
     """Whether the sums are of the layers, heads and metrics that were measured, and can be sums."""
     from attnscope.models.heads.metrics import metrics_of
 
     wanted = [
         (stack, layer)
-        for stack, layer in tally.heads
+        for stack, layer in accumulator.heads
         if settings.get("stack") in (None, stack)
         and (settings.get("layers") is None or layer in settings["layers"])
     ]
     return (
-        tally.cut <= tally.sequences <= tally.tokens
-        and (tally.unknown is None or tally.unknown[0] <= tally.unknown[1] <= tally.tokens)
-        and (tally.sequences > 0) == bool(tally.heads)
-        and tally.layers.keys() == {stack for stack, _ in tally.heads}
-        and all(
-            layer < tally.layers[stack][0] and 0 < n_head <= tally.layers[stack][1]
-            for (stack, layer), n_head in tally.heads.items()
+        accumulator.cut <= accumulator.sequences <= accumulator.tokens
+        and (
+            accumulator.unknown is None
+            or accumulator.unknown[0] <= accumulator.unknown[1] <= accumulator.tokens
         )
-        and tally.sums.keys() == set(wanted)
+        and (accumulator.sequences > 0) == bool(accumulator.heads)
+        and accumulator.layers.keys() == {stack for stack, _ in accumulator.heads}
+        and all(
+            layer < accumulator.layers[stack][0] and 0 < n_head <= accumulator.layers[stack][1]
+            for (stack, layer), n_head in accumulator.heads.items()
+        )
+        and accumulator.sums.keys() == set(wanted)
         and all(
             _are_possible_sums(
-                sums, (tally.heads[key], len(metrics_of(key[0], settings["metrics"])), 6), tally
+                sums,
+                (accumulator.heads[key], len(metrics_of(key[0], settings["metrics"])), 6),
+                accumulator,
             )
-            for key, sums in tally.sums.items()
+            for key, sums in accumulator.sums.items()
         )
     )
 
 
-def _are_possible_sums(sums: np.ndarray, shape: tuple[int, ...], tally: Tally) -> bool:
+def _are_possible_sums(sums: np.ndarray, shape: tuple[int, ...], accumulator: Accumulator) -> bool:
     """Whether an array has its shape and type, finite numbers, and counts and squares from 0."""
     import numpy as np
 
@@ -459,8 +464,8 @@ def _are_possible_sums(sums: np.ndarray, shape: tuple[int, ...], tally: Tally) -
     sequences, queries, *_ = np.moveaxis(sums, -1, 0)
     return bool(
         (sums[..., [0, 1, 3, 5]] >= 0).all()
-        and (sequences <= tally.sequences).all()
-        and (queries <= tally.tokens).all()
+        and (sequences <= accumulator.sequences).all()
+        and (queries <= accumulator.tokens).all()
     )
 
 

@@ -16,7 +16,7 @@ Key = tuple[str, int]
 
 
 @dataclass
-class Tally:
+class Accumulator:
     """Sums over sequences, from which means and standard errors follow.
 
     A sequence has for each head and metric a sum y over its queries, and a number n of those that
@@ -57,7 +57,7 @@ class Tally:
         sums = np.stack(terms, axis=-1).sum(axis=0)
         self.sums[key] = self.sums[key] + sums if key in self.sums else sums
 
-    def include(self, other: Tally) -> None:
+    def merge(self, other: Accumulator) -> None:
         """Add what another one has summed up."""
         for key, sums in other.sums.items():
             self.sums[key] = self.sums[key] + sums if key in self.sums else sums

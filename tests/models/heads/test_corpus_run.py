@@ -28,9 +28,9 @@ from transformers import AutoModel, AutoTokenizer
 
 from attnscope.errors import FileError, ModelError
 from attnscope.models.heads import corpus as corpora
-from attnscope.models.heads import corpus_run as census
+from attnscope.models.heads import corpus_run
+from attnscope.models.heads.measurer import HeadMeasurer
 from attnscope.models.heads.metrics import CROSS, METRICS
-from attnscope.models.heads.survey import Survey
 
 TEXTS = [
     "the cat sat on the mat because it was tired .",
@@ -409,19 +409,19 @@ def test_a_page_and_a_plot_are_of_the_numbers(attnscope, bert, write):
 @pytest.fixture
 def stops(monkeypatch):
     """Lets something happen in place of the measurement of one batch, counted from 0."""
-    measure = Survey.measure
+    measure = HeadMeasurer.measure
 
     def stop(at, what):
         seen = []
 
         def measured(self, batch):
             if len(seen) == at:
-                monkeypatch.setattr(Survey, "measure", measure)
+                monkeypatch.setattr(HeadMeasurer, "measure", measure)
                 raise what
             seen.append(batch)
             return measure(self, batch)
 
-        monkeypatch.setattr(Survey, "measure", measured)
+        monkeypatch.setattr(HeadMeasurer, "measure", measured)
 
     return stop
 
@@ -460,19 +460,19 @@ def test_what_an_interrupted_run_has_is_shown_and_marked_partial(attnscope, bert
 
 def test_what_an_interrupted_run_shows_is_of_the_texts_that_it_has_read(attnscope, bert, write, small_windows, stops, monkeypatch):  # fmt: skip
     """Whole windows, and of the one that it was in the batches that were measured."""
-    read, measure = [], Survey.measure
+    read, measure = [], HeadMeasurer.measure
     command = ["heads", bert, "--corpus", write("c.txt", drawn(90)), "--batch-tokens", 100, "-f", "json"]
     stops(7, KeyboardInterrupt)
-    stopping = Survey.measure
+    stopping = HeadMeasurer.measure
 
     def noting(self, batch):
         found = stopping(self, batch)
         read.extend(batch.texts)
         return found
 
-    monkeypatch.setattr(Survey, "measure", noting)
+    monkeypatch.setattr(HeadMeasurer, "measure", noting)
     r = attnscope(*command)
-    monkeypatch.setattr(Survey, "measure", measure)
+    monkeypatch.setattr(HeadMeasurer, "measure", measure)
     tokenizer = AutoTokenizer.from_pretrained(bert)
     texts = [tokenizer.decode(text.inputs["input_ids"][1:-1]) for text in read]
     assert r.json["sequences"] == len(texts) > 10
@@ -484,7 +484,7 @@ def test_what_an_interrupted_run_shows_is_what_it_goes_on_from(attnscope, bert, 
     """In the middle of the only window, whose batches are not measured twice."""
     command = ["heads", bert, "--corpus", write("c.txt", drawn(150)), "--batch-tokens", 300]
     whole = attnscope(*command, *CSV).out
-    read, measure = [], Survey.measure
+    read, measure = [], HeadMeasurer.measure
     command += ["--checkpoint", "run.npz"]
     stops(at, KeyboardInterrupt)
     partial = attnscope(*command, "-f", "json").json
@@ -498,7 +498,7 @@ def test_what_an_interrupted_run_shows_is_what_it_goes_on_from(attnscope, bert, 
         read.extend(batch.texts)
         return measure(self, batch)
 
-    monkeypatch.setattr(Survey, "measure", noting)
+    monkeypatch.setattr(HeadMeasurer, "measure", noting)
     r = attnscope(*command, *CSV)
     assert f"run.npz has {further.json['sequences']} texts: going on" in r.err
     assert len(read) == 150 - further.json["sequences"]
@@ -531,7 +531,7 @@ def test_an_error_leaves_a_run_to_go_on_with(attnscope, bert, write, small_windo
 def test_a_run_is_kept_every_few_seconds(attnscope, bert, write, monkeypatch, window):
     """However many windows the corpus has."""
     monkeypatch.setattr(corpora, "WINDOW", window)
-    now, saved, save = [0.0], [], census.save_progress
+    now, saved, save = [0.0], [], corpus_run.save_state
 
     def later():
         now[0] += 2.0  # seconds
@@ -541,8 +541,8 @@ def test_a_run_is_kept_every_few_seconds(attnscope, bert, write, monkeypatch, wi
         saved.append((now[0], progress.whole.sequences))
         save(path, progress, settings, **options)
 
-    monkeypatch.setattr(census.time, "monotonic", later)
-    monkeypatch.setattr(census, "save_progress", noting)
+    monkeypatch.setattr(corpus_run.time, "monotonic", later)
+    monkeypatch.setattr(corpus_run, "save_state", noting)
     command = ["heads", bert, "--corpus", write("c.txt", drawn(150)), "--batch-tokens", 200]
     assert attnscope(*command, "--checkpoint", "run.npz").exit_status == 0
     assert len(saved) > 3
@@ -562,13 +562,13 @@ def test_numbers_are_shown_even_if_a_run_cannot_be_saved(attnscope, bert, write,
 
 
 def test_a_file_that_another_program_makes_meanwhile_is_left_alone(attnscope, bert, write, monkeypatch):
-    save = census.save_progress
+    save = corpus_run.save_state
 
     def too_late(path, *run, **options):
         Path(path).write_text("another's")
         save(path, *run, **options)
 
-    monkeypatch.setattr(census, "save_progress", too_late)
+    monkeypatch.setattr(corpus_run, "save_state", too_late)
     command = ["heads", bert, "--corpus", write("c.txt", drawn(9)), "--batch-tokens", 50, *CSV]
     shown = attnscope(*command)
     r = attnscope(*command, "--checkpoint", "run.npz")
@@ -581,7 +581,7 @@ def test_a_file_that_another_program_makes_meanwhile_is_left_alone(attnscope, be
 
 
 def test_what_cannot_be_saved_for_a_while_is_saved_later(attnscope, bert, write, monkeypatch):
-    now, tries, save = [0.0], [], census.save_progress
+    now, tries, save = [0.0], [], corpus_run.save_state
 
     def later():
         now[0] += 2.0  # seconds
@@ -593,8 +593,8 @@ def test_what_cannot_be_saved_for_a_while_is_saved_later(attnscope, bert, write,
             raise FileError(f"cannot write {path}: No space left on device.")
         save(path, *run, **options)
 
-    monkeypatch.setattr(census.time, "monotonic", later)
-    monkeypatch.setattr(census, "save_progress", full_at_first)
+    monkeypatch.setattr(corpus_run.time, "monotonic", later)
+    monkeypatch.setattr(corpus_run, "save_state", full_at_first)
     command = ["heads", bert, "--corpus", write("c.txt", drawn(150)), "--batch-tokens", 200, *CSV]
     r = attnscope(*command, "--checkpoint", "run.npz")
     assert r.exit_status == 0
@@ -611,7 +611,7 @@ def test_a_run_that_has_ended_is_shown_at_once(attnscope, saved, write, monkeypa
     first = {format: attnscope(*command, "-f", format) for format in FORMATS}
     assert first["table"].exit_status == 0
     content = Path("run.npz").read_bytes()
-    monkeypatch.setattr(Survey, "measure", lambda *_: pytest.fail("it is measured again"))
+    monkeypatch.setattr(HeadMeasurer, "measure", lambda *_: pytest.fail("it is measured again"))
     for format in FORMATS:
         r = attnscope(*command, "-f", format)
         assert r.exit_status == 0

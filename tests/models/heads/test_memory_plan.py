@@ -16,9 +16,9 @@ from attnscope.attention.blocks import BlockedAttention
 from attnscope.checkpoints.find import Checkpoint
 from attnscope.errors import OptionError, SizeError
 from attnscope.models.heads.batches import Reader
-from attnscope.models.heads.memory_plan import KEPT, LARGEST_BLOCK, Plan, plan_run
+from attnscope.models.heads.measurer import HeadMeasurer
+from attnscope.models.heads.memory_plan import KEPT, LARGEST_BLOCK, MemoryPlan, plan_run
 from attnscope.models.heads.metrics import METRICS
-from attnscope.models.heads.survey import Survey
 from attnscope.models.running.blockwise import Blockwise
 from attnscope.models.running.load import load_config, load_model, load_tokenizer
 from attnscope.process.budget import parse_size
@@ -52,7 +52,7 @@ def plan(
     dtype_bytes: int = 4,
     device: str = "cpu",
     kept: int = 0,
-) -> Plan:
+) -> MemoryPlan:
     of = (n_batch, n, memory, device)
     return plan_run("small", config or config_of(), dtype_bytes, *of, kept=kept)
 
@@ -112,7 +112,7 @@ def test_a_size_of_no_byte_and_one_without_end_are_no_sizes(text):
 
 
 def test_a_plan_is_the_sum_of_its_parts_and_says_them():
-    made = Plan(
+    made = MemoryPlan(
         n_batch=1,
         n_tokens=12_000,
         activations=3 * 2**20,
@@ -127,7 +127,7 @@ def test_a_plan_is_the_sum_of_its_parts_and_says_them():
         "12,000 tokens take 4.5 MiB: 512.0 KiB for 7 queries' weights at once,"
         " 3.0 MiB for what the layers compute, 1.0 MiB for the model's own masks"
     )
-    made = Plan(
+    made = MemoryPlan(
         n_batch=8, n_tokens=12, activations=2**20, masks=0, kept=0, block=2**19, pairs=2**19, rows=12
     )
     assert str(made).startswith("8 × 12 tokens take 2.0 MiB")
@@ -284,15 +284,15 @@ def measured_and_planned(
     texts = [" ".join(drawing.choices(WORDS[5:], k=n - 2)) for _ in range(n_batch)]
     batch = reader.batch(reader.read(texts, texts if model.config.is_encoder_decoder else None))
     assert batch.inputs["input_ids"].shape == (n_batch, n)
-    survey = Survey(checkpoint, model, list(METRICS), **options)
-    survey.prove(reader.batch(batch.texts[:1]))
-    n_map = sum(survey.found.values()) + 2 * max(survey.found.values())
-    maps = 4 * n_batch * n * n * n_map if survey.why_eager else 0
-    most = plan(n, survey.model.config, n_batch=n_batch, kept=maps)
+    measurer = HeadMeasurer(checkpoint, model, list(METRICS), **options)
+    measurer.probe(reader.batch(batch.texts[:1]))
+    n_map = sum(measurer.found.values()) + 2 * max(measurer.found.values())
+    maps = 4 * n_batch * n * n * n_map if measurer.why_eager else 0
+    most = plan(n, measurer.model.config, n_batch=n_batch, kept=maps)
     room = most.total - most.at_once + 2**19
-    made = plan(n, survey.model.config, n_batch=n_batch, memory=room, kept=maps)
-    survey.blockwise.block_bytes = made.block
-    return peak_of(lambda: survey.measure(batch)), made.total
+    made = plan(n, measurer.model.config, n_batch=n_batch, memory=room, kept=maps)
+    measurer.blockwise.block_bytes = made.block
+    return peak_of(lambda: measurer.measure(batch)), made.total
 
 
 @pytest.mark.slow

@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays_of
 
 from attnscope.errors import FileError, OptionError
-from attnscope.models.heads.resume import PART, RUN, Part, Progress, load_progress, save_progress
-from attnscope.models.heads.statistics import Tally
+from attnscope.models.heads.resume import PART, RUN, Part, RunState, load_state, save_state
+from attnscope.models.heads.statistics import Accumulator
 
 SETTINGS = {
     "model": "minilm",
@@ -32,7 +32,7 @@ SETTINGS = {
 DAMAGED = "is no run that attnscope has saved, or is damaged"
 
 
-def of_texts(seed: int, sequences: int = 40, tokens: int = 512) -> Tally:
+def of_texts(seed: int, sequences: int = 40, tokens: int = 512) -> Accumulator:
     """What was measured of some texts: two stacks, three of their layers, and one that is not shown."""
     drawing = np.random.default_rng(seed)
     heads = {("encoder", 0): 2, ("encoder", 1): 2, ("encoder", 11): 2, ("cross", 2): 1}
@@ -41,25 +41,25 @@ def of_texts(seed: int, sequences: int = 40, tokens: int = 512) -> Tally:
         if layer != 1:  # nothing has a query's own key in another sequence
             n_metric = 2 if stack == "cross" else 3
             sums[stack, layer] = drawing.uniform(1, sequences, (heads[stack, layer], n_metric, 6))
-    return Tally(sums, {"encoder": (12, 2), "cross": (3, 1)}, heads, sequences, tokens, 3, 1)
+    return Accumulator(sums, {"encoder": (12, 2), "cross": (3, 1)}, heads, sequences, tokens, 3, 1)
 
 
-def of_run(seed: int = 0) -> Progress:
+def of_run(seed: int = 0) -> RunState:
     """A run over some of a corpus, in which two windows more were begun."""
-    parts = {0: Part(3, of_texts(seed + 1, 9, 100)), 2: Part(0, Tally(empty=2))}
-    return Progress(
+    parts = {0: Part(3, of_texts(seed + 1, 9, 100)), 2: Part(0, Accumulator(empty=2))}
+    return RunState(
         of_texts(seed), 57, 2**40 + 1, 2, (7, "is no text"), 0.1 + 0.2, False, "its own", parts
     )
 
 
-def told(progress: Progress | Tally) -> dict[str, Any]:
+def told(state: RunState | Accumulator) -> dict[str, Any]:
     """All of it, and sums as their bytes."""
-    if isinstance(progress, Tally):
-        sums = progress.sums.items()
+    if isinstance(state, Accumulator):
+        sums = state.sums.items()
         of_bytes = {key: (each.shape, each.dtype, each.tobytes()) for key, each in sums}
-        return {**vars(progress), "sums": of_bytes}
-    parts = {place: (part.batches, told(part.tally)) for place, part in progress.parts.items()}
-    return {**vars(progress), "tally": told(progress.tally), "parts": parts}
+        return {**vars(state), "sums": of_bytes}
+    parts = {place: (part.batches, told(part.accumulator)) for place, part in state.parts.items()}
+    return {**vars(state), "accumulator": told(state.accumulator), "parts": parts}
 
 
 def stored(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -88,45 +88,45 @@ def test_what_is_loaded_is_what_was_saved_to_the_last_bit(
     path = tmp_path_factory.getbasetemp() / "run.npz"
     sequences, more, offset, skipped = counts
     skipped *= first is not None
-    tally = Tally(
+    accumulator = Accumulator(
         {("self", 2): sums}, {"self": (4, 2)}, {("self", 2): 2}, sequences, sequences + more, 1
     )
     lines = sequences + skipped
-    progress = Progress(tally, lines, lines + offset, skipped, first, share, done)
-    save_progress(path, progress, SETTINGS)
-    assert told(load_progress(path, SETTINGS)) == told(progress)
+    state = RunState(accumulator, lines, lines + offset, skipped, first, share, done)
+    save_state(path, state, SETTINGS)
+    assert told(load_state(path, SETTINGS)) == told(state)
 
 
 def test_layers_and_stacks_keep_their_order(tmp_path):
-    save_progress(tmp_path / "run.npz", of_run(), SETTINGS)
-    loaded = load_progress(tmp_path / "run.npz", SETTINGS).tally
+    save_state(tmp_path / "run.npz", of_run(), SETTINGS)
+    loaded = load_state(tmp_path / "run.npz", SETTINGS).accumulator
     assert list(loaded.layers) == ["encoder", "cross"]
     assert list(loaded.sums) == [("encoder", 0), ("encoder", 11), ("cross", 2)]
     assert all(isinstance(key, tuple) for key in loaded.heads)
 
 
 def test_a_run_that_has_not_begun_is_kept_too(tmp_path):
-    save_progress(tmp_path / "run.npz", Progress(Tally()), SETTINGS)
-    assert told(load_progress(tmp_path / "run.npz", SETTINGS)) == told(Progress(Tally()))
+    save_state(tmp_path / "run.npz", RunState(Accumulator()), SETTINGS)
+    assert told(load_state(tmp_path / "run.npz", SETTINGS)) == told(RunState(Accumulator()))
 
 
 @pytest.mark.parametrize("name", SETTINGS)
 def test_a_run_with_other_settings_is_refused(tmp_path, name):
     path = tmp_path / "run.npz"
-    save_progress(path, of_run(), SETTINGS)
+    save_state(path, of_run(), SETTINGS)
     other = {"metrics": ["self", "entropy"], "layers": None, "max_length": 512, "special": False}
     other["size of the corpus"] = 13
     changed = {**SETTINGS, name: other.get(name, "another")}
     with pytest.raises(OptionError, match=f"is of a run with {name} .*, and this one has") as raised:
-        load_progress(path, changed)
+        load_state(path, changed)
     assert raised.value.hint == "the same options, or another name for --checkpoint"
 
 
 def test_both_settings_are_said_and_long_ones_are_cut(tmp_path):
     path = tmp_path / "run.npz"
-    save_progress(path, of_run(), SETTINGS)
+    save_state(path, of_run(), SETTINGS)
     with pytest.raises(OptionError) as raised:
-        load_progress(path, {**SETTINGS, "metrics": ["entropy"] * 20})
+        load_state(path, {**SETTINGS, "metrics": ["entropy"] * 20})
     assert str(raised.value).startswith(
         f"{path} is of a run with metrics entropy, self, largest, and this one has entropy, "
     )
@@ -135,16 +135,16 @@ def test_both_settings_are_said_and_long_ones_are_cut(tmp_path):
 
 def test_a_setting_that_is_new_is_another(tmp_path):
     path = tmp_path / "run.npz"
-    save_progress(path, of_run(), SETTINGS)
+    save_state(path, of_run(), SETTINGS)
     with pytest.raises(OptionError, match="is of a run with seed None, and this one has 3"):
-        load_progress(path, {**SETTINGS, "seed": 3})
+        load_state(path, {**SETTINGS, "seed": 3})
 
 
 def test_nothing_but_arrays_is_given_to_savez(tmp_path, monkeypatch):
     """numpy 1.26 takes whatever has a name for an array, and saves it as one."""
     given, own = {}, np.savez
     monkeypatch.setattr(np, "savez", lambda file, **arrays: (given.update(arrays), own(file, **arrays)))
-    save_progress(tmp_path / "run.npz", of_run(), SETTINGS)
+    save_state(tmp_path / "run.npz", of_run(), SETTINGS)
     names = {"encoder 0", "encoder 11", "cross 2"}
     assert set(given) == {"about", *names, *(f"0 {name}" for name in names)}
 
@@ -152,7 +152,7 @@ def test_nothing_but_arrays_is_given_to_savez(tmp_path, monkeypatch):
 def test_damage_is_told_or_does_no_harm(tmp_path):
     """Any byte may be another one: what is loaded is what was saved, or an error is."""
     path = tmp_path / "run.npz"
-    save_progress(path, of_run(), SETTINGS)
+    save_state(path, of_run(), SETTINGS)
     data = path.read_bytes()
     near_the_end = range(len(data) - 300, len(data))  # where it is said what is in the file
     failures = []
@@ -162,7 +162,7 @@ def test_damage_is_told_or_does_no_harm(tmp_path):
             damaged[i] ^= flipped
             path.write_bytes(damaged)
             try:
-                if told(load_progress(path, SETTINGS)) != told(of_run()):
+                if told(load_state(path, SETTINGS)) != told(of_run()):
                     failures.append((i - len(data), flipped, "was loaded as something else"))
             except FileError:
                 pass
@@ -174,11 +174,11 @@ def test_damage_is_told_or_does_no_harm(tmp_path):
 @pytest.mark.parametrize("share", [0, 0.01, 0.3, 0.9, 0.999])
 def test_a_file_that_ends_too_soon_is_told(tmp_path, share):
     path = tmp_path / "run.npz"
-    save_progress(path, of_run(), SETTINGS)
+    save_state(path, of_run(), SETTINGS)
     data = path.read_bytes()
     path.write_bytes(data[: int(share * len(data))])
     with pytest.raises(FileError, match=DAMAGED) as raised:
-        load_progress(path, SETTINGS)
+        load_state(path, SETTINGS)
     assert raised.value.hint == "another name for --checkpoint"
 
 
@@ -232,22 +232,22 @@ def test_another_file_is_told(tmp_path, write):
     path = tmp_path / "run.npz"
     write(path)
     with pytest.raises(FileError, match=DAMAGED):
-        load_progress(path, SETTINGS)
+        load_state(path, SETTINGS)
 
 
 def test_a_run_of_another_version_is_told(tmp_path):
     path = tmp_path / "run.npz"
-    save_progress(path, of_run(), SETTINGS)
+    save_state(path, of_run(), SETTINGS)
     about, arrays = stored(path)
     store(path, {**about, "schema": "attnscope.run/2"}, arrays)
     with pytest.raises(FileError, match=r"is of another version: attnscope\.run/2"):
-        load_progress(path, SETTINGS)
+        load_state(path, SETTINGS)
 
 
 @pytest.mark.parametrize("failure", [OSError(28, "No space left on device"), KeyboardInterrupt()])
 def test_what_is_interrupted_leaves_the_file_as_it_was(tmp_path, monkeypatch, failure):
     path = tmp_path / "run.npz"
-    save_progress(path, of_run(0), SETTINGS)
+    save_state(path, of_run(0), SETTINGS)
 
     def half(file, **arrays):
         file.write(b"PK half of it")
@@ -257,16 +257,16 @@ def test_what_is_interrupted_leaves_the_file_as_it_was(tmp_path, monkeypatch, fa
         patch.setattr(np, "savez", half)
         told_as = FileError if isinstance(failure, OSError) else KeyboardInterrupt
         with pytest.raises(told_as, match="No space left" if told_as is FileError else None):
-            save_progress(path, of_run(1), SETTINGS)
-    assert told(load_progress(path, SETTINGS)) == told(of_run(0))
+            save_state(path, of_run(1), SETTINGS)
+    assert told(load_state(path, SETTINGS)) == told(of_run(0))
     assert [each.name for each in tmp_path.iterdir()] == ["run.npz"]
-    save_progress(path, of_run(1), SETTINGS)
-    assert told(load_progress(path, SETTINGS)) == told(of_run(1))
+    save_state(path, of_run(1), SETTINGS)
+    assert told(load_state(path, SETTINGS)) == told(of_run(1))
 
 
 def test_a_folder_that_is_not_there_is_told(tmp_path):
     with pytest.raises(FileError, match=r"cannot write .*no folder"):
-        save_progress(tmp_path / "no folder" / "run.npz", of_run(), SETTINGS)
+        save_state(tmp_path / "no folder" / "run.npz", of_run(), SETTINGS)
 
 
 @dataclass
@@ -281,30 +281,34 @@ class Stretch:
 
 
 def test_a_window_more_is_added_to_what_was_read():
-    progress = Progress(Tally(sequences=1))
+    state = RunState(Accumulator(sequences=1))
     windows = [
         Stretch(10, 100, share=0.1),
         Stretch(20, 300, 2, (13, "is no JSON"), 0.3),
         Stretch(30, 900, 1, (29, "has no text"), 1.0),
     ]
     for window in windows:
-        progress = progress.after(window, Tally(sequences=4, tokens=9))
-    assert replace(progress, tally=Tally()) == Progress(Tally(), 30, 900, 3, (13, "is no JSON"), 1.0)
-    assert (progress.tally.sequences, progress.tally.tokens) == (13, 27)
-    assert not progress.done
+        state = state.after(window, Accumulator(sequences=4, tokens=9))
+    assert replace(state, accumulator=Accumulator()) == RunState(
+        Accumulator(), 30, 900, 3, (13, "is no JSON"), 1.0
+    )
+    assert (state.accumulator.sequences, state.accumulator.tokens) == (13, 27)
+    assert not state.done
 
 
 def test_windows_that_were_begun_come_nearer_with_every_one_that_is_read():
-    progress = replace(of_run(), parts={0: Part(1, Tally()), 1: Part(2, Tally()), 4: Part(5, Tally())})
-    after = progress.after(Stretch(90, 2**42), Tally())
-    assert after.parts == {0: Part(2, Tally()), 3: Part(5, Tally())}
+    state = replace(
+        of_run(), parts={0: Part(1, Accumulator()), 1: Part(2, Accumulator()), 4: Part(5, Accumulator())}
+    )
+    after = state.after(Stretch(90, 2**42), Accumulator())
+    assert after.parts == {0: Part(2, Accumulator()), 3: Part(5, Accumulator())}
 
 
 def test_the_whole_is_all_that_was_measured():
     run, whole = of_run(), of_run().whole
     assert (whole.sequences, whole.tokens, whole.cut, whole.empty) == (49, 612, 6, 4)
     for key, sums in whole.sums.items():
-        assert np.array_equal(sums, run.tally.sums[key] + run.parts[0].tally.sums[key])
+        assert np.array_equal(sums, run.accumulator.sums[key] + run.parts[0].accumulator.sums[key])
 
 
 # Damage
@@ -342,7 +346,7 @@ HOLDS = [
 
 def test_a_field_of_another_type_shape_or_range_is_damage(tmp_path):
     path = tmp_path / "run.npz"
-    save_progress(path, of_run(), SETTINGS)
+    save_state(path, of_run(), SETTINGS)
     about, arrays = stored(path)
     n, failures = 0, []
     for at in places_in(about):
@@ -356,7 +360,7 @@ def test_a_field_of_another_type_shape_or_range_is_damage(tmp_path):
             store(path, changed(about, at, new), arrays)
             content = path.read_bytes()
             try:
-                load_progress(path, SETTINGS)
+                load_state(path, SETTINGS)
                 failures.append((at, new, "was loaded"))
             except FileError as error:
                 if DAMAGED not in str(error):
@@ -374,21 +378,21 @@ def test_a_field_of_another_type_shape_or_range_is_damage(tmp_path):
 @pytest.mark.parametrize("field", [*RUN, *(f"parts {name}" for name in PART)])
 def test_a_field_that_is_missing_is_damage(tmp_path, field):
     path = tmp_path / "run.npz"
-    save_progress(path, of_run(), SETTINGS)
+    save_state(path, of_run(), SETTINGS)
     about, arrays = stored(path)
     *in_part, name = field.split()
     del (about["parts"][0] if in_part else about)[name]
     store(path, about, arrays)
     if field == "parts":  # as an earlier version wrote it
-        assert told(load_progress(path, SETTINGS)) == told(replace(of_run(), parts={}))
+        assert told(load_state(path, SETTINGS)) == told(replace(of_run(), parts={}))
         return
     if name == "unknown":
-        run = load_progress(path, SETTINGS)
-        assert (run.parts[0].tally if in_part else run.tally).unknown is None
+        run = load_state(path, SETTINGS)
+        assert (run.parts[0].accumulator if in_part else run.accumulator).unknown is None
         assert run.whole.unknown is None
         return
     with pytest.raises(FileError, match=DAMAGED):
-        load_progress(path, SETTINGS)
+        load_state(path, SETTINGS)
 
 
 @pytest.mark.parametrize(
@@ -418,11 +422,11 @@ def test_a_field_that_is_missing_is_damage(tmp_path, field):
 )
 def test_fields_that_contradict_each_other_are_damage(tmp_path, change):
     path = tmp_path / "run.npz"
-    save_progress(path, of_run(), SETTINGS)
+    save_state(path, of_run(), SETTINGS)
     about, arrays = stored(path)
     store(path, {**about, **change}, arrays)
     with pytest.raises(FileError, match=DAMAGED):
-        load_progress(path, SETTINGS)
+        load_state(path, SETTINGS)
 
 
 @pytest.mark.parametrize("name", ["encoder 11", "0 cross 2"])
@@ -446,40 +450,40 @@ def test_fields_that_contradict_each_other_are_damage(tmp_path, change):
 )
 def test_sums_of_another_type_shape_or_range_are_damage(tmp_path, name, change):
     path = tmp_path / "run.npz"
-    save_progress(path, of_run(), SETTINGS)
+    save_state(path, of_run(), SETTINGS)
     about, arrays = stored(path)
     arrays[name] = change(arrays[name])
     if arrays[name] is None:
         del arrays[name]
     store(path, about, arrays)
     with pytest.raises(FileError, match=DAMAGED):
-        load_progress(path, SETTINGS)
+        load_state(path, SETTINGS)
 
 
 def test_a_name_or_an_array_that_stands_twice_is_damage(tmp_path):
     path = tmp_path / "run.npz"
-    save_progress(path, of_run(), SETTINGS)
+    save_state(path, of_run(), SETTINGS)
     about, arrays = stored(path)
     store(path, json.dumps(about)[:-1] + ', "lines": 57}', arrays)
     with pytest.raises(FileError, match=DAMAGED):
-        load_progress(path, SETTINGS)
-    save_progress(path, of_run(), SETTINGS)
+        load_state(path, SETTINGS)
+    save_state(path, of_run(), SETTINGS)
     with ZipFile(path, "a") as file, pytest.warns(UserWarning, match="Duplicate name"):
         file.writestr("cross 2.npy", file.read("cross 2.npy"))
     with pytest.raises(FileError, match=DAMAGED):
-        load_progress(path, SETTINGS)
+        load_state(path, SETTINGS)
 
 
 def test_a_file_that_cannot_be_read_is_told(tmp_path):
     with pytest.raises(FileError, match=r"cannot read .*: Is a directory\."):
-        load_progress(tmp_path, SETTINGS)
+        load_state(tmp_path, SETTINGS)
 
 
 def test_what_was_read_before_stays_as_it_was():
     before = of_run()
     then = told(before)
-    after = before.after(Stretch(60, 2**41), of_run(1).tally)
+    after = before.after(Stretch(60, 2**41), of_run(1).accumulator)
     assert told(before) == then
-    assert after.tally.sequences == 80
-    for key, sums in after.tally.sums.items():
-        assert np.array_equal(sums, before.tally.sums[key] + of_run(1).tally.sums[key])
+    assert after.accumulator.sequences == 80
+    for key, sums in after.accumulator.sums.items():
+        assert np.array_equal(sums, before.accumulator.sums[key] + of_run(1).accumulator.sums[key])

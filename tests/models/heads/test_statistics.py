@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from attnscope.models.heads.statistics import Tally, mean_and_error
+from attnscope.models.heads.statistics import Accumulator, mean_and_error
 
 KEY = ("self", 0)
 
@@ -18,19 +18,19 @@ def drawn_clusters(seed: int, n: int, longest: int = 9) -> list[np.ndarray]:
     return [drawing.normal(drawing.normal(2, 1), 0.5, drawing.integers(0, longest)) for _ in range(n)]
 
 
-def tally_of(clusters: list[np.ndarray], at_once: int = 1) -> Tally:
+def accumulator_of(clusters: list[np.ndarray], at_once: int = 1) -> Accumulator:
     """One head and one metric, so many sequences in a batch."""
-    tally = Tally()
+    accumulator = Accumulator()
     for start in range(0, len(clusters), at_once):
         batch = clusters[start : start + at_once]
         totals = np.array([cluster.sum() for cluster in batch])[:, None, None]
         counts = np.array([float(len(cluster)) for cluster in batch])[:, None, None]
-        tally.add(KEY, totals, counts)
-    return tally
+        accumulator.add(KEY, totals, counts)
+    return accumulator
 
 
 def told(clusters: list[np.ndarray], at_once: int = 1) -> tuple[float | None, float | None]:
-    return mean_and_error(tally_of(clusters, at_once).sums[KEY][0, 0])
+    return mean_and_error(accumulator_of(clusters, at_once).sums[KEY][0, 0])
 
 
 def ratio(clusters: list[np.ndarray]) -> float:
@@ -119,18 +119,18 @@ def test_a_sequence_in_which_no_query_counts_is_no_sequence():
     assert told(clusters) == told(counted)
 
 
-def tallies(seed: int, n: int) -> list[Tally]:
+def accumulators(seed: int, n: int) -> list[Accumulator]:
     """Of windows of a corpus: two layers of two stacks, two heads, three metrics."""
     drawing = np.random.default_rng(seed)
     made = []
     for _ in range(n):
-        tally = Tally(sequences=2, tokens=int(drawing.integers(5, 50)), cut=1)
-        tally.layers, tally.heads = {"encoder": (2, 2), "cross": (1, 2)}, {}
+        accumulator = Accumulator(sequences=2, tokens=int(drawing.integers(5, 50)), cut=1)
+        accumulator.layers, accumulator.heads = {"encoder": (2, 2), "cross": (1, 2)}, {}
         for key in (("cross", 0), ("encoder", 1), ("encoder", 0)):
-            tally.heads[key] = 2
+            accumulator.heads[key] = 2
             counts = drawing.integers(0, 5, size=(2, 2, 3)).astype(float)
-            tally.add(key, drawing.normal(size=(2, 2, 3)) * counts, counts)
-        made.append(tally)
+            accumulator.add(key, drawing.normal(size=(2, 2, 3)) * counts, counts)
+        made.append(accumulator)
     return made
 
 
@@ -139,12 +139,12 @@ NAMES = ["entropy", "self", "first", "same"]
 
 
 def test_what_is_included_is_added_up_whatever_the_order():
-    parts = tallies(0, 5)
-    forth, back = Tally(), Tally()
+    parts = accumulators(0, 5)
+    forth, back = Accumulator(), Accumulator()
     for part in parts:
-        forth.include(part)
+        forth.merge(part)
     for part in reversed(parts):
-        back.include(part)
+        back.merge(part)
     assert (forth.sequences, forth.cut, forth.tokens) == (10, 5, sum(part.tokens for part in parts))
     assert (back.sequences, back.cut, back.tokens) == (forth.sequences, forth.cut, forth.tokens)
     assert forth.layers == parts[0].layers
@@ -156,25 +156,25 @@ def test_what_is_included_is_added_up_whatever_the_order():
 
 def test_the_same_order_gives_the_same_bits():
     """So a run that goes on, and one among several processes, end at the very same sums."""
-    parts = tallies(1, 7)
-    whole, first, second = Tally(), Tally(), Tally()
+    parts = accumulators(1, 7)
+    whole, first, second = Accumulator(), Accumulator(), Accumulator()
     for part in parts:
-        whole.include(part)
+        whole.merge(part)
     for part in parts[:4]:
-        first.include(part)
-    second.include(first)
+        first.merge(part)
+    second.merge(first)
     for part in parts[4:]:
-        second.include(part)
+        second.merge(part)
     for key, sums in whole.sums.items():
         assert sums.tobytes() == second.sums[key].tobytes()
 
 
 def test_what_is_included_stays_as_it_was():
-    [part, other] = tallies(2, 2)
+    [part, other] = accumulators(2, 2)
     before = {key: sums.copy() for key, sums in part.sums.items()}
-    whole = Tally()
-    whole.include(part)
-    whole.include(other)
+    whole = Accumulator()
+    whole.merge(part)
+    whole.merge(other)
     whole.add(("cross", 0), np.ones((1, 2, 3)), np.ones((1, 2, 3)))
     for key, sums in before.items():
         assert np.array_equal(part.sums[key], sums)
@@ -182,8 +182,8 @@ def test_what_is_included_stays_as_it_was():
 
 
 def test_rows_are_by_stack_and_layer_and_head_and_a_stack_has_its_own_metrics():
-    [tally] = tallies(3, 1)
-    rows = tally.rows(NAMES, OF_STACK)
+    [accumulator] = accumulators(3, 1)
+    rows = accumulator.rows(NAMES, OF_STACK)
     places = [(row.stack, row.layer, row.head) for row in rows]
     assert places == [
         *[("encoder", 0, 0), ("encoder", 0, 1), ("encoder", 1, 0), ("encoder", 1, 1)],
@@ -193,10 +193,10 @@ def test_rows_are_by_stack_and_layer_and_head_and_a_stack_has_its_own_metrics():
         assert list(row.values) == list(row.errors) == NAMES
         assert row.values["first" if row.stack == "encoder" else "self"] is None
         for k, name in enumerate(OF_STACK[row.stack]):
-            sums = tally.sums[row.stack, row.layer][row.head, k]
+            sums = accumulator.sums[row.stack, row.layer][row.head, k]
             assert (row.values[name], row.errors[name]) == mean_and_error(sums)
 
 
 def test_the_sums_are_those_of_their_names():
-    tally = tally_of([np.array([1.0, 2.0]), np.array([4.0]), np.array([])], at_once=2)
-    assert tally.sums[KEY][0, 0].tolist() == [2, 3, 7, 4 + 1, 6 + 4, 9 + 16]
+    accumulator = accumulator_of([np.array([1.0, 2.0]), np.array([4.0]), np.array([])], at_once=2)
+    assert accumulator.sums[KEY][0, 0].tolist() == [2, 3, 7, 4 + 1, 6 + 4, 9 + 16]

@@ -8,15 +8,15 @@ from functools import cache
 
 import pytest
 import torch
+from models.measured import KINDS, TEXTS, Family, Head, assert_equal, rows_in, rows_of
 from models.naive_metrics import naive_metrics
-from models.surveyed import KINDS, TEXTS, Family, Head, assert_equal, rows_in, rows_of
 
 from attnscope.attention.blocks import BlockedAttention
 from attnscope.errors import ModelError
 from attnscope.models.heads.batches import Batch, Reader
+from attnscope.models.heads.measurer import HeadMeasurer, run
 from attnscope.models.heads.metrics import CROSS, METRICS
-from attnscope.models.heads.statistics import Tally
-from attnscope.models.heads.survey import Survey, run
+from attnscope.models.heads.statistics import Accumulator
 from attnscope.models.running import attention_hook as observe
 from attnscope.models.running.attention_hook import Handed, attending
 from attnscope.models.running.blockwise import Blockwise
@@ -45,17 +45,17 @@ def expected(families: Callable[[str], Family]) -> Callable[[str], dict]:
 
 @pytest.mark.parametrize("family", [*SEEN, *TWO_STACKS, *EAGER])
 def test_metrics_equal_a_loop_over_eager_maps(families, expected, family):
-    survey, batch = families(family).survey(block_bytes=8000)
+    measurer, batch = families(family).measurer(block_bytes=8000)
     assert batch.source.ids.shape == (4, LENGTH)
     own = f"{family} does not call attention through transformers' registry"
-    assert survey.why_eager == (own if family in EAGER else None)
-    assert_equal(rows_of(survey, batch), expected(family))
+    assert measurer.why_eager == (own if family in EAGER else None)
+    assert_equal(rows_of(measurer, batch), expected(family))
 
 
 @pytest.mark.parametrize(("block_bytes", "rows"), [(1, {1}), (8000, {6, 1}), (2**24, {LENGTH})])
 @pytest.mark.parametrize("family", ["bert", "mistral", "gemma2", "gpt_oss"])
 def test_the_size_of_a_block_does_not_matter(families, expected, monkeypatch, family, block_bytes, rows):
-    survey, batch = families(family).survey(block_bytes=block_bytes)
+    measurer, batch = families(family).measurer(block_bytes=block_bytes)
     sizes, block = set(), BlockedAttention.block
 
     def spy(self, queries, memory):
@@ -63,22 +63,22 @@ def test_the_size_of_a_block_does_not_matter(families, expected, monkeypatch, fa
         return block(self, queries, memory)
 
     monkeypatch.setattr(BlockedAttention, "block", spy)
-    assert_equal(rows_of(survey, batch), expected(family))
+    assert_equal(rows_of(measurer, batch), expected(family))
     assert sizes == rows or (len(rows) > 1 and 1 < max(sizes) < LENGTH)
 
 
 def test_sequences_in_batches_of_their_own_add_up_to_the_same(families, expected):
     family = families("llama")
-    survey, batch = family.survey()
-    reader = Reader(survey.model, load_tokenizer(family.checkpoint))
-    tally = Tally()
+    measurer, batch = family.measurer()
+    reader = Reader(measurer.model, load_tokenizer(family.checkpoint))
+    accumulator = Accumulator()
     for text in batch.texts:
-        tally.include(survey.measure(reader.batch([text])))
-    assert (tally.sequences, tally.tokens) == (
+        accumulator.merge(measurer.measure(reader.batch([text])))
+    assert (accumulator.sequences, accumulator.tokens) == (
         4,
         sum(len(text.inputs["input_ids"]) for text in batch.texts),
     )
-    assert_equal(rows_in(survey, tally), expected("llama"))
+    assert_equal(rows_in(measurer, accumulator), expected("llama"))
 
 
 @pytest.mark.parametrize("family", ["bert", "gpt2", "bart", "bloom"])
@@ -99,11 +99,11 @@ def test_what_goes_to_other_keys_than_sinks_is_measured_as_if_they_were_all(fami
 @pytest.mark.parametrize("special", [True, False])
 def test_a_text_whose_queries_see_no_other_key_has_no_metrics_without_sinks(families, special):
     family = families("llama")
-    survey, _ = family.survey(without_sink=True, special=special)
-    reader = Reader(survey.model, load_tokenizer(family.checkpoint))
+    measurer, _ = family.measurer(without_sink=True, special=special)
+    reader = Reader(measurer.model, load_tokenizer(family.checkpoint))
     [text] = reader.read(["the"])
     only = replace(text, inputs={name: ids[1:2] for name, ids in text.inputs.items()}, length=1)
-    for row in rows_of(survey, reader.batch([only])).values():
+    for row in rows_of(measurer, reader.batch([only])).values():
         assert set(row.values.values()) == {None}
 
 
@@ -118,57 +118,57 @@ def test_layers_and_stacks_can_be_chosen(families, expected, family):
 
 
 def test_what_is_not_measured_is_still_known(families):
-    survey, batch = families("bart").survey(layers=[1], stack="cross")
-    tally = survey.measure(batch)
-    assert tally.layers == {"encoder": (2, 3), "decoder": (3, 4), "cross": (3, 4)}
-    assert survey.n_layer == {"encoder": 2, "decoder": 3, "cross": 3}
-    assert survey.found == tally.heads == {
+    measurer, batch = families("bart").measurer(layers=[1], stack="cross")
+    accumulator = measurer.measure(batch)
+    assert accumulator.layers == {"encoder": (2, 3), "decoder": (3, 4), "cross": (3, 4)}
+    assert measurer.n_layer == {"encoder": 2, "decoder": 3, "cross": 3}
+    assert measurer.found == accumulator.heads == {
         **{("encoder", layer): 3 for layer in range(2)},
         **{(stack, layer): 4 for stack in ("decoder", "cross") for layer in range(3)},
     }  # fmt: skip
 
 
 def test_layers_without_attention_keep_their_number(families):
-    survey, batch = families("lfm2").survey()
-    assert survey.found == {("self", 1): 6, ("self", 3): 6}
-    assert survey.measure(batch).layers == {"self": (4, 6)}
+    measurer, batch = families("lfm2").measurer()
+    assert measurer.found == {("self", 1): 6, ("self", 3): 6}
+    assert measurer.measure(batch).layers == {"self": (4, 6)}
 
 
 def test_an_encoder_reads_alone_where_there_is_no_target(families, expected):
     family = families("bart")
     family.targets, targets = None, family.targets
     try:
-        survey, batch = family.survey()
+        measurer, batch = family.measurer()
     finally:
         family.targets = targets
     encoder = {head: told for head, told in expected("bart").items() if head[0] == "encoder"}
-    assert_equal(rows_of(survey, batch), encoder)
+    assert_equal(rows_of(measurer, batch), encoder)
 
 
 def test_only_the_metrics_that_are_asked_for_are_measured(families):
     family = families("bart")
-    survey, batch = family.survey()
-    every = rows_of(survey, batch)
-    survey.metrics = ["largest", "induction", "same"]
-    assert list(survey.of_stack("cross")) == ["largest", "same"]
-    for head, row in rows_of(survey, batch).items():
+    measurer, batch = family.measurer()
+    every = rows_of(measurer, batch)
+    measurer.metrics = ["largest", "induction", "same"]
+    assert list(measurer.of_stack("cross")) == ["largest", "same"]
+    for head, row in rows_of(measurer, batch).items():
         for name in METRICS:
-            wanted = name in survey.metrics
+            wanted = name in measurer.metrics
             assert row.values[name] == (every[head].values[name] if wanted else None)
 
 
 @pytest.mark.parametrize("family", [*SEEN, *TWO_STACKS])
 def test_the_model_computes_what_it_always_does(families, family):
     """What is hidden from all, a query of padding, may be anything; nobody looks at it."""
-    survey, batch = families(family).survey()
+    measurer, batch = families(family).measurer()
     blockwise, seen = Blockwise(8000), []
 
     def attend(handed: Handed) -> torch.Tensor:
         return blockwise.attend(handed, seen.append)
 
-    own = run(survey.model, batch)[0]
-    with attending(survey.model, attend):
-        ours = run(survey.model, batch)[0]
+    own = run(measurer.model, batch)[0]
+    with attending(measurer.model, attend):
+        ours = run(measurer.model, batch)[0]
     assert seen
     real = (batch.target or batch.source).real
     largest = float(own[real].abs().max())
@@ -184,18 +184,18 @@ def test_narrow_dtypes_are_measured_in_float32(families, family, dtype):
     rounded: it would be near, and prove less.
     """
     made = families(family)
-    survey, batch = made.survey(dtype=dtype, block_bytes=8000)
-    assert survey.why_eager is None
-    assert str(survey.model.dtype) == f"torch.{dtype}"
+    measurer, batch = made.measurer(dtype=dtype, block_bytes=8000)
+    assert measurer.why_eager is None
+    assert str(measurer.model.dtype) == f"torch.{dtype}"
     handed: list[Handed] = []
-    attend = survey.blockwise.attend
+    attend = measurer.blockwise.attend
 
     def spy(given, see):
         handed.append(given)
         return attend(given, see)
 
-    survey.blockwise.attend = spy
-    rows = rows_of(survey, batch)
+    measurer.blockwise.attend = spy
+    rows = rows_of(measurer, batch)
     assert_equal(rows, loop_over(handed, batch, made))
 
 
@@ -274,20 +274,20 @@ def test_a_model_that_runs_eager_is_held_once_and_without_a_past(families):
     made = families("bloom")
     model = made.model()
     reader = Reader(model, load_tokenizer(made.checkpoint))
-    survey = Survey(made.checkpoint, model, ["entropy"])
-    survey.prove(reader.batch(reader.read(["the cat sat"])))
-    assert survey.model is not model
+    measurer = HeadMeasurer(made.checkpoint, model, ["entropy"])
+    measurer.probe(reader.batch(reader.read(["the cat sat"])))
+    assert measurer.model is not model
     assert sum(each.numel() for each in model.parameters()) == 0
-    assert survey.model.config.use_cache is False
+    assert measurer.model.config.use_cache is False
     assert reader.read(["the cat sat"])  # of which only the configuration is asked
 
 
 def test_values_that_do_not_fit_into_float16_are_told_with_what_to_do(families):
-    survey, batch = families("llama").survey(dtype="float16")
+    measurer, batch = families("llama").measurer(dtype="float16")
     with torch.no_grad():
-        survey.model.base_model.layers[1].self_attn.v_proj.weight.mul_(60000)
+        measurer.model.base_model.layers[1].self_attn.v_proj.weight.mul_(60000)
     with pytest.raises(ModelError, match="not finite in layer 1") as raised:
-        survey.measure(batch)
+        measurer.measure(batch)
     assert raised.value.hint == "--dtype float32"
 
 
@@ -296,38 +296,38 @@ def test_a_model_is_believed_only_where_the_same_comes_of_it(families, expected,
     handed = observe._handed
     sharper = lambda *given, **more: replace(handed(*given, **more), scale=0.5)  # noqa: E731
     monkeypatch.setattr(observe, "_handed", sharper)
-    survey, batch = families("llama").survey()
+    measurer, batch = families("llama").measurer()
     assert (
         "llama was seen to hand over does not explain what its attention returns: in layer 1"
-        in survey.why_eager
+        in measurer.why_eager
     )
-    assert survey.model.config._attn_implementation == "eager"
-    assert_equal(rows_of(survey, batch), expected("llama"))
+    assert measurer.model.config._attn_implementation == "eager"
+    assert_equal(rows_of(measurer, batch), expected("llama"))
 
 
 def test_a_model_without_attention_is_refused(tmp_path):
     with pytest.raises(ModelError, match="which returns no attention weights"):
-        Family("mamba", tmp_path).survey()
+        Family("mamba", tmp_path).measurer()
 
 
 def test_a_model_that_does_not_attend_among_all_tokens_is_refused(tmp_path):
     with pytest.raises(
         ModelError, match=r"longformer \(longformer\) attends within a band around each token"
     ):
-        Family("longformer", tmp_path).survey()
+        Family("longformer", tmp_path).measurer()
 
 
 def test_a_model_that_attends_to_other_tokens_than_it_was_given_is_refused(families):
-    survey, batch = families("llama").survey()
+    measurer, batch = families("llama").measurer()
     told = "llama attends from 4 × 13 queries to 13 keys, and there are 1 × 5 and 5 tokens"
     with pytest.raises(ModelError, match=told):
-        survey.measure(replace(batch, source=batch.source.first(5)))
+        measurer.measure(replace(batch, source=batch.source.first(5)))
 
 
 def test_the_text_tower_of_two_is_measured(tmp_path):
-    survey, batch = Family("clip", tmp_path, text_config={**CLIP_TEXT}).survey()
-    assert survey.n_layer == {"text": 2}
-    assert {head for _, _, head in rows_of(survey, batch)} == {0, 1, 2}
+    measurer, batch = Family("clip", tmp_path, text_config={**CLIP_TEXT}).measurer()
+    assert measurer.n_layer == {"text": 2}
+    assert {head for _, _, head in rows_of(measurer, batch)} == {0, 1, 2}
 
 
 CLIP_TEXT = {

@@ -14,9 +14,9 @@ from transformers import AutoTokenizer
 
 from attnscope.checkpoints.find import Checkpoint
 from attnscope.models.heads.batches import Batch, Reader
+from attnscope.models.heads.measurer import HeadMeasurer
 from attnscope.models.heads.metrics import METRICS
-from attnscope.models.heads.statistics import Tally
-from attnscope.models.heads.survey import Survey
+from attnscope.models.heads.statistics import Accumulator
 from attnscope.models.running.load import load_config, load_model, load_tokenizer
 from attnscope.results.heads import HeadRow
 
@@ -51,19 +51,19 @@ class Family:
     def model(self, **options: Any) -> Any:
         return load_model(self.checkpoint, load_config(self.checkpoint), **options)
 
-    def survey(self, *, dtype: str | None = None, **options: Any) -> tuple[Survey, Batch]:
-        """What measures its heads, and all the texts in one batch; it is proved on the longest."""
+    def measurer(self, *, dtype: str | None = None, **options: Any) -> tuple[HeadMeasurer, Batch]:
+        """What measures its heads, and all the texts in one batch; it is probed with the longest."""
         model = self.model(dtype=dtype)
         reader = Reader(model, load_tokenizer(self.checkpoint))
         texts = reader.read(TEXTS, self.targets)
         [batch] = reader.batches(texts, 1000)
-        survey = Survey(self.checkpoint, model, list(METRICS), **options)
-        survey.prove(reader.batch([max(texts, key=lambda text: text.n_tokens)]))
-        return survey, batch
+        measurer = HeadMeasurer(self.checkpoint, model, list(METRICS), **options)
+        measurer.probe(reader.batch([max(texts, key=lambda text: text.n_tokens)]))
+        return measurer, batch
 
     def heads(self, **options: Any) -> dict[Head, HeadRow]:
         """What attnscope measures of each head."""
-        return rows_of(*self.survey(**options))
+        return rows_of(*self.measurer(**options))
 
     def expected(
         self, *, without_sink: bool = False, **options: Any
@@ -159,13 +159,13 @@ def maps_of(output: Any, config: Any) -> Iterator[tuple[str, int, torch.Tensor]]
             yield stack, attends[number] if attends else number, of_layer[0]
 
 
-def rows_of(survey: Survey, batch: Batch) -> dict[Head, HeadRow]:
-    return rows_in(survey, survey.measure(batch))
+def rows_of(measurer: HeadMeasurer, batch: Batch) -> dict[Head, HeadRow]:
+    return rows_in(measurer, measurer.measure(batch))
 
 
-def rows_in(survey: Survey, tally: Tally) -> dict[Head, HeadRow]:
-    of_stack = {stack: survey.of_stack(stack) for stack in tally.layers}
-    return {(row.stack, row.layer, row.head): row for row in tally.rows(list(METRICS), of_stack)}
+def rows_in(measurer: HeadMeasurer, accumulator: Accumulator) -> dict[Head, HeadRow]:
+    of_stack = {stack: measurer.of_stack(stack) for stack in accumulator.layers}
+    return {(row.stack, row.layer, row.head): row for row in accumulator.rows(list(METRICS), of_stack)}
 
 
 def assert_equal(

@@ -15,7 +15,7 @@ from attnscope.checkpoints.find import Checkpoint
 from attnscope.errors import ModelError, SizeError
 from attnscope.models.heads.batches import Batch
 from attnscope.models.heads.metrics import Metric, Rows, Side, metrics_of
-from attnscope.models.heads.statistics import Key, Tally
+from attnscope.models.heads.statistics import Accumulator, Key
 from attnscope.models.running.attention_hook import Call, Handed, attending, observing
 from attnscope.models.running.blockwise import FEW, Blockwise, disagreement, is_lean, let_go
 from attnscope.models.running.buffers import Store
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     import torch
 
 
-class Survey:
+class HeadMeasurer:
     """Measures the heads of a model, a batch at a time.
 
     Args:
@@ -47,7 +47,7 @@ class Survey:
         keep: how many bytes may be kept of what is asked of tokens, for all layers that see the same.
 
     Attributes:
-        found: how many heads each layer has, by stack and number: known once it is proved.
+        found: how many heads each layer has, by stack and number: known after `probe`.
         n_layer: how many layers each stack has.
         why_eager: why the model runs eager, if it has to.
         unlike_eager: what to tell of it, if it attends otherwise by default than with eager attention.
@@ -83,7 +83,7 @@ class Survey:
         """The metrics that make sense for a stack, by name."""
         return metrics_of(stack, self.metrics)
 
-    def measure(self, batch: Batch) -> Tally:
+    def measure(self, batch: Batch) -> Accumulator:
         """Let the model read a batch, and add up what is measured of its heads.
 
         Raises:
@@ -93,21 +93,21 @@ class Survey:
         self._known.clear()
         self.store.forget()
         unknown, counted = (sum(text.unknown[i] for text in batch.texts) for i in range(2))
-        tally = Tally(
+        accumulator = Accumulator(
             sequences=len(batch.texts),
             tokens=n,
             cut=sum(text.cut for text in batch.texts),
             unknown=(unknown, counted),
         )
         if self.why_eager is None:
-            attend = attending(self.model, lambda handed: self._attend(batch, tally, handed))
+            attend = attending(self.model, lambda handed: self._attend(batch, accumulator, handed))
             with attend, told_as_the_models_fault(self.checkpoint):
                 run(self.model, batch)
         else:
-            self._measure_eager(batch, tally)
-        return tally
+            self._measure_eager(batch, accumulator)
+        return accumulator
 
-    def prove(self, batch: Batch) -> None:
+    def probe(self, batch: Batch) -> None:
         """Find out on a few tokens whether attnscope's attention is the model's; if not, load it eager.
 
         Args:
@@ -134,9 +134,9 @@ class Survey:
         if self.why_eager is not None:
             self.model = load_eager(self.checkpoint, self.model, instead=True)
             forget_the_past(self.model)
-            tally = self.measure(batch.first(FEW))
-            self.found = tally.heads
-            self.n_layer = {stack: n_layer for stack, (n_layer, _) in tally.layers.items()}
+            accumulator = self.measure(batch.first(FEW))
+            self.found = accumulator.heads
+            self.n_layer = {stack: n_layer for stack, (n_layer, _) in accumulator.layers.items()}
             eager = main_output(run(self.model, batch.first(FEW)))
             self.unlike_eager = outputs_unlike(self.checkpoint.name, usual, eager)
         else:
@@ -145,25 +145,27 @@ class Survey:
                 self.checkpoint.name, self.model, lambda: run(self.model, some)
             )
 
-    def _attend(self, batch: Batch, tally: Tally, handed: Handed) -> torch.Tensor | None:
+    def _attend(self, batch: Batch, accumulator: Accumulator, handed: Handed) -> torch.Tensor | None:
         """Attend for one layer, block by block, and measure; None if nobody wants to know."""
         stack = stack_of(handed.path, self.model.config, cross=handed.cross)
         n_batch, n_head, n_Q, _ = handed.query.shape
-        place = layer_of(self.model, stack, handed.path, tally.heads)
-        if not self._is_wanted(tally, stack, *place, n_head):
+        place = layer_of(self.model, stack, handed.path, accumulator.heads)
+        if not self._is_wanted(accumulator, stack, *place, n_head):
             return None if is_lean(self.model, handed) else self.blockwise.attend(handed, let_go)
         sizes = (n_batch, n_Q, handed.key.shape[-2])
         asking, seen = self._sides(batch, stack, sizes, handed.query.device)
         rows = self._rows(stack, asking, seen, handed)
         collected = self.blockwise.attend(handed, rows.add)
         self._check_finite(collected, place[0])
-        self._add(tally, (stack, place[0]), rows)
+        self._add(accumulator, (stack, place[0]), rows)
         return collected
 
-    def _is_wanted(self, tally: Tally, stack: str, number: int, n_layer: int, n_head: int) -> bool:
+    def _is_wanted(
+        self, accumulator: Accumulator, stack: str, number: int, n_layer: int, n_head: int
+    ) -> bool:
         """Note that a layer attends; whether it is to be measured."""
-        tally.layers[stack] = (n_layer, max(n_head, tally.layers.get(stack, (0, 0))[1]))
-        tally.heads[stack, number] = n_head
+        accumulator.layers[stack] = (n_layer, max(n_head, accumulator.layers.get(stack, (0, 0))[1]))
+        accumulator.heads[stack, number] = n_head
         return self.wants(stack, number)
 
     def wants(self, stack: str, number: int) -> bool:
@@ -210,7 +212,7 @@ class Survey:
             self._known[key] = rows, mask  # as long as the mask is here, no other is in its place
         return rows
 
-    def _add(self, tally: Tally, key: Key, rows: Rows) -> None:
+    def _add(self, accumulator: Accumulator, key: Key, rows: Rows) -> None:
         """Add up what was gathered of a layer, metric by metric.
 
         Raises:
@@ -229,7 +231,7 @@ class Survey:
         )  # [n_batch, n_head, n_Q, n_metric]
         totals = values.masked_fill_(~valid, 0).sum(dim=2, dtype=precise)
         n = valid.sum(dim=2, dtype=precise)
-        tally.add(key, *(each.cpu().double().numpy() for each in (totals, n)))
+        accumulator.add(key, *(each.cpu().double().numpy() for each in (totals, n)))
 
     def _check_finite(self, computed: torch.Tensor, layer: int) -> None:
         """Raise a ModelError if something that a layer's attention computed is not a number."""
@@ -241,18 +243,18 @@ class Survey:
                 hint="--dtype float32" if self.model.dtype == torch.float16 else None,
             )
 
-    def _measure_eager(self, batch: Batch, tally: Tally) -> None:
+    def _measure_eager(self, batch: Batch, accumulator: Accumulator) -> None:
         """Measure the weights that the model's own eager attention returns."""
         self._check_room(batch)
         taken: set[str] = set()
 
         def take(call: Call) -> None:
             stack = stack_of(call.path, self.model.config, cross=call.cross)
-            number, n_layer = layer_of(self.model, stack, call.path, tally.heads)
-            if call.weights is not None and (stack, number) not in tally.heads:
+            number, n_layer = layer_of(self.model, stack, call.path, accumulator.heads)
+            if call.weights is not None and (stack, number) not in accumulator.heads:
                 taken.add(stack)
                 sinks = call.sinks is not None
-                self._take(batch, tally, stack, number, n_layer, call.weights, sinks=sinks)
+                self._take(batch, accumulator, stack, number, n_layer, call.weights, sinks=sinks)
 
         with observing(self.model, take), told_as_the_models_fault(self.checkpoint):
             run(self.model, batch)
@@ -269,7 +271,7 @@ class Survey:
             taken.add(stack)
             for number, attention in enumerate(returned):
                 if attention is not None:
-                    self._take(batch, tally, stack, number, len(returned), attention)
+                    self._take(batch, accumulator, stack, number, len(returned), attention)
         lacking = sorted(set(runs) - taken)
         if lacking:
             raise ModelError(
@@ -292,7 +294,7 @@ class Survey:
     def _take(
         self,
         batch: Batch,
-        tally: Tally,
+        accumulator: Accumulator,
         stack: str,
         number: int,
         n_layer: int,
@@ -307,7 +309,7 @@ class Survey:
         """
         from attnscope.attention.blocks import of_weights
 
-        if not self._is_wanted(tally, stack, number, n_layer, weights.shape[1]):
+        if not self._is_wanted(accumulator, stack, number, n_layer, weights.shape[1]):
             return
         n_batch, _, n_Q, n_K = weights.shape
         asking, seen = self._sides(batch, stack, (n_batch, n_Q, n_K), weights.device)
@@ -316,7 +318,7 @@ class Survey:
         rows = self._rows(stack, asking, seen)
         weights = weights.float()
         rows.add(of_weights(weights.clone() if self.without_sink else weights))
-        self._add(tally, (stack, number), rows)
+        self._add(accumulator, (stack, number), rows)
 
 
 def run(model: Any, batch: Batch, **options: Any) -> Any:

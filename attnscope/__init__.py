@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from attnscope.results.trace import Step, Trace
     from attnscope.results.weights import HeadWeights, WeightSlice
     from attnscope.tracing.calls import trace, trace_call
+    from attnscope.tracing.inspect import inspect
 
 __version__ = "0.1.0"
 
@@ -30,6 +31,7 @@ _HOMES = {
     "Step": "attnscope.results.trace",
     "Trace": "attnscope.results.trace",
     "WeightSlice": "attnscope.results.weights",
+    "inspect": "attnscope.tracing.inspect",
     "read_head": "attnscope.checkpoints.head",
     "sdpa": "attnscope.attention.sdpa",
     "trace": "attnscope.tracing.calls",
@@ -45,6 +47,7 @@ __all__ = [
     "Step",
     "Trace",
     "WeightSlice",
+    "inspect",
     "read_head",
     "sdpa",
     "trace",

@@ -55,6 +55,18 @@ class SourceError(AttnscopeError):
     """Code that cannot be traced, because its source is not to be had."""
 
 
+class Interrupted(KeyboardInterrupt):
+    """Ctrl-C in the middle of code that was traced.
+
+    Attributes:
+        trace: what was recorded until then.
+    """
+
+    def __init__(self, trace: Any) -> None:
+        super().__init__("interrupted")
+        self.trace = trace
+
+
 def heads_do_not_divide(width: int, n_head: int, axis: str = "d_feat") -> SizeError:
     """The error for a width that cannot be split evenly into heads.
 

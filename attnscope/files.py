@@ -300,3 +300,13 @@ def _failure(path: Path, error: Exception) -> FileError:
         reason, cause = getattr(cause, "strerror", None), cause.__cause__ or cause.__context__
     reason = reason or str(error).strip() or type(error).__name__
     return FileError(f"cannot write {_named(path)}: {reason}.")
+
+
+def shown_path(file: str, here: Path | None = None) -> str:
+    """A file as a reader knows it: from here, if it is below."""
+    path = Path(file)
+    try:
+        here = here or Path.cwd()
+    except FileNotFoundError:  # code that was traced may have removed it
+        return file
+    return str(path.relative_to(here)) if path.is_relative_to(here) else file

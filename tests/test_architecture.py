@@ -32,7 +32,7 @@ MAY_IMPORT = {
     "textbook/inputs": READS | {"attention"},
     "textbook/reference": LOW,  # what proves shares nothing with what it proves
     # Tracing, for the textbook and for everybody's code.
-    "tracing": LOW | TRACING,
+    "tracing": READS | TRACING | {"options", "tracing/target", "tracing/comments"},
     "tracing/instrument": LOW,
     "tracing/axes": LOW | {"tracing/instrument"},
     "tracing/diagnose": LOW | {"tracing/instrument", "tracing/axes"},

@@ -328,16 +328,6 @@ def stored_of_all(steps: Iterable[Step]) -> dict[str, tuple[np.ndarray, str]]:
     return tensors
 
 
-def shown_path(file: str, here: Path | None = None) -> str:
-    """A file as a reader knows it: from here, if it is below."""
-    path = Path(file)
-    try:
-        here = here or Path.cwd()
-    except FileNotFoundError:  # code that was traced may have removed it
-        return file
-    return str(path.relative_to(here)) if path.is_relative_to(here) else file
-
-
 def tell(message: str) -> None:
     """Tell something on stderr that is neither a result nor an error."""
     print(f"attnscope: {printable(message)}", file=sys.stderr)
@@ -412,6 +402,7 @@ def shown_progress() -> Iterator[Progress]:
 
     from attnscope.render.terminal.console import Terminal
 
+    stream = sys.stderr  # code of the user, which may run meanwhile, has another one
     status: Status | None = None
 
     def show(doing: str | None) -> None:
@@ -420,7 +411,7 @@ def shown_progress() -> Iterator[Progress]:
             status.stop()
             status = None
         elif doing is not None and status is None:
-            status = Terminal(stderr=True).status(Text(printable(doing)))
+            status = Terminal(file=stream).status(Text(printable(doing)))
             status.start()
         elif doing is not None and status is not None:
             status.update(Text(printable(doing)))

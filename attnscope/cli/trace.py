@@ -2,16 +2,34 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+import sys
+from dataclasses import replace
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from attnscope.cli import options
-from attnscope.cli.options import CODE, OUTPUT, RUN, Format
+from attnscope.cli.options import OUTPUT, Format, expanded
+from attnscope.cli.output import (
+    Output,
+    refuse_in_csv,
+    shown_progress,
+    stored_of_all,
+    tell,
+    written_first,
+)
+from attnscope.errors import Interrupted, OptionError, warn_idle
+from attnscope.options import keywords
+from attnscope.process import interrupt
+from attnscope.process.streams import of_user
+from attnscope.text import printable_lines
+from attnscope.tracing.options import Arguments, Comments, Execution, Scope
 
-COMMENTS = "Shape comments"
+if TYPE_CHECKING:
+    from attnscope.results.trace import Trace
 
 
+@expanded
 def trace(
     target: Annotated[
         str,
@@ -21,77 +39,10 @@ def trace(
             show_default=False,
         ),
     ],
-    init: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--init",
-            metavar="NAME=VALUE",
-            help="An argument of the class: a Python literal, or module:Class(name=value, …).",
-            rich_help_panel=CODE,
-        ),
-    ] = None,
-    input: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--input",
-            metavar="NAME=SPEC",
-            help="An argument of the call: axes as name:size, name or a number, and then @dtype, <high"
-            " (whole numbers below it) or @FILE: Q=n_batch:128,n_Q:32,d_feat; or any literal: mask=None."
-            " Without NAME=, by its place.",
-            rich_help_panel=CODE,
-        ),
-    ] = None,
-    where: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--where",
-            metavar="NAME=EXPRESSION",
-            help="What is true of the sizes, and a name for it: d_head=d_feat/n_head.",
-            rich_help_panel=CODE,
-        ),
-    ] = None,
-    call: Annotated[
-        str | None,
-        typer.Option(
-            "--call",
-            metavar="METHOD",
-            help="The method that is traced.",
-            show_default="forward",
-            rich_help_panel=CODE,
-        ),
-    ] = None,
-    follow: options.Follow = None,
-    depth: options.Depth = None,
-    subexpressions: options.Subexpressions = False,
-    annotate: Annotated[
-        bool,
-        typer.Option(
-            "--annotate",
-            help="Show a diff that adds the axes to the end of each line, as a comment.",
-            rich_help_panel=COMMENTS,
-        ),
-    ] = False,
-    write: Annotated[
-        bool,
-        typer.Option("--write", help="Let --annotate change the file.", rich_help_panel=COMMENTS),
-    ] = False,
-    check: Annotated[
-        bool,
-        typer.Option(
-            "--check",
-            help="Compare the shape comments in the file with what ran; exit 1 if one is not true.",
-            rich_help_panel=COMMENTS,
-        ),
-    ] = False,
-    dtype: Annotated[
-        str,
-        typer.Option("--dtype", help="float64, float32, float16 or bfloat16.", rich_help_panel=RUN),
-    ] = "float32",
-    device: options.Device = "cpu",
-    seed: options.Seed = None,
-    train: Annotated[
-        bool, typer.Option("--train/--eval", help="The module's mode.", rich_help_panel=RUN)
-    ] = False,
+    arguments: Arguments,
+    scope: Scope,
+    comments: Comments,
+    execution: Execution,
     strict: Annotated[
         bool,
         typer.Option("--strict", help="Exit 1 if there are findings.", rich_help_panel=OUTPUT),
@@ -105,23 +56,95 @@ def trace(
     wide: options.Wide = False,
 ) -> int:
     """Your own attention: every tensor that your code names, and what looks wrong in it."""
-    from attnscope.cli.examine import Wanted, examine
-    from attnscope.cli.output import Output
+    output = Output(format, wide, show or (), save, force)
+    _check_output(output, comments, execution, stats=stats, source=source, strict=strict)
+    from attnscope.tracing.inspect import inspect
 
-    wanted = Wanted(
-        output=Output(format, wide, show or (), save, force),
-        follow=tuple(follow or ()),
-        depth=depth,
-        parts=subexpressions,
-        stats=stats,
-        source=source,
-        strict=strict,
-        annotate=annotate,
-        write=write,
-        check=check,
-        device=device,
-        seed=seed or 0,
-        seed_given=seed is not None,
-        train=train,
-    )
-    return examine(target, init or [], input or [], where or [], call, dtype, wanted)
+    interrupted = False
+    with shown_progress() as progress, of_user():
+        try:
+            result = inspect(
+                target,
+                **keywords(arguments),
+                **keywords(scope),
+                **keywords(execution),
+                stats=stats,
+                keep=output.keep,
+                source=source,
+                progress=progress,
+            )
+        except Interrupted as error:
+            result, interrupted = error.trace, True
+    for notice in result.notices:
+        tell(notice)
+    if interrupted:  # what there is is shown, and no file is written
+        if not comments.annotate:
+            _show(result, replace(output, save=None, force=False), source=source)
+        return interrupt.STATUS
+    if comments.annotate:
+        _show_annotation(result, write=comments.write)
+        return 0
+    if comments.check:
+        from attnscope.tracing.comments.trace_comments import check_comments
+
+        for unknown in check_comments(result).unknown:
+            tell(unknown.message)
+    _show(result, output, source=source)
+    if result.exit is not None:
+        if result.exit.text is not None:
+            print(printable_lines(result.exit.text), file=sys.stderr)
+        return result.exit.status
+    failed = result.crash is not None or any(check.ok is False for check in result.checks)
+    return 1 if failed or (strict and result.findings) else 0
+
+
+def _check_output(
+    output: Output, comments: Comments, execution: Execution, *, stats: bool, source: bool, strict: bool
+) -> None:
+    """Raise an AttnscopeError for what cannot be shown or written, before anything is."""
+    asked = {"--stats": stats, "--show": output.show, "--save": output.save}
+    values = [option for option, value in asked.items() if value]
+    if values and execution.device == "meta":
+        raise OptionError(
+            f"{values[0]} needs values, and meta has none.",
+            hint=f"leave out {values[0]}, or choose --device cpu",
+        )
+    if comments.write and not comments.annotate:
+        raise OptionError("--write is for --annotate.", hint="--annotate --write")
+    others = {"--check": comments.check, "--source": source, **asked}
+    others |= {"--format": output.format is not Format.TABLE, "--strict": strict}
+    for option, value in others.items():
+        if comments.annotate and value:
+            raise OptionError(
+                f"--annotate prints a diff and nothing else, and {option} has no place in it.",
+                hint=f"one of them: --annotate, or {option}",
+            )
+    refuse_in_csv(output.format, {"--source": source, "--check": comments.check})
+    output.check([execution.dtype])
+    warn_idle([(comments.annotate and output.wide, "--wide", "a diff has no columns")])
+
+
+def _show(trace: Trace, output: Output, *, source: bool) -> None:
+    shapes = {step.name: (step.shape, step.dims) for step in trace.steps}
+    output.check_selections(shapes, f"the steps of {trace.title}")
+    shown = output.shown_of(trace)
+    tensors = stored_of_all(trace.steps) if output.save is not None else {}
+    with written_first(lambda: output.write(tensors)):
+        output.print_run(trace, shown, source=source)
+
+
+def _show_annotation(trace: Trace, *, write: bool) -> None:
+    """Show the file with the axes at the ends of its lines, as a diff; or write it."""
+    from attnscope.tracing.comments.trace_comments import annotate
+
+    annotation = annotate(trace)
+    if annotation.old == annotation.new:
+        tell(f"{annotation.name} says all of it already")
+    elif write:
+        annotation.write()
+        changed = annotation.changed_lines
+        tell(f"wrote the axes at the end of {changed} line{'s' * (changed != 1)} of {annotation.name}")
+    else:
+        text = annotation.diff  # exact, for `patch`, unless somebody looks at it
+        print(printable_lines(text) if sys.stdout.isatty() else text, end="")
+        tell(f"{annotation.name} is as it was: --write changes it")

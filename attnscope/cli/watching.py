@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 from attnscope.cli.options import Format
-from attnscope.cli.output import refuse_in_csv, shown_path
+from attnscope.cli.output import refuse_in_csv
 from attnscope.errors import (
     AttnscopeError,
     FileError,
@@ -25,7 +25,7 @@ from attnscope.errors import (
     is_a,
     warn_idle,
 )
-from attnscope.files import check_file, write_file
+from attnscope.files import check_file, shown_path, write_file
 from attnscope.process import interrupt, streams
 from attnscope.results.trace import Crash, Step, Trace
 from attnscope.text import json_printable, printable, printable_lines, shortened

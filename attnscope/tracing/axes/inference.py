@@ -37,6 +37,7 @@ class Run:
         error: what it raised, if it did.
         findings: what looked wrong while it ran.
         sources: the functions that ran.
+        device: where the first tensor was.
     """
 
     steps: list[Step]
@@ -47,6 +48,7 @@ class Run:
     error: BaseException | None = None
     findings: list[Finding] = field(default_factory=list)
     sources: list[Source] = field(default_factory=list)
+    device: str | None = None
 
 
 @dataclass

@@ -14,7 +14,8 @@ LONGEST = 200
 def folded(steps: Sequence[Step]) -> list[Step]:
     """The steps, with one turn of each loop in place of all turns that made the same.
 
-    Each step says how many `times` it was made. Loops in loops are folded from the inside out.
+    Each step says how many `times` it was made, and has the tensor of the last turn. Loops in loops
+    are folded from the inside out.
 
     >>> from attnscope.results.trace import Step
     >>> def step(name):
@@ -42,7 +43,11 @@ def _fold_bodies(steps: list[Step], length: int) -> list[Step]:
             end += length
         turns = (end - start) // length
         if turns > 1:
-            result += [replace(step, times=step.times * turns) for step in steps[start : start + length]]
+            last = steps[end - length : end]
+            result += [
+                replace(step, times=step.times * turns, tensor=latest.tensor)
+                for step, latest in zip(steps[start : start + length], last, strict=True)
+            ]
             start = end
         else:
             result.append(steps[start])

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from copy import deepcopy
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import prod
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -82,6 +82,9 @@ class Subject:
         axes: the axes of each tensor, by its parameter's name, `name[0]` for the first of a tuple;
             None for a file's that nobody named.
         dtype: the module's, and that of tensors that are said to be of no other.
+        fixed: names whose sizes cannot change, since weights that are there have them.
+        quotients: sizes that are one of those over another, by what they are called: `d_feat/n_head`.
+        proposed: names of axes that the user did not say. That two of them are equal is no finding.
     """
 
     loaded: Loaded
@@ -94,10 +97,18 @@ class Subject:
     where: list[Where]
     axes: dict[str, tuple[str | int, ...] | None]
     dtype: str
+    fixed: dict[str, int] = field(default_factory=dict)
+    quotients: dict[str, int] = field(default_factory=dict)
+    proposed: set[str] = field(default_factory=set)
 
     def function(self) -> Any:
         """What `attnscope.trace` takes: the class or function, or the method that is called."""
         return self.callee.function
+
+    @property
+    def is_live(self) -> bool:
+        """Whether the code and its arguments exist already."""
+        return False
 
     @property
     def sizes_told(self) -> bool:
@@ -119,18 +130,18 @@ class Subject:
         self,
         sizes: Mapping[str, int] | None = None,
         *,
-        device: str = "cpu",
-        seed: int = 0,
-        train: bool = False,
+        device: str | None = None,
+        seed: int | None = None,
+        train: bool | None = None,
     ) -> Built:
         """Construct the instance, and draw the inputs.
 
         Args:
             sizes: other sizes. Axes, whole numbers among the arguments, and defaults of these names
                 get them; no equation is solved again.
-            device: where everything is.
-            seed: the same seed draws the same weights and inputs.
-            train: whether a module is in training mode.
+            device: where everything is; None: the CPU.
+            seed: the same seed draws the same weights and inputs; None: 0.
+            train: whether a module is in training mode; None: it is not.
 
         Raises:
             SourceError: the constructor raises, and `sizes` is None. With other sizes its own exception
@@ -138,17 +149,14 @@ class Subject:
         """
         import torch
 
-        torch.manual_seed(seed)
-        defaults = {
-            name: size
-            for name, size in (sizes or {}).items()
-            if name in self.defaults and size != self.sizes.get(name, self.defaults[name])
-        }
+        device = device or "cpu"
+        torch.manual_seed(seed or 0)
+        defaults = self._other_defaults(sizes)
         all_sizes = {**self.sizes, **(sizes or {})}
         instance = self._instance(all_sizes, defaults, device, tell=sizes is None)
         module = instance if isinstance(instance, torch.nn.Module) else None
         if module is not None:
-            module.to(device).train(train)
+            module.to(device).train(bool(train))
             if self.dtype in CASTS:
                 getattr(module, CASTS[self.dtype])()
         values = [(a.name, self._value(a.value, a.name, all_sizes, device)) for a in self.inputs]
@@ -156,10 +164,18 @@ class Subject:
         kwargs = {name: value for name, value in values if name is not None}
         for value in (*args, *kwargs.values()):
             if isinstance(value, torch.nn.Module):
-                value.train(train)
+                value.train(bool(train))
         if self.callee.owner is None:
             kwargs = {**kwargs, **defaults}
         return Built(self.callee.of(instance), args, kwargs, module)
+
+    def _other_defaults(self, sizes: Mapping[str, int] | None) -> dict[str, int]:
+        """The defaults that are others in these sizes."""
+        return {
+            name: size
+            for name, size in (sizes or {}).items()
+            if name in self.defaults and size != self.sizes.get(name, self.defaults[name])
+        }
 
     def total_bytes(self, sizes: Mapping[str, int] | None = None) -> int:
         """The memory that the input tensors take, in bytes.
@@ -172,7 +188,7 @@ class Subject:
         for argument in self.inputs:
             for _, tensor in argument.tensors():
                 dtype = tensor.file.dtype if tensor.file else tensor.dtype or self.dtype
-                total += prod(shape_in(tensor, all_sizes)) * BYTES[dtype]
+                total += prod(shape_in(tensor, all_sizes)) * BYTES.get(dtype, 16)
         return total
 
     def _instance(

@@ -1,0 +1,116 @@
+"""Shape comments in the file of a trace: those that the trace would write, and those that are there."""
+
+from __future__ import annotations
+
+import os
+import tokenize
+from dataclasses import dataclass
+from pathlib import Path
+
+from attnscope.errors import FileError, SourceError, first_line
+from attnscope.results.common import Check, Finding
+from attnscope.results.trace import Trace
+from attnscope.text import shortened
+from attnscope.tracing.comments.annotate import annotate_file, diff, write
+from attnscope.tracing.comments.check import Checked, checked
+
+
+@dataclass(frozen=True)
+class Annotation:
+    """A source file with the axes at the ends of its lines.
+
+    Attributes:
+        path: the file.
+        name: what a reader calls it.
+        old: what it holds.
+        new: what it is to hold.
+    """
+
+    path: Path
+    name: str
+    old: bytes
+    new: bytes
+
+    @property
+    def changed_lines(self) -> int:
+        """How many lines get another comment."""
+        lines = zip(self.old.splitlines(), self.new.splitlines(), strict=True)
+        return sum(old != new for old, new in lines)
+
+    @property
+    def diff(self) -> str:
+        """What changes, as `diff -u` shows it; nothing, if nothing does."""
+        return diff(self.old, self.new, self.name)
+
+    def write(self) -> None:
+        """Change the file: all of it or nothing.
+
+        Raises:
+            FileError: it holds something else by now, or cannot be written.
+        """
+        write(self.path, self.old, self.new)
+
+
+def annotate(trace: Trace) -> Annotation:
+    """The file of a trace with the axes of what each line binds in a comment at its end.
+
+    Shape comments that are true stay as they are, in whatever words. Nothing is written.
+
+    Args:
+        trace: what `attnscope.inspect` returned.
+
+    Raises:
+        SourceError: the code failed, or cannot be annotated.
+        FileError: the file cannot be read.
+    """
+    if trace.crash is not None:
+        raise SourceError(
+            f"{trace.title} fails in line {trace.crash.line}, so its shapes are not all known:"
+            f" {trace.crash.error}",
+            hint="leave out --annotate, to see why",
+        )
+    path = _file_of(trace)
+    old, new = annotate_file(path, trace.steps, keep=_checked(trace, path).true_lines)
+    return Annotation(path, trace.file or str(path), old, new)
+
+
+def check_comments(trace: Trace) -> Checked:
+    """Compare the shape comments in the file of a trace with what ran.
+
+    The trace gets a check, and a finding for each comment that is not true.
+
+    Args:
+        trace: what `attnscope.inspect` returned.
+
+    Returns:
+        How many comments are true, those that are not, and those of what did not run.
+
+    Raises:
+        FileError: the file cannot be read.
+    """
+    found = _checked(trace, _file_of(trace))
+    counts = {"true": found.true, "not true": len(found.lies), "not known": len(found.unknown)}
+    note = ", ".join(f"{count} {what}" for what, count in counts.items() if count) or "there are none"
+    verdict = not found.lies if found.true or found.lies else None
+    trace.checks.append(Check("shape comments", None, None, verdict, note))
+    lies = [Finding(lie.message.partition(": ")[2], lie.line) for lie in found.lies]
+    trace.findings = sorted([*(trace.findings or []), *lies], key=lambda finding: finding.line or 0)
+    return found
+
+
+def _file_of(trace: Trace) -> Path:
+    if trace.file is None:
+        raise SourceError(f"the trace of {trace.title} does not say which file its code is in.")
+    return Path(os.path.abspath(trace.file))
+
+
+def _checked(trace: Trace, path: Path) -> Checked:
+    try:
+        with tokenize.open(path) as opened:
+            text = opened.read()
+    except (OSError, SyntaxError, UnicodeDecodeError) as error:  # the code may have changed its file
+        raise FileError(
+            f"cannot read {shortened(path)} again, to compare its comments:"
+            f" {getattr(error, 'strerror', None) or first_line(error)}."
+        ) from error
+    return checked(text, trace.steps, sizes=trace.sizes)

@@ -1,0 +1,76 @@
+"""Options of `attnscope trace` and `attnscope run`: keywords of `inspect` and `trace_script`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from attnscope.options import option
+
+CODE, COMMENTS, RUN = "Your code", "Shape comments", "Run"
+
+
+@dataclass(frozen=True)
+class Arguments:
+    """What the code is given."""
+
+    PANEL = CODE
+
+    init: list[str] | None = option(
+        "An argument of the class: a Python literal, or module:Class(name=value, …).",
+        metavar="NAME=VALUE",
+    )
+    inputs: list[str] | None = option(
+        "An argument of the call: axes as name:size, name or a number, and then @dtype, <high"
+        " (whole numbers below it) or @FILE: Q=n_batch:128,n_Q:32,d_feat; or any literal: mask=None."
+        " Without NAME=, by its place.",
+        "--input",
+        metavar="NAME=SPEC",
+    )
+    where: list[str] | None = option(
+        "What is true of the sizes, and a name for it: d_head=d_feat/n_head.", metavar="NAME=EXPRESSION"
+    )
+    call: str | None = option("The method that is traced.", metavar="METHOD", shown="forward")
+
+
+@dataclass(frozen=True)
+class Scope:
+    """Which lines are recorded."""
+
+    PANEL = CODE
+
+    follow: list[str] | None = option(
+        "Show the lines of this module too; of a package, those of all its modules.", metavar="MODULE"
+    )
+    depth: int | None = option(
+        "Fold calls deeper than this: 0 shows the target's own lines.", metavar="N", shown="all", min=0
+    )
+    subexpressions: bool = option(
+        "A row also for what has no name, in the middle of an expression.", default=False
+    )
+
+
+@dataclass(frozen=True)
+class Execution:
+    """How and where the code runs."""
+
+    PANEL = RUN
+
+    dtype: str = option("float64, float32, float16 or bfloat16.", default="float32")
+    device: str = option("cpu, cuda, cuda:1, mps, xpu, or meta (shapes without values).", default="cpu")
+    seed: int | None = option("What random values are drawn with.", shown="0")
+    train: bool = option("The module's mode.", "--train/--eval", default=False)
+
+
+@dataclass(frozen=True)
+class Comments:
+    """What becomes of the shape comments in the file."""
+
+    PANEL = COMMENTS
+
+    annotate: bool = option(
+        "Show a diff that adds the axes to the end of each line, as a comment.", default=False
+    )
+    write: bool = option("Let --annotate change the file.", default=False)
+    check: bool = option(
+        "Compare the shape comments in the file with what ran; exit 1 if one is not true.", default=False
+    )

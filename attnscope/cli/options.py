@@ -118,10 +118,13 @@ def _flags(group: Any) -> Iterator[Parameter]:
         hint = hints[each.name]
         is_path = hint in (Path, Path | None)
         names = flag.names or ("--" + each.name.replace("_", "-"),)
+        has_default = each.default not in (None, False, "") or (
+            each.default is False and "/" in names[0]
+        )
         info = typer.Option(
             *names,
             help=flag.help,
-            show_default=flag.shown or (each.default not in (None, False) and each.default != ""),
+            show_default=flag.shown or has_default,
             metavar=flag.metavar,
             min=flag.min,
             parser=file_name if is_path else flag.parser,

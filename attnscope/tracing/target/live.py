@@ -204,16 +204,12 @@ def _copied(target: Any, device: str | None) -> tuple[Any, torch.nn.Module | Non
         return target, None
     memo: dict[int, Any] = {}
     for module in owner.modules():
-        for each in [*module._parameters.values(), *module._buffers.values(), *vars(module).values()]:
-            if not isinstance(each, torch.Tensor):
-                continue
+        for _, each in _tensors("", [*vars(module).values()]):
             moved = each.detach().to(device) if device else each.detach()
+            elsewhere = moved.device != each.device
             if isinstance(each, torch.nn.Parameter):
-                same = moved.data_ptr() == each.data_ptr() and moved.device == each.device
-                moved = each if same else torch.nn.Parameter(moved, each.requires_grad)
-            elif moved.device == each.device:
-                moved = moved.clone()
-            memo[id(each)] = moved
+                moved = torch.nn.Parameter(moved, each.requires_grad) if elsewhere else each
+            memo[id(each)] = moved if elsewhere or moved is each else moved.clone()
     try:
         copy = deepcopy(owner, memo)
     except Exception as error:
@@ -241,8 +237,8 @@ def _tensors(label: str, value: Any) -> Iterator[tuple[str, torch.Tensor]]:
 
     if isinstance(value, torch.Tensor):
         yield label, value
-    elif type(value) in (tuple, list):
-        for i, member in enumerate(value):
+    elif type(value) in (tuple, list, dict):
+        for i, member in value.items() if type(value) is dict else enumerate(value):
             yield from _tensors(f"{label}[{i}]", member)
 
 

@@ -1,0 +1,275 @@
+"""`attnscope.inspect`: what `attnscope trace` does, in Python, and for modules that exist already."""
+
+import json
+import os
+import random
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+import attnscope
+from attnscope.cli.app import main
+from attnscope.errors import AttnscopeError, Interrupted, OptionError, SizeError
+
+CODE = Path(__file__).parent / "code"
+TUTORIAL = f"{CODE}/tutorial_mha.py:MultiHeadedAttention"
+OF_TUTORIAL = {
+    "init": {"d_feat": 20, "n_head": 5},
+    "inputs": {"Q": "n_batch:3,n_Q:8,d_feat", "K": "n_batch,n_K:8,d_feat", "V": "n_batch,n_K,d_feat"},
+}
+
+MINE = """
+import os, sys
+import torch
+from torch import nn
+
+
+def attend(Q, K, V, mask=None):
+    scores = Q @ K.mT / Q.size(-1) ** 0.5
+    if mask is not None:
+        scores = scores.masked_fill(~mask, -1e9)
+    attention = scores.softmax(-1)
+    x = attention @ V
+    return x
+
+
+def looped(x, n_turn=3):
+    for i in range(n_turn):
+        y = x + i
+    return y
+
+
+def fails(x, w):
+    y = x @ w
+    return y
+
+
+def leaves(x):
+    y = x * 2
+    sys.exit("that is all")
+
+
+def leaves_at_once(x):
+    y = x * 2
+    os._exit(7)
+
+
+def is_interrupted(x):
+    y = x * 2
+    raise KeyboardInterrupt
+
+
+class Block(nn.Module):
+    def __init__(self, d=4):
+        super().__init__()
+        self.lin = nn.Linear(d, d)
+        self.drop = nn.Dropout(0.5)
+        self.norm = nn.BatchNorm1d(d)
+        self.seen = []
+        self.last = None
+
+    def forward(self, x):
+        y = self.drop(self.lin(x))
+        z = self.norm(y.flatten(0, 1)).view(x.shape)
+        self.seen.append(y)
+        self.last = z
+        return z
+
+    def half(self, x):
+        h = self.lin(x) / 2
+        return h
+"""
+
+
+@pytest.fixture
+def mine(module_of):
+    return module_of(MINE)
+
+
+def dims(trace):
+    return {step.name: " ".join(step.dims) for step in trace.steps}
+
+
+@pytest.fixture(scope="module")
+def tutorial():
+    """The class that divides by √d_feat, as somebody has it in a notebook."""
+    sys.path.insert(0, str(CODE))
+    try:
+        from tutorial_mha import MultiHeadedAttention
+    finally:
+        sys.path.remove(str(CODE))
+    torch.manual_seed(0)
+    return MultiHeadedAttention(d_feat=20, n_head=5)
+
+
+# As the command.
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "flags"),
+    [
+        ("attend", {"inputs": ["Q=n_batch:2,n_Q:3,d:4", "K=n_batch,n_K:5,d", "V=n_batch,n_K,d_V:6"]}, []),
+        ("attend", {"inputs": ["n:3,d:4"] * 3, "stats": True, "seed": 5, "source": True}, ["--stats", "--seed", "5", "--source"]),
+        ("attend", {"inputs": ["n:3,d:4"] * 3, "device": "meta", "subexpressions": True}, ["--device", "meta", "--subexpressions"]),
+        ("looped", {"inputs": ["x=n:3"], "keep": ["y"]}, []),
+        ("fails", {"inputs": ["x=n:3,d:4", "w=e:5,f:6"]}, []),
+        ("Block", {"init": ["d=4"], "inputs": ["x=n_batch:2,n:3,d"], "depth": 0, "train": True, "dtype": "float64"}, ["--depth", "0", "--train", "--dtype", "float64"]),
+        ("Block", {"init": ["d=4"], "inputs": ["x=n:3,d"], "call": "half", "follow": ["torch.nn.modules.linear"]}, ["--call", "half", "--follow", "torch.nn.modules.linear"]),
+        ("leaves", {"inputs": ["x=n:3"]}, []),
+    ],
+)  # fmt: skip
+def test_it_returns_what_the_command_prints(mine, capsys, name, options, flags):
+    target = f"{mine.__file__}:{name}"
+    words = [word for text in options.get("init", []) for word in ("--init", text)]
+    words += [word for text in options["inputs"] for word in ("--input", text)]
+    main(["trace", target, *words, *flags, "--format", "json"])
+    printed = json.loads(capsys.readouterr().out)
+    assert json.loads(json.dumps(attnscope.inspect(target, **options).to_dict())) == printed
+
+
+def test_a_class_is_as_good_as_its_name(mine):
+    named = attnscope.inspect(f"{mine.__file__}:Block", init=["d=4"], inputs=["x=n_batch:2,n:3,d"])
+    itself = attnscope.inspect(mine.Block, init={"d": 4}, inputs={"x": "n_batch:2,n:3,d"})
+    assert itself.title == "Block"
+    assert itself.to_dict() | {"title": ""} == named.to_dict() | {"title": ""}
+
+
+# A module that exists.
+
+
+def test_a_live_module_has_the_finding_and_the_dims_that_the_command_prints(tutorial):
+    x = torch.randn(3, 8, 20)
+    live, named = attnscope.inspect(tutorial, x, x, x), attnscope.inspect(TUTORIAL, **OF_TUTORIAL)
+    assert "1/√d_feat = 1/√20; but d_feat/n_head = 4" in live.findings[0].message
+    assert live.findings == named.findings
+    assert [step.dims for step in live.steps] == [step.dims for step in named.steps]
+    assert live.sizes == named.sizes
+
+
+def test_the_axes_of_arguments_can_be_named(tutorial):
+    x = torch.randn(3, 8, 20)
+    axes = {"Q": "B L D", "K": ["B", "S", "D"], "V": "B S D"}
+    trace = attnscope.inspect(tutorial, x, K=x, V=x, axes=axes)
+    assert dims(trace)["scores"] == "B n_head L S"
+    assert dims(trace)["x"] == "B L D"
+    assert trace.sizes == {"B": 3, "L": 8, "D": 20, "S": 8, "n_head": 5}
+
+
+def test_the_values_are_those_of_the_call(tutorial):
+    x = torch.randn(3, 8, 20)
+    tutorial.eval()
+    trace = attnscope.inspect(tutorial, x, x, x, keep=["x"])
+    assert torch.equal(trace["x"].tensor, tutorial(x, x, x)["x"])
+    assert trace["Q"].tensor is None
+
+
+def test_a_live_function_with_tensors_has_dims_as_the_command_has(mine):
+    Q, K, V = torch.randn(2, 3, 4), torch.randn(2, 5, 4), torch.randn(2, 5, 6)
+    trace = attnscope.inspect(mine.attend, Q, K, V, mask=torch.ones(3, 5, dtype=torch.bool))
+    found = dims(trace)
+    assert found["scores"] == "n_batch n_Q n_K"
+    assert (found["mask"], found["x"]) == ("n_Q n_K", "n_batch n_Q d_V")
+
+
+def test_equal_lengths_that_nobody_named_are_no_finding(module_of):
+    added = module_of("def target(q, k):\n    y = q + k\n    return y\n").target
+    x = torch.randn(2, 3, 4)
+    assert attnscope.inspect(added, x, x).findings == []
+    named = attnscope.inspect(added, x, x, axes={"q": "B L D", "k": "B S D"})
+    assert "only because" in named.findings[0].message
+
+
+def test_a_bound_method_or_a_named_one_of_a_live_module(mine):
+    block, x = mine.Block(), torch.randn(2, 3, 4)
+    assert dims(attnscope.inspect(block.half, x))["h"] == "n_batch n d_feat"
+    assert dims(attnscope.inspect(block, x, call="half"))["h"] == "n_batch n d_feat"
+
+
+@pytest.mark.parametrize("train", [True, False])
+def test_a_live_module_stays_as_it_is(mine, train):
+    block, x = mine.Block().train(train), torch.randn(2, 3, 4)
+    block(x).sum().backward()  # `last` and `seen` have gradients, which nothing copies
+    block.lin.register_forward_hook(lambda *args: None)
+    state = {name: value.clone() for name, value in block.state_dict().items()}
+    grads = [each.grad.clone() for each in block.parameters()]
+    weights, attributes, last = list(block.parameters()), list(vars(block)), block.last
+    random.seed(1), np.random.seed(1), torch.manual_seed(1)
+    drawn = [random.random(), np.random.rand(), torch.rand(1)]
+    random.seed(1), np.random.seed(1), torch.manual_seed(1)
+    attnscope.inspect(block, x)
+    with pytest.raises(AttnscopeError):
+        attnscope.inspect(block, x, follow=["nowhere_at_all"])
+    assert [random.random(), np.random.rand(), torch.rand(1)] == drawn
+    assert block.training is block.drop.training is train
+    assert all(torch.equal(value, state[name]) for name, value in block.state_dict().items())
+    assert all(map(torch.equal, grads, [each.grad for each in block.parameters()]))
+    assert all(one is other for one, other in zip(weights, block.parameters(), strict=True))
+    assert (list(vars(block)), len(block.seen), len(block.lin._forward_hooks)) == (attributes, 1, 1)
+    assert block.last is last
+
+
+def test_what_does_not_fit_a_live_module_is_told(mine):
+    block, x = mine.Block(), torch.randn(2, 3, 4)
+    with pytest.raises(OptionError, match="2 names for the 3 axes of x"):
+        attnscope.inspect(block, x, axes={"x": "B L"})
+    with pytest.raises(OptionError, match="no tensor y; it has x"):
+        attnscope.inspect(block, x, axes={"y": "B L"})
+    with pytest.raises(SizeError, match="B"):
+        attnscope.inspect(block, x, axes={"x": "B B D"})
+    with pytest.raises(OptionError, match="inputs has no meaning"):
+        attnscope.inspect(block, x, inputs=["x=3"])
+    with pytest.raises(OptionError, match="dtype has no meaning"):
+        attnscope.inspect(block, x, dtype="float64")
+    with pytest.raises(OptionError, match="specifications"):
+        attnscope.inspect(mine.Block, x)
+    with pytest.raises(OptionError, match="axes has no meaning"):
+        attnscope.inspect(mine.Block, inputs=["x=n:2,3,4"], axes={"x": "n 3 4"})
+    with pytest.raises(OptionError, match="takes 1 arguments"):
+        attnscope.inspect(block, x, x)
+
+
+# How the code ends.
+
+
+def test_code_that_fails_has_a_crash_and_what_was_traced(mine):
+    trace = attnscope.inspect(mine.fails, torch.ones(3, 4), torch.ones(5, 6))
+    assert "x @ w" in trace.crash.expression
+    assert [step.name for step in trace.steps] == ["x", "w"]
+
+
+def test_code_that_leaves_python_says_how(mine):
+    leave = os._exit
+    trace = attnscope.inspect(mine.leaves, torch.ones(3))
+    assert (trace.exit.status, trace.exit.text) == (1, "that is all")
+    assert attnscope.inspect(mine.leaves_at_once, torch.ones(3)).exit.status == 7
+    assert attnscope.inspect(mine.looped, torch.ones(3)).exit is None
+    assert os._exit is leave
+
+
+def test_an_interrupt_is_raised_with_what_was_traced(mine):
+    with pytest.raises(Interrupted) as raised:
+        attnscope.inspect(mine.is_interrupted, torch.ones(3))
+    assert [step.name for step in raised.value.trace.steps] == ["x", "y"]
+
+
+def test_of_a_loop_the_last_turns_tensor_is_kept(mine):
+    trace = attnscope.inspect(mine.looped, torch.zeros(2), keep=True)
+    assert trace["y"].times == 3
+    assert torch.equal(trace["y"].tensor, torch.full((2,), 2.0))
+    assert len(attnscope.inspect(mine.looped, torch.zeros(2), stats=True).steps) == 4
+
+
+def test_progress_is_told_what_takes_a_while(mine):
+    told = []
+    attnscope.inspect(mine.looped, torch.zeros(2), progress=told.append)
+    assert told == ["importing looped …", None, "running looped …", None]
+
+
+def test_values_of_meta_tensors_are_refused(mine):
+    with pytest.raises(OptionError, match="meta has none"):
+        attnscope.inspect(mine.looped, torch.zeros(2), device="meta", stats=True)
+    trace = attnscope.inspect(mine.looped, torch.zeros(2), device="meta")
+    assert trace.device == "meta"

@@ -1,15 +1,16 @@
-"""Reads what one head owns of a checkpoint's attention weights."""
+"""Read what one head owns of a checkpoint's attention weights."""
 
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from attnscope.arrays import numbers, stats_of
-from attnscope.checkpoints.find import Checkpoint, find_checkpoint
 from attnscope.checkpoints.indices import check_layer, check_range
-from attnscope.checkpoints.latent import read_latent
+from attnscope.checkpoints.latent import axes_of, read_latent
 from attnscope.checkpoints.layouts import PARTS, Layout, Packing, Stack, choose_stack, find_stacks
+from attnscope.checkpoints.loaded import find_model
 from attnscope.checkpoints.tensors import Weights, open_weights
 from attnscope.errors import ModelError
 from attnscope.results.weights import HeadWeights, WeightSlice
@@ -22,7 +23,7 @@ Stored = dict[str, tuple[str, "np.ndarray", str]]
 
 
 def read_head(
-    model: str | Checkpoint | None = None,
+    model: Any = None,
     *,
     layer: int | None = None,
     head: int = 0,
@@ -39,7 +40,8 @@ def read_head(
     many heads it has.
 
     Args:
-        model: a checkpoint, or what `find_checkpoint` takes: `minilm`, a folder, a hub name.
+        model: what `find_model` takes: `minilm`, a folder, a hub name, or a model that transformers has
+            loaded.
         layer: counted from 0; None: the first that attends.
         head: counted from 0: a query head.
         stack: whose layers: `encoder`, `decoder` or `cross`, `text` or `vision`; None: the first.
@@ -54,7 +56,7 @@ def read_head(
     Raises:
         ModelError: no such model, stack, layer or head, or its files cannot be read.
     """
-    checkpoint = model if isinstance(model, Checkpoint) else find_checkpoint(model)
+    checkpoint = find_model(model)
     config, weights = checkpoint.config(), open_weights(checkpoint)
     chosen = choose_stack(find_stacks(weights.names, config, checkpoint.name), stack, checkpoint.name)
     n_head = _n_head(config, chosen, checkpoint.name)
@@ -77,7 +79,7 @@ def read_head(
             n_kv_head=n_head,
             d_feat=outward.head_shape[0],
             d_head=latent.d_nope + latent.d_rope,
-            weights=parts,
+            weights=[replace(part, dims=axes_of(part.name, latent)) for part in parts],
             latent=latent,
         )
     stored = _stored(weights, chosen, layer, checkpoint.name)
@@ -91,6 +93,7 @@ def read_head(
         _slice(name, *tensor, chosen.layout.transposed, slots[name[-1]] * d_head, d_head)
         for name, tensor in stored.items()
     ]
+    d_feat = slices[0].head_shape[1]
     return HeadWeights(
         model=checkpoint.name,
         stack=chosen.name,
@@ -99,10 +102,21 @@ def read_head(
         n_layer=chosen.n_layer,
         n_head=n_head,
         n_kv_head=n_kv_head,
-        d_feat=slices[0].head_shape[1],
+        d_feat=d_feat,
         d_head=d_head,
-        weights=slices,
+        weights=[replace(each, dims=_dims(each, d_feat, chosen.name)) for each in slices],
     )
+
+
+def _dims(slice_: WeightSlice, d_feat: int, stack: str) -> tuple[str, ...]:
+    """The axes of a head's part of a weight or a bias; keys and values may be made of what is wider."""
+    if slice_.name in ("W_O", "b_O"):
+        dims: tuple[str, ...] = ("d_feat", "d_head")
+    else:
+        taken_in = slice_.head_shape[-1] if len(slice_.head_shape) == 2 else d_feat
+        other = "d_context" if stack == "cross" else "d_in"
+        dims = ("d_head", "d_feat" if taken_in == d_feat else other)
+    return dims[: len(slice_.head_shape)]
 
 
 def _stored(weights: Weights, stack: Stack, layer: int, model: str) -> Stored:

@@ -199,7 +199,7 @@ class Output:
         from attnscope.render.terminal.circuits import print_head_circuits
 
         if self.format is Format.CSV:
-            put(csv_table(circuit_columns(head.circuits, head.d_head)))
+            put(csv_table(circuit_columns(head.circuits or [], head.d_head)))
         elif self.format is Format.MARKDOWN:
             put(circuits_text(head))
         else:

@@ -25,6 +25,7 @@ class WeightSlice:
             `axis`, `start` and `stop` are the file's, `head_shape` and `array` are turned to `out in`.
         array: the head's part (numpy; bfloat16 as its 16 raw bits).
         shared: whether it is the same for all heads.
+        dims: the names of the axes of `array`, such as `d_head d_feat`.
     """
 
     name: str
@@ -39,6 +40,7 @@ class WeightSlice:
     transposed: bool = False
     array: Any = field(default=None, repr=False, compare=False)
     shared: bool = False
+    dims: tuple[str, ...] = field(default=(), repr=False)
 
 
 @dataclass(frozen=True)
@@ -65,8 +67,9 @@ class HeadWeights(Result):
 
     `n_layer`, `n_head`, `n_kv_head`, `d_feat` and `d_head` are those of the `stack`: `self` where the
     model has one; else `encoder`, `decoder` or `cross`, `text` or `vision`. `head` is a query head; its
-    W_K and W_V are those of the key head that it reads. `circuits` are its products, where asked for.
-    `latent` is there where attention is latent; `d_head` is then the width of a query.
+    W_K and W_V are those of the key head that it reads. `checks` are comparisons with the model at work,
+    and `circuits` the head's products, where asked for; else None. `latent` is there where attention is
+    latent; `d_head` is then the width of a query.
     """
 
     model: str
@@ -79,9 +82,20 @@ class HeadWeights(Result):
     d_head: int
     weights: list[WeightSlice]
     stack: str = "self"
-    checks: list[Check] = field(default_factory=list)
-    circuits: list[Circuit] = field(default_factory=list)
+    checks: list[Check] | None = None
+    circuits: list[Circuit] | None = None
     latent: Latent | None = None
+
+    def __getitem__(self, name: str) -> WeightSlice:
+        """The head's part of a weight or a bias, by its name: `head["W_Q"]`.
+
+        Raises:
+            KeyError: there is none of that name.
+        """
+        for each in self.weights:
+            if each.name == name:
+                return each
+        raise KeyError(name)
 
 
 @dataclass(frozen=True)

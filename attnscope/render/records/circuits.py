@@ -11,6 +11,6 @@ from attnscope.results.weights import HeadWeights
 
 def circuits_text(head: HeadWeights) -> str:
     """The same as Markdown."""
-    tables = [markdown_table(circuit_columns(head.circuits, head.d_head))]
+    tables = [markdown_table(circuit_columns(head.circuits or [], head.d_head))]
     tables += [markdown_table(check_columns(head.checks))] if head.checks else []
     return markdown(heading(head), *tables)

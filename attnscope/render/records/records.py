@@ -30,7 +30,10 @@ def record(result: Any) -> dict[str, Any]:
         from attnscope.render.records.heads import heads_record
 
         return heads_record(result)
-    return {"schema": f"attnscope.{KINDS[type(result)]}/1", **plain(result)}
+    fields = plain(result)
+    if isinstance(result, HeadWeights):  # what was not computed is an empty list in this schema
+        fields |= {name: fields[name] or [] for name in ("checks", "circuits")}
+    return {"schema": f"attnscope.{KINDS[type(result)]}/1", **fields}
 
 
 def json_text(record: dict[str, Any]) -> str:

@@ -35,6 +35,6 @@ def print_circuits(
 def print_head_circuits(head: HeadWeights, console: Console, *, wide: bool = False) -> None:
     """Print whose circuits they are, the circuits, and comparisons with references."""
     print_heading(heading(head), console)
-    print_circuits(head.circuits, head.d_head, console, wide=wide)
+    print_circuits(head.circuits or [], head.d_head, console, wide=wide)
     if head.checks:
         print_columns(check_columns(head.checks), console, wide)

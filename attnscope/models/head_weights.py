@@ -1,0 +1,83 @@
+"""Read one head's weights, and compare them with the model at work: `attnscope.head_weights`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from attnscope.checkpoints.find import Checkpoint, find_checkpoint
+from attnscope.checkpoints.head import read_head
+from attnscope.checkpoints.loaded import find_model
+from attnscope.checkpoints.tensors import FILES
+from attnscope.errors import ModelError
+from attnscope.process.progress import Progress, silent, stage
+from attnscope.results.weights import HeadWeights
+
+
+def head_weights(
+    model: Any = None,
+    layer: int | None = None,
+    head: int = 0,
+    *,
+    stack: str | None = None,
+    circuits: bool = False,
+    verify: bool = False,
+    progress: Progress = silent,
+) -> HeadWeights:
+    """Read one head's part of W_Q, W_K, W_V, W_O and of their biases, as `attnscope bert` shows it.
+
+    Of files, the bytes of one layer are read, without torch or transformers. Of a loaded model, it is
+    the weights that it has now.
+
+        head = attnscope.head_weights("minilm", layer=0, head=3)
+        head["W_Q"].array         # d_head d_feat, numpy
+        head.to_pandas()
+        head.save("head.safetensors")
+
+    Args:
+        model: `minilm`, a folder, a hub name, a file of weights beside its config.json, or a model that
+            transformers has loaded; None: `minilm` where it is installed, else `bert-base-uncased`.
+        layer: counted from 0; None: the first that attends.
+        head: a query head, counted from 0. Its W_K and W_V are those of the key head that it reads.
+        stack: whose layers: `encoder`, `decoder` or `cross`, `text` or `vision`; None: the first.
+        circuits: compute the singular values of W_Qᵀ·W_K and of W_O·W_V, too.
+        verify: run the model in float64, and compare the weights with what it computes with them.
+        progress: is told what takes a while.
+
+    Returns:
+        The slices, `W_Q W_K W_V`: `d_head d_feat`; `W_O`: `d_feat d_head`; `b_Q b_K b_V`: `d_head`;
+        `b_O`: `d_feat`; their statistics; and checks and circuits where asked for, else None.
+
+    Raises:
+        ModelError: no such model, stack, layer or head, or its files cannot be read.
+        OptionError: the model is none that transformers loads.
+    """
+    checkpoint = _checkpoint(model)
+    result = read_head(checkpoint, layer=layer, head=head, stack=stack)
+    if circuits and result.latent is not None:
+        raise ModelError(
+            f"layer {result.layer} of {checkpoint.name} has latent attention: a norm stands between the"
+            " latents and what is made of them, so that QK and OV are no products of weights."
+        )
+    if verify:
+        from attnscope.models.verify_weights import verify_head
+        from attnscope.process.memory import check_imports
+
+        check_imports(transformers=True)
+        with stage(progress, f"running {checkpoint.name} with transformers …"):
+            result.checks = verify_head(checkpoint, result)
+    if circuits:
+        from attnscope.checkpoints.circuits import circuits as circuits_of
+
+        result.circuits = circuits_of(result)
+    return result
+
+
+def _checkpoint(model: Any) -> Checkpoint:
+    """Find a model, also by the file of its weights: its config.json lies beside it."""
+    if isinstance(model, (str, Path)) and Path(model).name in FILES:
+        path = Path(model).expanduser()
+        if path.with_name("config.json").is_file():
+            found = find_checkpoint(path.parent)
+            return found if found.first_file(*FILES) == path else find_model(model)
+    return find_model(model)

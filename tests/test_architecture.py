@@ -44,7 +44,8 @@ MAY_IMPORT = {
     "models/running": LOW | {"process", "attention", "checkpoints"},
     "models/heads": LOW | {"process", "attention", "checkpoints", "models/running"},
     "models/maps": LOW
-    | {"process", "attention", "checkpoints", "models/running", "models/heads", "tracing"},
+    | {"process", "attention", "checkpoints", "models/running", "models/heads", "tracing", "options"}
+    | {"render/files", "render/page"},  # whole maps are written while they are computed
     # Results as text, files and pictures: they depend on results alone.
     "render": LOW,
     "render/records": LOW | {"render"},

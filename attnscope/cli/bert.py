@@ -28,7 +28,7 @@ def bert(named: str | None = None, model: str | None = None, **given: Any) -> in
         raise OptionError(
             f"MODEL is {named}, and --model {model}: one of them.", hint=f"attnscope bert {named}"
         )
-    return of_model(named if model is None else model, **given)  # type: ignore[arg-type]
+    return of_model(model=named if model is None else model, **given)
 
 
 # Typer reads signatures: bert's is model's, whose argument may be left out or written as an option.

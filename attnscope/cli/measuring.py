@@ -545,8 +545,8 @@ def _maps(
     asked: Asked, checkpoint: Checkpoint, measurer: HeadMeasurer, text: str
 ) -> tuple[list[AttentionMaps], str | None]:
     """The maps of one text's heads, if they are small enough for a page; else why there are none."""
-    from attnscope.models.maps.capture import Wanted
-    from attnscope.models.maps.collect import look
+    from attnscope.models.maps.capture import HeadSelection
+    from attnscope.models.maps.collect import collect_maps
     from attnscope.models.running.decode import give_target
     from attnscope.models.running.token_ids import ids_of, read_ids
     from attnscope.models.running.tokenize import read_text
@@ -570,8 +570,8 @@ def _maps(
     reading.to(str(model.device))
     if asked.target is not None:
         give_target(checkpoint, model, reading)
-    wanted = Wanted(asked.stack, asked.layers, asked.heads)
-    return look(checkpoint, model, reading, wanted).stacks, None
+    wanted = HeadSelection(asked.stack, asked.layers, asked.heads)
+    return collect_maps(checkpoint, model, reading, wanted).stacks, None
 
 
 def _weights_of(asked: Asked, measurer: HeadMeasurer, n_source: int, n_target: int) -> int:

@@ -2,26 +2,30 @@
 
 from __future__ import annotations
 
-from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from attnscope.cli import options
-from attnscope.cli.options import OUTPUT, RUN, Format, Stack
+from attnscope.cli.options import OUTPUT, Format, expanded
+from attnscope.cli.output import Output, notices_told, refuse_in_csv, shown_progress, tell, written_first
+from attnscope.errors import OptionError, warn_idle
+from attnscope.models.maps.options import HeadOptions, ReadOptions, RunOptions, ShownOptions
+from attnscope.options import keywords
+from attnscope.process.progress import stage
+from attnscope.results.common import Check
+from attnscope.results.maps import AttentionMaps
+from attnscope.units import bytes_text
 
-READS, SHOWN = "What it reads", "What is shown"
+COPIES_OF_A_FORMAT = {Format.TABLE: 1, Format.CSV: 1, Format.JSON: 20, Format.MARKDOWN: 60}
+"""What printing whole maps takes, them included, in times of what they take themselves."""
+
+COPIES_OF_A_PICTURE = 10
+"""The same of a page, and of a plot."""
 
 
-class Pool(StrEnum):
-    """What a cell shows that several tokens share; or that none is shared."""
-
-    MAX = "max"
-    MEAN = "mean"
-    NONE = "none"
-
-
+@expanded
 def model(
     model: Annotated[
         str,
@@ -30,130 +34,15 @@ def model(
             help="minilm (bundled), a folder, or a hub name such as bert-base-uncased.",
         ),
     ],
-    layer: Annotated[
-        str | None,
-        typer.Option(
-            "--layer",
-            metavar="N",
-            help="Which layer, counted from 0; with a text also 0-3, 0,2 or all.",
-            show_default="the first that attends",
-        ),
-    ] = None,
-    head: Annotated[
-        str | None,
-        typer.Option(
-            "--head",
-            metavar="N",
-            help="Which head, counted from 0; with a text also 0-3, 0,2 or all.",
-            show_default="0",
-        ),
-    ] = None,
-    stack: Annotated[
-        Stack | None,
-        typer.Option(
-            "--stack",
-            help="Whose layers, in models that have several.",
-            show_default="encoder; cross, where a decoder reads",
-        ),
-    ] = None,
-    text: Annotated[
-        str | None,
-        typer.Option(
-            "--text", help="A text to read: the attention in it is shown.", rich_help_panel=READS
-        ),
-    ] = None,
-    file: Annotated[
-        Path | None,
-        typer.Option(
-            "--file",
-            metavar="FILE",
-            parser=options.file_name,
-            help="A file to read as one text.",
-            rich_help_panel=READS,
-        ),
-    ] = None,
-    ids: options.Ids = None,
-    tokens: options.Tokens = None,
-    pair: Annotated[
-        str | None,
-        typer.Option("--pair", metavar="TEXT", help="The second text of a pair.", rich_help_panel=READS),
-    ] = None,
-    target: Annotated[
-        str | None,
-        typer.Option(
-            "--target",
-            metavar="TEXT",
-            help="What the decoder beside an encoder reads.",
-            rich_help_panel=READS,
-        ),
-    ] = None,
-    image: Annotated[
-        Path | None,
-        typer.Option(
-            "--image",
-            metavar="FILE",
-            parser=options.file_name,
-            help="A picture, for models that see.",
-            rich_help_panel=READS,
-        ),
-    ] = None,
-    generate: Annotated[
-        int | None,
-        typer.Option(
-            "--generate",
-            metavar="N",
-            min=1,
-            help="Let the model write N tokens more, and show what these look at.",
-            rich_help_panel=READS,
-        ),
-    ] = None,
-    truncate: Annotated[
-        bool,
-        typer.Option(
-            "--truncate", help="Cut a text that is longer than the model takes.", rich_help_panel=READS
-        ),
-    ] = False,
-    query: Annotated[
-        int | None,
-        typer.Option(
-            "--query", metavar="I", help="Only what token I looks at, key by key.", rich_help_panel=SHOWN
-        ),
-    ] = None,
-    top: Annotated[
-        int | None,
-        typer.Option(
-            "--top",
-            metavar="K",
-            min=1,
-            help="List the K strongest keys of each query.",
-            rich_help_panel=SHOWN,
-        ),
-    ] = None,
-    without_sink: Annotated[
-        bool,
-        typer.Option(
-            "--without-sink",
-            help="Leave the first token and special ones out of the keys of --top, and of the scale of"
-            " colours.",
-            rich_help_panel=SHOWN,
-        ),
-    ] = False,
-    pool: Annotated[
-        Pool | None,
-        typer.Option(
-            "--pool",
-            help="Pool maps to at most 256 × 256 cells, which show their largest weight or the mean; or"
-            " show and write whole maps, however large.",
-            show_default="max, where whole maps take 256 MiB; --save writes whole ones",
-            rich_help_panel=SHOWN,
-        ),
-    ] = None,
+    which: HeadOptions,
+    reads: ReadOptions,
+    shown: ShownOptions,
     steps: Annotated[
         bool,
         typer.Option(
             "--steps",
             help="The layer's attention step by step: Q, K, V, scores, mask, attention, x_raw.",
-            rich_help_panel=SHOWN,
+            rich_help_panel=ShownOptions.PANEL,
         ),
     ] = False,
     circuits: Annotated[
@@ -161,7 +50,7 @@ def model(
         typer.Option(
             "--circuits",
             help="Singular values of the head's QK and OV products, from its weights.",
-            rich_help_panel=SHOWN,
+            rich_help_panel=ShownOptions.PANEL,
         ),
     ] = False,
     verify: Annotated[
@@ -170,7 +59,7 @@ def model(
             "--verify",
             help="Compare with transformers: the weights at work, or the maps with its own; exit 1"
             " if one differs.",
-            rich_help_panel=SHOWN,
+            rich_help_panel=ShownOptions.PANEL,
         ),
     ] = False,
     plot: options.Plot = None,
@@ -184,14 +73,8 @@ def model(
             rich_help_panel=OUTPUT,
         ),
     ] = None,
-    dtype: options.ModelDtype = None,
-    device: Annotated[
-        str,
-        typer.Option(
-            "--device", help="Where it runs: cpu, cuda, cuda:1, mps, xpu.", rich_help_panel=RUN
-        ),
-    ] = "cpu",
-    memory: options.Memory = None,
+    *,
+    run: RunOptions,
     show: Annotated[
         list[str] | None,
         typer.Option(
@@ -209,15 +92,227 @@ def model(
     wide: options.Wide = False,
 ) -> int:
     """One attention head of a model: its weights; with --text or --image, what it looks at."""
-    given = dict(locals())  # the options, by name
-    from attnscope.cli.request import Request
+    output = Output(format, wide, show or (), save, force and save is not None)
+    written = save or plot or page
+    refuse_in_csv(format, {"--verify": verify})
+    if not reads.inputs:
+        about_attention = {"--steps": steps, "--plot": plot, "--page": page}
+        _check_of_weights(reads, which, shown, about_attention)
+        idle = [("--stats", stats, "weights are shown with theirs")]
+        _warn_of_weights(reads, shown, run, idle, force_idle=force and not written)
+        return _show_weights(model, which, output, circuits=circuits, verify=verify)
+    if circuits:
+        raise OptionError(
+            "--circuits is about a head's weights, and --text about its attention.",
+            hint="one of the two",
+        )
+    if show and not steps and not which.one_head:
+        raise OptionError(
+            f"--show is for one head, and {which} are several.", hint="--layer 0 --head 0 --show …"
+        )
+    map_alone = format in (Format.TABLE, Format.MARKDOWN) and not (shown.top or steps or verify)
+    no_file = "no file is written"
+    warn_idle(
+        [
+            (force and not written, "--force", no_file),
+            (wide and map_alone, "--wide", "a map has no columns"),
+        ]
+    )
+    what: dict[str, Any] = {"steps": steps, "stats": stats, "verify": verify}
+    what |= keywords(which) | keywords(reads) | keywords(shown) | keywords(run)
+    return _show_attention(model, what, output, plot, page, force=force)
 
-    request = Request(**given)
-    request.check()
-    if request.reads:
-        from attnscope.cli.looking import show_attention
 
-        return show_attention(request)
-    from attnscope.cli.weights import show_weights
+# Weights.
 
-    return show_weights(request)
+
+def _check_of_weights(
+    reads: ReadOptions, which: HeadOptions, shown: ShownOptions, more: dict[str, Any]
+) -> None:
+    """Raise an OptionError for options that say nothing of weights."""
+    about_attention = {
+        "--pair": reads.pair,
+        "--target": reads.target,
+        "--generate": reads.generate,
+        "--query": shown.query is not None,
+        "--top": shown.top,
+    } | more
+    for option, value in about_attention.items():
+        if value is not None and value is not False:
+            raise OptionError(
+                f"{option} is about attention in a text, and there is none.",
+                hint=f'--text "…" {option} …',
+            )
+    if not which.one_head:
+        raise OptionError(
+            f"weights are shown of one head: {which} are several.",
+            hint="--layer 0 --head 0; or a --text to look at",
+        )
+
+
+def _warn_of_weights(
+    reads: ReadOptions,
+    shown: ShownOptions,
+    run: RunOptions,
+    more: list[tuple[str, bool, str]],
+    *,
+    force_idle: bool,
+) -> None:
+    """Warn of options that have no effect on weights."""
+    of_attention = {
+        "--truncate": reads.truncate,
+        "--pool": shown.pool,
+        "--memory": run.memory,
+        "--without-sink": shown.without_sink,
+        "--dtype": run.dtype,
+    }
+    no_text = 'there is no text to attend in (--text "…")'
+    warn_idle([(force_idle, "--force", "no file is written")])
+    warn_idle((value, option, no_text) for option, value in of_attention.items())
+    warn_idle([(run.device != "cpu", "--device", "weights are read, and no model runs")])
+    warn_idle((value, option, why) for option, value, why in more)
+
+
+def _show_weights(
+    model: str | None, which: HeadOptions, output: Output, *, circuits: bool, verify: bool
+) -> int:
+    """Read one head's weights and show them; the exit status: 1 if a check does not hold."""
+    from attnscope.models.head_weights import head_weights
+
+    output.check([])
+    [head] = which.head_numbers or []
+    layer = None if which.layers is None else (which.layer_numbers or [])[0]
+    own: dict[str, Any] = {"stack": which.stack, "circuits": circuits, "verify": verify}
+    with shown_progress() as progress:
+        result = head_weights(model, layer, head, **own, progress=progress)
+    shapes = {each.name: (each.head_shape, each.dims) for each in result.weights}
+    output.check_selections(shapes, "this head")
+    shown = output.shown(lambda name: (result[name].array, result[name].dtype, result[name].dims))
+    tensors = {each.name: (each.array, each.dtype) for each in result.weights}
+    with written_first(lambda: output.write(tensors)):
+        output.print(result, shown)
+    return _exit_status(result.checks)
+
+
+def _exit_status(checks: list[Check] | None) -> int:
+    return 1 if any(check.ok is False for check in checks or []) else 0
+
+
+# Attention.
+
+
+def _show_attention(
+    model: str | None,
+    what: dict[str, Any],
+    output: Output,
+    plot: Path | None,
+    page: Path | None,
+    *,
+    force: bool,
+) -> int:
+    """Let a model read, and show what its heads look at; the exit status: 1 if a check fails."""
+    from attnscope.models.maps.attention_maps import attention_maps
+
+    _check_files(output, plot, page, force=force)
+    drawn = plot is not None or page is not None
+    copies = max(COPIES_OF_A_FORMAT[output.format], COPIES_OF_A_PICTURE if drawn else 0)
+    if output.format is Format.TABLE and not drawn and not output.show:
+        copies = 0
+    if what["steps"]:
+        what["keep"] = output.keep
+    files: dict[str, Any] = {"page": page is not None, "save": output.save, "force": output.force}
+    with shown_progress() as progress, notices_told():
+        maps = attention_maps(model, **what, **files, copies=copies, progress=progress)
+    if maps.whole_file is not None:
+        size = maps.whole_file.stat().st_size
+        output.tell_written(len(maps.maps), size, f"whole maps of {_size(maps)} weights")
+
+    def draw() -> None:
+        _draw(maps, plot, page, force=force)
+
+    if maps.steps is not None:
+        _print_steps(maps, output, draw)
+    else:
+        _print_maps(maps, output, draw, pool=what["pool"])
+    return _exit_status(maps.checks)
+
+
+def _check_files(output: Output, plot: Path | None, page: Path | None, *, force: bool) -> None:
+    """Raise an AttnscopeError if a file cannot be written, or is there already."""
+    output.check([])
+    if plot is not None:
+        from attnscope.render.figures.plot import check_plot
+
+        check_plot(plot, force=force)
+    if page is not None:
+        from attnscope.render.page.page import check_page
+
+        check_page(page, name="attention.html", force=force)
+
+
+def _print_maps(maps: AttentionMaps, output: Output, draw: Any, *, pool: str | None) -> None:
+    """Print one head's map, or an overview of several, once the files are written."""
+    if maps.left_out and output.format is Format.CSV and not maps.top:
+        tell("--without-sink has no effect on csv without --top: it holds all weights")
+    shown = []
+    if output.show and maps.one is not None:
+        from attnscope.render.files.map_tensors import pooled_arrays
+
+        arrays = {"attention": maps.one.attention} | pooled_arrays(maps.one)
+        axes = {name: ("n_K",) if name == "row" else ("n_Q", "n_K") for name in arrays}
+        where = "this map (--steps has more)" if maps.pooling is None else "this pooled map"
+        output.check_selections({name: (arrays[name].shape, axes[name]) for name in arrays}, where)
+        shown = output.shown(lambda name: (arrays[name], "float32", axes[name]))
+
+    def save() -> None:
+        if output.save is None or maps.whole_file is not None:
+            return
+        from attnscope.render.files.map_tensors import map_metadata, map_tensors
+
+        output.write(map_tensors(maps), map_metadata(maps))
+        if maps.pooling is not None:
+            rows, columns = len(maps.pooling.queries), len(maps.pooling.keys)
+            tell(
+                f"--pool {pool}: the maps in {output.save} are pooled, {rows} × {columns} cells of"
+                f" {_size(maps)} weights; without --pool, or with --pool none, they are whole"
+            )
+
+    with written_first(save, draw):
+        output.print_maps(maps, shown)
+
+
+def _print_steps(maps: AttentionMaps, output: Output, draw: Any) -> None:
+    """Print one layer's attention step by step, once the files are written."""
+    from attnscope.render.files.save import stored
+
+    trace = maps.steps
+    assert trace is not None
+    output.check_selections({step.name: (step.shape, step.dims) for step in trace.steps}, "these steps")
+    shown = output.shown_of(trace)
+    tensors = {step.name: stored(step) for step in trace.steps} if output.save else {}
+    with written_first(lambda: output.write(tensors), draw):
+        output.print(trace, shown)
+    for notice in trace.notices:
+        tell(notice)
+
+
+def _draw(maps: AttentionMaps, plot: Path | None, page: Path | None, *, force: bool) -> None:
+    """Write the plot and the page, and say so."""
+    from attnscope.render.files.save import save
+
+    with shown_progress() as progress:
+        if plot is not None:
+            with stage(progress, f"drawing {plot} …"):
+                size = save(maps, plot, force=force)
+            tell(f"drew {plot}, {bytes_text(size)}")
+        if page is not None:
+            with stage(progress, f"writing {page} …"):
+                size = save(maps, page, force=force)
+            n = sum(len(each.maps) for each in maps.collected or [])
+            tell(f"wrote {n} heads, {bytes_text(size)}, to {page}")
+
+
+def _size(maps: AttentionMaps) -> str:
+    from attnscope.render.files.map_tensors import map_size
+
+    return map_size(maps)

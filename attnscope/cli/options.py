@@ -11,6 +11,7 @@ from typing import Annotated, Any, get_type_hints
 
 import typer
 
+from attnscope.models.running.options import Stack as Stack
 from attnscope.options import Flag
 
 
@@ -50,18 +51,6 @@ class MaskedRows(StrEnum):
     NAN = "nan"
     UNIFORM = "uniform"
     ZERO = "zero"
-
-
-class Stack(StrEnum):
-    """Whose layers, in a model with several stacks of them."""
-
-    SELF = "self"
-    ENCODER = "encoder"
-    DECODER = "decoder"
-    CROSS = "cross"
-    TEXT = "text"
-    VISION = "vision"
-    AUDIO = "audio"
 
 
 SIZES, TENSORS, VARIANT, RUN, OUTPUT = "Sizes", "Your own tensors", "Variants", "Run", "Output"

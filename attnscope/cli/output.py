@@ -19,7 +19,7 @@ from attnscope.errors import (
     warn_idle,
 )
 from attnscope.process.progress import Progress, silent, stage
-from attnscope.results.maps import AttentionMap, AttentionMaps
+from attnscope.results.maps import AttentionMaps
 from attnscope.results.trace import Step, Trace
 from attnscope.results.weights import HeadWeights
 from attnscope.text import LEFT_TO_RIGHT_MARK, json_printable, printable, printable_lines
@@ -229,50 +229,22 @@ class Output:
         else:
             print_example(forms, stdout())
 
-    def print_maps(
-        self,
-        maps: AttentionMaps,
-        map: AttentionMap | None,
-        shown: Sequence[Shown] = (),
-        *,
-        query: int | None = None,
-        top: int | None = None,
-    ) -> None:
-        """Print what heads look at.
-
-        Args:
-            maps: what was seen.
-            map: the one head that is shown; None: an overview of all that are there.
-            shown: the values that were asked for.
-            query: only this query's row.
-            top: list so many of each query's strongest keys instead of a map.
-        """
-        from attnscope.render.maps import of_query
+    def print_maps(self, maps: AttentionMaps, shown: Sequence[Shown] = ()) -> None:
+        """Print what heads look at, and below it the values that were asked for."""
         from attnscope.render.records import maps as view
-        from attnscope.render.strongest import strongest_columns
 
-        if query is not None and (self.format is not Format.TABLE or maps.pooling is not None):
-            maps = of_query(maps, query)
-            map = maps.maps[0]
-        columns = strongest_columns(maps, map, top) if top and map else None
         if self.format is Format.JSON:
-            record = view.maps_record(maps)
-            if top and map:
-                record["strongest"] = view.strongest_record(maps, map, top)
-            record |= _shown_records(shown)
-            print(_as_encoded(view.maps_json(record)))
+            print(_as_encoded(view.maps_json(view.maps_record(maps) | _shown_records(shown))))
         elif self.format is Format.CSV:
-            from attnscope.render.records.tables import csv_table
-
-            for line in [csv_table(columns)] if columns else view.weights_csv(maps):
+            for line in view.maps_csv(maps):
                 put(line)
         elif self.format is Format.MARKDOWN:
-            put(view.maps_text(maps, map, columns))
+            put(view.maps_text(maps))
             self._print_shown(shown)
         else:
             from attnscope.render.terminal.maps import print_maps
 
-            print_maps(maps, map, stdout(), columns=columns, query=query, wide=self.wide)
+            print_maps(maps, stdout(), wide=self.wide)
             self._print_shown(shown)
 
     def write(self, tensors: Tensors, metadata: dict[str, str] | None = None) -> None:
@@ -390,6 +362,26 @@ def progress(doing: str) -> Iterator[Progress]:
     """Tell on stderr what takes a while, as long as it takes; yield what may tell more."""
     with shown_progress() as show, stage(show, doing):
         yield show
+
+
+@contextmanager
+def notices_told() -> Iterator[None]:
+    """Tell on stderr what the library logs in the meantime."""
+    import logging
+
+    class Teller(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            tell(record.getMessage())
+
+    logger, teller = logging.getLogger("attnscope"), Teller()
+    level = logger.level
+    logger.addHandler(teller)
+    logger.setLevel(logging.INFO)
+    try:
+        yield
+    finally:
+        logger.removeHandler(teller)
+        logger.setLevel(level)
 
 
 @contextmanager

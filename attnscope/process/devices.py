@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import re
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from attnscope.errors import OptionError, SizeError
@@ -70,6 +73,29 @@ def check_memory(needed: int, device: str, hint: str = DRY_RUN) -> None:
             f"this run needs at least {bytes_text(needed)}, and {room.on(device)}.",
             hint=hint,
         )
+
+
+@contextmanager
+def kept_random_state(device: str) -> Iterator[None]:
+    """Leave torch's random numbers as they are, on the host and on a device.
+
+    Where torch is not imported yet, nobody has drawn any, and it is not imported for that.
+
+    Args:
+        device: such as `cpu` or `cuda:1`.
+    """
+    if "torch" not in sys.modules:
+        yield
+        return
+    import torch
+
+    kind, _, number = device.partition(":")
+    backend = getattr(torch, kind) if kind in ("cuda", "xpu") else None
+    own = []
+    if backend is not None and int(number or 0) < backend.device_count():
+        own = [torch.device(device)]
+    with torch.random.fork_rng(devices=own, device_type=kind if own else "cuda"):
+        yield
 
 
 def draw(*shapes: tuple[int, ...], dtype: str, device: str, seed: int) -> list[torch.Tensor]:

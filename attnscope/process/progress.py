@@ -21,6 +21,18 @@ def silent(doing: str | None) -> None:
     """Tell nobody: the progress of functions that were given none."""
 
 
+def notify(message: str, *, important: bool = False) -> None:
+    """Tell what a user may want to know while a run goes on, on the logger `attnscope`.
+
+    Args:
+        message: a sentence without a full stop.
+        important: whether it is a warning: something comes out otherwise than it might be expected.
+    """
+    import logging
+
+    logging.getLogger("attnscope").log(logging.WARNING if important else logging.INFO, "%s", message)
+
+
 @contextmanager
 def stage(progress: Progress, doing: str) -> Iterator[None]:
     """Tell what is being done, as long as it is.

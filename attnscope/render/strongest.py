@@ -56,6 +56,11 @@ def strongest_columns(maps: AttentionMaps, map: AttentionMap, k: int) -> list[Co
     return columns
 
 
+def top_columns(maps: AttentionMaps) -> list[Column] | None:
+    """Return the strongest keys that are shown in place of a map; None where the map is shown."""
+    return strongest_columns(maps, maps.one, maps.top) if maps.top and maps.one else None
+
+
 def _rank_columns(rank: int, keys: list[int], weights: list[float], tokens: list[Token]) -> list[Column]:
     """The columns of the keys of one rank, one for each query."""
     ranked = [tokens[key] for key in keys]

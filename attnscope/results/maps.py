@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from attnscope.results.common import Check, Result
+from attnscope.results.heads import HeadTable
+from attnscope.results.trace import Trace
 
 
 @dataclass(frozen=True)
@@ -98,7 +101,14 @@ class AttentionMaps(Result):
         pooling: which tokens share the cells of every map; None: each has cells of its own.
         left_out: the positions of the keys that lists of the strongest keys and scales of colours leave
             out, where that was asked for: those of the sink.
-        checks: comparisons with the model's own maps.
+        query: the position of the only query that is shown; None: all.
+        top: how many of each query's strongest keys are shown in place of the map.
+        checks: comparisons with the model's own maps; None: none were made.
+        steps: the attention of one layer step by step, where asked for.
+        collected: where a page was asked for, all maps that it shows: of every stack those that were
+            collected, these among them.
+        metrics: where a page was asked for, how the heads measure, by which it ranks them.
+        whole_file: the file that whole maps went into while they were computed, if one did.
         notices: what else a reader should know: sentences.
     """
 
@@ -114,5 +124,27 @@ class AttentionMaps(Result):
     first_query: int = 0
     pooling: Pooling | None = None
     left_out: list[int] = field(default_factory=list)
-    checks: list[Check] = field(default_factory=list)
+    query: int | None = None
+    top: int | None = None
+    checks: list[Check] | None = None
+    steps: Trace | None = field(default=None, repr=False)
+    collected: list[AttentionMaps] | None = field(default=None, repr=False)
+    metrics: HeadTable | None = field(default=None, repr=False)
+    whole_file: Path | None = None
     notices: list[str] = field(default_factory=list)
+
+    @property
+    def one(self) -> AttentionMap | None:
+        """The map of the only head that is there; None: there are several."""
+        return self.maps[0] if len(self.maps) == 1 else None
+
+    def __getitem__(self, place: tuple[int, int]) -> AttentionMap:
+        """The map of one head, by its layer and its number: `maps[layer, head]`.
+
+        Raises:
+            KeyError: it was not collected.
+        """
+        for each in self.maps:
+            if (each.layer, each.head) == place:
+                return each
+        raise KeyError(place)

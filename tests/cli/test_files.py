@@ -55,7 +55,7 @@ def write(attnscope, here, monkeypatch):
 
     def run(writer, path, *more):
         if writer.startswith("whole"):  # written while they are computed, as those of long texts are
-            monkeypatch.setattr("attnscope.cli.long_text.WHOLE", 0)
+            monkeypatch.setattr("attnscope.models.maps.memory.WHOLE", 0)
         command = list(WRITERS[writer])
         if command[0] == "run":  # what follows the script is its own, up to --watch
             command = ["run", "--to", path, *more, *command[1:-1]]

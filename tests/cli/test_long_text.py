@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from models.readers import WORDS, save_reader
 
-from attnscope.cli import long_text
+from attnscope.models.maps import memory as map_memory
 from attnscope.process.budget import parse_size
 
 
@@ -91,19 +91,19 @@ def test_pooled_maps_are_pooled_whole_maps(attnscope, llama, file, shown):
 
 
 def test_maps_that_are_too_large_are_pooled_without_being_asked(attnscope, llama, file, monkeypatch):
-    monkeypatch.setattr(long_text, "WHOLE", 4 * 301 * 301)
+    monkeypatch.setattr(map_memory, "WHOLE", 4 * 301 * 301)
     r = attnscope("model", llama, "--file", file)
     told, plan = r.err.splitlines()
     assert told == "attnscope: whole maps would take 353.9 KiB: they are pooled"
     assert plan.startswith("attnscope: 301 tokens take ")
     heading = "301 queries · 301 keys · 151 × 151 cells: the largest of 2 × 2 weights each"
     assert r.out.splitlines()[1] == heading
-    monkeypatch.setattr(long_text, "WHOLE", 4 * 301 * 301 + 1)
+    monkeypatch.setattr(map_memory, "WHOLE", 4 * 301 * 301 + 1)
     assert "pooled" not in attnscope("model", llama, "--file", file).err
 
 
 def test_eight_thousand_tokens_are_too_many_for_a_whole_map():
-    assert 4 * 8192**2 >= long_text.WHOLE > 4 * 8191**2
+    assert 4 * 8192**2 >= map_memory.WHOLE > 4 * 8191**2
 
 
 def test_memory_is_kept_to(attnscope, llama, file):
@@ -183,7 +183,7 @@ def test_maps_that_are_too_large_for_memory_are_saved_whole(
     command = ["model", llama, "--file", file, "--layer", "all", "--head", "0,3"]
     whole, streamed = tmp_path / "whole.npz", tmp_path / f"streamed.{suffix}"
     attnscope(*command, "--save", whole)
-    monkeypatch.setattr(long_text, "WHOLE", 1000)
+    monkeypatch.setattr(map_memory, "WHOLE", 1000)
     r = attnscope(*command, "--save", streamed)
     assert r.exit_status == 0, r.err
     assert "they are pooled, and whole in the file of --save" in r.err.splitlines()[0]
@@ -199,7 +199,7 @@ def test_maps_that_are_too_large_for_memory_are_saved_whole(
 def test_blocks_of_queries_make_the_same_file(attnscope, llama, file, tmp_path, monkeypatch):
     from attnscope.models.heads import memory_plan as plan
 
-    monkeypatch.setattr(long_text, "WHOLE", 1000)
+    monkeypatch.setattr(map_memory, "WHOLE", 1000)
     command = ["model", llama, "--file", file, "--layer", 1, "--head", 2, "--save"]
     attnscope(*command, tmp_path / "one.safetensors")
     monkeypatch.setitem(plan.LARGEST_BLOCK, "cpu", 2**19)
@@ -216,7 +216,7 @@ def test_whole_maps_of_generated_tokens_are_saved(
 ):
     command = ["model", llama, "--file", file, "--generate", 3, "--save"]
     attnscope(*command, tmp_path / "whole.npz")
-    monkeypatch.setattr(long_text, "WHOLE", 1000)
+    monkeypatch.setattr(map_memory, "WHOLE", 1000)
     r = attnscope(*command, tmp_path / "streamed.npz")
     assert r.exit_status == 0, r.err
     whole, streamed = (read_tensors(tmp_path / f"{name}.npz") for name in ("whole", "streamed"))
@@ -244,7 +244,7 @@ def test_no_pooling_makes_whole_maps_of_any_size(attnscope, llama, file, tmp_pat
     command = ["model", llama, "--file", file]
     formats = ("json", "csv", "markdown", "table")
     small = {each: attnscope(*command, "-f", each).out for each in formats}
-    monkeypatch.setattr(long_text, "WHOLE", 1000)
+    monkeypatch.setattr(map_memory, "WHOLE", 1000)
     for each in formats:
         r = attnscope(*command, "--pool", "none", "-f", each)
         assert (r.exit_status, r.out) == (0, small[each])
@@ -279,9 +279,9 @@ def test_a_page_of_whole_maps_that_no_browser_draws_is_refused_before_the_model_
 def test_whole_maps_need_no_memory_where_only_a_file_needs_them(
     attnscope, llama, file, tmp_path, read_tensors, monkeypatch
 ):
-    monkeypatch.setattr(long_text, "WHOLE", 1000)
-    monkeypatch.setattr(long_text, "memory_for", lambda asked, device: 2**26)
-    monkeypatch.setattr(long_text, "bytes_of_whole", lambda *_: 2**27)
+    monkeypatch.setattr(map_memory, "WHOLE", 1000)
+    monkeypatch.setattr(map_memory, "memory_budget", lambda asked, device: 2**26)
+    monkeypatch.setattr(map_memory, "bytes_of_whole", lambda *_: 2**27)
     command = ["model", llama, "--file", file, "--pool", "none", "--save", tmp_path / "whole.npz"]
     r = attnscope(*command)
     assert "151 × 151 cells" in r.out
@@ -292,7 +292,7 @@ def test_whole_maps_need_no_memory_where_only_a_file_needs_them(
 
 
 def test_a_run_that_fails_leaves_no_file_of_whole_maps(attnscope, llama, file, tmp_path, monkeypatch):
-    monkeypatch.setattr(long_text, "WHOLE", 1000)
+    monkeypatch.setattr(map_memory, "WHOLE", 1000)
     folder = tmp_path / "empty"
     folder.mkdir()
     command = ["model", llama, "--file", file, "--save", folder / "whole.npz"]
@@ -369,7 +369,7 @@ def test_verify_compares_pooled_maps(attnscope, llama, file, monkeypatch):
 def test_what_takes_whole_maps_is_refused_where_they_are_too_large(
     attnscope, llama, file, monkeypatch, option, message
 ):
-    monkeypatch.setattr(long_text, "WHOLE", 1000)
+    monkeypatch.setattr(map_memory, "WHOLE", 1000)
     r = attnscope("model", llama, "--file", file, option)
     assert (r.exit_status, r.out) == (2, "")
     assert message in r.err

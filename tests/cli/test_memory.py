@@ -201,7 +201,7 @@ def test_weights_that_have_no_room_are_not_loaded(attnscope, little_memory, comm
 
 
 def test_maps_beside_the_weights_count(attnscope, little_memory, monkeypatch):
-    monkeypatch.setattr("attnscope.cli.looking.bytes_of_whole", lambda *_: 20 * 2**20)
+    monkeypatch.setattr("attnscope.models.maps.memory.bytes_of_whole", lambda *_: 20 * 2**20)
     r = attnscope("bert", "--text", "a cat", "--dtype", "bfloat16")
     assert (r.exit_status, r.out) == (2, "")
     assert "the weights of minilm take 43.3 MiB and maps 20.0 MiB, and cpu has 50.0 MiB free." in r.err

@@ -131,7 +131,7 @@ def test_csv_has_a_line_for_each_cell():
 
 def test_markdown_names_cells():
     maps = maps_of("max")
-    lines = maps_text(maps, maps.maps[0], None).splitlines()
+    lines = maps_text(maps).splitlines()
     assert lines[4] == "|  | 0–2 [CLS] the cat | 3–5 sat on a | 6 mat |"
     assert lines[6] == "| 3–4 sat on | 0.50 | 0.75 | 0.00 |"
 

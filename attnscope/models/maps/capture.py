@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal
 
-from attnscope.checkpoints.indices import check_layer, check_range
+from attnscope.checkpoints.indices import check_indices
 from attnscope.errors import ModelError
 from attnscope.models.running.attention_hook import Call, Handed
 from attnscope.models.running.layers import STACKS, layer_of, stack_of
@@ -24,7 +24,7 @@ AT_ONCE = 2**26
 
 
 @dataclass(frozen=True)
-class Wanted:
+class HeadSelection:
     """Which heads somebody asked for.
 
     Attributes:
@@ -51,7 +51,7 @@ class Wanted:
 
 
 @dataclass
-class Seen:
+class CollectedMaps:
     """What came of a run.
 
     Attributes:
@@ -77,11 +77,7 @@ class Seen:
         having = sorted(layer for each, layer in self.layers if each == stack)
         if not having:
             raise ModelError(f"{model} ran no {stack} attention: only {', '.join(self.n_layer)}.")
-        n_layer = self.n_layer[stack]
-        for layer in layers:
-            check_layer(layer, having, n_layer, model)
-        for head in heads:
-            check_range("head", head, max(self.layers[stack, layer] for layer in having), model)
+        check_indices(model, [stack], layers, heads, n_layer=self.n_layer, n_head=self.layers)
 
 
 @dataclass(frozen=True)
@@ -104,7 +100,7 @@ class Layer:
     n_K: int  # noqa: N815
 
 
-class Gallery:
+class MapCollector:
     """Gathers the maps of the wanted heads while a model runs."""
 
     def __init__(
@@ -112,7 +108,7 @@ class Gallery:
         name: str,
         model: Any,
         reading: Reading,
-        wanted: Wanted,
+        wanted: HeadSelection,
         keep: str | None = None,
         stacks: Collection[str] = STACKS,
     ) -> None:
@@ -171,10 +167,10 @@ class Gallery:
         self.n_layer.pop(stack, None)
         self.layers = {key: n for key, n in self.layers.items() if key[0] != stack}
 
-    def seen(self, output: torch.Tensor) -> Seen:
+    def seen(self, output: torch.Tensor) -> CollectedMaps:
         """All that was gathered."""
         stacks = [self.found[stack] for stack in STACKS if stack in self.found]
-        return Seen(stacks, output, self.layers, self.n_layer, self.call)
+        return CollectedMaps(stacks, output, self.layers, self.n_layer, self.call)
 
     def layer(self, handed: Handed) -> Layer | None:
         """The layer that attends; None if it has done so before: its calls cannot be told apart."""

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from attnscope.checkpoints.find import Checkpoint
 from attnscope.errors import ModelError
-from attnscope.models.maps.capture import Gallery, Seen, Wanted
+from attnscope.models.maps.capture import CollectedMaps, HeadSelection, MapCollector
 from attnscope.models.running.attention_hook import observing
 from attnscope.models.running.eager import returned_maps, why_eager
 from attnscope.models.running.eager_masks import SOME, outputs_unlike, unlike_eager
@@ -28,14 +28,14 @@ if TYPE_CHECKING:
     pass
 
 
-def look(
+def collect_maps(
     checkpoint: Checkpoint,
     model: Any,
     reading: Reading,
-    wanted: Wanted,
+    wanted: HeadSelection,
     *,
     keep: str | None = None,
-) -> Seen:
+) -> CollectedMaps:
     """Run a model and see what its heads look at.
 
     Args:
@@ -48,12 +48,12 @@ def look(
     Raises:
         ModelError: the model has no attention, or none that can be shown as maps.
     """
-    gallery = Gallery(checkpoint.name, model, reading, wanted, keep)
-    with observing(model, gallery.see), told_as_the_models_fault(checkpoint):
+    collector = MapCollector(checkpoint.name, model, reading, wanted, keep)
+    with observing(model, collector.see), told_as_the_models_fault(checkpoint):
         output = run(model, reading)
-    seen = gallery.seen(main_output(output))
+    seen = collector.seen(main_output(output))
     stacks = wanted_stacks(model, reading, wanted)
-    seen.eager = why_eager(checkpoint.name, stacks, gallery.unexplained, gallery.n_layer)
+    seen.eager = why_eager(checkpoint.name, stacks, collector.unexplained, collector.n_layer)
     if seen.eager:
         eager = eager_maps(checkpoint, model, reading, wanted, list(seen.eager))
         _take_eager(seen, eager)
@@ -70,21 +70,21 @@ def first_tokens(reading: Reading, n: int) -> Reading:
     return replace(reading, inputs=inputs, source=reading.source[:n], target=reading.target[:n])
 
 
-def add_notice(seen: Seen, notice: str | None, stacks: Collection[str] | None = None) -> None:
+def add_notice(seen: CollectedMaps, notice: str | None, stacks: Collection[str] | None = None) -> None:
     """Have the maps of some stacks, or of all, say something, if there is something to say."""
     for maps in seen.stacks if notice else []:
         if stacks is None or maps.stack in stacks:
             maps.notices.append(str(notice))
 
 
-def wanted_stacks(model: Any, reading: Reading, wanted: Wanted) -> list[str]:
+def wanted_stacks(model: Any, reading: Reading, wanted: HeadSelection) -> list[str]:
     """The stacks that a reading runs through, or the one that is wanted."""
     picture, decodes = reading.picture is not None, bool(reading.target)
     runs = stacks_that_run(model.config, picture=picture, decodes=decodes)
     return [wanted.stack] if wanted.stack else runs
 
 
-def _take_eager(seen: Seen, eager: Seen) -> None:
+def _take_eager(seen: CollectedMaps, eager: CollectedMaps) -> None:
     """Replace the stacks that were not seen, or not understood, by the model's own eager maps."""
     for stack in eager.stacks:
         stack.notices.append(
@@ -98,8 +98,8 @@ def _take_eager(seen: Seen, eager: Seen) -> None:
 
 
 def eager_maps(
-    checkpoint: Checkpoint, model: Any, reading: Reading, wanted: Wanted, stacks: Collection[str]
-) -> Seen:
+    checkpoint: Checkpoint, model: Any, reading: Reading, wanted: HeadSelection, stacks: Collection[str]
+) -> CollectedMaps:
     """The maps that a model's own eager attention returns.
 
     They are taken where each layer returns them, so that layers without attention do not shift the
@@ -108,39 +108,39 @@ def eager_maps(
     Args:
         checkpoint: where it is loaded from once more, with eager attention.
         model: the one that is there: its dtype and device are taken.
-        reading, wanted: as in `look`.
+        reading, wanted: as in `collect_maps`.
         stacks: those that are needed.
 
     Raises:
         ModelError: it returns none for one of them, or they are not a weight for each query and key.
     """
     eager = load_eager(checkpoint, model)
-    gallery = Gallery(checkpoint.name, eager, reading, wanted, stacks=stacks)
-    with observing(eager, gallery.take_call), told_as_the_models_fault(checkpoint):
+    collector = MapCollector(checkpoint.name, eager, reading, wanted, stacks=stacks)
+    with observing(eager, collector.take_call), told_as_the_models_fault(checkpoint):
         output = run(eager, reading)
-    for stack in gallery.unexplained:
-        gallery.forget(stack)
-    if not set(stacks) <= set(gallery.n_layer):
+    for stack in collector.unexplained:
+        collector.forget(stack)
+    if not set(stacks) <= set(collector.n_layer):
         # All maps of all layers at once: there is no other way.
         with told_as_the_models_fault(checkpoint):
             output = run(eager, reading, output_attentions=True)
         picture = reading.picture is not None
         for stack, maps in returned_maps(checkpoint.name, output, model.config, picture=picture):
-            if stack not in stacks or stack in gallery.n_layer:
+            if stack not in stacks or stack in collector.n_layer:
                 continue
             for layer, attention in enumerate(maps):
-                gallery.take(stack, layer, len(maps), attention)
-    lacking = sorted(set(stacks) - set(gallery.n_layer))
+                collector.take(stack, layer, len(maps), attention)
+    lacking = sorted(set(stacks) - set(collector.n_layer))
     if lacking:
         whose = "" if lacking == ["self"] else f" in its {lacking[0]}"
         raise ModelError(
             f"{checkpoint.name} is a {type(model).__name__}, which returns no attention weights{whose}.",
             hint="a model with attention" if not whose else "another --stack",
         )
-    return gallery.seen(main_output(output))
+    return collector.seen(main_output(output))
 
 
-def bytes_of_maps(config: Any, reading: Reading, wanted: Wanted) -> int:
+def bytes_of_maps(config: Any, reading: Reading, wanted: HeadSelection) -> int:
     """What whole maps take as float32, as far as a configuration tells."""
     n = max(len(reading.source), len(reading.labels))
     if reading.picture:
@@ -148,7 +148,7 @@ def bytes_of_maps(config: Any, reading: Reading, wanted: Wanted) -> int:
     return 4 * n * n * number_of_maps(config, reading, wanted)
 
 
-def number_of_maps(config: Any, reading: Reading, wanted: Wanted) -> int:
+def number_of_maps(config: Any, reading: Reading, wanted: HeadSelection) -> int:
     """How many heads are wanted, as far as a configuration tells."""
     n_layer, n_head = counts(config, reading)
     if wanted.layers is not None:

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from attnscope.checkpoints.find import Checkpoint
-from attnscope.models.maps.capture import Seen, Wanted
+from attnscope.models.maps.capture import CollectedMaps, HeadSelection
 from attnscope.models.maps.collect import eager_maps
 from attnscope.models.maps.rounding import spread_of_rounding
 from attnscope.models.running.forward import main_output, run
@@ -26,7 +26,7 @@ TOLERANCE = 1e-5
 
 
 def compare(
-    checkpoint: Checkpoint, model: Any, reading: Reading, wanted: Wanted, seen: Seen
+    checkpoint: Checkpoint, model: Any, reading: Reading, wanted: HeadSelection, seen: CollectedMaps
 ) -> list[Check]:
     """Two comparisons with the model itself.
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from attnscope.checkpoints.find import Checkpoint
 from attnscope.errors import ModelError
 from attnscope.models.heads.page_metrics import Measurement, head_row
-from attnscope.models.maps.capture import Gallery, Layer, Seen, Wanted
+from attnscope.models.maps.capture import CollectedMaps, HeadSelection, Layer, MapCollector
 from attnscope.models.maps.collect import add_notice, first_tokens, wanted_stacks
 from attnscope.models.maps.pool import Cells, Rows, cells
 from attnscope.models.running.attention_hook import Call, Handed, attending, observing
@@ -68,17 +68,17 @@ class Pooled:
     block_bytes: int = 2**24
     query: int | None = None
     top: int | None = None
-    head: Wanted | None = None
+    head: HeadSelection | None = None
     without_sink: bool = False
     whole: WholeMaps | None = None
-    of_whole: Wanted | None = None
+    of_whole: HeadSelection | None = None
     separators: Collection[str] | None = None
     watch: Callable[[int, int, float], None] | None = None
 
 
-def look_in_blocks(
-    checkpoint: Checkpoint, model: Any, reading: Reading, wanted: Wanted, pooled: Pooled
-) -> Seen:
+def collect_pooled(
+    checkpoint: Checkpoint, model: Any, reading: Reading, wanted: HeadSelection, pooled: Pooled
+) -> CollectedMaps:
     """Let a model read, and pool the maps of its heads on the way.
 
     Args:
@@ -93,20 +93,20 @@ def look_in_blocks(
     """
     forget_the_past(model)
     few = first_tokens(reading, FEW)
-    tried = Pooler(Gallery(checkpoint.name, model, few, Wanted(wanted.stack)), pooled)
+    tried = Pooler(MapCollector(checkpoint.name, model, few, HeadSelection(wanted.stack)), pooled)
     with observing(model, tried.compare), told_as_the_models_fault(checkpoint):
         run(model, few, logits=False)
-    seen, stacks = tried.gallery, wanted_stacks(model, reading, wanted)
+    seen, stacks = tried.collector, wanted_stacks(model, reading, wanted)
     for reason in why_eager(checkpoint.name, stacks, seen.unexplained, seen.n_layer).values():
         raise ModelError(
             f"{reason}. Its maps can only be had whole, from its own eager attention, and are not pooled"
             " on the way.",
             hint="--pool none, if there is memory for it; or a shorter text, without --pool",
         )
-    pooler = Pooler(Gallery(checkpoint.name, model, reading, wanted), pooled, seen.layers)
+    pooler = Pooler(MapCollector(checkpoint.name, model, reading, wanted), pooled, seen.layers)
     with attending(model, pooler.attend), told_as_the_models_fault(checkpoint):
         output = run(model, reading, logits=False)
-    result = pooler.gallery.seen(main_output(output))
+    result = pooler.collector.seen(main_output(output))
     result.measured = pooler.measured
     some = first_tokens(reading, SOME)
     add_notice(result, unlike_eager(checkpoint.name, model, lambda: run(model, some, logits=False)))
@@ -117,15 +117,18 @@ class Pooler:
     """Attends in a model's place, and pools the maps of the wanted heads.
 
     Args:
-        gallery: knows which they are, and gets them.
+        collector: knows which they are, and gets them.
         pooled: how they are kept.
         layers: how many heads each layer has, by stack and number, as it was found out before.
     """
 
     def __init__(
-        self, gallery: Gallery, pooled: Pooled, layers: Mapping[tuple[str, int], int] | None = None
+        self,
+        collector: MapCollector,
+        pooled: Pooled,
+        layers: Mapping[tuple[str, int], int] | None = None,
     ) -> None:
-        self.gallery, self.pooled, self.layers = gallery, pooled, layers or {}
+        self.collector, self.pooled, self.layers = collector, pooled, layers or {}
         self._of_whole: list[tuple[int, int]] | None = None  # the layers and heads that are kept whole
         self.blockwise = Blockwise(pooled.block_bytes)
         self.measured: list[HeadRow] = []
@@ -133,21 +136,21 @@ class Pooler:
 
     def compare(self, call: Call) -> None:
         """Note it, if attnscope's attention is not what a layer's own returned."""
-        layer = self.gallery.layer(call)
+        layer = self.collector.layer(call)
         if layer is None:
             return
-        self.gallery.announce(layer)
+        self.collector.announce(layer)
         off = disagreement(call, layer.number, self.blockwise)
         if off is not None:
-            self.gallery.unexplained[layer.stack] = off
+            self.collector.unexplained[layer.stack] = off
 
     def attend(self, handed: Handed) -> torch.Tensor | None:
         """Attend for one layer; None, if nobody wants to know, and the model's own is as lean."""
-        layer = self.gallery.layer(handed)
-        heads = [] if layer is None else self.gallery.announce(layer)
+        layer = self.collector.layer(handed)
+        heads = [] if layer is None else self.collector.announce(layer)
         if layer is not None and heads:
             return self._pool(handed, layer, heads)
-        if is_lean(self.gallery.model, handed):
+        if is_lean(self.collector.model, handed):
             return None
         return self.blockwise.attend(handed, let_go)
 
@@ -155,7 +158,7 @@ class Pooler:
         """Attend for one layer, and add the maps of its heads to those that are there."""
         import torch
 
-        maps, pooled = self.gallery.found[layer.stack], self.pooled
+        maps, pooled = self.collector.found[layer.stack], self.pooled
         first = maps.first_query
         if maps.pooling is None:
             queries = [range(first + cell.start, first + cell.stop) for cell in cells(maps.query_tokens)]

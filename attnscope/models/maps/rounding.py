@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from attnscope.checkpoints.find import Checkpoint
 from attnscope.errors import ModelError
-from attnscope.models.maps.capture import Gallery, Wanted
+from attnscope.models.maps.capture import HeadSelection, MapCollector
 from attnscope.models.running.attention_hook import Call, observing
 from attnscope.models.running.forward import run
 from attnscope.models.running.layers import stack_of
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 def spread_of_rounding(
-    checkpoint: Checkpoint, model: Any, reading: Reading, wanted: Wanted
+    checkpoint: Checkpoint, model: Any, reading: Reading, wanted: HeadSelection
 ) -> dict[str, float]:
     """The largest difference that rounding makes to the maps of a model's eager attention, by stack.
 
@@ -46,7 +46,7 @@ def spread_of_rounding(
     import torch
 
     eager = load_eager(checkpoint, model)
-    plain, changed = (Gallery(checkpoint.name, eager, reading, wanted) for _ in range(2))
+    plain, changed = (MapCollector(checkpoint.name, eager, reading, wanted) for _ in range(2))
     of_stack: dict[str, float] = defaultdict(float)
     of_layer: dict[str, float] = {}
     generator = torch.Generator().manual_seed(0)
@@ -99,7 +99,7 @@ def _off(call: Call) -> float:
     return off
 
 
-def _largest(first: Gallery, second: Gallery, stack: str) -> float:
+def _largest(first: MapCollector, second: MapCollector, stack: str) -> float:
     """The largest difference between two runs' maps of a stack."""
     pairs = zip(first.found[stack].maps, second.found[stack].maps, strict=True)
     return max(float(abs(one.attention - other.attention).max()) for one, other in pairs)

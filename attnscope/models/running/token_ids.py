@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from attnscope.checkpoints.find import Checkpoint
@@ -54,21 +55,31 @@ def read_ids(
     return reading
 
 
-def ids_of(checkpoint: Checkpoint, ids: str | None, tokens: str | None) -> list[int]:
-    """Return the token ids that `--ids` or `--tokens` names; raise as `parse_ids` and `find_tokens`."""
+def ids_of(checkpoint: Checkpoint, ids: Any, tokens: str | Sequence[str] | None) -> list[int]:
+    """Return the token ids that `ids` or `tokens` names; raise as `parse_ids` and `find_tokens`.
+
+    Args:
+        checkpoint: the model, whose vocabulary has the tokens.
+        ids: numbers, as a sequence, a tensor, or in a text.
+        tokens: entries of the vocabulary, as a sequence, or in a text.
+    """
     return parse_ids(ids) if ids is not None else find_tokens(checkpoint, tokens or "")
 
 
-def parse_ids(text: str) -> list[int]:
-    """Return the numbers of `--ids`, which are separated by commas or spaces.
+def parse_ids(ids: Any) -> list[int]:
+    """Return the numbers of `--ids`: a sequence of them, or a text that separates them by commas.
 
     Raises:
         OptionError: it holds something else, or nothing.
 
-    >>> parse_ids("101, 2023,102")
-    [101, 2023, 102]
+    >>> parse_ids("101, 2023,102"), parse_ids([101, 102])
+    ([101, 2023, 102], [101, 102])
     """
-    parts = text.replace(",", " ").split()
+    if not isinstance(ids, str):
+        numbers = ids.tolist() if hasattr(ids, "tolist") else list(ids)
+        [numbers] = numbers if len(numbers) == 1 and isinstance(numbers[0], list) else [numbers]
+        ids = ",".join(map(str, numbers))
+    parts = ids.replace(",", " ").split()
     wrong = next((part for part in parts if not (part.isascii() and part.isdigit())), None)
     if wrong is not None or not parts:
         found = "is empty" if wrong is None else f"has {shortened(wrong)!r}, which is not a token id"
@@ -76,14 +87,14 @@ def parse_ids(text: str) -> list[int]:
     return [int(part[:20]) for part in parts]  # longer ones are no ids either
 
 
-def find_tokens(checkpoint: Checkpoint, text: str) -> list[int]:
-    """Return the ids of `--tokens`: entries of the vocabulary, separated by spaces.
+def find_tokens(checkpoint: Checkpoint, tokens: str | Sequence[str]) -> list[int]:
+    """Return the ids of `--tokens`: entries of the vocabulary, in a text separated by spaces.
 
     Raises:
         OptionError: one of them is not in the vocabulary, or there is none.
         ModelError: the model has no tokenizer.
     """
-    names = text.split()
+    names = tokens.split() if isinstance(tokens, str) else list(tokens)
     if not names:
         raise OptionError("--tokens is empty.", hint='--tokens "A B C"')
     vocabulary = load_tokenizer(checkpoint).get_vocab()

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import re
 from base64 import b64encode
+from dataclasses import replace
 from hashlib import sha256
 from importlib.resources import files
 from pathlib import Path, PurePath
@@ -19,7 +20,7 @@ from attnscope.errors import SizeError
 from attnscope.files import check_file
 from attnscope.render.page import packing
 from attnscope.render.page.heads import heads_data, metrics_data, with_measured
-from attnscope.render.pooling import SHOWN, of_cells, pooling_text, positions, tokens_of_cells
+from attnscope.render.pooling import SHOWN, of_cells, pooling_text, positions, row_of, tokens_of_cells
 from attnscope.render.tokens import label
 from attnscope.results.heads import HeadTable
 from attnscope.results.maps import AttentionMap, AttentionMaps, Picture, Token
@@ -66,6 +67,29 @@ def check_page(path: Path, *, name: str, force: bool = False) -> None:
     """
     inside = f"--page {path / name}"
     check_file(path, force=force, suffixes=(".html", ".htm"), kind="a page", inside=inside)
+
+
+def maps_page(maps: AttentionMaps) -> str:
+    """Return a page of attention maps: of all that were collected for it, or else of these alone.
+
+    Raises:
+        SizeError, ModelError: as `page_html`.
+    """
+    stacks = []
+    for each in maps.collected or [maps]:
+        own = each.stack == maps.stack
+        stacks.append(replace(each, checks=maps.checks, notices=maps.notices) if own else each)
+    stacks.sort(key=lambda each: each.stack != maps.stack)
+    return page_html(
+        stacks,
+        layer=maps.maps[0].layer,
+        head=maps.maps[0].head,
+        query=None if maps.query is None else row_of(maps, maps.query),
+        title=f"{maps.model} · attention",
+        heads=maps.metrics,
+        metric=None if maps.metrics is None else "map",
+        without_sink=bool(maps.left_out),
+    )
 
 
 def page_html(

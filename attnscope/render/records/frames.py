@@ -9,6 +9,7 @@ from attnscope.render.columns import Column, columns_of
 from attnscope.results.heads import HeadTable
 from attnscope.results.maps import AttentionMaps
 from attnscope.results.scaling import Scaling
+from attnscope.results.weights import HeadWeights
 
 if TYPE_CHECKING:
     import pandas
@@ -24,12 +25,20 @@ def frame(result: Any) -> pandas.DataFrame:
         import pandas
     except ImportError as error:
         raise OptionError("to_pandas() needs pandas.", hint="pip install pandas") from error
-    if isinstance(result, AttentionMaps):
+    if isinstance(result, AttentionMaps) and not (result.top and result.one):
         return _maps_frame(result)
     return pandas.DataFrame({column.key: column.raw for column in _columns(result) if column.raw})
 
 
 def _columns(result: Any) -> list[Column]:
+    if isinstance(result, AttentionMaps):
+        from attnscope.render.strongest import top_columns
+
+        return top_columns(result) or []
+    if isinstance(result, HeadWeights) and result.circuits is not None:
+        from attnscope.render.circuits import circuit_columns
+
+        return circuit_columns(result.circuits, result.d_head)
     if isinstance(result, HeadTable):
         from attnscope.render.ranking import head_columns
 

@@ -8,21 +8,22 @@ import json
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from attnscope.render.columns import Column, check_columns
-from attnscope.render.maps import maps_heading, matrix_columns
+from attnscope.render.columns import check_columns
+from attnscope.render.maps import maps_heading, matrix_columns, of_query
 from attnscope.render.pooling import (
     first_tokens,
     positions,
 )
-from attnscope.render.records.tables import csv_value, markdown, markdown_table, plain
-from attnscope.render.strongest import strongest
+from attnscope.render.records.tables import csv_table, csv_value, markdown, markdown_table, plain
+from attnscope.render.strongest import strongest, top_columns
 from attnscope.render.values import number
 from attnscope.results.maps import AttentionMap, AttentionMaps, Pooling
 from attnscope.text import printable
 
 
 def maps_record(maps: AttentionMaps) -> dict[str, Any]:
-    """One head as `attnscope.map/1`, several as `attnscope.maps/1`."""
+    """One head as `attnscope.map/1`, several as `attnscope.maps/1`; of one query, where it is named."""
+    maps = maps if maps.query is None else of_query(maps, maps.query)
     about: dict[str, Any] = {
         "model": maps.model,
         "stack": maps.stack,
@@ -42,7 +43,9 @@ def maps_record(maps: AttentionMaps) -> dict[str, Any]:
         "without_sink": maps.left_out or None,
     }
     of_maps = [_map_record(each) for each in maps.maps]
-    end = {"checks": plain(maps.checks), "notices": maps.notices}
+    end = {"checks": plain(maps.checks or []), "notices": maps.notices}
+    if maps.top and maps.one:
+        end["strongest"] = strongest_record(maps, maps.one, maps.top)
     if len(of_maps) == 1:
         return {"schema": "attnscope.map/1"} | of_maps[0] | about | end
     return {"schema": "attnscope.maps/1"} | about | {"maps": of_maps} | end
@@ -85,14 +88,10 @@ def maps_json(record: dict[str, Any]) -> str:
     return "{\n" + ",\n".join(lines) + "\n}"
 
 
-def maps_text(maps: AttentionMaps, map: AttentionMap | None, columns: list[Column] | None) -> str:
-    """Markdown: a table for each head, or the columns instead, and what there is to say.
-
-    Args:
-        maps: what was seen.
-        map: the one head that is shown, if it is one.
-        columns: what is shown instead of weights.
-    """
+def maps_text(maps: AttentionMaps) -> str:
+    """Markdown: a table for each head, or each query's strongest keys, and what there is to say."""
+    maps = maps if maps.query is None else of_query(maps, maps.query)
+    map, columns = maps.one, top_columns(maps)
     parts = [markdown_table(columns)] if columns else []
     for each in maps.maps if not columns else []:
         parts += [] if map else [f"layer {each.layer}, head {each.head}"]
@@ -104,12 +103,19 @@ def maps_text(maps: AttentionMaps, map: AttentionMap | None, columns: list[Colum
     return markdown(maps_heading(maps, map), *parts)
 
 
+def maps_csv(maps: AttentionMaps) -> Iterator[str]:
+    """Lines of CSV: each query's strongest keys where these are shown, else the weights."""
+    columns = top_columns(maps)
+    return weights_csv(maps) if columns is None else iter([csv_table(columns)])
+
+
 def weights_csv(maps: AttentionMaps) -> Iterator[str]:
     """Lines of CSV, one for each head, query and key: made map by map, because there may be many.
 
     Of pooled maps there is a line for each cell, with the first query, the first key, and how many of
     each it has.
     """
+    maps = maps if maps.query is None else of_query(maps, maps.query)
     if maps.pooling is not None:
         yield from _cells_csv(maps)
         return

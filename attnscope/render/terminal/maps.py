@@ -6,33 +6,26 @@ from dataclasses import replace
 
 from rich.console import Console
 
-from attnscope.render.columns import Column, check_columns
-from attnscope.render.maps import maps_heading
+from attnscope.render.columns import check_columns
+from attnscope.render.maps import maps_heading, of_query
+from attnscope.render.strongest import top_columns
 from attnscope.render.terminal.heatmap import print_heatmap
 from attnscope.render.terminal.overview import print_overview
 from attnscope.render.terminal.table import print_columns, print_heading, print_notices
-from attnscope.results.maps import AttentionMap, AttentionMaps
+from attnscope.results.maps import AttentionMaps
 
 
-def print_maps(
-    maps: AttentionMaps,
-    map: AttentionMap | None,
-    console: Console,
-    *,
-    columns: list[Column] | None = None,
-    query: int | None = None,
-    wide: bool = False,
-) -> None:
-    """Print a picture of what heads look at, or columns instead, with what there is to say.
+def print_maps(maps: AttentionMaps, console: Console, *, wide: bool = False) -> None:
+    """Print a picture of what heads look at, or their strongest keys, with what there is to say.
 
     Args:
-        maps: what was seen.
-        map: the one head that is shown; None: an overview of all that are there.
+        maps: of one head, or of several, of which an overview is printed.
         console: where.
-        columns: what is shown instead of weights.
-        query: only this query's row.
         wide: all columns.
     """
+    if maps.query is not None and maps.pooling is not None:
+        maps = of_query(maps, maps.query)
+    map, columns = maps.one, top_columns(maps)
     whole = replace(maps, pooling=None) if columns else maps  # the columns are of single queries
     print_heading(maps_heading(whole, map), console)
     if columns:
@@ -40,7 +33,7 @@ def print_maps(
     else:
         console.print()
         if map is not None:
-            print_heatmap(maps, map, console, query=query)
+            print_heatmap(maps, map, console, query=maps.query)
         else:
             print_overview(maps, console)
     print_notices(console, maps.notices)

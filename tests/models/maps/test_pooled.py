@@ -15,10 +15,10 @@ from transformers import AutoModel, AutoModelForCausalLM, AutoModelForSeq2SeqLM
 
 from attnscope.checkpoints.find import find_checkpoint
 from attnscope.errors import ModelError
-from attnscope.models.maps.capture import Wanted
-from attnscope.models.maps.collect import look
+from attnscope.models.maps.capture import HeadSelection
+from attnscope.models.maps.collect import collect_maps
 from attnscope.models.maps.pool import cells, strongest
-from attnscope.models.maps.pooled import Pooled, look_in_blocks
+from attnscope.models.maps.pooled import Pooled, collect_pooled
 from attnscope.models.running import attention_hook as observe
 from attnscope.models.running.decode import give_target, write_on
 from attnscope.models.running.load import load_config, load_model
@@ -99,8 +99,12 @@ def pooled_one_by_one(attention, queries, keys):
 def test_pooled_maps_are_the_models_own_pooled(loaded, family, stack, rows_at_once):
     checkpoint, model = loaded(family)
     reading = read(checkpoint, model, 601, 259 if stack in ("decoder", "cross") else None)
-    seen = look_in_blocks(
-        checkpoint, model, reading, Wanted(stack), Pooled(block_bytes=rows_at_once * 2 * 6 * 601 * 4)
+    seen = collect_pooled(
+        checkpoint,
+        model,
+        reading,
+        HeadSelection(stack),
+        Pooled(block_bytes=rows_at_once * 2 * 6 * 601 * 4),
     )
     [maps] = seen.stacks
     n_Q, n_K = len(maps.query_tokens), len(maps.key_tokens)
@@ -122,7 +126,7 @@ def test_pooled_maps_are_the_models_own_pooled(loaded, family, stack, rows_at_on
 def test_each_pooling_can_be_shown(loaded):
     checkpoint, model = loaded("bert")
     reading = read(checkpoint, model, 300)
-    [maps] = look_in_blocks(checkpoint, model, reading, Wanted(layers=[1]), Pooled("mean")).stacks
+    [maps] = collect_pooled(checkpoint, model, reading, HeadSelection(layers=[1]), Pooled("mean")).stacks
     assert {each.layer for each in maps.maps} == {1}
     assert maps.pooling.shown == "mean"
     for each in maps.maps:
@@ -134,11 +138,11 @@ def test_each_pooling_can_be_shown(loaded):
 def test_rows_and_strongest_keys_are_those_of_the_whole_map(loaded, family, stack):
     checkpoint, model = loaded(family)
     reading = read(checkpoint, model, 601, 259 if stack == "cross" else None)
-    one = Wanted(stack, [1], [2])
-    [whole] = look(checkpoint, model, reading, one).stacks
+    one = HeadSelection(stack, [1], [2])
+    [whole] = collect_maps(checkpoint, model, reading, one).stacks
     attention = whole.maps[0].attention
     pooled = Pooled(query=137, top=60, head=one, block_bytes=2**18)
-    [maps] = look_in_blocks(checkpoint, model, reading, Wanted(stack), pooled).stacks
+    [maps] = collect_pooled(checkpoint, model, reading, HeadSelection(stack), pooled).stacks
     assert [each.layer for each in maps.maps if each.row is not None or each.top is not None] == [1]
     [each] = [each for each in maps.maps if (each.layer, each.head) == (1, 2)]
     assert abs(each.row - attention[137]).max() <= 1e-6
@@ -166,11 +170,11 @@ def test_of_what_was_written_these_rows_are_kept(loaded):
     model.config.use_cache = True
     reading = read(checkpoint, model, 400)
     write_on(checkpoint, model, reading, 5)
-    [whole] = look(checkpoint, model, reading, one := Wanted("self", [1], [2])).stacks
+    [whole] = collect_maps(checkpoint, model, reading, one := HeadSelection("self", [1], [2])).stacks
     first = whole.first_query
     assert first == 400
     pooled = Pooled(query=first + 1, top=3, head=one, block_bytes=2**18)
-    [maps] = look_in_blocks(checkpoint, model, reading, one, pooled).stacks
+    [maps] = collect_pooled(checkpoint, model, reading, one, pooled).stacks
     assert maps.query_tokens == whole.query_tokens
     assert maps.pooling.queries == [
         range(i, i + 1) for i in range(first, first + len(whole.query_tokens))
@@ -188,7 +192,9 @@ def test_of_what_was_written_these_rows_are_kept(loaded):
 def test_cells_do_not_cross_the_border_of_two_texts(loaded):
     checkpoint, model = loaded("bert")
     reading = read_text(checkpoint, model.config, text_of(10), pair=text_of(401))
-    [maps] = look_in_blocks(checkpoint, model, reading, Wanted(layers=[0], heads=[1]), Pooled()).stacks
+    [maps] = collect_pooled(
+        checkpoint, model, reading, HeadSelection(layers=[0], heads=[1]), Pooled()
+    ).stacks
     segments = [token.segment for token in maps.key_tokens]
     assert maps.pooling.keys[:6] == [range(i, i + 2) for i in range(0, 10, 2)] + [range(10, 12)]
     assert all(len({segments[i] for i in cell}) == 1 for cell in maps.pooling.keys)
@@ -232,8 +238,8 @@ def test_no_tensor_is_as_large_as_a_whole_map(loaded, family, n, most):
     checkpoint, model = loaded(family)
     reading = read(checkpoint, model, n)
     with Largest() as largest:
-        pooled = Pooled(query=9, top=4, head=(one := Wanted("self", [1], [0])), block_bytes=2**22)
-        seen = look_in_blocks(checkpoint, model, reading, one, pooled)
+        pooled = Pooled(query=9, top=4, head=(one := HeadSelection("self", [1], [0])), block_bytes=2**22)
+        seen = collect_pooled(checkpoint, model, reading, one, pooled)
     assert seen.stacks[0].maps[0].max.shape == (250,) * 2
     assert largest.numel <= most * n * n
 
@@ -244,7 +250,7 @@ def test_attention_that_is_not_called_by_name_is_not_pooled(tmp_path):
     model = load_model(checkpoint, load_config(checkpoint))
     reading = read(checkpoint, model, 12)
     with pytest.raises(ModelError, match="does not call attention through transformers' registry"):
-        look_in_blocks(checkpoint, model, reading, Wanted(), Pooled())
+        collect_pooled(checkpoint, model, reading, HeadSelection(), Pooled())
 
 
 def test_attention_that_is_not_explained_is_not_pooled(loaded, monkeypatch):
@@ -262,7 +268,7 @@ def test_attention_that_is_not_explained_is_not_pooled(loaded, monkeypatch):
     with pytest.raises(
         ModelError, match="does not explain what its attention returns: in layer 1 it is"
     ):
-        look_in_blocks(checkpoint, model, read(checkpoint, model, 500), Wanted(), Pooled())
+        collect_pooled(checkpoint, model, read(checkpoint, model, 500), HeadSelection(), Pooled())
     assert set(lengths) == {48}
 
 
@@ -270,8 +276,8 @@ def test_narrow_models_are_pooled_in_float32(tmp_path):
     save_reader("llama", tmp_path, max_position_embeddings=400)
     checkpoint = find_checkpoint(str(tmp_path))
     model = load_model(checkpoint, load_config(checkpoint), dtype="bfloat16")
-    [maps] = look_in_blocks(
-        checkpoint, model, read(checkpoint, model, 300), Wanted(layers=[0], heads=[0]), Pooled()
+    [maps] = collect_pooled(
+        checkpoint, model, read(checkpoint, model, 300), HeadSelection(layers=[0], heads=[0]), Pooled()
     ).stacks
     sums = maps.maps[0].mean.sum(axis=1) * 2
     assert maps.maps[0].mean.dtype == np.float32

@@ -9,8 +9,8 @@ from transformers import CONFIG_MAPPING, MODEL_MAPPING, AutoModel
 
 from attnscope.checkpoints.find import Checkpoint
 from attnscope.errors import ModelError
-from attnscope.models.maps.capture import Wanted
-from attnscope.models.maps.collect import look
+from attnscope.models.maps.capture import HeadSelection
+from attnscope.models.maps.collect import collect_maps
 from attnscope.models.running.load import load_config, load_model
 from attnscope.models.running.tokenize import Reading, check_reads
 from attnscope.models.running.validate import NotWeightsError, check_rows
@@ -111,7 +111,7 @@ def test_no_family_has_maps_whose_rows_do_not_sum_to_1(model_type, tmp_path):
         model = load_model(checkpoint, config)
         reading = something_for(model)
         check_reads(checkpoint, config, "image" if reading.picture else "text")
-        seen = look(checkpoint, model, reading, Wanted())
+        seen = collect_maps(checkpoint, model, reading, HeadSelection())
     except ModelError as error:
         pytest.skip(f"refused: {error}")
     # A sink is no key: what it takes is missing.

@@ -1,0 +1,459 @@
+"""Run a model and collect what its heads look at: `attnscope.attention_maps`, `attention_steps`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from contextlib import AbstractContextManager, ExitStack
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from attnscope.checkpoints.indices import Indices
+from attnscope.checkpoints.loaded import find_model
+from attnscope.errors import ModelError, OptionError
+from attnscope.models.maps.options import HeadOptions, ReadOptions, RunOptions, ShownOptions
+from attnscope.models.maps.task import MapTask
+from attnscope.process.progress import Progress, silent, stage, without_garbage_collection
+from attnscope.results.heads import HeadTable
+from attnscope.results.maps import AttentionMaps
+from attnscope.results.trace import Trace
+from attnscope.sinks import sink_positions
+
+if TYPE_CHECKING:
+    from attnscope.checkpoints.find import Checkpoint
+    from attnscope.models.maps.capture import CollectedMaps, HeadSelection
+    from attnscope.models.maps.pooled import Pooled
+    from attnscope.models.running.tokenize import Reading
+    from attnscope.render.files.matrix_file import MatrixFile
+
+
+def attention_maps(
+    model: Any = None,
+    text: str | None = None,
+    *,
+    file: str | Path | None = None,
+    ids: str | Sequence[int] | None = None,
+    tokens: str | Sequence[str] | None = None,
+    pair: str | None = None,
+    target: str | None = None,
+    image: Any = None,
+    generate: int | None = None,
+    truncate: bool = False,
+    layers: Indices = None,
+    heads: Indices = None,
+    stack: str | None = None,
+    query: int | None = None,
+    top: int | None = None,
+    without_sink: bool = False,
+    pool: str | None = None,
+    steps: bool = False,
+    stats: bool = False,
+    keep: bool | Collection[str] = False,
+    verify: bool = False,
+    page: bool = False,
+    save: str | Path | None = None,
+    force: bool = False,
+    copies: int = 1,
+    tokenizer: Any = None,
+    image_processor: Any = None,
+    dtype: str | None = None,
+    device: str = "cpu",
+    memory: str | int | None = None,
+    progress: Progress = silent,
+) -> AttentionMaps:
+    """Let a model read, and return what its heads look at, as `attnscope bert` and `model` show it.
+
+        maps = attnscope.attention_maps("minilm", "the cat sat", layers="all", heads="all")
+        maps[3, 5].attention             # n_Q n_K, numpy
+        maps.save("attention.html")
+        model = AutoModel.from_pretrained(name)
+        maps = attnscope.attention_maps(model, "the cat sat", tokenizer=tokenizer)
+
+    A loaded model is left as it is: what runs is a copy that shares its weights, with its hooks. Kinds
+    of attention that cannot be observed (flash, flex) are replaced by torch's own in the copy.
+
+    Args:
+        model: `minilm`, a folder, a hub name, or a model that transformers has loaded; None: `minilm`
+            where it is installed, else `bert-base-uncased`.
+        text: what it reads. Or one of these instead: `file`, a file that is one text; `ids`, token ids;
+            `tokens`, entries of the vocabulary; `image`, a file or a picture of pillow.
+        pair: the second text of a pair.
+        target: what the decoder beside an encoder reads.
+        generate: let the model write so many tokens more, and show what these look at.
+        truncate: cut a text that is longer than the model takes.
+        layers, heads: a number, several, a range, `"0-3"` or `"all"`; None: the first layer that
+            attends, and head 0.
+        stack: whose layers, in models that have several; None: `encoder`, or `cross` where a decoder
+            reads.
+        query: show the row of this query alone, by its position; of pooled maps it is kept whole.
+        top: list so many of each query's strongest keys.
+        without_sink: leave the first token and special ones out of these, and of the scale of colours.
+        pool: `max` or `mean`: pool maps to at most 256 × 256 cells; `none`: never. None: where whole
+            maps take 256 MiB.
+        steps: trace the attention of the layer step by step, too.
+        stats, keep: of the steps, as in `attnscope.trace`.
+        verify: compare the maps with the model's own, from its eager attention.
+        page: collect everything that a page shows, so that `maps.save("x.html")` has the other heads and
+            stacks too, and ranks them.
+        save: a `.safetensors`, `.npz` or `.pt` file. Where maps are pooled, the whole ones go there
+            while they are computed; else `maps.save` writes it, and nothing is written here.
+        force: replace that file if it is there.
+        copies: what will be made of whole maps, in times of their size: room for it is asked for.
+        tokenizer, image_processor: a loaded model's.
+        dtype: `float32`, `bfloat16`, `float16` or `float64`; None: as it is stored, or loaded.
+        device: where it runs; a loaded model runs where it is, unless another than `cpu` is named.
+        memory: how much the run may take beside the weights: `2G`, or bytes; None: 80 % of what is free.
+        progress: is told what takes a while.
+
+    Returns:
+        Weights after the softmax, float32, `n_Q n_K` for each head; checks, steps, `collected` and
+        `metrics` where asked for, else None.
+
+    Raises:
+        OptionError: options that say nothing together, or that the model cannot do.
+        ModelError: no such model, stack, layer or head; or transformers cannot run it.
+        SizeError: there is not enough memory.
+        FileError: a file cannot be read, or written.
+    """
+    task = MapTask(
+        ReadOptions(text, _path(file), ids, tokens, pair, target, image, generate, truncate),  # type: ignore[arg-type]
+        HeadOptions(layers, heads, stack),  # type: ignore[arg-type]
+        ShownOptions(query, top, without_sink, pool),  # type: ignore[arg-type]
+        RunOptions(dtype, device, memory),  # type: ignore[arg-type]
+        steps=steps,
+        stats=stats,
+        verify=verify,
+        page=page,
+        save=_path(save),
+        copies=copies,
+    )
+    _check_task(task, force=force)
+    from attnscope.models.running.load import device_of
+    from attnscope.process.devices import kept_random_state
+    from attnscope.process.memory import check_imports, return_what_is_freed
+
+    check_imports(transformers=True)
+    return_what_is_freed()
+    checkpoint = find_model(model, tokenizer, image_processor)
+    with kept_random_state(device_of(checkpoint, device)):
+        run = _load(task, checkpoint, progress)
+        maps = _collect(task, run, progress, force=force, keep=keep)
+    return maps
+
+
+def attention_steps(
+    model: Any = None,
+    text: str | None = None,
+    *,
+    layer: int | None = None,
+    stats: bool = False,
+    keep: bool | Collection[str] = False,
+    **options: Any,
+) -> Trace:
+    """Trace the attention of one layer of a model step by step, as `attnscope model --steps` shows it.
+
+        trace = attnscope.attention_steps("minilm", "the cat sat", layer=2, keep=True)
+        trace["scores"].tensor           # n_batch n_head n_Q n_K
+
+    Args:
+        model, text: as in `attention_maps`.
+        layer: counted from 0; None: the first that attends.
+        stats: give each tensor's values in six numbers, too.
+        keep: keep the tensors: all, or those of these names.
+        options: more of `attention_maps`: what it reads, `stack`, `verify`, `device` and the like.
+
+    Returns:
+        `Q`, `K`, `V` to `x_rsh2`, of all heads, with a check that this is what the model computed.
+
+    Raises:
+        ModelError: the layer's attention is not to be seen; and all that `attention_maps` raises.
+    """
+    maps = attention_maps(model, text, layers=layer, steps=True, stats=stats, keep=keep, **options)
+    assert maps.steps is not None
+    return maps.steps
+
+
+def _path(file: str | Path | None) -> Path | None:
+    return None if file is None else Path(file)
+
+
+@dataclass
+class _LoadedRun:
+    """A model that is ready to run, and what it reads.
+
+    Attributes:
+        checkpoint, model: the model.
+        reading: what it reads.
+        stack: whose layers are shown.
+        selection: the heads to collect.
+        pooled: how they are pooled; None: they are held whole.
+        device: where it runs.
+    """
+
+    checkpoint: Checkpoint
+    model: Any
+    reading: Reading
+    stack: str
+    selection: HeadSelection
+    pooled: Pooled | None
+    device: str
+
+
+def _check_task(task: MapTask, *, force: bool) -> None:
+    """Raise an AttnscopeError for what can be seen without the model."""
+    from attnscope.process.devices import check_device_name
+
+    task.check()
+    check_device_name(task.run.device)
+    if task.save is not None:
+        from attnscope.render.files.tensor_file import check_target
+
+        check_target(task.save, force=force, dtypes=[])
+
+
+def _load(task: MapTask, checkpoint: Checkpoint, progress: Progress) -> _LoadedRun:
+    """Load the model, once it is known that what it is to do can be done."""
+    from attnscope.models.maps.memory import (
+        bytes_of_whole,
+        check_room,
+        is_pooled,
+        least_beside_weights,
+        plan_pooling,
+    )
+    from attnscope.models.running.fit import check_weights_fit
+    from attnscope.models.running.load import device_of, load_config, load_model
+
+    with stage(progress, f"loading {checkpoint.name} …"), without_garbage_collection():
+        config = load_config(checkpoint)
+        device = device_of(checkpoint, task.run.device)
+        reading = _read(task.reads, checkpoint, config)
+        selection = task.selection(_stack(task, checkpoint, config))
+        pooled = is_pooled(task, config, reading, selection)
+        _check_model(task, checkpoint, config, reading, device)
+        what = (task, config, reading, selection)
+        if pooled:
+            beside = least_beside_weights(*what)
+        else:
+            _check_page(task, reading)
+            check_room(*what)
+            beside = {"beside": bytes_of_whole(*what) if device == "cpu" else 0}
+        check_weights_fit(checkpoint, config, task.run.dtype, device, **beside)
+        options: dict[str, Any] = {"dtype": task.run.dtype, "device": device}
+        model = load_model(checkpoint, config, writes=task.reads.generate is not None, **options)
+        reading.to(device)
+        stack = _stack(task, checkpoint, model.config)  # some classes know better than the file
+        selection = task.selection(stack)
+    run = _LoadedRun(checkpoint, model, reading, stack, selection, None, device)
+    if pooled:
+        run.pooled = plan_pooling(task, checkpoint, model, reading, selection, stack, device)
+    return run
+
+
+def _collect(
+    task: MapTask, run: _LoadedRun, progress: Progress, *, force: bool, keep: bool | Collection[str]
+) -> AttentionMaps:
+    """Run the model, and put together what is shown of it."""
+    checkpoint, model, reading = run.checkpoint, run.model, run.reading
+    doing = f"running {checkpoint.name} on {run.device} …"
+    whole_file = task.save if run.pooled is not None and task.saves_whole else None
+    with stage(progress, doing), ExitStack() as files:
+        if run.pooled is not None:
+            run.pooled = replace(run.pooled, watch=_watch(checkpoint.name, progress))
+        if run.pooled is not None and whole_file is not None:
+            from attnscope.render.files.map_tensors import MapsFile
+
+            file = files.enter_context(_matrices(whole_file, force=force))
+            of_whole = task.shown_selection(run.stack)
+            run.pooled = replace(run.pooled, whole=MapsFile(file), of_whole=of_whole)
+        notices = _give_target(task.reads, run)
+        collected = _run_model(task, run)
+        maps = _shown(task, run, collected)
+        maps.notices += reading.notices + notices
+        maps.whole_file = whole_file
+        if task.verify:
+            from attnscope.models.maps.compare import compare
+
+            maps.checks = compare(checkpoint, model, reading, run.selection, collected)
+        _check_query(maps)
+    if task.page:
+        maps.collected, maps.metrics = collected.stacks, _metrics(reading, collected)
+    if task.steps:
+        maps.steps = _steps(collected, maps, keep=keep, stats=task.stats)
+    return maps
+
+
+def _run_model(task: MapTask, run: _LoadedRun) -> CollectedMaps:
+    """Run the model and collect what its heads look at: whole maps, or pooled ones."""
+    what = (run.checkpoint, run.model, run.reading, run.selection)
+    if run.pooled is not None:
+        from attnscope.models.maps.pooled import collect_pooled
+
+        return collect_pooled(*what, run.pooled)
+    from attnscope.models.maps.collect import collect_maps
+
+    return collect_maps(*what, keep=run.stack if task.steps else None)
+
+
+# Before a model is loaded.
+
+
+def _read(reads: ReadOptions, checkpoint: Checkpoint, config: Any) -> Reading:
+    """What the model is given to read."""
+    from attnscope.models.running.text_file import text_of_file
+    from attnscope.models.running.tokenize import check_reads, read_image, read_text, room
+
+    check_reads(checkpoint, config, "text" if reads.image is None else "image")
+    if reads.image is not None:
+        return read_image(checkpoint, config, reads.image)
+    if reads.target is not None and not config.is_encoder_decoder:
+        raise OptionError(
+            f"--target is what a decoder beside an encoder reads, and {checkpoint.name}"
+            f" ({config.model_type}) has no such decoder.",
+            hint='--text "…" --pair "…"',
+        )
+    more: dict[str, Any] = {"target": reads.target, "truncate": reads.truncate}
+    if reads.ids is not None or reads.tokens is not None:
+        from attnscope.models.running.token_ids import ids_of, read_ids
+
+        ids = ids_of(checkpoint, reads.ids, reads.tokens)
+        named = "--tokens" if reads.ids is None else "--ids"
+        return read_ids(checkpoint, config, ids, named=named, **more)
+    text, named = reads.text or "", "--text"
+    if reads.file is not None:
+        text = text_of_file(reads.file, room(config), truncate=reads.truncate)
+        named = f"--file {reads.file}"
+    return read_text(checkpoint, config, text, named=named, pair=reads.pair, **more)
+
+
+def _stack(task: MapTask, checkpoint: Checkpoint, config: Any) -> str:
+    """Whose layers are shown."""
+    from attnscope.models.running.layers import stacks_that_run
+
+    picture, decodes, named = task.reads.image is not None, task.reads.decodes, task.which.stack
+    runs = stacks_that_run(config, picture=picture, decodes=decodes)
+    if named is None:
+        return "cross" if "cross" in runs else runs[0]
+    if named in runs:
+        return named
+    if config.is_encoder_decoder and named in ("decoder", "cross"):
+        raise OptionError(
+            f"--stack {named} is where the decoder of {checkpoint.name} attends, and it has nothing to"
+            " read.",
+            hint='--target "…", or --generate N',
+        )
+    raise OptionError(
+        f"{checkpoint.name} has no stack {named} that reads this: there is {', '.join(runs)}.",
+        hint=f"--stack {runs[0]}",
+    )
+
+
+def _check_model(
+    task: MapTask, checkpoint: Checkpoint, config: Any, reading: Reading, device: str
+) -> None:
+    """Raise an AttnscopeError for a device or a number that is wrong, before weights are loaded."""
+    from attnscope.models.running.layers import check_numbers
+    from attnscope.process.devices import check_device
+
+    check_device(device)
+    numbers = (task.which.layer_numbers or [], task.which.head_numbers or [])
+    check_numbers(checkpoint.name, config, reading, *numbers)
+
+
+def _check_page(task: MapTask, reading: Reading) -> None:
+    """Raise a SizeError if a page of whole maps is wanted, and they are larger than it can show."""
+    if task.page:
+        from attnscope.models.maps.memory import n_tokens
+        from attnscope.render.page.page import check_map_size
+
+        check_map_size(n_tokens(task, reading))
+
+
+# While it runs.
+
+
+def _matrices(path: Path, *, force: bool) -> AbstractContextManager[MatrixFile]:
+    from attnscope.render.files.matrix_file import matrix_file
+
+    return matrix_file(path, force=force)
+
+
+def _watch(name: str, progress: Progress) -> Callable[[int, int, float], None]:
+    """What tells how far a run is."""
+
+    def watch(layer: int, n_layer: int, share: float) -> None:
+        progress(f"running {name}: layer {layer} of {n_layer}, {share:.0%} …")
+
+    return watch
+
+
+def _give_target(reads: ReadOptions, run: _LoadedRun) -> list[str]:
+    """Let the decoder read its target, or write one; what there is to say of that."""
+    from attnscope.models.running.decode import give_target, write_on
+
+    if reads.target is not None:
+        give_target(run.checkpoint, run.model, run.reading)
+    if reads.generate is None:
+        return []
+    written = write_on(run.checkpoint, run.model, run.reading, reads.generate)
+    return [f"written: {written!r}. A token's row is what it looks at once it is there."]
+
+
+# When it has run.
+
+
+def _shown(task: MapTask, run: _LoadedRun, collected: CollectedMaps) -> AttentionMaps:
+    """The maps that are shown, among those that a page may need beside them."""
+    from attnscope.models.maps.capture import HeadSelection
+
+    stack, layers, heads = run.stack, task.which.layer_numbers, task.which.head_numbers
+    if task.which.layers is None:
+        layers = [min((layer for name, layer in collected.layers if name == stack), default=0)]
+    collected.check(run.checkpoint.name, stack, layers or [], heads or [])
+    selection = HeadSelection(stack, layers, heads)
+    maps = next(each for each in collected.stacks if each.stack == stack)
+    own = [each for each in maps.maps if each.head in selection.heads_of(stack, each.layer, maps.n_head)]
+    sinks = sink_positions(key.special for key in maps.key_tokens) if task.shown.without_sink else []
+    return replace(
+        maps,
+        maps=own,
+        left_out=sinks,
+        query=task.shown.query,
+        top=task.shown.top,
+        notices=list(maps.notices),
+    )
+
+
+def _check_query(maps: AttentionMaps) -> None:
+    """Raise an OptionError if there is no query of the number that is asked for."""
+    first, last = maps.first_query, maps.first_query + len(maps.query_tokens) - 1
+    if maps.query is not None and not first <= maps.query <= last:
+        raise OptionError(
+            f"there is no query {maps.query}: they are {first} to {last}.",
+            hint="--top 1, which lists them",
+        )
+
+
+def _metrics(reading: Reading, collected: CollectedMaps) -> HeadTable:
+    """The heads of a page in numbers, by which it ranks them."""
+    from attnscope.models.heads.page_metrics import measure, table
+    from attnscope.models.maps.memory import separators
+
+    rows = collected.measured
+    if not rows:
+        rows = [row for maps in collected.stacks for row in measure(maps, separators(reading))]
+    return table(collected.stacks, rows)
+
+
+def _steps(
+    collected: CollectedMaps, maps: AttentionMaps, *, keep: bool | Collection[str], stats: bool
+) -> Trace:
+    """One layer's attention step by step."""
+    from attnscope.models.maps.steps import trace_steps
+
+    if collected.call is None:
+        raise ModelError(f"{collected.eager[maps.stack]}. Only its maps are known, not their --steps.")
+    named = maps.model if maps.stack == "self" else f"{maps.model} · {maps.stack} attention"
+    title = f"{named} · layer {maps.maps[0].layer} of {maps.n_layer}"
+    trace = trace_steps(collected.call, title, keep=keep, stats=stats)
+    trace.notices, trace.checks = [*trace.notices, *maps.notices], trace.checks + (maps.checks or [])
+    return trace

@@ -1,0 +1,150 @@
+"""Decide whether maps are pooled, and check that they have room, before a model runs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from attnscope.checkpoints.find import Checkpoint
+from attnscope.contracts import DTYPES
+from attnscope.errors import OptionError, SizeError
+from attnscope.models.heads.memory_plan import needs_of, plan_run, tokens_text
+from attnscope.models.heads.page_metrics import PAIRS_ASKED
+from attnscope.models.maps.capture import HeadSelection
+from attnscope.models.maps.collect import bytes_of_maps, number_of_maps
+from attnscope.models.maps.pool import MOST
+from attnscope.models.maps.pooled import Pooled
+from attnscope.models.maps.task import MapTask
+from attnscope.models.running.fit import dtype_of
+from attnscope.models.running.tokenize import Reading
+from attnscope.process.budget import memory_budget, parse_size
+from attnscope.process.devices import check_memory
+from attnscope.process.progress import notify
+from attnscope.units import bytes_text
+
+WHOLE = 2**28
+"""Maps that take less than 256 MiB together are held whole, as long as nobody asks for others."""
+
+SHORTER = "a shorter text; or more --memory, if there is"
+"""What makes pooled maps fit."""
+
+
+def is_pooled(task: MapTask, config: Any, reading: Reading, selection: HeadSelection) -> bool:
+    """Decide whether maps are pooled on the way: because whole ones are too large, or on request.
+
+    With `pool="none"` they are only if nothing but a file needs them whole, and if they have no room in
+    memory: then the picture of them is the only pooled thing.
+
+    Raises:
+        OptionError: whole ones are too large, and what is asked for takes them.
+    """
+    if task.reads.image is not None:
+        return False
+    whole = bytes_of_maps(config, reading, selection)
+    most = min(WHOLE, parse_size(task.run.memory)) if task.run.memory else WHOLE
+    if whole < most:
+        return task.shown.pools
+    for option, takes_whole, why in (
+        ("--steps", task.steps, "shows whole tensors of queries and keys"),
+        ("--verify", task.verify, "compares with whole maps of the model's own eager attention"),
+    ):
+        if takes_whole:
+            raise OptionError(
+                f"{option} {why}, and these maps take {bytes_text(whole)}.",
+                hint="a shorter text, or fewer heads",
+            )
+    if task.shown.pool is None:
+        saved = ", and whole in the file of --save" if task.save else ""
+        notify(f"whole maps would take {bytes_text(whole)}: they are pooled{saved}", important=True)
+        return True
+    if task.shown.pool == "none" and task.save and task.copies == 0:
+        return bytes_of_whole(task, config, reading, selection) > memory_budget(task.run.memory, "cpu")
+    return task.shown.pools
+
+
+def bytes_of_whole(task: MapTask, config: Any, reading: Reading, selection: HeadSelection) -> int:
+    """Return what whole maps take, and what is made of them, in bytes."""
+    whole = bytes_of_maps(config, reading, selection)
+    one = whole // number_of_maps(config, reading, selection)  # a copy of the one that is looked at
+    return max(task.copies, 1) * whole + one
+
+
+def check_room(task: MapTask, config: Any, reading: Reading, selection: HeadSelection) -> None:
+    """Raise a SizeError unless whole maps have room in memory."""
+    needed, memory = bytes_of_whole(task, config, reading, selection), task.run.memory
+    hint = "fewer of them: --layer 0-3 --head 0; or a shorter text"
+    if task.shown.pool == "none":
+        hint += "; or, without --pool none, pooled maps"
+    if task.shown.pool == "none" and memory and needed > parse_size(memory):
+        raise SizeError(
+            f"whole maps, and what is made of them, take {bytes_text(needed)}, and --memory is"
+            f" {memory}.",
+            hint=hint,
+        )
+    check_memory(needed, "cpu", hint)
+
+
+def plan_pooling(
+    task: MapTask,
+    checkpoint: Checkpoint,
+    model: Any,
+    reading: Reading,
+    selection: HeadSelection,
+    stack: str,
+    device: str,
+) -> Pooled:
+    """Divide the memory up, and say how.
+
+    Raises:
+        OptionError: `memory` is no size.
+        SizeError: there is too little.
+    """
+    planned = plan_run(
+        checkpoint.name,
+        model.config,
+        model.dtype.itemsize,
+        *(1, n_tokens(task, reading), memory_budget(task.run.memory, device), device),
+        hint=SHORTER,
+        **_kept(task, model.config, reading, selection),
+    )
+    notify(f"{planned}")
+    shown = task.shown
+    of_queries = shown.query is not None or shown.top
+    return Pooled(
+        str(shown.pool) if shown.pools else "max",
+        planned.block,
+        shown.query,
+        shown.top,
+        task.shown_selection(stack) if of_queries else None,
+        shown.without_sink,
+        separators=separators(reading) if task.page else None,
+    )
+
+
+def least_beside_weights(
+    task: MapTask, config: Any, reading: Reading, selection: HeadSelection
+) -> dict[str, Any]:
+    """Return what pooled maps need beside the weights at least: arguments of `check_weights_fit`."""
+    n = n_tokens(task, reading)
+    itemsize = DTYPES.get(dtype_of(config, task.run.dtype), 4)
+    needs = needs_of(config, itemsize, 1, n, **_kept(task, config, reading, selection))
+    what = f"reading {tokens_text(1, n)} at least"
+    return {"beside": needs.least, "what": what, "hint": SHORTER}
+
+
+def n_tokens(task: MapTask, reading: Reading) -> int:
+    """Return how many tokens a reading's longest side has, with those that are to be written."""
+    return max(len(reading.source), len(reading.labels)) + (task.reads.generate or 0)
+
+
+def separators(reading: Reading) -> set[str]:
+    """Return the special tokens that end a text, as the tokenizer writes them."""
+    names = (getattr(reading.tokenizer, name, None) for name in ("sep_token", "eos_token"))
+    return {name for name in names if isinstance(name, str)}
+
+
+def _kept(task: MapTask, config: Any, reading: Reading, selection: HeadSelection) -> dict[str, Any]:
+    """What is kept of pooled maps, in bytes, and how much is asked of pairs of tokens."""
+    n = n_tokens(task, reading)
+    kept = 2 * 4 * min(n, MOST) ** 2 * number_of_maps(config, reading, selection)
+    kept += 12 * n * (task.shown.top or 0)
+    return {"kept": kept, "pairs": PAIRS_ASKED if task.page else 0}

@@ -1,0 +1,137 @@
+"""What one call of `attnscope.attention_maps` has to do, and whether it makes sense together."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from attnscope.errors import OptionError, warn_idle
+from attnscope.models.maps.options import HeadOptions, Pool, ReadOptions, RunOptions, ShownOptions
+
+if TYPE_CHECKING:
+    from attnscope.models.maps.capture import HeadSelection
+
+
+@dataclass(frozen=True)
+class MapTask:
+    """What a model reads, which heads are shown, how, and where it runs.
+
+    Attributes:
+        reads, which, shown, run: the options in their groups.
+        steps: whether the attention of a layer is shown step by step.
+        stats: whether the steps have their values in six numbers.
+        verify: whether maps are compared with the model's own.
+        page: whether everything is collected that a page shows.
+        save: the file that maps go into while they are computed, where they are pooled.
+        copies: what is made of whole maps later, in times of their size; 0: not even they are needed.
+    """
+
+    reads: ReadOptions
+    which: HeadOptions
+    shown: ShownOptions
+    run: RunOptions
+    steps: bool = False
+    stats: bool = False
+    verify: bool = False
+    page: bool = False
+    save: Path | None = None
+    copies: int = 1
+
+    @property
+    def saves_whole(self) -> bool:
+        """Whether whole maps are saved: a file's tensors have another shape only on request."""
+        return self.save is not None and not self.shown.pools
+
+    def check(self) -> None:
+        """Raise an OptionError for options that say nothing together; warn of those without effect."""
+        from attnscope.process.budget import parse_size
+
+        if self.run.memory is not None:
+            parse_size(self.run.memory)
+        for fails, message, hint in self._conflicts():
+            if fails:
+                raise OptionError(message, hint=hint)
+        for option, count in (("--top", self.shown.top), ("--generate", self.reads.generate)):
+            if count is not None and count < 1:
+                raise OptionError(f"{option} is {count}, and must be 1 or more.")
+        if self.shown.pool not in (None, *Pool):
+            raise OptionError(f"there is no --pool {self.shown.pool}.", hint=", ".join(Pool))
+        of_texts = {
+            "--truncate": self.reads.truncate,
+            "--pool": self.shown.pool,
+            "--memory": self.run.memory,
+        }
+        no_text = self.reads.image is not None
+        warn_idle((no_text and value, name, "a picture is no text") for name, value in of_texts.items())
+
+    def _conflicts(self) -> Iterator[tuple[object, str, str | None]]:
+        """What says nothing: whether it is there, why it cannot be, and what can."""
+        reads = self.reads
+        names = reads.inputs
+        yield not names, "there is nothing to look at.", "a text, ids, tokens, a file or an image"
+        message = f"--{' and --'.join(names)} are each something to look at: one at a time."
+        yield len(names) > 1, message, " or ".join(f"--{name}" for name in names)
+        about_text = {
+            "--pair": reads.pair is not None,
+            "--target": reads.target is not None,
+            "--generate": reads.generate,
+        }
+        for option, value in about_text.items():
+            message = f"{option} is about a text, and --image is a picture."
+            yield reads.image is not None and value, message, f'--text "…" {option} …'
+        ids = next((name for name in ("ids", "tokens") if name in names), None)
+        message = f"--pair is the second of two texts, and --{ids} is read as it is."
+        yield ids and reads.pair is not None, message, '--text "…" --pair "…"'
+        message = "--target is what the decoder reads, and --generate lets it write that itself."
+        yield reads.generate and reads.target is not None, message, "one of the two"
+        yield from self._conflicts_of_shown()
+        message = "--device meta computes no values, and attention maps are values."
+        yield self.run.device.startswith("meta"), message, "--device cpu"
+
+    def _conflicts_of_shown(self) -> Iterator[tuple[object, str, str | None]]:
+        """The same of what is shown."""
+        shown, which, steps = self.shown, self.which, self.steps
+        yield self.stats and not steps, "--stats is for the steps of a layer.", "--steps --stats"
+        message = "--steps shows whole tensors, and --pool maps of few cells."
+        yield steps and shown.pools, message, "one of the two"
+        message = "--steps shows whole tensors, and --without-sink leaves out keys."
+        yield steps and shown.without_sink, message, "one of the two"
+        message = f"--steps are those of one layer, and --layer is {which.layers}."
+        yield steps and not which.one_layer, message, "--steps --layer 0"
+        for option, value in {"--top": shown.top, "--query": shown.query is not None}.items():
+            message = f"{option} is for one head, and {which} are several."
+            yield value and not which.one_head, message, f"--layer 0 --head 0 {option} …"
+        message = "--top lists every query's strongest keys: it goes with neither --query nor --steps."
+        yield shown.top and (shown.query is not None or steps), message, None
+        message = "--steps are those of all heads of a layer."
+        yield steps and which.heads is not None, message, '--steps --show "attention[0,3]"'
+        message = "--steps shows whole tensors, and --query one row of a map."
+        yield steps and shown.query is not None, message, '--steps --show "scores[0,0,3]"'
+
+    def selection(self, stack: str) -> HeadSelection:
+        """The heads to collect of a stack: those that are named; for a page all, unless several are."""
+        if not self.page:
+            return self.shown_selection(stack)
+        if self.which.one_head:
+            return _selection(self.which.stack)
+        return _selection(self.which.stack, self._layers, self.which.head_numbers)
+
+    def shown_selection(self, stack: str) -> HeadSelection:
+        """The heads that are shown."""
+        return _selection(stack, self._layers, self.which.head_numbers)
+
+    @property
+    def _layers(self) -> list[int] | Literal["first"] | None:
+        return "first" if self.which.layers is None else self.which.layer_numbers
+
+
+def _selection(
+    stack: str | None,
+    layers: list[int] | Literal["first"] | None = None,
+    heads: list[int] | None = None,
+) -> HeadSelection:
+    from attnscope.models.maps.capture import HeadSelection
+
+    return HeadSelection(stack, layers, heads)

@@ -14,7 +14,10 @@ if TYPE_CHECKING:
     from attnscope.attention.sdpa import sdpa
     from attnscope.checkpoints.head import read_head
     from attnscope.errors import AttnscopeError
+    from attnscope.models.head_weights import head_weights
+    from attnscope.models.maps.attention_maps import attention_maps, attention_steps
     from attnscope.results.common import Check, Stats
+    from attnscope.results.maps import AttentionMap, AttentionMaps
     from attnscope.results.trace import Step, Trace
     from attnscope.results.weights import HeadWeights, WeightSlice
     from attnscope.tracing.calls import trace, trace_call
@@ -23,6 +26,8 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _HOMES = {
+    "AttentionMap": "attnscope.results.maps",
+    "AttentionMaps": "attnscope.results.maps",
     "AttnscopeError": "attnscope.errors",
     "Check": "attnscope.results.common",
     "HeadWeights": "attnscope.results.weights",
@@ -31,6 +36,9 @@ _HOMES = {
     "Step": "attnscope.results.trace",
     "Trace": "attnscope.results.trace",
     "WeightSlice": "attnscope.results.weights",
+    "attention_maps": "attnscope.models.maps.attention_maps",
+    "attention_steps": "attnscope.models.maps.attention_maps",
+    "head_weights": "attnscope.models.head_weights",
     "inspect": "attnscope.tracing.inspect",
     "read_head": "attnscope.checkpoints.head",
     "sdpa": "attnscope.attention.sdpa",
@@ -39,6 +47,8 @@ _HOMES = {
 }
 
 __all__ = [
+    "AttentionMap",
+    "AttentionMaps",
     "AttnscopeError",
     "Check",
     "HeadWeights",
@@ -47,6 +57,9 @@ __all__ = [
     "Step",
     "Trace",
     "WeightSlice",
+    "attention_maps",
+    "attention_steps",
+    "head_weights",
     "inspect",
     "read_head",
     "sdpa",

@@ -110,7 +110,11 @@ def test_what_could_not_be_had_is_named(attnscope, monkeypatch):
     ("command", "doing", "place"),
     [
         (["bert", "--text", "a cat"], "loading minilm", "attnscope.checkpoints.tensors.open_weights"),
-        (["bert", "--text", "a cat"], "running minilm on cpu", "attnscope.models.maps.collect.look"),
+        (
+            ["bert", "--text", "a cat"],
+            "running minilm on cpu",
+            "attnscope.models.maps.collect.collect_maps",
+        ),
         (
             ["heads", "minilm", "--text", "a cat"],
             "loading minilm",

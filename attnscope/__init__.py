@@ -17,9 +17,14 @@ if TYPE_CHECKING:
     from attnscope.models.head_weights import head_weights
     from attnscope.models.maps.attention_maps import attention_maps, attention_steps
     from attnscope.results.common import Check, Stats
+    from attnscope.results.example import WorkedExample
     from attnscope.results.maps import AttentionMap, AttentionMaps
+    from attnscope.results.scaling import Scaling
     from attnscope.results.trace import Step, Trace
     from attnscope.results.weights import HeadWeights, WeightSlice
+    from attnscope.textbook.compute import compute, dry_run, verify
+    from attnscope.textbook.scaling import measure_scaling
+    from attnscope.textbook.worked_example import worked_example
     from attnscope.tracing.calls import trace, trace_call
     from attnscope.tracing.inspect import inspect
 
@@ -32,18 +37,25 @@ _HOMES = {
     "Check": "attnscope.results.common",
     "HeadWeights": "attnscope.results.weights",
     "MultiHeadAttention": "attnscope.attention.mha",
+    "Scaling": "attnscope.results.scaling",
     "Stats": "attnscope.results.common",
     "Step": "attnscope.results.trace",
     "Trace": "attnscope.results.trace",
     "WeightSlice": "attnscope.results.weights",
+    "WorkedExample": "attnscope.results.example",
     "attention_maps": "attnscope.models.maps.attention_maps",
     "attention_steps": "attnscope.models.maps.attention_maps",
+    "compute": "attnscope.textbook.compute",
+    "dry_run": "attnscope.textbook.compute",
     "head_weights": "attnscope.models.head_weights",
     "inspect": "attnscope.tracing.inspect",
+    "measure_scaling": "attnscope.textbook.scaling",
     "read_head": "attnscope.checkpoints.head",
     "sdpa": "attnscope.attention.sdpa",
     "trace": "attnscope.tracing.calls",
     "trace_call": "attnscope.tracing.calls",
+    "verify": "attnscope.textbook.compute",
+    "worked_example": "attnscope.textbook.worked_example",
 }
 
 __all__ = [
@@ -53,18 +65,25 @@ __all__ = [
     "Check",
     "HeadWeights",
     "MultiHeadAttention",
+    "Scaling",
     "Stats",
     "Step",
     "Trace",
     "WeightSlice",
+    "WorkedExample",
     "attention_maps",
     "attention_steps",
+    "compute",
+    "dry_run",
     "head_weights",
     "inspect",
+    "measure_scaling",
     "read_head",
     "sdpa",
     "trace",
     "trace_call",
+    "verify",
+    "worked_example",
 ]
 
 

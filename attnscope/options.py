@@ -20,7 +20,8 @@ class Flag:
         help: what it does, in a sentence.
         names: the flags; none: the field's name with hyphens, as `--d-feat` for `d_feat`.
         panel: the heading of its group in the help.
-        shown: the default as the help shows it, where that is not the field's own.
+        shown: the default as the help shows it, where that is not the field's own; True: the field's
+            own, although it is False.
         metavar: what stands for its value in the help.
         min: the least number allowed.
         parser: makes the value of the text that was given.
@@ -29,7 +30,7 @@ class Flag:
     help: str
     names: tuple[str, ...] = ()
     panel: str | None = None
-    shown: str | None = None
+    shown: str | bool | None = None
     metavar: str | None = None
     min: int | None = None
     parser: Callable[[str], Any] | None = None

@@ -1,4 +1,4 @@
-"""Reads a tensor that the user names as FILE or FILE:NAME: .npy, .npz, .pt or .safetensors.
+"""Reads a tensor that a user names as FILE or FILE:NAME (.npy, .npz, .pt, .safetensors), or hands over.
 
 Opening reads headers, for which only torch's own format needs torch; values are read when asked
 for. Pickled objects are refused, and nothing in them is run.
@@ -10,17 +10,24 @@ https://docs.pytorch.org/docs/stable/notes/serialization.html
 from __future__ import annotations
 
 import os
+import sys
 import warnings
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from math import prod
 from pathlib import Path
 from stat import S_ISDIR, S_ISREG
 from typing import IO, TYPE_CHECKING, Any
 
-from attnscope.errors import FileError, first_line, is_out_of_memory, object_in_pickle
+from attnscope.errors import (
+    FileError,
+    OptionError,
+    first_line,
+    is_out_of_memory,
+    object_in_pickle,
+)
 from attnscope.text import printable, shortened
 
 if TYPE_CHECKING:
@@ -76,6 +83,66 @@ class TensorFile:
             f"{self} has changed: it was {self.dtype} of shape {self.shape} when it was opened.",
             hint="try again when nothing else writes to the file",
         )
+
+
+@dataclass(frozen=True)
+class TensorInMemory(TensorFile):
+    """A tensor that is in memory already, and is treated as one in a file.
+
+    Args:
+        value: a numpy array or a torch tensor.
+        source: what messages call the place where it is.
+    """
+
+    value: Any = field(default=None, repr=False, compare=False)
+    source: str = ""
+
+    def __str__(self) -> str:
+        return self.source
+
+    def load(self) -> torch.Tensor:
+        """A copy of its values: on the CPU, contiguous, in the dtype that it has."""
+        import numpy as np
+        import torch
+
+        if isinstance(self.value, torch.Tensor):
+            return _own(self.value)
+        own = np.array(self.value, order="C")
+        return torch.from_numpy(own.astype(own.dtype.newbyteorder("="), copy=False))
+
+
+def tensor_of(name: str, value: Any, source: str) -> TensorFile:
+    """A tensor that a caller hands over: as an array, a tensor, or the name of a file.
+
+    Args:
+        name: what it is to be, such as `Q`.
+        value: FILE or FILE:NAME, a path, a torch tensor, or what numpy makes an array of.
+        source: what messages call it where it is no file, such as `the argument q`.
+
+    Raises:
+        FileError: as `open_tensor`.
+        OptionError: it is neither a file nor an array of numbers.
+    """
+    if isinstance(value, str | os.PathLike):
+        return open_tensor(name, os.fspath(value))
+    return in_memory(name, value, source)
+
+
+def in_memory(name: str, value: Any, source: str) -> TensorInMemory:
+    """A torch tensor, or what numpy makes an array of, as one in a file; as `tensor_of`."""
+    if "torch" in sys.modules and isinstance(value, sys.modules["torch"].Tensor):
+        header = _torch_header(value)
+    else:
+        import numpy as np
+
+        try:
+            value = np.asarray(value)
+        except (ValueError, TypeError, RuntimeError) as error:
+            raise OptionError(f"{source} is no array: {first_line(error).rstrip('.')}.") from error
+        header = _header(value.shape, value.dtype.name)
+    if isinstance(header, str):
+        raise OptionError(f"{source} {header}", hint=f"a tensor of {', '.join(DTYPES)}")
+    return TensorInMemory(name, Path(), None, *header, value, source)
 
 
 def open_tensor(name: str, text: str) -> TensorFile:

@@ -28,7 +28,7 @@ MAY_IMPORT = {
     # The textbook, and what is said of it.
     "contracts": {"errors", "results", "text"},
     "attention": {"errors", "text"},
-    "textbook": READS | TRACING | {"attention", "textbook/inputs", "textbook/reference"},
+    "textbook": READS | TRACING | {"options", "attention", "textbook/inputs", "textbook/reference"},
     "textbook/inputs": READS | {"attention"},
     "textbook/reference": LOW,  # what proves shares nothing with what it proves
     # Tracing, for the textbook and for everybody's code.

@@ -283,7 +283,7 @@ def _print_maps(maps: AttentionMaps, output: Output, draw: Any, *, pool: str | N
 
 def _print_steps(maps: AttentionMaps, output: Output, draw: Any) -> None:
     """Print one layer's attention step by step, once the files are written."""
-    from attnscope.render.files.save import stored
+    from attnscope.render.values import stored
 
     trace = maps.steps
     assert trace is not None

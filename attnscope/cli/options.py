@@ -24,35 +24,6 @@ class Format(StrEnum):
     MARKDOWN = "markdown"
 
 
-class MaskStyle(StrEnum):
-    """What a mask's values mean."""
-
-    BOOL = "bool"
-    ADDITIVE = "additive"
-
-
-class Layout(StrEnum):
-    """Which way vectors lie."""
-
-    ROWS = "rows"
-    COLUMNS = "columns"
-
-
-class Alignment(StrEnum):
-    """Where the queries stand among the keys."""
-
-    TOP_LEFT = "top-left"
-    BOTTOM_RIGHT = "bottom-right"
-
-
-class MaskedRows(StrEnum):
-    """What becomes of queries that see no key."""
-
-    NAN = "nan"
-    UNIFORM = "uniform"
-    ZERO = "zero"
-
-
 SIZES, TENSORS, VARIANT, RUN, OUTPUT = "Sizes", "Your own tensors", "Variants", "Run", "Output"
 CODE = "Your code"
 
@@ -124,131 +95,6 @@ def _flags(group: Any) -> Iterator[Parameter]:
         )
 
 
-def size(flag: str, help: str, default: int | str | None = None) -> Any:
-    """An option for a size; without it, files decide, and else the default."""
-    shown = str(default) if default is not None else False
-    return typer.Option(flag, help=help, show_default=shown, rich_help_panel=SIZES)
-
-
-def tensor(flag: str, help: str) -> Any:
-    """An option for a tensor of the user's own."""
-    return typer.Option(flag, metavar="FILE", help=help, rich_help_panel=TENSORS)
-
-
-KVHeads = Annotated[
-    int | None,
-    size(
-        "--kv-heads", "n_kv_head: heads of K and V, shared by groups of query heads.", "as many as heads"
-    ),
-]
-Past = Annotated[
-    int | None,
-    size("--past", "n_past: keys and values of the past; those of --nk come after them.", "none"),
-]
-FileX = Annotated[str | None, tensor("--x", "Embeddings, which Q, K and V are projected from.")]
-FileQ = Annotated[
-    str | None, tensor("--q", "Q: .npy, .npz, .pt or .safetensors; FILE:NAME for one of many.")
-]
-FileK = Annotated[str | None, tensor("--k", "K.")]
-FileV = Annotated[str | None, tensor("--v", "V.")]
-FilePastK = Annotated[
-    str | None, tensor("--past-k", "K_past: keys of the past, with their heads split.")
-]
-FilePastV = Annotated[str | None, tensor("--past-v", "V_past: their values.")]
-Mask = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--mask",
-        metavar="MASK",
-        help="causal, window:W (keys up to W away), window:L,R, prefix:P, lengths:N,N,… (real keys of"
-        " each"
-        " sequence), or a FILE; again for several, which a query's keys must all pass.",
-        rich_help_panel=VARIANT,
-    ),
-]
-Style = Annotated[
-    MaskStyle | None,
-    typer.Option(
-        "--mask-style",
-        help="bool: True or non-zero may attend; additive: added to the scores. Else the file's own, or"
-        " bool.",
-        rich_help_panel=VARIANT,
-    ),
-]
-Fill = Annotated[
-    float | None,
-    typer.Option(
-        "--mask-fill",
-        help="The score of a hidden key: -inf, or a number such as -1e9.",
-        show_default="-inf",
-        rich_help_panel=VARIANT,
-    ),
-]
-Align = Annotated[
-    Alignment | None,
-    typer.Option(
-        "--align",
-        help="Where the queries stand among the keys, if they are not as many.",
-        show_default="bottom-right with a past, else top-left",
-        rich_help_panel=VARIANT,
-    ),
-]
-Rows = Annotated[
-    MaskedRows | None,
-    typer.Option(
-        "--masked-rows",
-        help="What becomes of queries that see no key.",
-        show_default="what the fill makes of them",
-        rich_help_panel=VARIANT,
-    ),
-]
-Scale = Annotated[
-    float | None,
-    typer.Option(
-        "--scale",
-        help="What the scores are multiplied with.",
-        show_default="1/√width",
-        rich_help_panel=VARIANT,
-    ),
-]
-Softcap = Annotated[
-    float | None,
-    typer.Option(
-        "--softcap", help="c: scores become c·tanh(s/c), before the mask.", rich_help_panel=VARIANT
-    ),
-]
-Rope = Annotated[
-    bool, typer.Option("--rope", help="Rotary positions, as in Llama.", rich_help_panel=VARIANT)
-]
-RopeTheta = Annotated[
-    float | None,
-    typer.Option("--rope-theta", help="Their base.", show_default="10000", rich_help_panel=VARIANT),
-]
-SoftmaxDType = Annotated[
-    str | None,
-    typer.Option(
-        "--softmax-dtype",
-        help="The precision of the softmax.",
-        show_default="that of the scores",
-        rich_help_panel=VARIANT,
-    ),
-]
-Verify = Annotated[
-    bool,
-    typer.Option(
-        "--verify",
-        help="Compare with PyTorch's attention, and with a loop in float64; exit 1 if one differs.",
-        rich_help_panel=OUTPUT,
-    ),
-]
-Explain = Annotated[
-    bool,
-    typer.Option(
-        "--explain",
-        help="Say under each row what it is, and why its shape is so.",
-        rich_help_panel=OUTPUT,
-    ),
-]
 Source = Annotated[
     bool,
     typer.Option(
@@ -257,25 +103,10 @@ Source = Annotated[
         rich_help_panel=OUTPUT,
     ),
 ]
-Numbers = Annotated[
-    bool,
-    typer.Option(
-        "--numbers", help="Print every tensor's values: corners, if many.", rich_help_panel=OUTPUT
-    ),
-]
 Seed = Annotated[
     int | None,
     typer.Option(
         "--seed", help="What random values are drawn with.", show_default="0", rich_help_panel=RUN
-    ),
-]
-DType = Annotated[
-    str | None,
-    typer.Option(
-        "--dtype",
-        help="float64, float32, float16 or bfloat16.",
-        show_default="the files', or float32",
-        rich_help_panel=RUN,
     ),
 ]
 Device = Annotated[
@@ -283,14 +114,6 @@ Device = Annotated[
     typer.Option(
         "--device",
         help="cpu, cuda, cuda:1, mps, xpu, or meta (shapes without values).",
-        rich_help_panel=RUN,
-    ),
-]
-DryRun = Annotated[
-    bool,
-    typer.Option(
-        "--dry-run",
-        help="The same rows, computed from the sizes alone: at once, at any size, without torch.",
         rich_help_panel=RUN,
     ),
 ]

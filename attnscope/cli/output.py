@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
+from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +20,7 @@ from attnscope.errors import (
     warn_idle,
 )
 from attnscope.process.progress import Progress, silent, stage
+from attnscope.results.example import WorkedExample
 from attnscope.results.maps import AttentionMaps
 from attnscope.results.trace import Step, Trace
 from attnscope.results.weights import HeadWeights
@@ -89,6 +91,24 @@ class Output:
         """The tensors of a trace that `--save` and `--show` need afterwards."""
         return self.save is not None or {name for name, _ in self.selections}
 
+    def bytes_needed(self, plan: Trace, *, numbers: bool) -> int:
+        """How much memory writing and showing takes, beside the tensors.
+
+        Args:
+            plan: what is going to be computed.
+            numbers: whether every step's values are shown.
+        """
+        from attnscope.render.memory import bytes_to_save, bytes_to_show
+        from attnscope.render.values import size_of_selection
+
+        values = [(step.name, prod(step.shape)) for step in plan.steps] if numbers else []
+        if self.show:
+            values += [
+                (name, size_of_selection(index, plan[name].shape)) for name, index in self.selections
+            ]
+        shown = bytes_to_show(plan, values, json=self.format is Format.JSON)
+        return max(shown, bytes_to_save(plan) if self.save is not None else 0)
+
     def check_selections(self, tensors: Mapping[str, tuple[Shape, Dims]], where: str) -> None:
         """Raise an OptionError if a `--show` asks for what none of the tensors has.
 
@@ -124,7 +144,7 @@ class Output:
 
     def shown_of(self, trace: Trace) -> list[Shown]:
         """The parts of a trace's tensors that `--show` asks for."""
-        from attnscope.render.files.save import stored
+        from attnscope.render.values import stored
 
         return self.shown(lambda name: (*stored(trace[name]), trace[name].dims))
 
@@ -217,17 +237,18 @@ class Output:
         else:
             put("\n" + shown_text(shown, width=stdout().width))
 
-    def print_example(self, forms: Sequence[tuple[Trace, Mapping[str, Shown]]]) -> None:
-        """Print a worked example: in each form a trace, and every step's values by its name."""
-        from attnscope.render.records.example import example_record, example_text
-        from attnscope.render.terminal.example import print_example
-
+    def print_example(self, example: WorkedExample) -> None:
+        """Print a worked example: in each form every step, and its values."""
         if self.format is Format.JSON:
-            print_json(example_record(forms))
+            print_json(example.to_dict())
         elif self.format is Format.MARKDOWN:
-            put(example_text(forms))
+            from attnscope.render.records.example import example_text
+
+            put(example_text(example))
         else:
-            print_example(forms, stdout())
+            from attnscope.render.terminal.example import print_example
+
+            print_example(example, stdout())
 
     def print_maps(self, maps: AttentionMaps, shown: Sequence[Shown] = ()) -> None:
         """Print what heads look at, and below it the values that were asked for."""
@@ -289,7 +310,7 @@ def refuse_in_csv(format: Format, asked: Mapping[str, bool]) -> None:
 
 def stored_of_all(steps: Iterable[Step]) -> dict[str, tuple[np.ndarray, str]]:
     """The tensors of all steps by name; of those that cannot be read, it is told why."""
-    from attnscope.render.files.save import stored
+    from attnscope.render.values import stored
 
     tensors = {}
     for step in steps:

@@ -2,70 +2,58 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
 from attnscope.cli import options
-from attnscope.cli.options import VARIANT, Format, Layout, size, tensor
+from attnscope.cli.options import OUTPUT, RUN, Format
+from attnscope.errors import OptionError
+from attnscope.options import keywords
+from attnscope.textbook.options import (
+    Explanations,
+    Form,
+    Masking,
+    Run,
+    Scale,
+    SdpaSizes,
+    SdpaTensors,
+    Stages,
+)
+
+if TYPE_CHECKING:
+    from attnscope.cli.output import Output
+    from attnscope.results.trace import Trace
+
+DryRun = Annotated[
+    bool,
+    typer.Option(
+        "--dry-run",
+        help="The same rows, computed from the sizes alone: at once, at any size, without torch.",
+        rich_help_panel=RUN,
+    ),
+]
+Numbers = Annotated[
+    bool,
+    typer.Option(
+        "--numbers", help="Print every tensor's values: corners, if many.", rich_help_panel=OUTPUT
+    ),
+]
 
 
+@options.expanded
 def sdpa(
-    batch: Annotated[int | None, size("--batch", "n_batch: sequences.", 3)] = None,
-    nq: Annotated[int | None, size("--nq", "n_Q: queries.", 30)] = None,
-    nk: Annotated[int | None, size("--nk", "n_K: keys.", 50)] = None,
-    nv: Annotated[int | None, size("--nv", "n_V: values; as many as keys.")] = None,
-    dk: Annotated[int | None, size("--dk", "d_K: width of a key, and of a query.", 128)] = None,
-    dv: Annotated[int | None, size("--dv", "d_V: width of a value.", 256)] = None,
-    heads: Annotated[
-        int | None,
-        size("--heads", "n_head: a head axis after the batch; three axes of yours are split.", "none"),
-    ] = None,
-    kv_heads: options.KVHeads = None,
-    past: options.Past = None,
-    q: options.FileQ = None,
-    k: options.FileK = None,
-    v: options.FileV = None,
-    past_k: options.FilePastK = None,
-    past_v: options.FilePastV = None,
-    x: options.FileX = None,
-    wq: Annotated[str | None, tensor("--wq", "W_Q, d_feat × d_K: Q is X·W_Q.")] = None,
-    wk: Annotated[str | None, tensor("--wk", "W_K, d_feat × d_K.")] = None,
-    wv: Annotated[str | None, tensor("--wv", "W_V, d_feat × d_V.")] = None,
-    mask: options.Mask = None,
-    mask_style: options.Style = None,
-    mask_fill: options.Fill = None,
-    align: options.Align = None,
-    masked_rows: options.Rows = None,
-    scale: options.Scale = None,
-    softcap: options.Softcap = None,
-    rope: options.Rope = False,
-    rope_theta: options.RopeTheta = None,
-    softmax_dtype: options.SoftmaxDType = None,
-    layout: Annotated[
-        Layout,
-        typer.Option(
-            "--layout",
-            help="Each vector a row, or a column: then all is transposed.",
-            rich_help_panel=VARIANT,
-        ),
-    ] = Layout.ROWS,
-    query: Annotated[
-        int | None,
-        typer.Option(
-            "--query",
-            help="One query alone, counted from 0: its scores, their softmax, the sum term by term.",
-            rich_help_panel=VARIANT,
-        ),
-    ] = None,
-    seed: options.Seed = None,
-    dtype: options.DType = None,
-    device: options.Device = "cpu",
-    dry_run: options.DryRun = False,
-    verify: options.Verify = False,
-    explain: options.Explain = False,
-    source: options.Source = False,
-    numbers: options.Numbers = False,
+    sizes: SdpaSizes,
+    tensors: SdpaTensors,
+    masking: Masking,
+    scaling: Scale,
+    stages: Stages,
+    form: Form,
+    place: Run,
+    dry_run: DryRun = False,
+    *,
+    explanations: Explanations,
+    numbers: Numbers = False,
     stats: options.Stats = False,
     show: options.Show = None,
     save: options.Save = None,
@@ -74,54 +62,119 @@ def sdpa(
     wide: options.Wide = False,
 ) -> int:
     """Scaled dot-product attention, softmax(Q·Kᵀ/√d_K)·V: every tensor from Q, K, V to the output."""
-    from attnscope.cli.forms import CODE, calls_of, check_form, check_values, plan_of
     from attnscope.cli.output import Output
-    from attnscope.cli.textbook import Request, present
-    from attnscope.cli.variants import Variants
-    from attnscope.textbook.inputs.resolve import given_to_sdpa, open_all
 
-    sizes = {"n_batch": batch, "n_head": heads, "n_kv_head": kv_heads, "n_Q": nq, "n_new": nk}
-    sizes |= {"n_past": past, "d_K": dk, "d_V": dv}
-    files = {"Q": q, "K": k, "V": v, "K_past": past_k, "V_past": past_v}
-    files |= {"X": x, "W_Q": wq, "W_K": wk, "W_V": wv}
-    asked = Variants(
-        mask, mask_style, mask_fill, align, masked_rows, scale, softcap, rope, rope_theta, softmax_dtype
-    )
-    asked.check()
-    given = given_to_sdpa(sizes, open_all(files), asked.masks.files, dtype)
-    check_values(nv, given)
-    check_form(layout, query, given, asked)
-    masks = asked.resolved(given.sizes, given.dtype)
-    form = "columns" if layout is Layout.COLUMNS else "sdpa" if query is None else "query"
-    plan = plan_of(form, given, asked, masks)
-    if query is not None:
-        plan.options["query"] = query
+    groups = (sizes, tensors, masking, scaling, stages, form, place)
+    output = Output(format, wide, show or (), save, force)
+    if dry_run:
+        return print_dry_run("sdpa", groups, explanations, output, numbers=numbers, stats=stats)
+    return print_computed("sdpa", groups, explanations, output, numbers=numbers, stats=stats)
 
-    drawn = {"Q", "K", "V", "K_past", "V_past"} & {s.name for s in plan.steps if s.how == "input"} - set(
-        given.files
-    )
-    request = Request(
-        Output(format, wide, show or (), save, force),
-        dry_run=dry_run,
-        stats=stats,
-        verify=verify,
-        explain=explain,
-        source=source,
-        numbers=numbers,
-        device=device,
-        seed=(seed or 0) if drawn else None,
-        seed_given=seed is not None,
-    )
-    request.check(given.dtype)
-    code = [CODE[form]]
-    if "X" in given.files:
-        code.insert(
-            0, ("attnscope.attention.projection", "project_columns" if form == "columns" else "project")
+
+def print_dry_run(
+    formula: Literal["sdpa", "mha"],
+    groups: tuple[Any, ...],
+    explanations: Explanations,
+    output: Output,
+    *,
+    numbers: bool,
+    stats: bool,
+) -> int:
+    """Print the rows of `sdpa` or `mha` without computing anything.
+
+    Args:
+        formula: which.
+        groups: the options of the library.
+        explanations: what is printed beside the tensors.
+        output: how it is printed.
+        numbers: whether every tensor's values are asked for.
+        stats: whether each tensor's six numbers are.
+    """
+    from attnscope import dry_run
+
+    trace = dry_run(formula, explain=explanations.explain, source=explanations.source, **_merged(groups))
+    reason = "a dry run", "--dry-run"
+    _check(output, trace, explanations, numbers=numbers, stats=stats, without_values=reason)
+    output.print_run(trace, source=explanations.source)
+    return 0
+
+
+def print_computed(
+    formula: Literal["sdpa", "mha"],
+    groups: tuple[Any, ...],
+    explanations: Explanations,
+    output: Output,
+    *,
+    numbers: bool,
+    stats: bool,
+) -> int:
+    """Compute `sdpa` or `mha`, write and print it; arguments as of `print_dry_run`.
+
+    Returns:
+        The exit status: 1 if a check does not hold.
+    """
+    from attnscope import compute
+    from attnscope.cli.output import shown_progress, written_first
+    from attnscope.render.values import stored, values_of
+
+    choices = _merged(groups)
+
+    def reserve(plan: Trace) -> int:
+        reason = ("meta", "choose --device cpu") if choices["device"] == "meta" else None
+        _check(output, plan, explanations, numbers=numbers, stats=stats, without_values=reason)
+        return output.bytes_needed(plan, numbers=numbers)
+
+    with shown_progress() as progress:
+        trace = compute(
+            formula,
+            keep=numbers or output.keep,
+            stats=stats,
+            reserve=reserve,
+            progress=progress,
+            **keywords(explanations),
+            **choices,
         )
-    return present(
-        plan,
-        lambda: calls_of(form, plan, given, asked, masks, device, seed or 0),
-        request,
-        masks=masks,
-        code=code,
+    tensors = {step.name: stored(step) for step in trace.steps} if output.save else {}
+    values = values_of(trace) if numbers else None
+    with written_first(lambda: output.write(tensors)):
+        output.print_run(trace, output.shown_of(trace), source=explanations.source, numbers=values)
+    return 1 if any(check.ok is False for check in trace.checks) else 0
+
+
+def _merged(groups: tuple[Any, ...]) -> dict[str, Any]:
+    """The options of several groups, as keywords."""
+    return {name: value for group in groups for name, value in keywords(group).items()}
+
+
+def _check(
+    output: Output,
+    plan: Trace,
+    explanations: Explanations,
+    *,
+    numbers: bool,
+    stats: bool,
+    without_values: tuple[str, str] | None,
+) -> None:
+    """Raise an AttnscopeError if what is to be printed or written cannot be.
+
+    Args:
+        output, explanations, numbers, stats: what is to be printed and written.
+        plan: of what.
+        without_values: where there are no values, what has none, and what to do instead.
+    """
+    from attnscope.cli.output import refuse_in_csv
+
+    needed = {"--stats": stats, "--show": bool(output.show), "--save": output.save is not None}
+    needed |= {"--verify": explanations.verify, "--numbers": numbers}
+    option = next((option for option, is_needed in needed.items() if is_needed), None)
+    if option and without_values:
+        what, instead = without_values
+        raise OptionError(
+            f"{option} needs values, and {what} has none.", hint=f"leave out {option}, or {instead}"
+        )
+    more = {"--verify": explanations.verify, "--source": explanations.source, "--numbers": numbers}
+    refuse_in_csv(output.format, more)
+    output.check([plan.dtype or ""])
+    output.check_selections(
+        {step.name: (step.shape, step.dims) for step in plan.steps}, f"the steps of {plan.title}"
     )

@@ -1,8 +1,8 @@
 """How much memory a run of the textbook takes at its peak, before it runs.
 
 Every step that owns its memory lives until the end. What is beside the steps is said here by name:
-what makes a step and is let go of, what a proof computes, what values need to be shown or written.
-tests/benchmarks/memory.py measures how near that comes.
+what makes a step and is let go of, and what a proof computes; `attnscope.render.memory` says what values
+need to be shown or written. tests/benchmarks/memory.py measures how near that comes.
 """
 
 from __future__ import annotations
@@ -23,9 +23,6 @@ STATS = 10 * 2**20
 PROOF = 44 * 2**20
 """Bytes for the scores of some queries at a time, in float64: `verification`'s blocks."""
 
-PER_VALUE_IN_JSON = 110
-"""Bytes of a number on its way into a JSON document: a Python float, twice in lists, and its text."""
-
 UNUSED_BY_PROOF = {"scores_capped", "scores_masked", "K_shared", "V_shared"}
 """Steps that no reference looks at: a run that is compared with them need not keep these."""
 
@@ -35,20 +32,16 @@ class Uses:
     """What is done with the values of a run.
 
     Attributes:
+        keep: the names of the steps whose tensors are kept, or True for all.
         stats: each tensor's numbers are computed.
         verify: it is compared with references.
-        numbers: those of every step are shown.
-        values: how many values of each step are shown, by name.
-        json: they are shown in a JSON document, every one of them.
-        save: they are written into a file.
+        afterwards: how many bytes showing and writing them takes.
     """
 
+    keep: bool | Collection[str] = False
     stats: bool = False
     verify: bool = False
-    numbers: bool = False
-    values: tuple[tuple[str, int], ...] = ()
-    json: bool = False
-    save: bool = False
+    afterwards: int = 0
 
 
 def bytes_needed(plan: Trace, uses: Uses | None = None) -> int:
@@ -65,13 +58,14 @@ def bytes_needed(plan: Trace, uses: Uses | None = None) -> int:
         looked_at = step.bytes + STATS if uses.stats else 0  # a copy, that nobody else can change
         peak = max(peak, live + own + max(_beside(step, plan), looked_at))
         live += own
-    if uses.save or uses.numbers:
+    if uses.keep is True:
         kept = live
     elif uses.verify:
         kept = _own(plan, without=UNUSED_BY_PROOF)
     else:
-        kept = sum(plan[name].bytes for name in {name for name, _ in uses.values})
-    return FIXED + max(peak, kept + _afterwards(plan, uses))
+        kept = sum(plan[name].bytes for name in uses.keep or ())
+    afterwards = max(_of_proof(plan) if uses.verify else 0, uses.afterwards)
+    return FIXED + max(peak, kept + afterwards)
 
 
 def _own(plan: Trace, without: Collection[str]) -> int:
@@ -102,25 +96,6 @@ def _beside(step: Step, plan: Trace) -> int:
     if step.name in ("Q_rot", "K_rot"):
         return 2 * step.bytes
     return 0
-
-
-def _afterwards(plan: Trace, uses: Uses) -> int:
-    """The bytes beside what is kept, once a run is done: of what takes the most."""
-    peak = 0
-    if uses.verify:
-        peak = max(peak, _of_proof(plan))
-    if uses.save:  # what does not lie in order is copied
-        peak = max(peak, sum(step.bytes for step in plan.steps if not step.contiguous))
-    dtypes = {step.name: step.dtype for step in plan.steps}
-    shown = 0
-    for name, n in uses.values:
-        if uses.json:
-            shown += PER_VALUE_IN_JSON * n
-        if dtypes[name] in ("bfloat16", "float16"):
-            shown += 4 * n
-    if any(dtypes[name] == "bfloat16" for name, _ in uses.values):
-        shown += 4 * max(n for _, n in uses.values)
-    return max(peak, shown)
 
 
 def _of_proof(plan: Trace) -> int:

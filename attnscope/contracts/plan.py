@@ -64,7 +64,7 @@ class Stage:
 def check_sizes(sizes: Mapping[str, int]) -> None:
     """Raise a SizeError unless every size is a positive whole number that fits into 64 bits."""
     for axis, size in sizes.items():
-        if size < 1:
+        if not hasattr(size, "__index__") or size < 1:
             raise SizeError(f"{axis} is {size}, but a size is a whole number from 1 up.")
         if size >= 2**63:
             raise SizeError(f"{axis} has {len(str(size))} digits, but a size fits into 64 bits.")

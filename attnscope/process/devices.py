@@ -98,6 +98,29 @@ def kept_random_state(device: str) -> Iterator[None]:
         yield
 
 
+@contextmanager
+def seeded(seed: int, device: str) -> Iterator[None]:
+    """Draw with a seed on the host and on a device, and leave torch's random numbers as they are.
+
+    `torch.manual_seed` would seed every other device too.
+
+    Args:
+        seed: the same seed draws the same values.
+        device: such as `cpu` or `cuda:1`.
+    """
+    import torch
+
+    kind = device.partition(":")[0]
+    with kept_random_state(device):
+        torch.default_generator.manual_seed(seed)
+        if kind in ("cuda", "xpu"):
+            with getattr(torch, kind).device(device):
+                getattr(torch, kind).manual_seed(seed)
+        elif kind == "mps":
+            torch.mps.manual_seed(seed)
+        yield
+
+
 def draw(*shapes: tuple[int, ...], dtype: str, device: str, seed: int) -> list[torch.Tensor]:
     """Tensors of independent standard normal values.
 
@@ -109,5 +132,5 @@ def draw(*shapes: tuple[int, ...], dtype: str, device: str, seed: int) -> list[t
     """
     import torch
 
-    torch.manual_seed(seed)
-    return [torch.randn(shape, dtype=getattr(torch, dtype), device=device) for shape in shapes]
+    with seeded(seed, device):
+        return [torch.randn(shape, dtype=getattr(torch, dtype), device=device) for shape in shapes]

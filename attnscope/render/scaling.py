@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 from math import log
+from operator import methodcaller
 
 from attnscope.render.columns import Column
 from attnscope.render.text import GAP
-from attnscope.results.scaling import Scaling, ScalingRow
+from attnscope.results.scaling import MEASURES, Scaling, ScalingRow, rounded
 
-MEASURES = {
-    "variance": ("variance", 1),
-    "entropy": ("entropy", 2),
-    "largest_weight": ("largest weight", 3),
-    "gradient_norm": ("gradient", 2),
+TITLES = {
+    "variance": "variance",
+    "entropy": "entropy",
+    "largest_weight": "largest weight",
+    "gradient_norm": "gradient",
 }
-"""What is measured, by its key: its heading for people, and how many decimals they read."""
-
+"""The headings of what is measured."""
 
 SCALED = {False: ("without", "red"), True: ("with", "green")}
 """How rows without the scale and with it are called and coloured."""
@@ -34,7 +33,7 @@ def heading(result: Scaling) -> list[str]:
 
 def legend(result: Scaling) -> list[str]:
     """What the columns are."""
-    bound = _figure(log(result.sizes["n_K"]), MEASURES["entropy"][1])
+    bound = rounded(log(result.sizes["n_K"]), MEASURES["entropy"])
     return [
         f"variance: of all scores · entropy (nats, at most ln n_K = {bound}), largest weight:"
         " mean of the rows",
@@ -53,19 +52,19 @@ def columns(result: Scaling) -> list[Column]:
     return [
         column("d_K", "d_K", lambda row: str(row.d_K)),
         column("scale", "scaled", lambda row: SCALED[row.scaled][0], right=False),
-        *(column(title, key, partial(_text, key=key)) for key, (title, _) in MEASURES.items()),
+        *(column(title, key, methodcaller("text", key)) for key, title in TITLES.items()),
         Column("", "gradient_norm_mean", [], [row.gradient_norm_mean for row in rows]),
     ]
 
 
-def _pairs(result: Scaling) -> list[Column]:
+def pairs(result: Scaling) -> list[Column]:
     """A column for each thing that was measured: two numbers side by side, and a row for each width."""
     halves = [[row for row in result.rows if row.scaled is scaled] for scaled in SCALED]
     columns = [Column("\nd_K", "d_K", [[(str(row.d_K), "bold")] for row in halves[0]], [], right=True)]
-    for key, (title, _) in MEASURES.items():
+    for key, title in TITLES.items():
         shown = []  # the halves of the column: each its name, and below it its numbers, equally long
         for (name, style), half in zip(SCALED.values(), halves, strict=True):
-            texts = [name, *(_text(row, key) for row in half)]
+            texts = [name, *(row.text(key) for row in half)]
             width = max(map(len, texts))
             shown.append([(text.rjust(width), style) for text in texts])
         names, *cells = [list(pair) for pair in zip(*shown, strict=True)]
@@ -73,14 +72,3 @@ def _pairs(result: Scaling) -> list[Column]:
         above = f" {title} ".center(max(len(below), len(title) + 4), "─")
         columns.append(Column(f"{above}\n{below}", key, cells, [], right=True, joint=" " * GAP))
     return columns
-
-
-def _text(row: ScalingRow, key: str) -> str:
-    """One measured number, as people read it."""
-    return _figure(getattr(row, key), MEASURES[key][1])
-
-
-def _figure(number: float, decimals: int) -> str:
-    """A number to some decimals; to two digits, if these would show hardly anything of it."""
-    small = abs(number) < 10**-decimals
-    return f"{number:.2g}" if small else f"{number:.{decimals}f}"

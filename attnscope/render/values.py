@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection
 from dataclasses import dataclass
 from math import isfinite, isnan, prod
 from typing import TYPE_CHECKING, Any
 
-from attnscope.errors import OptionError
+from attnscope.errors import OptionError, first_line
 from attnscope.render.text import shape_text
-from attnscope.results.trace import Trace
+from attnscope.results.trace import Step, Trace
 
 if TYPE_CHECKING:
     import numpy as np
@@ -33,10 +33,6 @@ class Shown:
     dims: tuple[str, ...] | None
     dtype: str
     array: np.ndarray
-
-
-Forms = Sequence[tuple[Trace, Mapping[str, Shown]]]
-"""The same attention in several forms: a trace of each, and its steps' values by their names."""
 
 
 def parse_selection(text: str) -> tuple[str, Index]:
@@ -119,6 +115,36 @@ def size_of_selection(index: Index, shape: tuple[int, ...]) -> int:
         for axis, size in enumerate(shape)
     ]
     return prod(sizes)
+
+
+def stored(step: Step) -> Any:
+    """A step's tensor as an array, and its dtype.
+
+    Raises:
+        OptionError: numpy has no such tensors (sparse, nested, quantized, on meta), or the tensor's own
+            class does not give its values.
+    """
+    from attnscope.arrays import from_tensor
+
+    if step.tensor is None:
+        raise OptionError(f"the values of {step.name} cannot be read: its own class refuses it.")
+    try:
+        return from_tensor(step.tensor)
+    except (NotImplementedError, RuntimeError, TypeError) as error:
+        raise OptionError(
+            f"the values of {step.name} cannot be read: {first_line(error).rstrip('.')}."
+        ) from error
+
+
+def values_of(trace: Trace) -> dict[str, Shown]:
+    """The values of every step of a trace whose tensors were kept, by name."""
+    from attnscope.arrays import numbers
+
+    shown = {}
+    for step in trace.steps:
+        array, dtype = stored(step)
+        shown[step.name] = select(step.name, (), numbers(array, dtype), dtype, step.dims)
+    return shown
 
 
 def shown_text(shown: Shown, width: int = 80) -> str:

@@ -6,6 +6,9 @@ from dataclasses import dataclass, field
 
 from attnscope.results.common import Finding, Result
 
+MEASURES = {"variance": 1, "entropy": 2, "largest_weight": 3, "gradient_norm": 2}
+"""What is measured, and how many decimals people read of it."""
+
 
 @dataclass(frozen=True)
 class ScalingRow:
@@ -29,6 +32,16 @@ class ScalingRow:
     gradient_norm: float
     gradient_norm_mean: float
 
+    def text(self, measure: str) -> str:
+        """One of `MEASURES`, as people read it."""
+        return rounded(getattr(self, measure), MEASURES[measure])
+
+
+def rounded(number: float, decimals: int) -> str:
+    """A number to some decimals; to two digits, if these would show hardly anything of it."""
+    small = abs(number) < 10**-decimals
+    return f"{number:.2g}" if small else f"{number:.{decimals}f}"
+
 
 @dataclass
 class Scaling(Result):
@@ -47,3 +60,14 @@ class Scaling(Result):
     seed: int
     rows: list[ScalingRow]
     findings: list[Finding] = field(default_factory=list)
+
+    def __getitem__(self, place: tuple[int, bool]) -> ScalingRow:
+        """What was measured at a width, and whether with the scale: `scaling[1024, False]`.
+
+        Raises:
+            KeyError: it was not measured.
+        """
+        for row in self.rows:
+            if (row.d_K, row.scaled) == place:
+                return row
+        raise KeyError(place)

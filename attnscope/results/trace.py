@@ -126,6 +126,7 @@ class Trace(Result):
         source: the code that ran, where asked for.
         file: the file of the code that was traced, if it is the user's own.
         exit: how the code left Python, if it did: by `sys.exit` or `os._exit`. No record has it.
+        weights: the weights of the module that ran, by name, where all tensors were kept.
     """
 
     title: str
@@ -142,6 +143,7 @@ class Trace(Result):
     source: list[Source] = field(default_factory=list)
     file: str | None = None
     exit: Exit | None = field(default=None, repr=False)
+    weights: dict[str, Any] | None = field(default=None, repr=False, compare=False)
 
     def __getitem__(self, name: str) -> Step:
         """The last step of that name.

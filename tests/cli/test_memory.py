@@ -121,7 +121,7 @@ def test_what_could_not_be_had_is_named(attnscope, monkeypatch):
             "attnscope.checkpoints.tensors.open_weights",
         ),
         (["scaling"], "measuring scores", "attnscope.attention.scaling.measure"),
-        (["example"], "working it out", "attnscope.cli.worked.worked"),
+        (["example"], "working it out", "attnscope.textbook.worked_example._worked_out"),
     ],
 )
 def test_every_command_says_what_it_was_doing(attnscope, monkeypatch, command, doing, place):

@@ -5,17 +5,26 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from attnscope.errors import FileError, OptionError, first_line
+from attnscope.errors import FileError, OptionError
 from attnscope.files import write_file
 from attnscope.render.files.map_tensors import map_metadata, map_tensors
 from attnscope.render.files.tensor_file import WRITERS, Tensors
+from attnscope.render.values import stored
+from attnscope.results.example import WorkedExample
 from attnscope.results.heads import HeadTable
 from attnscope.results.maps import AttentionMaps
-from attnscope.results.trace import Step, Trace
+from attnscope.results.scaling import Scaling
+from attnscope.results.trace import Trace
 from attnscope.results.weights import HeadWeights
 
 PICTURES = (".png", ".svg", ".pdf")
 PAGES = (".html", ".htm")
+TEXTS: dict[str, tuple[type, ...]] = {
+    ".json": (),
+    ".csv": (Trace, Scaling),
+    ".md": (Trace, Scaling, WorkedExample),
+}
+"""The results that are written as CSV and as Markdown; every one is as JSON."""
 
 
 def save(result: Any, path: Path, *, force: bool = False, **options: Any) -> int:
@@ -40,10 +49,8 @@ def save(result: Any, path: Path, *, force: bool = False, **options: Any) -> int
 
         check_page(path, name="attention.html", force=force)
         content = maps_page(result, **options).encode()
-    elif kind == ".json":
-        from attnscope.render.records.records import json_text
-
-        content = json_text(result.to_dict()).encode()
+    elif kind in TEXTS and (kind == ".json" or isinstance(result, TEXTS[kind])):
+        content = (_text(result, kind) + "\n").encode()
     else:
         name = type(result).__name__
         raise FileError(f"{path}: a {name} is not written as {kind or 'a file without a suffix'}.")
@@ -63,20 +70,10 @@ def tensors_of(result: Trace | HeadWeights | AttentionMaps) -> Tensors:
     return kept
 
 
-def stored(step: Step) -> Any:
-    """A step's tensor as an array, and its dtype.
+def _text(result: Any, kind: str) -> str:
+    """A result as JSON, CSV or Markdown, as its command prints it."""
+    from attnscope.render.records import records
 
-    Raises:
-        OptionError: numpy has no such tensors (sparse, nested, quantized, on meta), or the tensor's own
-            class does not give its values.
-    """
-    from attnscope.arrays import from_tensor
-
-    if step.tensor is None:
-        raise OptionError(f"the values of {step.name} cannot be read: its own class refuses it.")
-    try:
-        return from_tensor(step.tensor)
-    except (NotImplementedError, RuntimeError, TypeError) as error:
-        raise OptionError(
-            f"the values of {step.name} cannot be read: {first_line(error).rstrip('.')}."
-        ) from error
+    if kind == ".json":
+        return records.json_text(result.to_dict())
+    return records.csv_text(result) if kind == ".csv" else records.markdown_text(result)

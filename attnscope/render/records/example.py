@@ -9,21 +9,25 @@ from attnscope.render.heading import heading
 from attnscope.render.numbers import numbers_record, numbers_text
 from attnscope.render.records.records import record
 from attnscope.render.records.tables import markdown_table
-from attnscope.render.values import Forms
+from attnscope.render.values import values_of
+from attnscope.results.example import WorkedExample
 
 
-def example_text(forms: Forms) -> str:
-    """The same as Markdown."""
+def example_text(example: WorkedExample) -> str:
+    """A worked example as Markdown: for each form, every step and its numbers."""
     parts = []
-    for trace, values in forms:
+    for trace in example.forms.values():
         title, *about = heading(trace)
-        parts += [f"## {title}", *about, numbers_text(trace, values)]
+        parts += [f"## {title}", *about, numbers_text(trace, values_of(trace))]
         if trace.checks:
             parts.append(markdown_table(check_columns(trace.checks)))
     return "\n\n".join(parts)
 
 
-def example_record(forms: Forms) -> dict[str, Any]:
-    """The same as `attnscope.example/1`: a trace for each form, with its `values`."""
-    traces = [record(trace) | {"values": numbers_record(trace, values)} for trace, values in forms]
+def example_record(example: WorkedExample) -> dict[str, Any]:
+    """A worked example as `attnscope.example/1`: a trace for each form, with its `values`."""
+    traces = [
+        record(trace) | {"values": numbers_record(trace, values_of(trace))}
+        for trace in example.forms.values()
+    ]
     return {"schema": "attnscope.example/1", "forms": traces}

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from attnscope.errors import OptionError
 from attnscope.render.columns import Column, columns_of
+from attnscope.results.example import WorkedExample
 from attnscope.results.heads import HeadTable
 from attnscope.results.maps import AttentionMaps
 from attnscope.results.scaling import Scaling
@@ -27,6 +28,10 @@ def frame(result: Any) -> pandas.DataFrame:
         raise OptionError("to_pandas() needs pandas.", hint="pip install pandas") from error
     if isinstance(result, AttentionMaps) and not (result.top and result.one):
         return _maps_frame(result)
+    if isinstance(result, WorkedExample):
+        return pandas.concat(
+            {name: frame(trace) for name, trace in result.forms.items()}, names=["form"]
+        )
     return pandas.DataFrame({column.key: column.raw for column in _columns(result) if column.raw})
 
 

@@ -9,6 +9,7 @@ from attnscope.render.columns import check_columns, columns_of
 from attnscope.render.crash import crash_lines
 from attnscope.render.heading import heading, summary
 from attnscope.render.records.tables import csv_table, markdown, markdown_table, plain
+from attnscope.results.example import WorkedExample
 from attnscope.results.heads import HeadTable
 from attnscope.results.maps import AttentionMaps
 from attnscope.results.scaling import Scaling
@@ -30,6 +31,10 @@ def record(result: Any) -> dict[str, Any]:
         from attnscope.render.records.heads import heads_record
 
         return heads_record(result)
+    if isinstance(result, WorkedExample):
+        from attnscope.render.records.example import example_record
+
+        return example_record(result)
     fields = plain(result)
     if isinstance(result, HeadWeights):  # what was not computed is an empty list in this schema
         fields |= {name: fields[name] or [] for name in ("checks", "circuits")}
@@ -41,13 +46,25 @@ def json_text(record: dict[str, Any]) -> str:
     return json.dumps(record, indent=2, allow_nan=False, ensure_ascii=False)
 
 
-def csv_text(result: Trace | HeadWeights) -> str:
-    """A line for each tensor, with every column, in plain numbers."""
+def csv_text(result: Trace | HeadWeights | Scaling) -> str:
+    """A line for each tensor, or for each measurement, with every column, in plain numbers."""
+    if isinstance(result, Scaling):
+        from attnscope.render.records import scaling
+
+        return scaling.csv_text(result)
     return csv_table(columns_of(result))
 
 
-def markdown_text(result: Trace | HeadWeights, *, wide: bool = False) -> str:
+def markdown_text(result: Trace | HeadWeights | Scaling | WorkedExample, *, wide: bool = False) -> str:
     """A Markdown table, with what it is about above and what there is to add below."""
+    if isinstance(result, Scaling):
+        from attnscope.render.records import scaling
+
+        return scaling.markdown_text(result)
+    if isinstance(result, WorkedExample):
+        from attnscope.render.records.example import example_text
+
+        return example_text(result)
     parts = [markdown_table(columns_of(result), wide)]
     if isinstance(result, Trace):
         parts += [summary(result)]

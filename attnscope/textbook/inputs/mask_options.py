@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from math import inf
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, cast
 
 from attnscope.attention.positions import Align, offset_of
 from attnscope.errors import OptionError, SizeError
+from attnscope.tensor_files import in_memory, open_tensor
 
 if TYPE_CHECKING:
     import torch
@@ -24,17 +25,17 @@ HIDES = -1e4
 """What a mask must add at least to hide a key; `attnscope.attention.masks` has the same."""
 
 
-@dataclass
+@dataclass(frozen=True)
 class Masks:
     """All masks of a run; a query sees the keys that each of them lets it see.
 
     Attributes:
-        texts: each mask as it was asked for.
+        texts: each mask as it was named.
         causal: a query sees itself and what is before it.
         windows: how far a query sees, (before it, after it).
         prefixes: how many keys every query sees; of the others, those before it.
         lengths: for each sequence, how many keys are real.
-        files: masks from files.
+        files: masks from files, or from memory.
         style: `bool` or `additive`: a mask of True and False, or of numbers to add.
         fill: the score of a hidden key.
         align: where the queries stand among the keys.
@@ -42,12 +43,12 @@ class Masks:
             fill makes of them.
     """
 
-    texts: list[str] = field(default_factory=list)
+    texts: tuple[str, ...] = ()
     causal: bool = False
-    windows: list[tuple[int, int]] = field(default_factory=list)
-    prefixes: list[int] = field(default_factory=list)
-    lengths: list[list[int]] = field(default_factory=list)
-    files: list[TensorFile] = field(default_factory=list)
+    windows: tuple[tuple[int, int], ...] = ()
+    prefixes: tuple[int, ...] = ()
+    lengths: tuple[tuple[int, ...], ...] = ()
+    files: tuple[TensorFile, ...] = ()
     style: str = "bool"
     fill: float = -inf
     align: Align = "top-left"
@@ -67,14 +68,23 @@ class Masks:
         added = [file for file in self.files if self.style == "additive" and file.dtype != "bool"]
         return self.positional or bool(self.lengths) or len(added) < len(self.files)
 
-    def resolve(self, *, style: str | None, fill: float, rows: str | None, dtype: str) -> None:
-        """Decide how the masks are applied.
+    def applied(
+        self,
+        *,
+        align: str,
+        dtype: str,
+        style: str | None = None,
+        fill: float = -inf,
+        rows: str | None = None,
+    ) -> Masks:
+        """The same masks, with how they are applied.
 
         Args:
+            align: where the queries stand among the keys.
+            dtype: what the scores are computed in.
             style: `bool` or `additive`; None: that of the files, else bool.
             fill: the score of a hidden key.
             rows: as in the class.
-            dtype: what the scores are computed in.
 
         Raises:
             OptionError: a fill that hides nothing, or that the dtype has not got.
@@ -82,8 +92,13 @@ class Masks:
         """
         _check_fill(fill, dtype)
         styles = [style_of(file) for file in self.files] if style is None else [style]
-        self.style = "additive" if "additive" in styles else "bool"
-        self.fill, self.rows = fill, rows
+        style = "additive" if "additive" in styles else "bool"
+        rows = None if rows is None else str(rows)
+        return replace(self, style=style, fill=fill, align=cast("Align", align), rows=rows)
+
+    def filled_with(self, fill: float) -> Masks:
+        """The same masks, with another score for hidden keys."""
+        return replace(self, fill=fill)
 
     def dims(self, sizes: Mapping[str, int]) -> str | None:
         """The axes of all masks together: those of the scores, and 1 where none differs along one.
@@ -186,41 +201,53 @@ class Masks:
                 raise SizeError(f"a prefix of {length} is more than there are keys: n_K is {n_K}.")
 
 
-def parse_masks(texts: Sequence[str]) -> Masks:
-    """Masks as the command line gives them.
+def parse_masks(masks: Any) -> Masks:
+    """Masks as users name them.
 
     Args:
-        texts: each `causal`, `window:W`, `window:L,R`, `prefix:P`, `lengths:N,N,…` or a file.
+        masks: one or several, each `causal`, `window:W`, `window:L,R`, `prefix:P`, `lengths:N,N,…`, a
+            file, a numpy array or a torch tensor; None: no mask.
 
     Raises:
         OptionError: a kind of mask with something else behind it than it takes.
         FileError: a file cannot be read.
     """
-    masks = Masks(list(texts))
-    for text in texts:
-        _parse(text, masks)
-    return masks
+    if masks is None:
+        return Masks()
+    several = masks if isinstance(masks, list | tuple) else [masks]
+    kinds = [_parsed(each) for each in several]
+    return Masks(
+        texts=tuple(text for each in kinds for text in each.texts),
+        causal=any(each.causal for each in kinds),
+        windows=tuple(window for each in kinds for window in each.windows),
+        prefixes=tuple(prefix for each in kinds for prefix in each.prefixes),
+        lengths=tuple(lengths for each in kinds for lengths in each.lengths),
+        files=tuple(file for each in kinds for file in each.files),
+    )
 
 
-def _parse(text: str, masks: Masks) -> None:
-    from attnscope.tensor_files import open_tensor
-
-    kind, colon, rest = text.partition(":")
-    numbers = [int(n) for n in rest.split(",")] if re.fullmatch(r"\d+(,\d+)*", rest) else []
+def _parsed(mask: Any) -> Masks:
+    """One mask."""
+    if isinstance(mask, os.PathLike):
+        mask = os.fspath(mask)
+    if not isinstance(mask, str):
+        tensor = in_memory("mask", mask, "the argument mask")
+        return Masks(("×".join(map(str, tensor.shape)),), files=(tensor,))
+    kind, colon, rest = mask.partition(":")
+    numbers = tuple(int(n) for n in rest.split(",")) if re.fullmatch(r"\d+(,\d+)*", rest) else ()
     if kind not in ("causal", "window", "prefix", "lengths"):
-        if not (colon or "." in text or os.sep in text):
-            raise OptionError(f"{text!r} is not a mask.", hint=f"--mask {SYNTAX}")
-        masks.files.append(open_tensor("mask", text))
-    elif kind == "causal" and not colon:
-        masks.causal = True
-    elif kind == "window" and len(numbers) in (1, 2):
-        masks.windows.append((numbers[0], numbers[-1]))
-    elif kind == "prefix" and len(numbers) == 1:
-        masks.prefixes += numbers
-    elif kind == "lengths" and numbers:
-        masks.lengths.append(numbers)
-    else:
-        raise OptionError(f"{text!r} is not a mask.", hint=f"--mask {SYNTAX}")
+        if not (colon or "." in mask or os.sep in mask):
+            raise OptionError(f"{mask!r} is not a mask.", hint=f"--mask {SYNTAX}")
+        return Masks((mask,), files=(open_tensor("mask", mask),))
+    if kind == "causal" and not colon:
+        return Masks((mask,), causal=True)
+    if kind == "window" and len(numbers) in (1, 2):
+        return Masks((mask,), windows=((numbers[0], numbers[-1]),))
+    if kind == "prefix" and len(numbers) == 1:
+        return Masks((mask,), prefixes=numbers)
+    if kind == "lengths" and numbers:
+        return Masks((mask,), lengths=(numbers,))
+    raise OptionError(f"{mask!r} is not a mask.", hint=f"--mask {SYNTAX}")
 
 
 def _check_fill(fill: float, dtype: str) -> None:

@@ -5,27 +5,27 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from attnscope.errors import OptionError
-from attnscope.textbook.inputs.resolve import Given
+from attnscope.textbook.inputs.resolve import RunInputs
 
 if TYPE_CHECKING:
     from attnscope.attention.mha import MultiHeadAttention
 
 
-def has_biases(asked: bool | None, given: Given) -> bool:
+def has_biases(bias: bool | None, inputs: RunInputs) -> bool:
     """Whether there are biases: as asked for, else as the files have it, else yes."""
-    files = [name for name in given.files if name[0] in "Wb"]
+    files = [name for name in inputs.files if name[0] in "Wb"]
     biases = [name for name in files if name[0] == "b"]
-    if asked is False and biases:
+    if bias is False and biases:
         raise OptionError(
-            f"--no-bias, but {given.files[biases[0]]} gives {biases[0]}.", hint="leave out --no-bias"
+            f"--no-bias, but {inputs.files[biases[0]]} gives {biases[0]}.", hint="leave out --no-bias"
         )
-    if asked is None:
+    if bias is None:
         return bool(biases) or not files
-    return asked
+    return bias
 
 
 def module_of(
-    sizes: dict[str, int], given: Given, bias: bool, device: str, **told: Any
+    sizes: dict[str, int], inputs: RunInputs, bias: bool, device: str, **options: Any
 ) -> MultiHeadAttention:
     """The module, with the files' weights where there are any, and else drawn as `nn.Linear` draws them.
 
@@ -42,18 +42,18 @@ def module_of(
         d_V=sizes.get("d_V"),
         d_context=sizes.get("d_context"),
         bias=bias,
-        dtype=getattr(torch, given.dtype),
+        dtype=getattr(torch, inputs.dtype),
         device=device,
-        **told,
+        **options,
     )
-    from_files = any(name[0] in "Wb" for name in given.files)
+    from_files = any(name[0] in "Wb" for name in inputs.files)
     with torch.no_grad():
         for name in "QKVO":
             layer = getattr(module, f"W_{name}")
-            if f"W_{name}" in given.files:
-                layer.weight.copy_(given.tensor(f"W_{name}", layer.weight.shape, device))
-            if f"b_{name}" in given.files:
-                layer.bias.copy_(given.tensor(f"b_{name}", layer.bias.shape, device))
+            if f"W_{name}" in inputs.files:
+                layer.weight.copy_(inputs.tensor(f"W_{name}", layer.weight.shape, device))
+            if f"b_{name}" in inputs.files:
+                layer.bias.copy_(inputs.tensor(f"b_{name}", layer.bias.shape, device))
             elif bias and from_files:
                 layer.bias.zero_()
     return module

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from attnscope.errors import FileError
-from attnscope.tensor_files import TensorFile, open_tensors
+from attnscope.errors import FileError, OptionError
+from attnscope.tensor_files import TensorFile, in_memory, open_tensors
 
 if TYPE_CHECKING:
     import torch
@@ -34,29 +36,38 @@ STACKED = {"in_proj_weight": ("W_Q", "W_K", "W_V"), "in_proj_bias": ("b_Q", "b_K
 
 @dataclass(frozen=True)
 class Third(TensorFile):
-    """One of three equal parts of a tensor, along its first axis."""
+    """One of three equal parts of a tensor, along its first axis.
 
-    part: int = 0
+    Args:
+        whole: the tensor.
+        part: which of the three, counted from 0.
+    """
+
+    whole: TensorFile
+    part: int
+
+    def __str__(self) -> str:
+        return str(self.whole)
 
     def load(self) -> torch.Tensor:
         n = self.shape[0]
-        whole = TensorFile(self.name, self.path, self.member, (3 * n, *self.shape[1:]), self.dtype)
-        return whole.load()[self.part * n : (self.part + 1) * n].clone()
+        return self.whole.load()[self.part * n : (self.part + 1) * n].clone()
 
 
-def open_projections(path: Path | None, others: dict[str, TensorFile]) -> dict[str, TensorFile]:
-    """The projections' weights and biases in a file, by our names; those given one by one replace them.
+def open_projections(source: Any, others: dict[str, TensorFile]) -> dict[str, TensorFile]:
+    """Find the weights and biases of the projections, under any of the names that are in use.
 
     Args:
-        path: the file, or None.
-        others: weights and biases that are given one by one.
+        source: a file, a mapping of names to tensors (as `state_dict()` returns), or None.
+        others: weights and biases one by one, which replace those of the source.
 
     Raises:
         FileError: it cannot be read, or nothing in it has a name that is known.
+        OptionError: it is neither a file nor a mapping.
     """
-    if path is None:
+    if source is None:
         return others
-    members = open_tensors(path)
+    members, place = _members(source)
     found: dict[str, TensorFile] = {}
     for name, known in NAMES.items():
         for member in known:
@@ -68,18 +79,32 @@ def open_projections(path: Path | None, others: dict[str, TensorFile]) -> dict[s
         if file is not None and file.shape and file.shape[0] % 3 == 0:
             shape = (file.shape[0] // 3, *file.shape[1:])
             for part, name in enumerate(names):
-                found[name] = Third(name, file.path, file.member, shape, file.dtype, part)
+                found[name] = Third(name, file.path, file.member, shape, file.dtype, file, part)
     if not found:
         raise FileError(
-            f"{path} holds no weights under names that attnscope knows: it has"
+            f"{place} holds no weights under names that attnscope knows: it has"
             f" {', '.join(list(members)[:8])}.",
             hint="W_Q, W_K, W_V, W_O, b_Q, b_K, b_V, b_O; or one by one: --wq FILE:NAME",
         )
-    _check_not_one_head(path, found)
+    _check_not_one_head(place, found)
     return found | others
 
 
-def _check_not_one_head(path: Path, found: dict[str, TensorFile]) -> None:
+def _members(source: Any) -> tuple[dict[str, TensorFile], str]:
+    """All tensors of a file or a mapping by their names there, and what messages call it."""
+    if isinstance(source, str | PathLike):
+        path = Path(source)
+        return open_tensors(path), str(path)
+    if not isinstance(source, Mapping):
+        raise OptionError(
+            f"weights is a {type(source).__name__}, and not a file or a mapping of names to tensors.",
+            hint="weights=module.state_dict()",
+        )
+    place = "the argument weights"
+    return {name: in_memory(name, value, f"{place}:{name}") for name, value in source.items()}, place
+
+
+def _check_not_one_head(place: str, found: dict[str, TensorFile]) -> None:
     """Raise a FileError for the weights of one head, as `attnscope model --save` writes them."""
     shapes = {name: file.shape for name, file in found.items()}
     if not {"W_Q", "W_K", "W_V", "W_O"} <= shapes.keys() or len(shapes["W_Q"]) != 2:
@@ -88,7 +113,7 @@ def _check_not_one_head(path: Path, found: dict[str, TensorFile]) -> None:
     alike = shapes["W_Q"] == shapes["W_K"] == shapes["W_V"]
     if alike and shapes["W_O"] == (d_feat, d_head) and d_head < d_feat:
         raise FileError(
-            f"{path} holds one head: W_Q, W_K and W_V are {d_head}×{d_feat}, and W_O is"
+            f"{place} holds one head: W_Q, W_K and W_V are {d_head}×{d_feat}, and W_O is"
             f" {d_feat}×{d_head}. mha takes the weights of all heads: {d_feat}×{d_feat}.",
             hint="the weights of a whole layer; or attnscope model MODEL --text TEXT --steps, which"
             " shows what the heads of a layer compute",
@@ -96,4 +121,4 @@ def _check_not_one_head(path: Path, found: dict[str, TensorFile]) -> None:
 
 
 def _renamed(file: TensorFile, name: str) -> TensorFile:
-    return TensorFile(name, file.path, file.member, file.shape, file.dtype)
+    return replace(file, name=name)

@@ -1,14 +1,15 @@
-"""What a run is given: tensors from files, sizes from files and options, and the rest drawn."""
+"""Finds the inputs of a run: the user's tensors, sizes from these and from options, the rest drawn."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from attnscope.errors import OptionError, SizeError, heads_do_not_divide
 from attnscope.sizes import Sizes, called, one_dtype, shape_of
-from attnscope.tensor_files import TensorFile, open_tensor
+from attnscope.tensor_files import TensorFile, tensor_of
+from attnscope.textbook.inputs.projections import open_projections
 
 if TYPE_CHECKING:
     import torch
@@ -30,11 +31,29 @@ FLAGS = {
 }
 """What the options for sizes are called."""
 
+NAMES = {
+    "x": "X",
+    "q": "Q",
+    "k": "K",
+    "v": "V",
+    "past_k": "K_past",
+    "past_v": "V_past",
+    "wq": "W_Q",
+    "wk": "W_K",
+    "wv": "W_V",
+    "wo": "W_O",
+    "bq": "b_Q",
+    "bk": "b_K",
+    "bv": "b_V",
+    "bo": "b_O",
+}
+"""What the textbook calls the tensor that an option names."""
+
 LINEAR = "weights as nn.Linear stores them: output × input"
 
 
 @dataclass
-class Given:
+class RunInputs:
     """The inputs of a run.
 
     Attributes:
@@ -65,14 +84,29 @@ class Given:
         return torch.randn(shape, dtype=dtype, device=device)
 
 
-def open_all(texts: Mapping[str, str | None]) -> Files:
-    """The tensors that the user names, by what they are to be."""
-    return {name: open_tensor(name, text) for name, text in texts.items() if text is not None}
+def open_tensors(options: Mapping[str, Any]) -> Files:
+    """The tensors that are not drawn, by what the textbook calls them.
+
+    Args:
+        options: arrays, tensors and files, by the options' names; None where there is none.
+
+    Raises:
+        FileError: a file cannot be read.
+        OptionError: what is handed over is no tensor.
+    """
+    found = {
+        NAMES[option]: tensor_of(NAMES[option], value, f"the argument {option}")
+        for option, value in options.items()
+        if value is not None and option in NAMES
+    }
+    vectors = {name: file for name, file in found.items() if name[0] not in "Wb"}
+    weights = {name: file for name, file in found.items() if name not in vectors}
+    return vectors | open_projections(options.get("weights"), weights)
 
 
-def given_to_sdpa(
-    options: Mapping[str, int | None], files: Files, masks: list[TensorFile], dtype: str | None
-) -> Given:
+def inputs_of_sdpa(
+    options: Mapping[str, int | None], files: Files, masks: Sequence[TensorFile], dtype: str | None
+) -> RunInputs:
     """The inputs of `attnscope sdpa`.
 
     Args:
@@ -138,16 +172,16 @@ def given_to_sdpa(
         defaults |= {"n_head": 1, "n_kv_head": 1}
     defaults |= {"n_Q": 30, new: 50, "d_K": 128, "d_V": 256} | ({"n_past": 1} if new == "n_new" else {})
     defaults |= {"d_feat": 1} if "X" in files else {}
-    return Given(_all_keys(_filled(sizes, defaults)), one_dtype(files, dtype), files, split)
+    return RunInputs(_all_keys(_filled(sizes, defaults)), one_dtype(files, dtype), files, split)
 
 
-def given_to_mha(
-    options: Mapping[str, int | None], files: Files, masks: list[TensorFile], dtype: str | None
-) -> tuple[Given, bool]:
+def inputs_of_mha(
+    options: Mapping[str, int | None], files: Files, masks: Sequence[TensorFile], dtype: str | None
+) -> tuple[RunInputs, bool]:
     """The inputs of `attnscope mha`, and whether it attends to itself (K and V are Q).
 
     Args:
-        options: as of `given_to_sdpa`.
+        options: as of `inputs_of_sdpa`.
         files: any of `Q K V K_past V_past`, or `X`; weights `W_Q W_K W_V W_O` and biases
             `b_Q b_K b_V b_O`.
         masks: masks, whose sizes count where nothing else says them.
@@ -228,7 +262,7 @@ def given_to_mha(
     defaults = {"n_batch": 128, "n_Q": 32, new: sizes["n_Q"], "d_feat": 200, "n_head": 5, "n_kv_head": 5}
     defaults |= {"d_V": d_head, "d_context": sizes["d_feat"]}
     defaults |= {"n_past": 1} if new == "n_new" else {}
-    return Given(_all_keys(_filled(sizes, defaults)), one_dtype(files, dtype), files), itself
+    return RunInputs(_all_keys(_filled(sizes, defaults)), one_dtype(files, dtype), files), itself
 
 
 def _check_sources(files: Files, needed: tuple[str, ...]) -> None:
@@ -288,7 +322,7 @@ def _axes_of(files: list[TensorFile]) -> int | None:
     return len(files[0].shape) if files else None
 
 
-def _learn_from_masks(sizes: Sizes, masks: list[TensorFile], new: str, lead: list[str]) -> None:
+def _learn_from_masks(sizes: Sizes, masks: Sequence[TensorFile], new: str, lead: list[str]) -> None:
     """A mask's sizes count where nothing else says them; whether it fits is seen later."""
     for file in masks:
         shape = file.shape

@@ -25,11 +25,9 @@ def file_of(tmp_path, array, name="m.npy"):
 
 
 def built(texts, sizes=SIZES, *, style=None, fill=-inf, dtype="float32", align="top-left"):
-    asked = parse_masks(texts)
-    asked.resolve(style=style, fill=fill, rows=None, dtype=dtype)
-    asked.align = align
-    mask = asked.build(sizes, dtype, "cpu")
-    dims = asked.dims(sizes).split()
+    parsed = parse_masks(texts).applied(style=style, fill=fill, dtype=dtype, align=align)
+    mask = parsed.build(sizes, dtype, "cpu")
+    dims = parsed.dims(sizes).split()
     assert mask.shape == tuple(1 if axis == "1" else sizes[axis] for axis in dims)
     return mask, " ".join(dims)
 
@@ -140,20 +138,35 @@ def test_rows_that_see_no_key_are_counted_without_building_the_mask(sizes, align
         st.builds("prefix:{}".format, number),
         lengths.map(lambda each: "lengths:" + ",".join(map(str, each))),
     )
-    asked = parse_masks(data.draw(st.lists(kinds, min_size=1, max_size=4), label="masks"))
-    asked.align = align
-    mask = asked.build(sizes, "float32", "cpu")
+    texts = data.draw(st.lists(kinds, min_size=1, max_size=4), label="masks")
+    parsed = parse_masks(texts).applied(align=align, dtype="float32")
+    mask = parsed.build(sizes, "float32", "cpu")
     lead = [sizes[axis] for axis in ("n_batch", "n_head") if axis in sizes]
     blind = ~mask.expand(*lead, sizes["n_Q"], sizes["n_K"]).any(-1)
-    assert asked.rows_without_keys(sizes) == int(blind.sum())
+    assert parsed.rows_without_keys(sizes) == int(blind.sum())
     query = data.draw(st.integers(0, sizes["n_Q"] - 1), label="query")
-    assert asked.rows_without_keys(sizes, query) == int(blind[..., query].sum())
+    assert parsed.rows_without_keys(sizes, query) == int(blind[..., query].sum())
 
 
 def test_the_place_of_the_first_query_is_the_textbooks():
     assert offset_of(2, 5, align="bottom-right") == 3
     assert offset_of(5, 2, align="bottom-right") == -3
     assert offset_of(2, 5, align="top-left") == 0
+
+
+@pytest.mark.parametrize("of", [np.asarray, torch.from_numpy])
+def test_an_array_is_a_mask_as_a_file_is(tmp_path, of):
+    array = np.random.default_rng(0).random((4, 5)) < 0.5
+    assert torch.equal(built(of(array))[0], built([file_of(tmp_path, array)])[0])
+    together, _ = built([of(array), "causal"])
+    assert torch.equal(together, built([file_of(tmp_path, array), "causal"])[0])
+
+
+def test_how_masks_are_applied_changes_no_others():
+    parsed = parse_masks("causal")
+    applied = parsed.applied(align="bottom-right", dtype="float32", style="additive", fill=-1e9)
+    assert (parsed.align, parsed.style, parsed.fill) == ("top-left", "bool", -inf)
+    assert (applied.align, applied.style, applied.fill) == ("bottom-right", "additive", -1e9)
 
 
 SYNTAX = "--mask causal, window:W, window:L,R, prefix:P, lengths:N,N,…, or a FILE"

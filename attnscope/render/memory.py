@@ -1,0 +1,34 @@
+"""How much memory it takes to show values, and to write them, beside the values themselves."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from attnscope.results.trace import Trace
+
+PER_VALUE_IN_JSON = 110
+"""Bytes of a number on its way into a JSON document: a Python float, twice in lists, and its text."""
+
+
+def bytes_to_save(plan: Trace) -> int:
+    """The bytes that writing all tensors of a plan takes: what does not lie in order is copied."""
+    return sum(step.bytes for step in plan.steps if not step.contiguous)
+
+
+def bytes_to_show(plan: Trace, values: Sequence[tuple[str, int]], *, json: bool) -> int:
+    """The bytes that showing values of a plan takes.
+
+    Args:
+        plan: what is run.
+        values: how many values of each step are shown, by name.
+        json: they are shown in a JSON document, every one of them.
+    """
+    shown = 0
+    for name, n in values:
+        if json:
+            shown += PER_VALUE_IN_JSON * n
+        if plan[name].dtype in ("bfloat16", "float16"):
+            shown += 4 * n
+    if any(plan[name].dtype == "bfloat16" for name, _ in values):
+        shown += 4 * max(n for _, n in values)
+    return shown

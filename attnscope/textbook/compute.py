@@ -1,0 +1,318 @@
+"""The textbook's attention as questions: what are its tensors, what do they hold, and are they right?"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from dataclasses import fields, replace
+from typing import TYPE_CHECKING, Any, Literal
+
+from attnscope import contracts
+from attnscope.errors import OptionError, warn_idle
+from attnscope.process.progress import Progress, silent, stage, without_garbage_collection
+from attnscope.results.trace import Trace
+from attnscope.textbook.computation import Computation, run
+from attnscope.textbook.inputs.blind_rows import findings_of
+from attnscope.textbook.options import OF_MHA, OF_SDPA, Run
+from attnscope.textbook.source import add_lines, source_of
+
+if TYPE_CHECKING:
+    from attnscope.textbook.inputs.mask_options import Masks
+
+Formula = Literal["sdpa", "mha"]
+
+TITLES = ("sdpa", "sdpa by columns", "sdpa of one query", "mha")
+"""What `compute` runs."""
+
+NOT_DRAWN = "nothing is drawn"
+
+
+def dry_run(formula: Formula, *, explain: bool = False, source: bool = False, **options: Any) -> Trace:
+    """Work out every tensor of attention from sizes alone: at any size, at once, without torch.
+
+    Args:
+        formula: `sdpa`, softmax(Q·Kᵀ/√d_K)·V, or `mha`, multi-head attention.
+        explain: say of each step what it is, and why its shape is so (`step.why`).
+        source: give the code that would run (`trace.source`), and each step its line.
+        options: as of `compute`. Of tensors and files, only the headers are read.
+
+    Returns:
+        The trace that `compute` would return, without device, seed, values, and fresh bytes.
+
+    Raises:
+        SizeError: sizes that attention cannot have, or that do not fit together.
+        OptionError: an option that cannot be.
+        FileError: a file that cannot be read.
+
+    >>> dry_run("mha", nq=1_000_000, d_feat=8192, heads=64)["attention"].shape
+    (128, 64, 1000000, 1000000)
+    """
+    computation, place = _planned(formula, options)
+    plan = computation.plan
+    device = place.device != "cpu"
+    warn_idle(
+        [
+            (place.seed is not None, "--seed", NOT_DRAWN),
+            (device, "--device", "nothing is computed in a dry run"),
+        ]
+    )
+    _complete(computation, explain=explain, source=source)
+    for code in plan.source:
+        add_lines(plan, code)
+    return plan
+
+
+def compute(
+    formula: Formula,
+    *,
+    keep: bool | Collection[str] = False,
+    stats: bool = False,
+    verify: bool = False,
+    explain: bool = False,
+    source: bool = False,
+    reserve: Callable[[Trace], int] | None = None,
+    progress: Progress = silent,
+    **options: Any,
+) -> Trace:
+    """Compute attention as the textbook has it, and record every tensor between Q, K, V and the result.
+
+    What nobody gives is drawn: tensors standard normal, weights as `nn.Linear` draws them. Torch's own
+    random state stays as it is.
+
+    Args:
+        formula: `sdpa`, softmax(Q·Kᵀ/√d_K)·V, or `mha`, multi-head attention.
+        keep: names of the steps whose tensors are kept (`trace["scores"].tensor`), or True for all.
+        stats: compute each tensor's min, mean, max, std, and how many NaN and infinities it has.
+        verify: compare the result with PyTorch's attention, and with a loop in float64.
+        explain: say of each step what it is, and why its shape is so (`step.why`).
+        source: give the code that ran (`trace.source`).
+        reserve: called with the plan, as `dry_run` returns it, before anything is computed; returns how
+            many bytes are taken afterwards, beside the tensors that are kept.
+        progress: told what is being done.
+        options: the flags of `attnscope sdpa` and `attnscope mha`, with underscores. Sizes: `batch`,
+            `nq`, `nk`, `heads`, `kv_heads`, `past`, and `nv`, `dk`, `dv` of sdpa, `d_feat`, `d_value`,
+            `d_context` of mha. Tensors, each a numpy array, a torch tensor or a file: `q` (sdpa:
+            `n_batch n_head n_Q d_K`, where the first two may be missing; mha: `n_batch n_Q d_feat`),
+            `k`, `v`, `past_k`, `past_v`, `x`, `wq`, `wk`, `wv`, and `wo`, `bq`, `bk`, `bv`, `bo` and
+            `weights` (a file, or a `state_dict()`) of mha. Variants: `mask` (one or several: "causal",
+            "window:4", …, or arrays), `mask_style`, `mask_fill`, `align`, `masked_rows`, `scale`,
+            `softcap`, `rope`, `rope_theta`, `softmax_dtype`, `layout` and `query` of sdpa, `scale_by`,
+            `bias`, `dropout` and `train` of mha. And `seed`, `dtype`, `device`.
+            `attnscope.textbook.options` describes each.
+
+    Returns:
+        A trace, whose `seed` is None where nothing was drawn.
+
+    Raises:
+        SizeError: sizes that attention cannot have, that do not fit together, or into memory.
+        OptionError: an option that cannot be.
+        FileError: a file that cannot be read.
+        OutOfMemoryError: memory ran out on the way.
+
+    >>> import numpy as np
+    >>> Q, K, V = np.ones((2, 4)), np.ones((3, 4)), np.ones((3, 5))
+    >>> trace = compute("sdpa", q=Q, k=K, v=V, mask="causal", keep=["attention"])
+    >>> trace["attention"].tensor.tolist()
+    [[1.0, 0.0, 0.0], [0.5, 0.5, 0.0]]
+    """
+    from attnscope.process.devices import check_device, check_memory
+    from attnscope.process.memory import check_imports, return_what_is_freed
+
+    computation, place = _planned(formula, options)
+    plan, device = computation.plan, place.device
+    afterwards = reserve(plan) if reserve is not None else 0
+    names = keep if isinstance(keep, bool) else {keep} if isinstance(keep, str) else set(keep)
+    _check_values(device, keep=bool(names), stats=stats, verify=verify)
+    _check_names(plan, names)
+    seed = (place.seed or 0) if computation.drawn else None
+    warn_idle([(place.seed is not None and seed is None, "--seed", NOT_DRAWN)])
+    _complete(computation, explain=explain, source=source)
+
+    check_imports()
+    uses = contracts.Uses(names, stats, verify, afterwards)
+    needed = contracts.bytes_needed(plan, uses) + computation.weight_bytes
+    if device == "cpu":  # can be told before torch is imported
+        check_memory(needed, device)
+    with stage(progress, f"running {plan.title} on {device} …"):
+        with without_garbage_collection():  # most of the waiting
+            import torch  # noqa: F401
+        return_what_is_freed()
+        check_device(device)
+        if device != "cpu":
+            check_memory(needed, device)
+        trace = _run(computation, place, seed, names, stats=stats, verify=verify)
+    if verify:
+        _verify(trace, progress)
+        _let_go(trace, names)
+    return trace
+
+
+def verify(trace: Trace, *, progress: Progress = silent) -> Trace:
+    """Compare a computed trace with references that share no code with it.
+
+    Args:
+        trace: what `compute` returned with `keep=True`.
+        progress: told what is being done.
+
+    Returns:
+        The same trace, with its `checks`: PyTorch's two attentions, a loop over queries in float64, and
+        the sums of the rows of attention. What a reference cannot express has no numbers, and a note.
+
+    Raises:
+        OptionError: the trace is not one of `compute`, has no values, or did not keep its tensors.
+
+    >>> trace = verify(compute("sdpa", nq=3, nk=4, keep=True))
+    >>> all(check.ok for check in trace.checks)
+    True
+    """
+    reason, hint = _why_not_verifiable(trace)
+    if reason:
+        raise OptionError(f"the trace of {trace.title} cannot be verified: {reason}.", hint=hint)
+    _verify(trace, progress)
+    return trace
+
+
+def _planned(formula: Formula, options: dict[str, Any]) -> tuple[Computation, Run]:
+    """Resolve the options of a formula, and say where it runs and what it draws with."""
+    from attnscope.process.devices import check_device_name, check_seed
+
+    if formula not in ("sdpa", "mha"):
+        raise OptionError(f"{formula!r} is not a formula.", hint="sdpa or mha")
+    groups = OF_SDPA if formula == "sdpa" else OF_MHA
+    known = {each.name for group in groups for each in fields(group)}
+    for name in options:
+        if name not in known:
+            raise TypeError(f"{formula} has no option {name!r}: it has {', '.join(sorted(known))}")
+    for name in ("dtype", "softmax_dtype", "device"):  # torch's own are known by their names
+        if options.get(name) is not None:
+            options = options | {name: str(options[name]).removeprefix("torch.")}
+    own: Any = [
+        group(**{each.name: options[each.name] for each in fields(group) if each.name in options})
+        for group in groups
+    ]
+    place: Run = own[-1]
+    if formula == "sdpa":
+        from attnscope.textbook.forms import sdpa_computation
+
+        computation = sdpa_computation(*own)
+    else:
+        from attnscope.textbook.multihead import mha_computation
+
+        computation = mha_computation(*own)
+    check_device_name(place.device)
+    check_seed(place.seed or 0)
+    return computation, place
+
+
+def _check_values(device: str, **needed: bool) -> None:
+    """Raise an OptionError if values are needed of tensors that have none."""
+    if device != "meta":
+        return
+    for option, is_needed in needed.items():
+        if is_needed:
+            raise OptionError(
+                f"{option} needs values, and meta has none.", hint=f'leave out {option}, or device="cpu"'
+            )
+
+
+def _check_names(plan: Trace, keep: bool | Collection[str]) -> None:
+    """Raise an OptionError if a tensor is to be kept that there is not."""
+    steps = [step.name for step in plan.steps]
+    for name in keep if not isinstance(keep, bool) else ():
+        if name not in steps:
+            raise OptionError(
+                f"there is no {name!r} in the steps of {plan.title}.", hint=f"one of {', '.join(steps)}"
+            )
+
+
+def _complete(computation: Computation, *, explain: bool, source: bool) -> None:
+    """Add to a plan what is asked for, and what the masks alone tell."""
+    plan, masks = computation.plan, computation.masks
+    if not explain:
+        for step in plan.steps:
+            step.why = None
+    if masks:
+        blind = masks.rows_without_keys(plan.sizes, plan.options.get("query"))
+        plan.findings = [*(plan.findings or []), *findings_of(masks, blind, computation.rows)]
+    if source:
+        plan.source = [source_of(*function) for function in computation.code]
+
+
+def _run(
+    computation: Computation,
+    place: Run,
+    seed: int | None,
+    names: bool | Collection[str],
+    *,
+    stats: bool,
+    verify: bool,
+) -> Trace:
+    """Compute what is planned, and keep tensors; with `verify`, those that references look at too."""
+    from attnscope.process.devices import seeded
+
+    plan, masks = computation.plan, computation.masks
+    keep = names
+    if not isinstance(names, bool) or not names:
+        keep = set(names or ()) | ({"mask", "mask_q"} if masks.files else set())
+        if verify:
+            keep |= {step.name for step in plan.steps} - contracts.UNUSED_BY_PROOF
+    with seeded(place.seed or 0, place.device):
+        calls = computation.calls(place.device)
+        steps = run(plan, calls, keep=keep, stats=stats)
+    trace = replace(plan, steps=steps, device=place.device, seed=seed)
+    if plan.title == "mha" and (verify or keep is True):
+        module: Any = calls[-1].target
+        trace.weights = dict(module.state_dict())
+    if masks.files and place.device != "meta":
+        trace.findings = [*(trace.findings or []), *_blind_by_file(masks, trace, computation.rows)]
+    if not verify:
+        _let_go(trace, names)
+    return trace
+
+
+def _blind_by_file(masks: Masks, trace: Trace, rows: int) -> list[Any]:
+    """Findings about rows that see no key, counted in the mask itself."""
+    from attnscope.attention.masks import hidden
+
+    upright = "query" in trace.options or "layout" in trace.options
+    mask = trace["mask_q" if "query" in trace.options else "mask"].tensor
+    dim = -2 if upright else -1
+    blind = hidden(mask).all(dim=dim)
+    count = int(blind.sum()) * (rows // blind.numel())
+    if count and masks.style == "additive":
+        masks = masks.filled_with(float(mask.amax(dim=dim)[blind].max()))
+    return findings_of(masks, count, rows)
+
+
+def _verify(trace: Trace, progress: Progress) -> None:
+    from attnscope.textbook import reference
+
+    with stage(progress, "comparing with references …"):
+        trace.checks = reference.verify(trace, trace.weights)
+
+
+def _let_go(trace: Trace, keep: bool | Collection[str]) -> None:
+    """Let go of the tensors that were kept for findings and references alone."""
+    if keep is True:
+        return
+    trace.weights = None
+    for step in trace.steps:
+        if step.name not in (keep or ()):
+            step.tensor = None
+
+
+def _why_not_verifiable(trace: Trace) -> tuple[str, str]:
+    """Why a trace cannot be compared with references, and what can; empty where it can be."""
+    again = f'compute("{"mha" if trace.title == "mha" else "sdpa"}", keep=True, …)'
+    if trace.title not in TITLES or "scale" not in trace.options:
+        return "it is none that attnscope.compute made", again
+    if trace.device is None:
+        return "a dry run has no values", again
+    if trace.device == "meta":
+        return "meta has no values", 'device="cpu"'
+    needed = {step.name for step in trace.steps} - contracts.UNUSED_BY_PROOF
+    missing = [step.name for step in trace.steps if step.name in needed and step.tensor is None]
+    if missing:
+        return f"it did not keep {', '.join(missing)}", again
+    if trace.title == "mha" and trace.weights is None:
+        return "it did not keep its weights", again
+    return "", ""

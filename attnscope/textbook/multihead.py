@@ -1,0 +1,139 @@
+"""Multi-head attention: what is planned, and what is called."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from attnscope import contracts
+from attnscope.errors import OptionError, warn_idle
+from attnscope.options import keywords
+from attnscope.results.common import Finding
+from attnscope.results.trace import Trace
+from attnscope.textbook.computation import Call, Computation
+from attnscope.textbook.inputs.mask_options import Masks
+from attnscope.textbook.inputs.modules import has_biases, module_of, numbers_in
+from attnscope.textbook.inputs.resolve import RunInputs, inputs_of_mha, open_tensors
+from attnscope.textbook.options import (
+    Masking,
+    MhaScale,
+    MhaSizes,
+    MhaTensors,
+    Run,
+    ScaleBy,
+    Stages,
+    Training,
+    one_of,
+)
+from attnscope.textbook.variants import Variants, variants_of
+
+CODE = ("attnscope.attention.mha", "MultiHeadAttention.forward")
+
+
+def mha_computation(
+    sizes: MhaSizes,
+    tensors: MhaTensors,
+    masking: Masking,
+    scale: MhaScale,
+    stages: Stages,
+    training: Training,
+    run: Run,
+) -> Computation:
+    """Plan `mha`.
+
+    Raises:
+        AttnscopeError: options that cannot be, or that do not fit together.
+    """
+    variants = variants_of(masking, scale, stages)
+    dropout = _dropout(training)
+    scale_by = one_of(ScaleBy, "--scale-by", scale.scale_by)
+    if scale.scale is not None and scale_by is not None:
+        raise OptionError("--scale says it all, and --scale-by too.", hint="one of the two")
+    by_axis = {"n_batch": sizes.batch, "n_head": sizes.heads, "n_kv_head": sizes.kv_heads}
+    by_axis |= {"n_Q": sizes.nq, "n_new": sizes.nk, "n_past": sizes.past}
+    by_axis |= {"d_feat": sizes.d_feat, "d_V": sizes.d_value, "d_context": sizes.d_context}
+    inputs, itself = inputs_of_mha(
+        by_axis, open_tensors(keywords(tensors)), variants.masks.files, run.dtype
+    )
+    masks = variants.masks_for(inputs.sizes, inputs.dtype)
+    bias = has_biases(training.bias, inputs)
+
+    plan = contracts.mha(
+        inputs.sizes,
+        dtype=inputs.dtype,
+        self_attention=itself,
+        v_is_k="V" not in inputs.files,
+        variant=variants.contract(
+            inputs.sizes,
+            masks,
+            scale=inputs.sizes["d_feat"] ** -0.5 if scale_by is ScaleBy.D_FEAT else scale.scale,
+            dropout=dropout if training.train else 0.0,
+        ),
+    )
+    plan.options = _scale_of(plan, scale.scale, scale_by or ScaleBy.D_HEAD)
+    plan.options |= {"attention": "self" if itself else "cross", "bias": bias, "dropout": dropout}
+    plan.options |= {"mode": "train" if training.train else "eval"}
+    plan.options |= variants.described(masks, inputs.dtype)
+    if scale_by is ScaleBy.D_FEAT:
+        plan.findings = [_wrong_scale(plan)]
+
+    drawn_inputs = {"Q", "W_Q", "W_K", "W_V", "W_O"} | (set() if itself else {"K"})
+    drawn_inputs |= {"K_past", "V_past"} if "n_past" in plan.sizes else set()
+    return Computation(
+        plan,
+        lambda device: _calls(plan, inputs, variants, masks, device),
+        masks,
+        (CODE,),
+        drawn=not drawn_inputs <= set(inputs.files) or (training.train and dropout > 0),
+        weight_bytes=numbers_in(plan.sizes, bias) * contracts.DTYPES[inputs.dtype],
+    )
+
+
+def _dropout(training: Training) -> float:
+    """The share of weights that are dropped in training."""
+    share = 0.1 if training.dropout is None else training.dropout
+    if not 0 <= share <= 1:
+        raise OptionError(f"dropout is {share}, but a share is between 0 and 1.", hint="--dropout 0.1")
+    idle = training.dropout is not None and not training.train
+    warn_idle([(idle, "--dropout", "it is for training (--train)")])
+    return share
+
+
+def _scale_of(plan: Trace, scale: float | None, by: ScaleBy) -> dict[str, Any]:
+    """The scale, and what it is the root of, if it is one."""
+    if scale is not None:
+        return {"scale": scale}
+    return {"scale": plan.sizes[by] ** -0.5, "scale_by": str(by)}
+
+
+def _wrong_scale(plan: Trace) -> Finding:
+    """The finding of scores that are divided by the root of the wrong width."""
+    return Finding(
+        f"the scores are divided by √d_feat = √{plan.sizes['d_feat']}, but Q and K are"
+        " multiplied over"
+        f" d_head = {plan.sizes['d_head']}: √d_head keeps their variance at that of one product."
+    )
+
+
+def _calls(plan: Trace, inputs: RunInputs, variants: Variants, masks: Masks, device: str) -> list[Call]:
+    """What is called: a module of these sizes, with weights of the user or drawn ones."""
+    shapes = {step.name: step.shape for step in plan.steps}
+    itself = plan.options["attention"] == "self"
+    tensors = {"Q": inputs.tensor("Q", shapes["Q"], device)}
+    tensors["K"] = tensors["Q"] if itself else inputs.tensor("K", shapes["K"], device)
+    tensors["V"] = inputs.tensor("V", shapes["V"], device) if "V" in inputs.files else tensors["K"]
+    module = module_of(
+        plan.sizes,
+        inputs,
+        plan.options["bias"],
+        device,
+        dropout=plan.options["dropout"],
+        scale=plan.options["scale"],
+        **variants.arguments(masks),
+    )
+    module.train(plan.options["mode"] == "train")
+    for name in ("K_past", "V_past"):
+        if name in shapes:
+            tensors[name] = inputs.tensor(name, shapes[name], device)
+    if masks:
+        tensors["mask"] = masks.build(plan.sizes, inputs.dtype, device)
+    return [Call(module, tensors)]

@@ -1,0 +1,44 @@
+"""Reads the source of the textbook's functions, without importing their modules."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from attnscope.results.trace import Source, Trace
+
+
+def source_of(module: str, function: str) -> Source:
+    """The source of a function of attnscope's.
+
+    Args:
+        module: its module, such as `attnscope.attention.sdpa`.
+        function: its qualified name there.
+    """
+    import ast
+    from importlib.util import find_spec
+    from pathlib import Path
+
+    spec = find_spec(module)
+    assert spec is not None
+    assert spec.origin is not None
+    text = Path(spec.origin).read_text(encoding="utf-8")
+    node: Any = ast.parse(text)
+    for name in function.split("."):
+        node = next(child for child in node.body if getattr(child, "name", None) == name)
+    lines = text.splitlines()[node.lineno - 1 : node.end_lineno]
+    return Source(f"{module}.{function}", node.lineno, "\n".join(lines))
+
+
+def add_lines(plan: Trace, source: Source) -> None:
+    """Give each step of a plan its line in the code: where its name is bound."""
+    import ast
+    import textwrap
+
+    tree: Any = ast.parse(textwrap.dedent(source.text)).body[0]
+    bound = {argument.arg: tree.lineno for argument in tree.args.args}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            bound[node.id] = node.lineno
+    for step in plan.steps:
+        if step.line is None and step.name in bound:
+            step.line = bound[step.name] + source.line - 1

@@ -1,0 +1,158 @@
+"""The variants of attention that the options choose: for the contract, the code, and the heading."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import inf, isfinite
+from typing import Any
+
+from attnscope.contracts import DTYPES, Variant
+from attnscope.errors import OptionError, warn_idle
+from attnscope.textbook.inputs.mask_options import Masks, parse_masks
+from attnscope.textbook.options import Alignment, MaskedRows, Masking, MaskStyle, Scale, Stages, one_of
+
+NO_MASK = "there is no mask (--mask)"
+THETA = 10000.0
+"""The base of rotary positions, unless another is chosen: RoFormer's, and Llama's first."""
+
+
+@dataclass(frozen=True)
+class Variants:
+    """The variants of one run, before its sizes are known.
+
+    Attributes:
+        masking: how the masks are applied.
+        masks: the masks themselves.
+        scale: what the scores are multiplied with; None: 1/√width.
+        softcap: what the scores are capped at, or None.
+        theta: the base of rotary positions, or None for none.
+        softmax_dtype: what the softmax is computed in; None: what the scores are.
+    """
+
+    masking: Masking
+    masks: Masks
+    scale: float | None
+    softcap: float | None
+    theta: float | None
+    softmax_dtype: str | None
+
+    def masks_for(self, sizes: Mapping[str, int], dtype: str) -> Masks:
+        """The masks as they are applied in a run of these sizes, and in this dtype.
+
+        Raises:
+            OptionError: the fill hides nothing, or the dtype has not got it.
+            FileError: a file cannot be read.
+        """
+        fill = self.masking.mask_fill
+        align = self.masking.align or ("bottom-right" if "n_past" in sizes else "top-left")
+        if not self.masks:
+            return self.masks.applied(align=str(align), dtype=dtype)
+        masks = self.masks.applied(
+            align=str(align),
+            dtype=dtype,
+            style=self.masking.mask_style,
+            fill=-inf if fill is None else fill,
+            rows=self.masking.masked_rows,
+        )
+        if fill is not None and masks.files and not masks.fills:
+            warn_idle([(True, "--mask-fill", f"{masks.files[0]} is added as it is")])
+            return masks.filled_with(-inf)
+        return masks
+
+    def contract(
+        self, sizes: Mapping[str, int], masks: Masks, *, scale: float | None, **more: Any
+    ) -> Variant:
+        """What the contract needs to know; `more` as in `attnscope.contracts.Variant`."""
+        return Variant(
+            scale=scale,
+            mask=masks.dims(sizes),
+            mask_dtype="bool" if masks.style == "bool" else "",
+            mask_fill=masks.fill,
+            masked_rows=masks.rows,
+            rope_theta=self.theta,
+            softcap=self.softcap,
+            **more,
+        )
+
+    def arguments(self, masks: Masks) -> dict[str, Any]:
+        """The code's arguments, but for tensors and scale; those of usual value are left out."""
+        import torch
+
+        chosen = {
+            "mask_fill": masks.fill if masks else None,
+            "masked_rows": masks.rows,
+            "softcap": self.softcap,
+            "rope_theta": self.theta,
+            "align": masks.align if self.theta is not None else None,
+            "softmax_dtype": getattr(torch, self.softmax_dtype) if self.softmax_dtype else None,
+        }
+        return {name: value for name, value in chosen.items() if value is not None}
+
+    def described(self, masks: Masks, dtype: str) -> dict[str, Any]:
+        """What decides the numbers, by name, for the heading and for records."""
+        about: dict[str, Any] = {"softmax_dtype": self.softmax_dtype or dtype}
+        if masks:
+            about |= {"mask": list(masks.texts), "mask_style": masks.style, "mask_fill": masks.fill}
+        if masks.positional or self.theta is not None:
+            about["align"] = masks.align
+        about |= {"masked_rows": masks.rows} if masks.rows else {}
+        about |= {"softcap": self.softcap} if self.softcap is not None else {}
+        about |= {"rope_theta": self.theta} if self.theta is not None else {}
+        return about
+
+
+def variants_of(masking: Masking, scale: Scale, stages: Stages) -> Variants:
+    """The variants that the options choose; those without effect are warned of.
+
+    Raises:
+        OptionError: a value that an option cannot have.
+        FileError: the file of a mask cannot be read.
+    """
+    masking = Masking(
+        masking.mask,
+        one_of(MaskStyle, "--mask-style", masking.mask_style),
+        masking.mask_fill,
+        one_of(Alignment, "--align", masking.align),
+        one_of(MaskedRows, "--masked-rows", masking.masked_rows),
+    )
+    _check_numbers(scale, stages)
+    masks = parse_masks(masking.mask)
+    warn_idle(_idle(masking, masks, stages))
+    theta = (THETA if stages.rope_theta is None else stages.rope_theta) if stages.rope else None
+    return Variants(masking, masks, scale.scale, stages.softcap, theta, stages.softmax_dtype)
+
+
+def _check_numbers(scale: Scale, stages: Stages) -> None:
+    """Raise an OptionError for a number, or a dtype, with which attention computes nothing."""
+    if stages.rope_theta is not None and not 0 < stages.rope_theta < inf:
+        raise OptionError(
+            f"a base of {stages.rope_theta:g} turns nothing: it must be above 0.",
+            hint="--rope-theta 10000",
+        )
+    if stages.softcap is not None and not 0 < stages.softcap < inf:
+        raise OptionError(
+            f"a soft cap of {stages.softcap:g} leaves no scores: it must be above 0.",
+            hint="--softcap 50",
+        )
+    if scale.scale is not None and not isfinite(scale.scale):
+        raise OptionError(f"a scale of {scale.scale:g} leaves no scores.", hint="--scale 0.125")
+    if stages.softmax_dtype is not None and stages.softmax_dtype not in DTYPES:
+        raise OptionError(
+            f"{stages.softmax_dtype!r} is not a dtype that a softmax runs in.",
+            hint=f"--softmax-dtype {', '.join(DTYPES)}",
+        )
+
+
+def _idle(masking: Masking, masks: Masks, stages: Stages) -> list[tuple[object, str, str]]:
+    """The options without effect: whether that is so, the option, and why."""
+    no_theta = "there are no rotary positions (--rope)"
+    no_places = "nothing here depends on where queries stand among keys"
+    nowhere = not (stages.rope or masks.positional)
+    return [
+        (masking.mask_style is not None and not masks, "--mask-style", NO_MASK),
+        (masking.mask_fill is not None and not masks, "--mask-fill", NO_MASK),
+        (masking.masked_rows is not None and not masks, "--masked-rows", NO_MASK),
+        (stages.rope_theta is not None and not stages.rope, "--rope-theta", no_theta),
+        (masking.align is not None and nowhere, "--align", no_places),
+    ]

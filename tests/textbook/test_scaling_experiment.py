@@ -1,0 +1,55 @@
+"""`measure_scaling`: what the command `scaling` does, in Python."""
+
+import pytest
+import torch
+
+from attnscope import measure_scaling
+from attnscope.errors import OptionError, SizeError
+
+FEW = {"batch": 2, "nq": 5, "nk": 6}
+LINE = ["--batch", 2, "--nq", 5, "--nk", 6]
+
+
+@pytest.mark.parametrize(
+    ("options", "line"),
+    [
+        (FEW, LINE),
+        (FEW | {"seed": 3, "dtype": "bfloat16"}, [*LINE, "--seed", 3, "--dtype", "bfloat16"]),
+        ({"batch": 2, "nk": 1}, ["--batch", 2, "--nk", 1]),
+    ],
+)
+def test_the_measurements_are_what_the_command_prints_as_json(attnscope, options, line):
+    printed = attnscope("scaling", "--dk", "16,1,16", *line, "--format", "json").json
+    assert measure_scaling([16, 1, 16], **options).to_dict() == printed
+    assert measure_scaling("16, 1,16", **options).to_dict() == printed
+
+
+def test_a_measurement_is_had_by_its_width_and_scale():
+    scaling = measure_scaling([1, 64], **FEW)
+    assert scaling[64, True] == scaling.rows[3]
+    with pytest.raises(KeyError):
+        scaling[2, True]
+
+
+def test_torchs_random_state_stays_as_it_was():
+    torch.manual_seed(7)
+    before = torch.get_rng_state()
+    measure_scaling([4], **FEW, seed=3)
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_mistakes_are_errors():
+    with pytest.raises(OptionError, match="there is no width"):
+        measure_scaling([])
+    with pytest.raises(OptionError, match="'x' is not a width"):
+        measure_scaling("1,x")
+    with pytest.raises(SizeError, match="d_K is 0"):
+        measure_scaling([0])
+
+
+def test_it_is_saved_as_the_command_prints_it(tmp_path, attnscope):
+    scaling = measure_scaling([1, 4], **FEW)
+    for suffix, format in (("json", "json"), ("csv", "csv"), ("md", "markdown")):
+        scaling.save(tmp_path / f"scaling.{suffix}")
+        printed = attnscope("scaling", "--dk", "1,4", *LINE, "--format", format).out
+        assert (tmp_path / f"scaling.{suffix}").read_text() == printed

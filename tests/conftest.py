@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+import profiles  # noqa: F401 - registers Hypothesis's profiles
 import pytest
 import torch
 from hypothesis import settings
@@ -33,9 +34,7 @@ if "PYTEST_XDIST_WORKER" in os.environ:
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
-# Speed is measured in benchmarks, never by a test: machines are noisy.
-settings.register_profile("attnscope", deadline=None)
-settings.load_profile("attnscope")
+settings.load_profile("few")  # unless --hypothesis-profile names another
 
 SEERS = ("vit", "clip", "deit", "dinov2", "yolos")
 """Families that read pictures."""

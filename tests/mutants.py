@@ -44,8 +44,10 @@ COMPUTED = {
 }  # fmt: skip
 AT_MOST = 1800
 """Seconds that a mutant's tests may take; then it runs for ever."""
-PYTEST = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-m", "not torture"]
-"""Runs tests, slow ones too."""
+PYTEST = [
+    sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-m", "not torture", "--hypothesis-profile=thorough"
+]  # fmt: skip
+"""Runs all tests, also those that only CI runs."""
 FAILED = re.compile(r"^(?:FAILED|ERROR) (.*?)(?: - .*)?$", re.MULTILINE)
 """A test that failed, in pytest's report."""
 

@@ -42,7 +42,7 @@ TEXTS = [
 TARGETS = ["a dog ran on the mat .", "the cat . the cat", "it was", "a", "tired . tired . tired"]
 FORMATS = ["table", "json", "csv", "markdown"]
 CSV = ["--format", "csv"]
-WATCHED = Path(__file__).with_name("watched.py")
+WATCHED = Path(__file__).parents[2] / "cli" / "watched.py"
 
 
 def drawn(n, seed=0, longest=30):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import signal
@@ -17,13 +18,19 @@ import numpy as np
 import profiles  # noqa: F401 - registers Hypothesis's profiles
 import pytest
 import torch
+import torch._dynamo
+import transformers
 from hypothesis import settings
 from safetensors.torch import load_file
 from torture.counts import pytest_terminal_summary  # noqa: F401 - a hook
-from transformers import BertConfig, BertForMaskedLM, BertModel, PreTrainedModel
 
 from attnscope.checkpoints.find import find_checkpoint
 from attnscope.cli.app import main
+
+# A trace looks through all objects for the functions that it watches: those of torch are left out, for they
+# are hundreds of thousands. A test that traces one of them asks for the fixture `with_torch`.
+gc.collect()
+gc.freeze()
 
 # Workers that share the cores compute with one thread each, as do the processes that they start.
 if "PYTEST_XDIST_WORKER" in os.environ:
@@ -84,6 +91,14 @@ def read_tensors() -> Callable[[Path], dict[str, torch.Tensor]]:
     return read
 
 
+@pytest.fixture
+def with_torch() -> Iterator[None]:
+    """A trace may watch the functions of torch too."""
+    gc.unfreeze()
+    yield
+    gc.freeze()
+
+
 @pytest.fixture(scope="session")
 def minilm() -> Path:
     """The folder of the bundled model. It is never skipped: without it, half of this tests nothing."""
@@ -105,12 +120,13 @@ SIZES = {
 
 
 @pytest.fixture
-def small_bert(tmp_path: Path) -> Callable[..., tuple[Path, PreTrainedModel]]:
+def small_bert(tmp_path: Path) -> Callable[..., tuple[Path, transformers.PreTrainedModel]]:
     """Makes a BERT of 2 layers and 3 heads and saves it: `small_bert(dtype=torch.float16)`."""
 
     def make(*, dtype=torch.float32, masked_lm=False, name="bert", **saving) -> tuple:
         torch.manual_seed(0)
-        model = (BertForMaskedLM if masked_lm else BertModel)(BertConfig(**SIZES)).eval()
+        kind = transformers.BertForMaskedLM if masked_lm else transformers.BertModel
+        model = kind(transformers.BertConfig(**SIZES)).eval()
         for parameter in model.parameters():  # so that no bias is zero
             torch.nn.init.normal_(parameter, std=0.2)
         model = model.to(dtype)

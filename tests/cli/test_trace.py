@@ -172,6 +172,7 @@ def test_a_module_by_its_name(attnscope, mine):
     assert dims(r)["scores"] == "n_batch n_Q n_K"
 
 
+@pytest.mark.usefixtures("with_torch")
 def test_a_class_of_a_package(attnscope):
     r = attnscope(
         "trace", "torch.nn:Linear", "--init", "in_features=5", "--init", "out_features=7",
@@ -311,6 +312,7 @@ def test_expressions_in_the_middle_get_rows(run):
     assert all(step["dims"] for step in more.json["steps"])
 
 
+@pytest.mark.usefixtures("with_torch")
 def test_a_module_is_followed(run):
     r = run("Block", *BLOCK, "--init", "n_layer=1", "--follow", "torch.nn.modules.linear", "-f", "json")
     inside = [step for step in r.json["steps"] if step["file"]]

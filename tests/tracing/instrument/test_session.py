@@ -327,6 +327,7 @@ def test_calls_may_be_folded_below_a_depth(code, depth, expected):
     assert total == 2 * 3 * 5 * 4 + 2 * 3 * 5 * 6  # whatever is folded, nothing is lost
 
 
+@pytest.mark.usefixtures("with_torch")
 def test_a_module_that_is_followed_is_recorded_too(code):
     module = code.Attention(4)
     assert "input" not in names(steps_of(module, x))

@@ -22,6 +22,7 @@ import torch._dynamo
 import transformers
 from hypothesis import settings
 from safetensors.torch import load_file
+from sampled import pytest_collection_modifyitems  # noqa: F401 - a hook
 from torture.counts import pytest_terminal_summary  # noqa: F401 - a hook
 
 from attnscope.checkpoints.find import find_checkpoint

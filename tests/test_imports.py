@@ -20,6 +20,7 @@ def command(*arguments: str) -> str:
     return f"from attnscope.cli.app import main\nmain({list(arguments)!r})"
 
 
+@pytest.mark.few(10)
 @pytest.mark.parametrize(
     "arguments",
     [

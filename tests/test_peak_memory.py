@@ -58,12 +58,14 @@ OPTIONS = [
 ]
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize("options", OPTIONS)
 def test_what_sdpa_takes_is_what_was_estimated(peak_of, options):
     peak, estimate = peak_of("sdpa", *SIZES, *options.split())
     assert 0.8 * estimate < peak < 1.1 * estimate
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(
     "options", ["", "--train --dropout 0.2", "--nk 300 --d-context 12 --mask causal --dtype bfloat16"]
 )

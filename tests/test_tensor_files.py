@@ -61,6 +61,7 @@ def refused(name: str, text: str) -> FileError:
 # What is read
 
 
+@pytest.mark.pairwise
 @pytest.mark.parametrize("shape", [(), (5,), (2, 3), (2, 3, 4), (2, 1, 3, 4), (0, 3)])
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("suffix", SUFFIXES)
@@ -546,6 +547,7 @@ def test_a_file_that_is_gone_when_it_is_read_is_refused(suffix):
     assert caught.value.message == f"there is no file x{suffix}."
 
 
+@pytest.mark.pairwise
 @pytest.mark.parametrize("other", [Q[:2], Q.double(), Q > 1, Q.T.contiguous()])
 @pytest.mark.parametrize("suffix", SUFFIXES)
 def test_a_file_that_is_another_when_it_is_read_is_refused(suffix, other):
@@ -700,6 +702,7 @@ def test_a_whole_module_is_no_tensor():
 # What is loaded for it
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize(
     ("suffix", "code", "expected"),
     [

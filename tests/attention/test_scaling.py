@@ -52,6 +52,7 @@ def test_how_many_weights_are_looked_at_together_changes_nothing(monkeypatch, ch
     assert list(measure(Q, K, 0.5)) == pytest.approx(list(expected), abs=1e-14)
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.float16, torch.bfloat16])
 def test_scores_and_weights_are_those_of_the_textbook(dtype):
     Q, K = drawn(2, 30, 64, dtype=dtype), drawn(2, 20, 64, dtype=dtype, seed=1)

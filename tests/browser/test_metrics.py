@@ -431,6 +431,7 @@ def test_many_heads_are_shown_a_part_of_the_table_at_a_time(open_page, make_tabl
     assert opened.see("document.activeElement === cells.get('1 63')")
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize("width", [400, 800, 1200, 2560])
 @pytest.mark.parametrize("with_maps", [True, False])
 def test_the_page_with_metrics_is_as_wide_as_the_window(

@@ -670,6 +670,7 @@ def test_light_and_dark_follow_the_reader_and_the_button(open_page, sentence, tm
     assert opened.colour(*opened.cell(6, 0)) == seen[False][1]
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize("width", [400, 800, 2560])
 @pytest.mark.parametrize("view", ["map", "lines", "picture"])
 def test_the_page_is_as_wide_as_the_window(open_page, pictured, make_stack, width, view, tmp_path):

@@ -2,8 +2,9 @@
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, event, given, settings
+from hypothesis import HealthCheck, event, given
 from hypothesis import strategies as st
+from profiles import examples
 
 size = st.integers(1, 6)
 DTYPES = ["float64", "float32", "float16", "bfloat16"]
@@ -98,7 +99,7 @@ def check(attnscope, command, arguments):
         assert document["findings"] == planned["findings"]
 
 
-slow = settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
+slow = examples(6, 150, ignoring=[HealthCheck.function_scoped_fixture])
 
 
 @given(data=st.data())

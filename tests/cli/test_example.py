@@ -15,19 +15,37 @@ STEPS = {"X": X, "W_Q": W_Q, "W_K": W_K, "W_V": W_V, "Q": Q, "K": K, "V": V}
 STEPS |= {"scores": SCORES, "attention": WEIGHTS, "out": OUT}
 
 
+@pytest.fixture(scope="module")
+def runs() -> dict:
+    """The runs of this file, by their arguments."""
+    return {}
+
+
+@pytest.fixture
+def example(attnscope, runs):
+    """Runs `attnscope example` with some arguments, once for all tests of this file."""
+
+    def run(*arguments):
+        if arguments not in runs:
+            runs[arguments] = attnscope("example", *arguments)
+        return runs[arguments]
+
+    return run
+
+
 def values(form):
     return {each["name"]: np.array(each["values"]) for each in form["values"]}
 
 
-def test_the_first_row_of_the_result_is_the_known_one(attnscope):
-    r = attnscope("example")
+def test_the_first_row_of_the_result_is_the_known_one(example):
+    r = example()
     assert (r.exit_status, r.err) == (0, "")
     assert np.allclose(OUT[0], [3.9492, 7.8588, 3.9577], atol=5e-5)
     assert "q0  3.9492  7.8588  3.9577" in r.out
 
 
-def test_every_number_of_every_form_is_right(attnscope):
-    rows, columns, one = attnscope("example", "--format", "json").json["forms"]
+def test_every_number_of_every_form_is_right(example):
+    rows, columns, one = example("--format", "json").json["forms"]
     for name, expected in STEPS.items():
         np.testing.assert_allclose(values(rows)[name], expected, rtol=0, atol=1e-12)
         np.testing.assert_allclose(values(columns)[name], expected.T, rtol=0, atol=1e-12)
@@ -38,8 +56,8 @@ def test_every_number_of_every_form_is_right(attnscope):
     np.testing.assert_allclose(vectors["out"], OUT[0], rtol=0, atol=1e-12)
 
 
-def test_the_forms_are_held_against_each_other(attnscope):
-    rows, columns, one = attnscope("example", "-f", "json").json["forms"]
+def test_the_forms_are_held_against_each_other(example):
+    rows, columns, one = example("--format", "json").json["forms"]
     assert rows["checks"] == []
     for form, name in (
         (columns, "out, transposed, is out by rows"),
@@ -60,34 +78,35 @@ def test_the_forms_are_held_against_each_other(attnscope):
         (["--layout", "columns", "--query", 1], ["by columns", "query 1"]),
     ],
 )
-def test_each_form_can_be_had_alone(attnscope, arguments, titles):
-    forms = attnscope("example", *arguments, "--format", "json").json["forms"]
+def test_each_form_can_be_had_alone(example, arguments, titles):
+    forms = example(*arguments, "--format", "json").json["forms"]
     assert [form["title"][: len(title)] for form, title in zip(forms, titles, strict=True)] == titles
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("query", range(4))
-def test_one_query_is_a_row_of_the_whole(attnscope, query):
-    (form,) = attnscope("example", "--query", query, "-f", "json").json["forms"]
+def test_one_query_is_a_row_of_the_whole(example, query):
+    (form,) = example("--query", query, "--format", "json").json["forms"]
     np.testing.assert_allclose(values(form)["out"], OUT[query], rtol=0, atol=1e-12)
     assert form["checks"][0]["name"] == f"out is row {query} of out by rows"
 
 
 @pytest.mark.parametrize("form", [["--layout", "rows"], ["--layout", "columns"], ["--query", 0]])
-def test_one_number_of_each_step_is_worked_out_by_hand(attnscope, form):
-    out = attnscope("example", *form).out
+def test_one_number_of_each_step_is_worked_out_by_hand(example, form):
+    out = example(*form).out
     assert "q0 and k0: 2·3 + 1·1 + 3·2 = 13, and 13 / √3 = 7.5056" in out
     assert "e^7.5056 / (e^7.5056 + e^10.9697 + e^4.0415 + e^6.3509) = 0.0300" in out
     assert "The first number of q0: 0.0300·3 + 0.9596·4 + 0.0009·2 + 0.0095·2 = 3.9492" in out
 
 
-def test_it_can_be_had_without_words(attnscope):
-    r = attnscope("example", "--no-explain", "--format", "json")
+def test_it_can_be_had_without_words(example):
+    r = example("--no-explain", "--format", "json")
     assert all(step["why"] is None for form in r.json["forms"] for step in form["steps"])
-    assert "by hand" not in attnscope("example", "--no-explain").out
+    assert "by hand" not in example("--no-explain").out
 
 
-def test_markdown_holds_the_same_numbers(attnscope):
-    r = attnscope("example", "--format", "markdown")
+def test_markdown_holds_the_same_numbers(example):
+    r = example("--format", "markdown")
     assert r.out.startswith("## by rows")
     assert "3.9492  7.8588  3.9577" in r.out
     assert "| out, transposed, is out by rows |" in r.out
@@ -101,7 +120,7 @@ def test_markdown_holds_the_same_numbers(attnscope):
         (["--format", "csv"], "csv holds one table, and the example has many."),
     ],
 )
-def test_a_mistake_gets_a_clear_line(attnscope, arguments, message):
-    r = attnscope("example", *arguments)
+def test_a_mistake_gets_a_clear_line(example, arguments, message):
+    r = example(*arguments)
     assert (r.exit_status, r.out) == (2, "")
     assert r.err.splitlines()[0] == f"attnscope: error: {message}"

@@ -191,7 +191,10 @@ def test_a_model_without_attention_is_told_as_such(attnscope, tiny, family, comm
 
 @pytest.mark.parametrize(
     ("family", "why"),
-    [("axk2", "makes queries of two latents"), ("longcat_flash", "attends twice in each")],
+    [
+        ("axk2", "makes queries of two latents"),
+        pytest.param("longcat_flash", "attends twice in each", marks=pytest.mark.sweep),  # a large one
+    ],
 )
 def test_families_that_are_no_one_layout_are_refused_by_name(attnscope, tiny, family, why):
     r = attnscope("model", tiny(family))

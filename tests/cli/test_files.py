@@ -103,6 +103,7 @@ REFUSED = {
 }
 
 
+@pytest.mark.few(20)
 @pytest.mark.parametrize("kind", REFUSED)
 @pytest.mark.parametrize("writer", WRITERS)
 def test_what_cannot_be_written_is_told_before_the_run_and_left_alone(tmp_path, write, writer, kind):
@@ -118,6 +119,7 @@ def test_what_cannot_be_written_is_told_before_the_run_and_left_alone(tmp_path, 
     assert state_of(folder) == before
 
 
+@pytest.mark.few(5)
 @pytest.mark.parametrize("writer", WRITERS)
 def test_names_that_no_disk_takes_are_told_before_the_run(tmp_path, write, writer):
     for name in ("x" * 300, "x" * 5000):
@@ -212,6 +214,7 @@ PAIRS = [
 """Of the quickest command all, of others two each: every kind of target meets several writers."""
 
 
+@pytest.mark.few(8)
 @pytest.mark.parametrize(("writer", "target"), PAIRS)
 def test_pipes_and_devices_are_written_to_and_links_are_followed(
     tmp_path, write, read_pipe, make_device, writer, target
@@ -234,6 +237,7 @@ def test_the_longest_name_that_a_disk_takes_is_written(tmp_path, write, writer):
     assert path.stat().st_size > 40
 
 
+@pytest.mark.few(4)
 @pytest.mark.parametrize("writer", WRITERS)
 def test_a_full_disk_is_one_line_and_the_results_are_shown_all_the_same(
     write, full_disk, monkeypatch, writer
@@ -309,6 +313,7 @@ def test_the_status_of_a_program_that_fails_is_kept_where_its_trace_cannot_be_wr
 # Nobody reads on
 
 
+@pytest.mark.few(4)
 @pytest.mark.parametrize("writer", SHOWN_ON_STDOUT)
 def test_files_are_written_even_if_nobody_reads_the_results(here, monkeypatch, tmp_path, writer):
     path = named(tmp_path, writer)

@@ -894,6 +894,7 @@ def test_a_model_without_maps_of_its_tokens_is_told(attnscope, saved, family, op
     assert f"({family}) returns weights of the shape" in error
 
 
+@pytest.mark.few(4)
 @pytest.mark.parametrize("start", [None, "abc", -5, 10**6, 1.5, True, 2**70])
 @pytest.mark.parametrize("command", ["heads", "model"])
 def test_a_decoder_that_starts_with_no_token_is_told(attnscope, tmp_path, command, start):

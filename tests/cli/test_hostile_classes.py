@@ -61,6 +61,7 @@ def write(tmp_path, monkeypatch):
     return written
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize("what", GOES_ON)
 def test_classes_that_raise_when_looked_at_change_nothing(attnscope, write, what):
     write(GOES_ON[what])
@@ -82,6 +83,7 @@ def test_exceptions_that_raise_when_looked_at_are_told(attnscope, write, what):
     assert json.loads(failed.out)["crash"]["error"] == "E: said"
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(
     "made", ["x.to_sparse()", "torch.quantize_per_tensor(x, 0.1, 0, torch.qint8)", "x.to('meta')"]
 )

@@ -74,6 +74,7 @@ def tensors(tmp_path):
     return file, names
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize("format", FORMATS)
 def test_names_in_a_file_of_tensors(show, tensors, format):
     file, names = tensors
@@ -86,6 +87,7 @@ def test_names_in_a_file_of_tensors(show, tensors, format):
     show("mha", "--wq", f"{file}:{names[1]}", "--format", format, status=2, name=False)
 
 
+@pytest.mark.few(4)
 @pytest.mark.parametrize("suffix", [".npy", ".npz", ".pt", ".safetensors", ".json", ""])
 def test_names_of_files(show, tmp_path, suffix):
     file = tmp_path / (for_a_path(hostile(3)) + suffix)
@@ -176,6 +178,7 @@ def checkpoint(tmp_path_factory):
 HOSTILE_TEXT = f"the {hostile(WORDS.index('cat'))} sat on {hostile(WORDS.index('dog'))}"
 
 
+@pytest.mark.few(8)
 @pytest.mark.parametrize("format", FORMATS)
 @pytest.mark.parametrize(
     "more",
@@ -286,6 +289,7 @@ def fails(x):
 '''.replace("\ty2 = 0\n", "")
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("format", FORMATS)
 def test_code(show, tmp_path, format, monkeypatch):
     file = tmp_path / "code.py"

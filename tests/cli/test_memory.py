@@ -92,6 +92,7 @@ def test_what_hides_its_cause_is_no_shortage_of_memory():
     assert not is_out_of_memory(raised.value)
 
 
+@pytest.mark.few(4)
 @pytest.mark.parametrize("shortage", SHORTAGES)
 def test_a_run_without_memory_says_so_in_two_lines(attnscope, monkeypatch, shortage):
     monkeypatch.setattr("attnscope.attention.sdpa.softmax", lambda *_: shortage())

@@ -2,8 +2,9 @@
 
 import pytest
 import torch
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
+from profiles import examples
 from safetensors.torch import load_file
 
 from attnscope.attention.mha import MultiHeadAttention
@@ -74,7 +75,7 @@ def test_the_slip_in_the_scale_is_told(attnscope):
 
 
 @given(data=st.data())
-@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@examples(6, 40, ignoring=[HealthCheck.function_scoped_fixture])
 def test_a_dry_run_shows_the_rows_of_the_real_run(assert_same_rows, data):
     sizes = st.integers(1, 8)
     heads = data.draw(sizes, label="heads")

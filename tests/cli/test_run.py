@@ -280,6 +280,7 @@ ENDINGS = {
 }
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize("ending", ENDINGS)
 def test_a_program_ends_as_it_ends(program, ending):
     program.write(helper=PLAIN, broken="def f(:\n", program=ENDINGS[ending])
@@ -307,6 +308,7 @@ def test_no_bytecode_of_ours_is_written(program, tmp_path):
     assert before == sorted((p.name, p.stat().st_mtime_ns) for p in tmp_path.glob("__pycache__/*"))
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize(
     ("target", "note"),
     [
@@ -383,6 +385,7 @@ def test_the_first_calls_are_shown_and_training_is_what_it_was(program):
         assert trace["source"][0]["function"] == "CausalSelfAttention.forward"
 
 
+@pytest.mark.sweep
 @pytest.mark.slow
 def test_checkpointing_workers_and_children_are_what_they_were(program, tmp_path):
     program.write(model=ATTENTION, train=TRAINING)
@@ -398,6 +401,7 @@ def test_checkpointing_workers_and_children_are_what_they_were(program, tmp_path
     assert not list(tmp_path.glob(".attnscope-*"))
 
 
+@pytest.mark.sweep
 @pytest.mark.slow
 def test_what_is_compiled_runs_untraced_and_right(program):
     program.write(model=ATTENTION, train=TRAINING)
@@ -410,6 +414,7 @@ def test_what_is_compiled_runs_untraced_and_right(program):
     )
 
 
+@pytest.mark.sweep
 @pytest.mark.slow
 def test_what_is_compiled_inside_of_a_call_is_compiled_as_it_was(program):
     program.write(
@@ -499,6 +504,7 @@ SAYS = {
 }
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("what", SAYS)
 def test_that_a_target_was_not_called_is_said_only_if_it_was_not(program, what):
     code, note = SAYS[what]
@@ -520,6 +526,7 @@ def test_a_program_that_ends_at_once_has_its_status_and_its_trace(program):
     assert "helper.py:Thing was called 1 times, and not 2" in watched.stderr
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(("ending", "status", "err"), [("'bye'", 1, "bye\n"), ("3", 3, ""), ("", 0, "")])
 def test_a_target_that_exits_has_its_status_its_text_and_its_trace(program, ending, status, err):
     thing = f"""\

@@ -36,6 +36,7 @@ def test_the_default_run_shows_what_the_scale_is_for(attnscope):
         assert shown[1, scaled] == {**shown[1, True], "scaled": scaled}
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("seed", range(1, 6))
 def test_other_seeds_show_the_same_to_a_tenth(attnscope, seed):
     shown, other = rows(attnscope), rows(attnscope, "--seed", seed)

@@ -4,8 +4,9 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
+from profiles import examples
 from safetensors.torch import load_file
 
 
@@ -36,7 +37,7 @@ def test_the_output_equals_pytorchs(attnscope, tmp_path, dtype, heads):
 
 
 @given(data=st.data())
-@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@examples(6, 40, ignoring=[HealthCheck.function_scoped_fixture])
 def test_a_dry_run_shows_the_rows_of_the_real_run(assert_same_rows, data):
     sizes = st.integers(1, 12)
     arguments = []

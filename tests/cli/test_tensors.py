@@ -81,6 +81,7 @@ def test_what_no_file_gives_is_drawn_to_fit(attnscope, files):
     assert document["seed"] == 0
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("suffix", ["npz", "pt", "safetensors"])
 def test_a_saved_run_can_be_run_again(attnscope, tmp_path, monkeypatch, suffix):
     monkeypatch.chdir(tmp_path)

@@ -263,6 +263,7 @@ def test_stats_are_those_of_the_tensors(run, tmp_path, read_tensors):
     )
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("suffix", ["npz", "pt", "safetensors"])
 def test_tensors_are_saved_once_unless_forced(run, tmp_path, read_tensors, suffix):
     path = tmp_path / f"values.{suffix}"
@@ -343,6 +344,7 @@ def test_a_seed_draws_the_same_again(run):
     assert values("--seed", 5) == values("--seed", 5) != values()
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("dtype", ["float64", "float16", "bfloat16"])
 def test_inputs_and_weights_are_of_a_dtype(run, dtype):
     r = run("Block", *BLOCK, "--init", "n_layer=1", "--dtype", dtype, "-f", "json")
@@ -448,6 +450,7 @@ def attend(Q, K, V):
 """
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize(
     ("comment", "exit_status", "note"),
     [

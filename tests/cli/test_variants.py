@@ -111,6 +111,7 @@ def test_decoding_with_a_past_gives_the_last_row_of_the_whole(attnscope, tmp_pat
     torch.testing.assert_close(decoded["out"], whole["out"][:, :, 4:], rtol=0, atol=1e-5)
 
 
+@pytest.mark.few(4)
 @pytest.mark.parametrize(
     ("arguments", "fate"),
     [

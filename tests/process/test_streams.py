@@ -40,6 +40,7 @@ def shell(tmp_path):
     return run
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("command", COMMANDS)
 def test_a_closed_stdout_is_told_in_a_line(shell, command):
     r = shell(f"% {COMMANDS[command]} >&-")
@@ -48,6 +49,7 @@ def test_a_closed_stdout_is_told_in_a_line(shell, command):
     assert r.returncode == 2
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("command", ["sdpa", "bert", "trace"])
 @pytest.mark.parametrize("stderr", ["2>&-", "2> >(exec 0<&-; sleep 1)"])
 def test_a_result_does_not_need_a_stderr(shell, command, stderr):
@@ -69,12 +71,14 @@ def test_a_file_is_written_where_a_result_cannot_be_printed(shell, tmp_path):
     assert b"attnscope" not in (tmp_path / "x.npz").read_bytes()  # nothing else went into its descriptor
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("command", ["help", "sdpa", "scaling", "bert"])
 def test_a_reader_that_has_gone_is_status_141_and_no_traceback(shell, command):
     r = shell(f"(% {COMMANDS[command]}; echo $? >&2) | (exec 0<&-; sleep 2)")
     assert r.stderr == "141\n"
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("command", ["sdpa", "bert", "trace"])
 def test_a_full_stdout_is_told_in_a_line(shell, tmp_path, command):
     full = tmp_path / "full"
@@ -107,6 +111,7 @@ DOES = {
 }
 
 
+@pytest.mark.few(3)
 @pytest.mark.slow
 @pytest.mark.parametrize("what", DOES)
 def test_what_traced_code_does_to_its_streams_leaves_the_result_alone(shell, tmp_path, what):
@@ -119,6 +124,7 @@ def test_what_traced_code_does_to_its_streams_leaves_the_result_alone(shell, tmp
     assert r.returncode == 0
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("what", ["closes both", "replaces stdout", "closes the descriptors"])
 def test_what_a_program_does_to_its_streams_leaves_the_trace_alone(shell, tmp_path, what):
     (tmp_path / "code.py").write_text(

@@ -5,8 +5,9 @@ from textwrap import dedent
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from profiles import examples
 from rich.console import Console
 from rich.text import Text
 
@@ -192,7 +193,7 @@ def test_a_picture_without_a_first_token_is_the_mean_of_all_queries(vision):
     assert printed(vision, query=3).startswith("query 3 0,2\n")
 
 
-@settings(max_examples=60)
+@examples(8, 60)
 @given(
     n_Q=st.integers(1, 130),
     n_K=st.integers(1, 520),

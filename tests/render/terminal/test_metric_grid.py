@@ -2,8 +2,9 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from profiles import examples
 from render.head_tables import MEANINGS, head_table, of_values, printed
 from rich.text import Text
 
@@ -183,6 +184,7 @@ def test_nothing_but_zeros_is_drawn():
     ]
 
 
+@pytest.mark.few(6)
 @pytest.mark.parametrize("colours", [None, "standard", "256", "truecolor"])
 @pytest.mark.parametrize("metrics", [ALL, ["entropy"]])
 @pytest.mark.parametrize("size", SIZES)
@@ -196,7 +198,7 @@ def test_piped_there_are_no_colours_and_no_blanks_at_the_end(size):
     assert not [line for line in lines if "\x1b" in line or line.endswith(" ")]
 
 
-@settings(max_examples=60)
+@examples(8, 60)
 @given(
     n_layer=st.sampled_from([1, 2, 12, 13, 61]),
     n_head=st.integers(1, 130),

@@ -4,8 +4,9 @@ import io
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from profiles import examples
 from rich.console import Console
 from rich.text import Text
 
@@ -65,7 +66,7 @@ def test_ascii_is_enough(colours):
     assert printed(maps_of([(0, 0), (0, 1)], 90, 90), 30, colours, "ascii")
 
 
-@settings(max_examples=40)
+@examples(8, 40)
 @given(
     n_Q=st.integers(1, 90),
     n_K=st.integers(1, 90),

@@ -45,13 +45,13 @@ def made(trace) -> dict[str, list[str]]:
     return {line.text.strip(): [step.name for step in line.steps] for line in lines if line.steps}
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def rotary() -> Trace:
     Q, K, V = torch.ones(3, 4), torch.ones(5, 4), torch.ones(5, 6)
     return traced(sdpa, Q, K, V, torch.ones(3, 5, dtype=torch.bool), rope_theta=1e4)
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def projected() -> Trace:
     """Two functions, of different files, whose line numbers overlap."""
     X, W_Q, W_K, W_V = torch.ones(5, 8), torch.ones(8, 4), torch.ones(8, 4), torch.ones(8, 6)
@@ -61,7 +61,7 @@ def projected() -> Trace:
     return Trace("sdpa", steps=steps, source=first.source + second.source)
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def mha() -> Trace:
     x = torch.ones(128, 32, 200)
     attention = MultiHeadAttention(d_feat=200, n_head=5).eval()
@@ -271,6 +271,7 @@ def test_docstrings_are_left_out_and_methods_named(mha):
     assert "        return x" in code
 
 
+@pytest.mark.few(5)
 @pytest.mark.parametrize("width", range(50, 201, 10))
 def test_no_line_is_wider_than_the_terminal_and_nothing_is_lost(rotary, projected, mha, width):
     for trace in (rotary, projected, mha):

@@ -4,8 +4,9 @@ import math
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from profiles import examples
 
 import attnscope.attention.mha
 import attnscope.attention.sdpa
@@ -66,7 +67,7 @@ def assert_right(ran):
     lead=st.sampled_from(["", "batch", "heads", "split"]),
     dtype=dtypes,
 )
-@settings(max_examples=150)
+@examples(8, 150)
 def test_a_right_run_of_sdpa_holds(run_sdpa, data, form, lead, dtype):
     if lead == "split" and form == "columns":
         lead = "heads"
@@ -83,7 +84,7 @@ def test_a_right_run_of_sdpa_holds(run_sdpa, data, form, lead, dtype):
 
 
 @given(data=st.data(), dtype=dtypes, cross=st.booleans(), bias=st.booleans())
-@settings(max_examples=150)
+@examples(8, 150)
 def test_a_right_run_of_mha_holds(run_mha, data, dtype, cross, bias):
     n_batch, n_kv_head, n_Q = data.draw(size), data.draw(st.integers(1, 3)), data.draw(size)
     n_head = n_kv_head * data.draw(st.integers(1, 3))
@@ -119,6 +120,7 @@ ALL = {"F", "nn", "naive"}
 each_dtype = pytest.mark.parametrize("dtype", DTYPES, ids=str)
 
 
+@pytest.mark.few(3)
 @each_dtype
 @pytest.mark.parametrize("share", [0.9, 1.1])
 def test_a_scale_that_is_a_tenth_off_is_found(run_sdpa, run_mha, dtype, share):
@@ -128,6 +130,7 @@ def test_a_scale_that_is_a_tenth_off_is_found(run_sdpa, run_mha, dtype, share):
     assert run_mha(**MHA, **wrong, dtype=dtype).failed() >= {"nn", "naive"}
 
 
+@pytest.mark.few(3)
 @each_dtype
 @pytest.mark.parametrize("style", ["bool", "additive"])
 def test_a_mask_that_is_one_key_off_is_found(run_sdpa, dtype, style):
@@ -142,6 +145,7 @@ def test_a_mask_that_is_one_key_off_is_found(run_sdpa, dtype, style):
     assert ran.failed() == ALL
 
 
+@pytest.mark.few(2)
 @each_dtype
 def test_keys_that_are_shared_in_the_wrong_order_are_found(run_sdpa, run_mha, dtype, monkeypatch):
     def in_turn(K, Q):
@@ -153,6 +157,7 @@ def test_keys_that_are_shared_in_the_wrong_order_are_found(run_sdpa, run_mha, dt
     assert run_mha(**MHA | {"n_head": 10, "d_head": 20}, dtype=dtype).failed() == ALL
 
 
+@pytest.mark.few(2)
 @each_dtype
 def test_keys_that_are_not_turned_are_found(run_mha, dtype, monkeypatch):
     turn = attnscope.attention.mha.rotated
@@ -168,6 +173,7 @@ def test_keys_that_are_not_turned_are_found(run_mha, dtype, monkeypatch):
     assert ran.failed() == {"naive"}  # the two others start with what is turned, or do not turn
 
 
+@pytest.mark.few(3)
 @each_dtype
 @pytest.mark.parametrize("part", ["V", "O"])
 def test_a_bias_that_is_not_added_is_found(run_mha, dtype, part):
@@ -176,6 +182,7 @@ def test_a_bias_that_is_not_added_is_found(run_mha, dtype, part):
     assert ran.failed() == {"nn", "naive"}
 
 
+@pytest.mark.few(2)
 @each_dtype
 def test_a_past_that_comes_after_the_new_keys_is_found(run_sdpa, dtype, monkeypatch):
     def after(past, new, dim=-2):
@@ -200,6 +207,7 @@ def test_dropped_weights_that_do_not_grow_are_found(run_mha):
     assert ran.failed() == {"naive"}
 
 
+@pytest.mark.few(7)
 @pytest.mark.parametrize(
     ("run", "options", "name", "failed"),
     [

@@ -7,8 +7,9 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from profiles import examples
 from torch import nn
 from transformers import LlamaConfig
 from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding, apply_rotary_pos_emb
@@ -17,7 +18,7 @@ from attnscope.textbook.reference.naive import attended, dropped, final_of, inpu
 from attnscope.textbook.reference.run import Run
 
 seeds = st.integers(0, 999)
-few = settings(max_examples=25)
+few = examples(3, 25)
 
 
 def made_of(ran):

@@ -87,6 +87,7 @@ def test_numbers_that_rounding_decides_are_not_compared(run_sdpa):
 # What is compared all the same.
 
 
+@pytest.mark.few(7)
 @pytest.mark.parametrize("form", ["rows", "columns"])
 @pytest.mark.parametrize(
     ("mask", "options", "formula", "module", "naive", "sums"),
@@ -164,6 +165,7 @@ def test_a_reference_of_a_part_says_of_which(run_sdpa, options, formula, module)
 # nn.MultiheadAttention does what its weights were set for.
 
 
+@pytest.mark.pairwise
 @pytest.mark.parametrize("scale", [0.3, -2.0, 0.0])
 @pytest.mark.parametrize("n_kv_head", [1, 2, 4])
 @pytest.mark.parametrize(("d_K", "d_V"), [(6, 6), (6, 3), (2, 7)])
@@ -178,6 +180,7 @@ def test_the_module_computes_the_formula_where_its_projections_are_identities(
     torch.testing.assert_close(ours, expected, rtol=0, atol=1e-12)
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize("bias", [True, False])
 @pytest.mark.parametrize(("n_kv_head", "d_V", "d_context"), [(4, None, None), (2, 3, None), (1, 9, 5)])
 def test_the_module_projects_with_the_runs_weights(run_mha, bias, n_kv_head, d_V, d_context):

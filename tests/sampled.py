@@ -21,15 +21,15 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             groups[item.nodeid.partition("[")[0]].append(item)
     for cases in groups.values():
         few = cases[0].get_closest_marker("few")
-        kept = spread(len(cases), few.args[0]) if few else pairwise([indices(case) for case in cases])
+        kept = spread(len(cases), few.args[0]) if few else pairwise([values_of(case) for case in cases])
         for n, case in enumerate(cases):
             if n not in kept:
                 case.add_marker("sweep")
 
 
-def indices(item: pytest.Item) -> dict[str, int]:
-    """Which value of each parameter a case has."""
-    return item.callspec.indices if hasattr(item, "callspec") else {}
+def values_of(item: pytest.Item) -> dict[str, int]:
+    """Which value each parameter has in a case, as a number."""
+    return {name: id(value) for name, value in item.callspec.params.items()}
 
 
 def spread(n: int, few: int) -> set[int]:

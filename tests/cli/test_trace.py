@@ -231,14 +231,15 @@ def test_a_mistake_gets_a_clear_line_and_exit_status_2(attnscope, mine, argument
 
 
 def test_all_formats_hold_the_same_rows(run):
-    steps = run("attend", *QKV, "-f", "json").json["steps"]
+    r = run("attend", *QKV, "-f", "json")
+    steps = r.json["steps"]
+    assert len(r.out.strip().splitlines()) > 1
     rows = list(csv.DictReader(io.StringIO(run("attend", *QKV, "-f", "csv").out)))
     assert [(row["name"], row["dims"], row["shape"], row["line"]) for row in rows] == [
         (s["name"], " ".join(s["dims"]), " ".join(map(str, s["shape"])), str(s["line"])) for s in steps
     ]
     table = [line for line in run("attend", *QKV, "-f", "markdown").out.splitlines() if line[:1] == "|"]
     assert [line.split(" | ")[1] for line in table[2:]] == [step["name"] for step in steps]
-    assert len(run("attend", *QKV, "-f", "json").out.strip().splitlines()) > 1
 
 
 def test_wide_shows_more_columns(run):

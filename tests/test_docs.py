@@ -13,7 +13,7 @@ EXAMPLES = {page: examples_of(page.read_text(encoding="utf-8")) for page in PAGE
 REWRITE = "run: python tests/docs_examples.py"
 
 
-@pytest.mark.few(5)
+@pytest.mark.few(4)
 @pytest.mark.parametrize(
     "page",
     [page for page, examples in EXAMPLES.items() if examples and page.name != "cli.md"],

@@ -20,7 +20,6 @@ def command(*arguments: str) -> str:
     return f"from attnscope.cli.app import main\nmain({list(arguments)!r})"
 
 
-@pytest.mark.few(10)
 @pytest.mark.parametrize(
     "arguments",
     [

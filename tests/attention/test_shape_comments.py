@@ -33,6 +33,7 @@ RUNS = {
 }
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("target", RUNS)
 def test_every_shape_comment_of_the_textbook_is_true(target, attnscope):
     ran = attnscope("trace", f"attnscope.attention.{target}", "--check", *RUNS[target].split())

@@ -256,6 +256,7 @@ def test_values_that_are_all_zero_have_the_colour_of_nothing(open_page, make_tab
     assert listed(opened)["entropy"] == "0.000 ± 0"
 
 
+@pytest.mark.few(4)
 @pytest.mark.parametrize(
     ("value", "error", "text"),
     [

@@ -427,6 +427,7 @@ def test_a_token_that_is_only_a_key_is_found_too(open_page, cross):
 # ---- blocks, stacks, pictures
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize(
     ("block", "queries", "keys"),
     [("A→A", "0123", "0123"), ("A→B", "0123", "456"), ("B→A", "456", "0123"), ("B→B", "456", "456")],
@@ -561,6 +562,7 @@ def test_back_and_forward_go_through_the_heads(open_page, sentence):
     opened.wait_for(0, 1)
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize(
     "fragment",
     ["layer=9&head=9&query=99&view=nothing&texts=C→D", "%%%", "layer=-1&query=1e3", "view=picture"],
@@ -781,6 +783,7 @@ def test_the_focus_goes_along_with_the_head(open_page, sentence):
     assert opened.see("document.activeElement.id") == "plot"
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("control", ["#theme", "#special", 'input[value="root"]', "#strongest button"])
 def test_characters_do_nothing_on_other_controls(open_page, sentence, control):
     opened = open_page(sentence)

@@ -5,7 +5,6 @@ import re
 import signal
 import subprocess
 import sys
-import time
 
 import pytest
 
@@ -82,13 +81,13 @@ def test_a_closed_pipe_is_no_traceback():
 
 
 def test_interrupting_exits_130_without_a_traceback():
-    code = "import time; from attnscope.cli import textbook, app; textbook.run = lambda *_, **__: time.sleep(60)"
-    code += "\nprint('ready', flush=True); raise SystemExit(app.main(['sdpa']))"
+    code = "import time; from attnscope.cli import textbook, app; textbook.run = run"
+    code = "import os, time\ndef run(*_, **__): os.write(1, b'it runs'); time.sleep(60)\n" + code
+    code += "\nraise SystemExit(app.main(['sdpa']))"
     running = subprocess.Popen(
         [sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
-    running.stdout.readline()
-    time.sleep(5)
+    assert running.stdout.read(7) == "it runs"
     running.send_signal(signal.SIGINT)
     _, err = running.communicate(timeout=30)
     assert (running.returncode, err) == (130, "attnscope: interrupted.\n")

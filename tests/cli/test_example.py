@@ -68,6 +68,7 @@ def test_the_forms_are_held_against_each_other(example):
         assert check["max_abs_diff"] <= 1e-12
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize(
     ("arguments", "titles"),
     [
@@ -91,6 +92,7 @@ def test_one_query_is_a_row_of_the_whole(example, query):
     assert form["checks"][0]["name"] == f"out is row {query} of out by rows"
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("form", [["--layout", "rows"], ["--layout", "columns"], ["--query", 0]])
 def test_one_number_of_each_step_is_worked_out_by_hand(example, form):
     out = example(*form).out

@@ -26,6 +26,7 @@ def tiny(tmp_path_factory):
     return folder
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize("more", [[], ["--verify"], ["--layer", "all", "--head", "all"]])
 @pytest.mark.parametrize(
     ("family", "where"), [("squeezebert", "layer 0"), ("prophetnet", "layer 0 of its encoder")]
@@ -50,6 +51,7 @@ def test_bert_refuses_scores_too(attnscope, tiny):
     assert "returns scores rather than weights" in r.err
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("family", ["paligemma", "aimv2"])
 @pytest.mark.parametrize("command", ["model", "heads"])
 def test_a_model_that_attends_otherwise_with_eager_attention_is_told_about(
@@ -70,6 +72,7 @@ def test_pooled_maps_tell_it_too(attnscope, tiny):
     assert "does not attend alike by default" in r.out
 
 
+@pytest.mark.few(4)
 @pytest.mark.parametrize("command", ["model", "heads"])
 @pytest.mark.parametrize("family", ["bert", "llama", "gemma3_text", "t5", "bloom"])
 def test_models_that_attend_alike_are_not_told_about(attnscope, tiny, family, command):
@@ -168,6 +171,7 @@ def test_a_tower_is_verified_with_itself(attnscope, tiny, stack):
     assert all(check["ok"] for check in r.json["checks"])
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("family", ["ibert", "xglm", "longformer", "vit_mae"])
 def test_models_that_compute_in_their_own_way_are_verified(attnscope, tiny, family):
     """I-BERT's projections return a scale, XGLM's masks are float32, Longformer scales where it lies,
@@ -177,6 +181,7 @@ def test_models_that_compute_in_their_own_way_are_verified(attnscope, tiny, fami
     assert [check["ok"] for check in r.json["checks"]] == [True] * 5
 
 
+@pytest.mark.few(6)
 @pytest.mark.parametrize("family", ["rwkv", "falcon_mamba", "xlstm", "fnet"])
 @pytest.mark.parametrize(
     "command", [["model"], ["model", "--verify"], ["model", "--text", SHORT], ["heads", "--text", SHORT]]

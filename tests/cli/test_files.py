@@ -133,6 +133,7 @@ def test_names_that_no_disk_takes_are_told_before_the_run(tmp_path, write, write
     assert_one_line(r, "to write x")
 
 
+@pytest.mark.few(6)
 @pytest.mark.parametrize("writer", WRITERS)
 def test_a_folder_that_may_not_be_written_is_told_before_the_run(write, read_only, writer):
     for name in ("x", "new"):  # x.npz is there

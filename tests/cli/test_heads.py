@@ -185,6 +185,7 @@ def test_a_text_tower_reads(attnscope, saved):
     assert list(r.json["stacks"]) == ["text"]
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float64"])
 def test_other_dtypes_are_near_float32(measured, dtype):
     found, others = (
@@ -247,6 +248,7 @@ def test_what_does_not_fit_is_refused_before_it_starts(attnscope, monkeypatch):
 # What is shown
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("format", FORMATS)
 def test_the_formats_hold_the_same_heads_in_the_same_order(attnscope, format):
     command = ["heads", "minilm", "--text", TEXT, "--sort", "entropy", "--top", 7]
@@ -319,6 +321,7 @@ def test_only_the_metrics_that_are_asked_for_are_shown_in_their_order(attnscope)
     assert list(r.json["metrics"]) == list(METRICS)
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize(
     ("options", "places"),
     [
@@ -350,6 +353,7 @@ def test_stacks_are_named_where_there_are_several(attnscope, saved, format):
         assert r.out.startswith("stack,layer,head,entropy")
 
 
+@pytest.mark.few(4)
 @pytest.mark.parametrize("options", [["--stack", "cross"], []])
 @pytest.mark.parametrize("format", FORMATS)
 def test_a_metric_that_a_stack_does_not_have_is_empty(attnscope, saved, options, format):
@@ -419,6 +423,7 @@ def test_stdout_has_only_the_result(attnscope, tmp_path):
 # Plots and pages
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("suffix", ["png", "svg", "pdf"])
 def test_the_heads_are_drawn(attnscope, tmp_path, suffix):
     path = tmp_path / f"heads.{suffix}"
@@ -808,6 +813,7 @@ def test_numbers_that_are_not_finite_are_told_with_their_layer(attnscope, tmp_pa
     assert "is not finite in layer 1." in r.err
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("format", FORMATS)
 def test_heads_are_measured_without_sinks(attnscope, format):
     """By hand, from transformers' own eager maps."""

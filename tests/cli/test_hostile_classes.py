@@ -75,6 +75,7 @@ def test_classes_that_raise_when_looked_at_change_nothing(attnscope, write, what
     assert not shown.err
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("what", RAISES)
 def test_exceptions_that_raise_when_looked_at_are_told(attnscope, write, what):
     write("y = x * 2\n" + RAISES[what])

@@ -103,6 +103,7 @@ def test_names_of_files(show, tmp_path, suffix):
     show("run", "--watch", f"{file}x:f", file, status=2)
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("file", ["q.npz", "q.pt"])
 def test_names_that_are_saved(show, tmp_path, file):
     file = tmp_path / for_a_path(hostile(4)) / file
@@ -120,6 +121,7 @@ def test_archives_whose_members_have_hostile_names(show, tmp_path):
     show("sdpa", "--q", f"{tmp_path / 'r.pt'}:{hostile(7)}", status=2)
 
 
+@pytest.mark.few(16)
 @pytest.mark.parametrize(
     "arguments",
     [
@@ -201,6 +203,7 @@ def test_tokens(show, checkpoint, format, more):
         )
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize("format", FORMATS)
 def test_heads_of_a_corpus(show, checkpoint, tmp_path, format):
     corpus = tmp_path / for_a_path(hostile(12) + ".jsonl")
@@ -220,6 +223,7 @@ def test_heads_of_a_corpus(show, checkpoint, tmp_path, format):
     )
 
 
+@pytest.mark.few(4)
 @pytest.mark.parametrize("format", FORMATS)
 def test_weights_of_a_model(show, checkpoint, format):
     show("model", checkpoint, "--format", format, name=format != "csv")
@@ -227,6 +231,7 @@ def test_weights_of_a_model(show, checkpoint, format):
     show("bert", "--model", checkpoint, "--head", 77, "--format", format, status=2, name=False)
 
 
+@pytest.mark.few(4)
 @pytest.mark.parametrize(
     "config",
     [

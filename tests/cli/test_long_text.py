@@ -74,6 +74,7 @@ def test_a_target_stands_beside_a_file(attnscope, tmp_path):
     assert r.json["pooling"] == {"shown": "max", "queries": [1] * 4, "keys": [1] * 6}
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("shown", ["max", "mean"])
 def test_pooled_maps_are_pooled_whole_maps(attnscope, llama, file, shown):
     command = ["model", llama, "--file", file, "--layer", "all", "--head", "0,3", "-f", "json"]
@@ -240,6 +241,7 @@ def test_a_file_of_maps_has_another_shape_only_on_request_and_says_so(
         assert opened.metadata() == {"pooling": "mean", "weights": "301 × 301"}
 
 
+@pytest.mark.sweep
 def test_no_pooling_makes_whole_maps_of_any_size(attnscope, llama, file, tmp_path, monkeypatch):
     command = ["model", llama, "--file", file]
     formats = ("json", "csv", "markdown", "table")

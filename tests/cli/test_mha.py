@@ -45,6 +45,7 @@ def test_self_attention_has_one_input_and_cross_attention_two(attnscope):
     assert cross[1]["shape"] == [128, 7, 200]
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("options", [[], ["--no-bias"], ["--nk", "7"], ["--scale-by", "d_feat"]])
 def test_the_rows_are_those_of_the_module_run_by_hand(attnscope, tmp_path, options):
     path = tmp_path / "x.safetensors"

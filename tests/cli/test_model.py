@@ -324,6 +324,7 @@ def test_weights_that_are_not_numbers_are_refused_with_their_layer(attnscope, tm
         assert "is not finite in layer 1." in r.err
 
 
+@pytest.mark.few(4)
 @pytest.mark.parametrize(
     ("family", "stack"),
     [
@@ -443,6 +444,7 @@ def test_cross_attention_is_from_the_target_to_the_text(attnscope, saved):
     assert np.array(r.json["attention"]).shape == (5, 5)
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize("family", ["t5", "bart"])
 @pytest.mark.parametrize("stack", ["encoder", "decoder", "cross"])
 def test_every_stack_of_two_is_the_models_own(attnscope, saved, family, stack):
@@ -610,6 +612,7 @@ def test_a_page_has_the_heads_that_were_listed(attnscope, saved, tmp_path):
     assert "wrote 30 heads" in r.err  # 2 × 3 in the encoder, 3 × 4 in the decoder, 3 × 4 across
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("suffix", ["png", "svg", "pdf"])
 def test_a_grid_of_heads_is_drawn(attnscope, tmp_path, suffix):
     from PIL import Image
@@ -629,6 +632,7 @@ def test_a_grid_of_heads_is_drawn(attnscope, tmp_path, suffix):
         assert all(f">{word}</text>" in drawn for word in ("head", "layer", "weight"))
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("dtype", ["float32", "float64", "bfloat16", "float16"])
 def test_a_model_runs_in_other_dtypes(attnscope, dtype):
     r = attnscope("bert", "--text", TEXT, "--layer", 2, "--dtype", dtype, "--verify", "-f", "json")
@@ -801,6 +805,7 @@ def test_a_hub_that_cannot_be_reached_is_told(attnscope, monkeypatch):
     assert "could not be fetched from the hub" in r.err
 
 
+@pytest.mark.sweep
 def test_a_model_on_the_hub_is_read_once_and_then_from_the_cache(monkeypatch, saved, tmp_path):
     """In processes of their own: where the hub is, is read when one begins."""
     folder = saved("gpt2")

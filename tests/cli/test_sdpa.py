@@ -20,6 +20,7 @@ def test_the_first_example_shows_every_tensor(attnscope):
     assert "scale 1/√d_K = 0.08839 · softmax in float32 · float32 · cpu · seed 0" in r.out
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
 @pytest.mark.parametrize("heads", [[], ["--heads", "4"]])
 def test_the_output_equals_pytorchs(attnscope, tmp_path, dtype, heads):

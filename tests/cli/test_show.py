@@ -53,6 +53,7 @@ def test_every_show_is_printed_below_the_result(attnscope, command, format):
     assert lines[second:] == single[-len(lines[second:]) :]
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("command", ["sdpa", "trace", "bert", "bert --text", "model --steps"])
 def test_a_mistake_names_the_selection_that_it_is_in(attnscope, command):
     arguments, one, _ = COMMANDS[command]

@@ -322,6 +322,7 @@ def test_a_module_is_followed(run):
     assert inside[0]["file"].endswith("linear.py")
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("depth", [0, 1])
 def test_calls_are_folded_below_a_depth(run, depth):
     r = run("Block", *BLOCK, "--init", "n_layer=1", "--depth", depth, "-f", "json")

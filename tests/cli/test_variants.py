@@ -45,6 +45,7 @@ def test_a_stage_that_does_not_apply_has_no_row(attnscope):
     )
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize(
     ("past", "align", "offset"),
     [
@@ -346,6 +347,7 @@ def test_options_that_do_not_go_together_are_refused(attnscope, arguments, messa
         assert r.err == f"attnscope: error: {message}\n" + (f"  try  {hint}\n" if hint else "")
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize(
     ("value", "options", "status", "notes"),
     [

@@ -170,6 +170,7 @@ class Wordless:
 """
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize("how", ENDS)
 def test_code_that_exits_has_its_status_and_its_text_and_its_trace_so_far(tmp_path, attnscope, how):
     line, status, err = ENDS[how]

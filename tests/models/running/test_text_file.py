@@ -98,6 +98,7 @@ def test_commands_read_no_more_than_their_model_can_use(attnscope, endless, comm
     assert sum(written) < 2 * LEAST
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("command", [["bert", "--layer", "0", "--head", "0"], ["heads", "minilm"]])
 def test_commands_read_the_beginning_of_a_file_without_an_end(attnscope, endless, command):
     path, _ = endless

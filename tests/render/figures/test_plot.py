@@ -95,6 +95,7 @@ NAMES = {
 """Of models, and of tokens."""
 
 
+@pytest.mark.few(4)
 @pytest.mark.parametrize("name", NAMES.values(), ids=list(NAMES))
 def test_an_svg_is_well_formed_whatever_a_model_and_tokens_are_called(tmp_path, vision, name):
     path = tmp_path / "x.svg"
@@ -169,6 +170,7 @@ def test_a_picture_lies_under_its_weights(tmp_path, vision, query):
     assert f"tiny · {asked} · layer 1 · head 2" in texts(tmp_path / "one.svg")
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize(("n_Q", "n_K"), [(1, 1), (1, 50), (50, 50), (7, 300)])
 def test_odd_sizes(tmp_path, n_Q, n_K):
     for places in ([(0, 0)], [(0, 0), (1, 1)]):

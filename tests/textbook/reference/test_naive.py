@@ -117,6 +117,7 @@ def test_vectors_are_turned_as_llama_turns_them(theta):
     torch.testing.assert_close(ours, expected, rtol=0, atol=2e-6)
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize(
     ("n_Q", "n_past", "align", "query_at"),
     [
@@ -152,6 +153,7 @@ def test_scores_are_capped_before_they_are_masked(run_sdpa):
     assert made_of(ran).final.item() == pytest.approx(expected, abs=1e-12)
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize(
     ("options", "row"),
     [

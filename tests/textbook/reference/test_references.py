@@ -87,7 +87,7 @@ def test_numbers_that_rounding_decides_are_not_compared(run_sdpa):
 # What is compared all the same.
 
 
-@pytest.mark.few(7)
+@pytest.mark.few(5)
 @pytest.mark.parametrize("form", ["rows", "columns"])
 @pytest.mark.parametrize(
     ("mask", "options", "formula", "module", "naive", "sums"),
@@ -140,6 +140,7 @@ def test_merged_rows_are_left_out_if_one_head_sees_no_key(run_mha):
     assert all(check.ok for check in checks.values())
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize(
     ("options", "formula", "module"),
     [
@@ -165,7 +166,7 @@ def test_a_reference_of_a_part_says_of_which(run_sdpa, options, formula, module)
 # nn.MultiheadAttention does what its weights were set for.
 
 
-@pytest.mark.pairwise
+@pytest.mark.few(5)
 @pytest.mark.parametrize("scale", [0.3, -2.0, 0.0])
 @pytest.mark.parametrize("n_kv_head", [1, 2, 4])
 @pytest.mark.parametrize(("d_K", "d_V"), [(6, 6), (6, 3), (2, 7)])
@@ -207,6 +208,7 @@ def test_many_sequences_are_computed_a_few_at_a_time(run_mha, monkeypatch):
         assert references.module(run_of(ran)) == pytest.approx(whole, abs=1e-14, nan_ok=True)
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("mask", [None, (2, 1, 9, 5), (1, 1, 1, 5), (2, 4, 9, 5)])
 def test_many_queries_are_computed_a_few_at_a_time(run_sdpa, monkeypatch, mask):
     options = {} if mask is None else {"mask": torch.rand(mask) < 0.8, "masked_rows": "zero"}

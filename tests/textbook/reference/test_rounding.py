@@ -23,6 +23,7 @@ def test_each_dtype_has_the_tolerance_of_its_precision(run_sdpa, run_mha):
             assert max(of_each) < 200
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_it_is_proportional_to_the_values(run_sdpa, dtype):
     ran = run_sdpa(**SIZES, dtype=dtype)
@@ -84,7 +85,7 @@ def test_a_long_head_is_looked_at_in_parts(run_sdpa, monkeypatch):
     assert tolerance(ran) == pytest.approx(whole)
 
 
-@pytest.mark.pairwise
+@pytest.mark.few(10)
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("size", [1e-4, 1.0, 100.0])
 @pytest.mark.parametrize("kind", ["normal", "positive", "repeated", "alike", "sparse", "one large axis"])

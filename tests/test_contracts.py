@@ -50,7 +50,7 @@ def drawn(plan, dtype, device):
 
 
 @given(data=st.data(), dtype=dtypes, device=devices, form=st.sampled_from(list(FORMS)))
-@examples(14, 300)
+@examples(8, 300)
 def test_sdpa_runs_as_its_contract_says(data, dtype, device, form):
     code, contract = FORMS[form]
     lead = data.draw(st.sampled_from([(), ("n_batch",), ("n_batch", "n_head")]), label="lead")
@@ -90,7 +90,7 @@ def test_sdpa_runs_as_its_contract_says(data, dtype, device, form):
     dtype=dtypes,
     device=devices,
 )
-@examples(12, 200)
+@examples(8, 200)
 def test_mha_runs_as_its_contract_says(data, bias, train, dropout, cross, dtype, device):
     sizes = {axis: data.draw(size, label=axis) for axis in ("n_batch", "n_Q", "n_kv_head")}
     sizes["n_head"] = sizes["n_kv_head"] * data.draw(st.integers(1, 3), label="group")

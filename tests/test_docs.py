@@ -10,13 +10,18 @@ from typer.testing import CliRunner
 from attnscope.cli import app
 
 EXAMPLES = {page: examples_of(page.read_text(encoding="utf-8")) for page in PAGES}
+QUICK = ("README.md", "tensors.md")
+"""The pages whose examples run by default."""
 REWRITE = "run: python tests/docs_examples.py"
 
 
-@pytest.mark.few(4)
 @pytest.mark.parametrize(
     "page",
-    [page for page, examples in EXAMPLES.items() if examples and page.name != "cli.md"],
+    [
+        pytest.param(page, marks=[] if page.name in QUICK else pytest.mark.sweep)
+        for page, examples in EXAMPLES.items()
+        if examples and page.name != "cli.md"
+    ],
     ids=lambda page: page.name,
 )
 def test_examples_print_what_they_show(monkeypatch, tmp_path, page):

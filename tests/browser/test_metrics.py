@@ -77,6 +77,7 @@ def test_colours_follow_the_scheme(open_page, stack, make_table):
     assert colour_of(opened, 1, 1) == expected_colour(opened, table, 1, 1, "entropy", dark=True)
 
 
+@pytest.mark.sweep
 def test_the_metric_that_was_asked_for_is_shown_first_or_else_the_first(open_page, stack, make_table):
     opened = open_page(stack, heads=make_table(), metric="distance")
     assert opened.page.input_value("#metric") == "distance"
@@ -114,6 +115,7 @@ def test_the_overview_goes_back_to_the_small_maps(open_page, stack, make_table):
     assert opened.head(1, 2).get_attribute("title") is None, "its value is shown beside it"
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("way", ["click", "keys"])
 def test_a_coloured_head_leads_to_its_map(open_page, stack, make_table, way):
     table = make_table()
@@ -134,6 +136,7 @@ def test_a_coloured_head_leads_to_its_map(open_page, stack, make_table, way):
     assert all(says(text, row_of(table, 1, 2), name) for name, text in listed(opened).items())
 
 
+@pytest.mark.sweep
 def test_values_stand_in_cells_that_have_room_and_can_be_read(open_page, stack, make_table):
     def contrast(one, other):
         def luminance(colour):
@@ -164,6 +167,7 @@ def test_small_cells_have_no_text(open_page, make_table):
     )
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("way", ["hover", "focus"])
 def test_the_value_of_a_head_is_shown_beside_it(open_page, stack, make_table, way):
     table = make_table()
@@ -191,6 +195,7 @@ def test_small_maps_have_no_value_beside_them(open_page, stack, make_table):
     assert not opened.page.locator("#value-tip").is_visible()
 
 
+@pytest.mark.sweep
 def test_the_metric_stands_in_the_address(open_page, stack, make_table):
     opened = open_page(stack, heads=make_table())
     opened.page.select_option("#metric", "previous")
@@ -205,6 +210,7 @@ def test_the_metric_stands_in_the_address(open_page, stack, make_table):
     opened.wait_for_metrics(0, 0, "entropy")
 
 
+@pytest.mark.sweep
 def test_names_of_cells_say_the_value_to_who_cannot_see(open_page, stack, make_table):
     table = make_table()
     opened = open_page(stack, heads=table)
@@ -256,6 +262,7 @@ def test_values_that_are_all_zero_have_the_colour_of_nothing(open_page, make_tab
     assert listed(opened)["entropy"] == "0.000 ± 0"
 
 
+@pytest.mark.sweep
 @pytest.mark.few(4)
 @pytest.mark.parametrize(
     ("value", "error", "text"),
@@ -310,6 +317,7 @@ def test_keys_of_the_map_do_no_harm_where_there_is_none(open_page, make_table):
     opened.wait_for_metrics(0, 1, "entropy")
 
 
+@pytest.mark.sweep
 def test_a_head_without_a_map_among_those_that_have_one(open_page, stack, make_table):
     stack.maps = [each for each in stack.maps if (each.layer, each.head) in {(0, 0), (1, 1)}]
     table = make_table()
@@ -329,6 +337,7 @@ def test_a_head_without_a_map_among_those_that_have_one(open_page, stack, make_t
     )
 
 
+@pytest.mark.sweep
 def test_a_map_of_a_head_that_was_not_measured(open_page, stack, make_table):
     table = make_table()
     table.rows = [row for row in table.rows if (row.layer, row.head) != (1, 0)]
@@ -340,6 +349,7 @@ def test_a_map_of_a_head_that_was_not_measured(open_page, stack, make_table):
     assert "1.0" not in table_order(opened)
 
 
+@pytest.mark.sweep
 def test_the_chooser_of_stacks_chooses_whose_heads_are_seen(open_page, make_stack, make_table):
     encoder = make_stack(TOKENS, stack="encoder")
     table = make_table({"encoder": (2, 3), "decoder": (1, 2), "cross": (1, 2)})
@@ -419,6 +429,7 @@ def test_the_table_has_all_numbers_and_leads_to_the_heads(open_page, stack, make
 # ---- sizes, schemes, texts
 
 
+@pytest.mark.sweep
 def test_many_heads_are_shown_a_part_of_the_table_at_a_time(open_page, make_table):
     opened = open_page(heads=make_table({"self": (80, 64)}))
     assert opened.page.locator('#heads [role="gridcell"]').count() == 5120
@@ -457,6 +468,7 @@ def test_colours_of_values_stay_in_the_readers_own_colours(open_page, make_table
     assert colour_of(opened, 1, 1) == expected_colour(opened, table, 1, 1, "entropy")
 
 
+@pytest.mark.sweep
 def test_names_and_meanings_that_look_like_markup_are_text(open_page, stack, make_table):
     table = make_table(metrics={EVIL: f"it means {EVIL}"}, notices=[EVIL])
     for stacks in ([stack], []):

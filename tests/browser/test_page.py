@@ -99,6 +99,7 @@ def test_clicks_go_through_the_heads(open_page, sentence):
         assert true_to(opened.hover(3, 2)[2], of(sentence, layer, head)[3, 2])
 
 
+@pytest.mark.sweep
 def test_arrows_go_through_the_heads_and_stop_at_the_edge(open_page, sentence):
     opened = open_page(sentence)
     opened.head(0, 0).focus()
@@ -155,6 +156,7 @@ def test_small_maps_of_a_short_text_are_its_maps(open_page, make_stack):
 # ---- weights
 
 
+@pytest.mark.sweep
 def test_the_weight_under_the_pointer_is_that_of_its_query_and_key(open_page, sentence):
     opened = open_page(sentence)
     attention = of(sentence, 0, 0)
@@ -180,6 +182,7 @@ def test_queries_go_down_and_keys_across(open_page, make_stack):
     assert dark == [(0, 3), (1, 0), (2, 0)]
 
 
+@pytest.mark.sweep
 def test_stronger_is_darker_in_light_and_lighter_in_the_dark(open_page, make_stack):
     steps = np.array([[0, 0.1, 0.3, 0.6, 1.0]])
     stack = make_stack(["a"], ["p", "q", "r", "s", "t"], given={(0, 0): steps}, stack="cross")
@@ -203,6 +206,7 @@ def test_colours_are_even_steps_of_lightness_in_both_schemes(open_page, sentence
         assert steps.max() < 1.7 * steps.mean()
 
 
+@pytest.mark.sweep
 def test_many_tokens_are_stored_coarsely_and_said_truly(open_page, make_stack):
     opened = open_page(stack := make_stack([str(i) for i in range(600)], layers=2, heads=3))
     assert opened.see("data.coding.lowFrom") == 32
@@ -239,6 +243,7 @@ def test_zero_is_said_as_zero(open_page, make_stack):
     assert opened.hover(1, 0)[2] == "< 0.000001"
 
 
+@pytest.mark.sweep
 def test_the_colour_scale_has_a_legend_and_four_ways(open_page, make_stack):
     quarter = np.array([[0.25, 0.0625]])
     opened = open_page(make_stack(["a"], ["p", "q"], given={(0, 0): quarter}, stack="cross"))
@@ -326,6 +331,7 @@ def test_a_query_is_numbered_by_its_position(open_page, generated):
     assert "query=5" in opened.page.url
 
 
+@pytest.mark.sweep
 def test_a_link_names_a_query_by_its_position(open_page, generated):
     opened = open_page(generated, fragment="layer=0&head=0&query=6")
     assert opened.text("#detail-heading").split() == ["Query", "•", "mat", "6"]
@@ -355,6 +361,7 @@ def test_a_search_finds_queries_and_what_stood_before_them(open_page, generated)
 # ---- lines
 
 
+@pytest.mark.sweep
 def test_lines_go_from_the_chosen_query_to_its_keys(open_page, make_stack):
     one = np.eye(7)
     one[2] = np.eye(7)[6]
@@ -410,6 +417,7 @@ def test_a_search_highlights_a_token_and_moves_to_it(open_page, sentence):
     assert opened.page.input_value("#search") == ""
 
 
+@pytest.mark.sweep
 def test_a_search_scrolls_to_what_it_finds(open_page, make_stack):
     opened = open_page(make_stack([f"word{i}" for i in range(300)]), fragment="view=lines")
     assert opened.see("by('plot').scrollTop") == 0
@@ -427,6 +435,7 @@ def test_a_token_that_is_only_a_key_is_found_too(open_page, cross):
 # ---- blocks, stacks, pictures
 
 
+@pytest.mark.sweep
 @pytest.mark.few(2)
 @pytest.mark.parametrize(
     ("block", "queries", "keys"),
@@ -448,6 +457,7 @@ def test_one_text_has_no_blocks(open_page, sentence):
     assert not open_page(sentence).page.locator("#blocks").is_visible()
 
 
+@pytest.mark.sweep
 def test_stacks_can_be_switched(open_page, cross):
     opened = open_page(*cross)
     assert opened.page.locator("#stacks label").all_inner_texts() == ["encoder", "decoder", "cross"]
@@ -469,6 +479,7 @@ def test_a_shared_head_of_K_and_V_is_named_beside_the_head(open_page, cross):
     assert opened.text("#heading") == "Layer 0, head 0"
 
 
+@pytest.mark.sweep
 def test_generated_tokens_are_marked(open_page, cross):
     opened = open_page(*cross, fragment="stack=decoder&query=1")
     assert opened.page.locator("#mark-generated").is_visible()
@@ -478,6 +489,7 @@ def test_generated_tokens_are_marked(open_page, cross):
     assert not opened.page.locator("#mark-generated").is_visible()
 
 
+@pytest.mark.sweep
 def test_weights_lie_over_the_patches_of_a_picture(open_page, pictured):
     opened = open_page(pictured, fragment="view=picture&query=0")
     patches = opened.see("scene.keys.slice(1).map((key) => looks.picture.boxOf(scene, key))")
@@ -508,6 +520,7 @@ def test_a_picture_is_seen_under_the_weights(open_page, pictured):
     assert light[0] - dark[0] > 100
 
 
+@pytest.mark.sweep
 def test_a_stack_without_a_picture_offers_none(open_page, pictured, make_stack):
     text = make_stack(["a", "b"], stack="text")
     pictured.stack = "vision"
@@ -527,6 +540,7 @@ def test_a_link_leads_to_the_same_place(open_page, cross):
     assert opened.text("#detail-heading").split()[:3] == ["Query", "•", "Katze"]
 
 
+@pytest.mark.sweep
 def test_the_address_says_what_is_looked_at(open_page, pair):
     opened = open_page(pair)
     opened.head(1, 2).click()
@@ -547,6 +561,7 @@ def test_the_address_says_what_is_looked_at(open_page, pair):
     assert opened.see("[page.query, page.texts, scene.keys.join('')]") == [5, "B→A", "0123"]
 
 
+@pytest.mark.sweep
 def test_back_and_forward_go_through_the_heads(open_page, sentence):
     opened = open_page(sentence)
     opened.head(0, 1).click()
@@ -562,6 +577,7 @@ def test_back_and_forward_go_through_the_heads(open_page, sentence):
     opened.wait_for(0, 1)
 
 
+@pytest.mark.sweep
 @pytest.mark.few(2)
 @pytest.mark.parametrize(
     "fragment",
@@ -586,6 +602,7 @@ def test_the_query_that_was_asked_for_is_chosen_at_first_and_can_be_let_go(open_
     )
 
 
+@pytest.mark.sweep
 def test_weights_that_could_not_be_unpacked_are_tried_again(open_page, sentence):
     opened = open_page(sentence)
     opened.see(
@@ -656,6 +673,7 @@ def test_what_a_script_of_somebody_elses_would_do_is_forbidden(open_page, senten
 # ---- schemes, sizes, keys
 
 
+@pytest.mark.sweep
 def test_light_and_dark_follow_the_reader_and_the_button(open_page, sentence, tmp_path):
     seen = {}
     for dark in (False, True):
@@ -699,6 +717,7 @@ def test_a_sharp_screen_gets_sharp_pixels(open_page, sentence):
     assert true_to(opened.hover(5, 2)[2], of(sentence, 0, 0)[5, 2])
 
 
+@pytest.mark.sweep
 def test_a_large_map_can_be_enlarged_and_scrolled(open_page, make_stack):
     opened = open_page(stack := make_stack([str(i) for i in range(300)]))
     before = opened.see("looks.map.cell")
@@ -783,6 +802,7 @@ def test_the_focus_goes_along_with_the_head(open_page, sentence):
     assert opened.see("document.activeElement.id") == "plot"
 
 
+@pytest.mark.sweep
 @pytest.mark.few(2)
 @pytest.mark.parametrize("control", ["#theme", "#special", 'input[value="root"]', "#strongest button"])
 def test_characters_do_nothing_on_other_controls(open_page, sentence, control):
@@ -795,6 +815,7 @@ def test_characters_do_nothing_on_other_controls(open_page, sentence, control):
     assert not opened.page.locator("#help").is_visible()
 
 
+@pytest.mark.sweep
 def test_what_a_pointer_is_moved_over_is_not_said_and_what_it_chooses_is(open_page, sentence):
     opened = open_page(sentence)
     opened.hover(2, 3)
@@ -831,6 +852,7 @@ def test_large_steps_lead_to_the_ends_of_the_map(open_page, make_stack):
         assert opened.see("scene.cursor") == {"query": query, "key": at}, key
 
 
+@pytest.mark.sweep
 def test_large_steps_in_the_lines_and_in_the_picture(open_page, make_stack, pictured):
     opened = open_page(make_stack([str(i) for i in range(35)]), fragment="view=lines")
     opened.page.focus("#plot")
@@ -859,6 +881,7 @@ def test_large_steps_in_the_lines_and_in_the_picture(open_page, make_stack, pict
         assert opened.see("scene.cursor.key") == at, key
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("dark", [False, True])
 def test_the_page_can_be_seen_in_the_readers_own_colours(open_page, make_stack, dark):
     def luminance(colour):
@@ -884,6 +907,7 @@ def test_the_page_can_be_seen_in_the_readers_own_colours(open_page, make_stack, 
     assert chosen != other, "what is chosen looks like what is not"
 
 
+@pytest.mark.sweep
 def test_tab_reaches_every_control(open_page, pair):
     opened = open_page(pair)
     reached = set()

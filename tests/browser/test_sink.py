@@ -65,6 +65,7 @@ def test_lines_leave_out_the_sink(open_page, sunk):
     )
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("dark", [False, True])
 def test_columns_of_the_sink_are_grey_and_keep_their_weights(open_page, sunk, dark):
     opened = open_page(sunk, dark=dark)
@@ -80,6 +81,7 @@ def test_columns_of_the_sink_are_grey_and_keep_their_weights(open_page, sunk, da
     assert opened.page.locator("#mark-sink").is_visible()
 
 
+@pytest.mark.sweep
 def test_the_switch_stands_in_the_address_and_can_be_on_at_first(open_page, sunk):
     opened = open_page(sunk, without_sink=True)
     assert opened.page.get_by_label("Without the sink").is_checked()
@@ -96,6 +98,7 @@ def test_the_switch_stands_in_the_address_and_can_be_on_at_first(open_page, sunk
 # ---- pooled maps
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("width", [420, 1280])
 def test_a_pooled_page_says_so_in_its_header(open_page, pooled, sunk, width):
     opened = open_page(pooled, width=width)
@@ -143,6 +146,7 @@ def test_a_cell_with_a_token_of_the_sink_is_left_out(open_page, pooled):
 # ---- the overview
 
 
+@pytest.mark.sweep
 def test_an_overview_that_scrolls_says_what_is_seen(open_page, make_stack):
     opened = open_page(make_stack(["a", "b", "c"], layers=40, heads=4), height=600)
     assert opened.page.locator("#heads-frame.more-below").count() == 1
@@ -161,6 +165,7 @@ def test_an_overview_that_scrolls_says_what_is_seen(open_page, make_stack):
     assert abs(numbers["y"] - heads["y"]) < 8, "the heads' numbers stay in sight"
 
 
+@pytest.mark.sweep
 def test_arrows_bring_a_layer_into_view(open_page, make_stack):
     opened = open_page(make_stack(["a", "b", "c"], layers=40, heads=4), height=600)
     opened.head(0, 0).focus()

@@ -298,6 +298,7 @@ def test_an_interrupted_program_shows_pythons_traceback(program):
     assert watched.stderr.startswith(plain.stderr)
 
 
+@pytest.mark.sweep
 def test_no_bytecode_of_ours_is_written(program, tmp_path):
     program.write(helper=PLAIN, plain="", program="import helper, plain; helper.Thing().forward(1)")
     program.watched("--watch", "helper.py:Thing", "program.py")

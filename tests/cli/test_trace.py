@@ -242,6 +242,7 @@ def test_all_formats_hold_the_same_rows(run):
     assert [line.split(" | ")[1] for line in table[2:]] == [step["name"] for step in steps]
 
 
+@pytest.mark.sweep
 def test_wide_shows_more_columns(run):
     plain, wide = (run("attend", *QKV, *more).out for more in ([], ["--wide"]))
     assert "dtype" not in plain
@@ -274,6 +275,7 @@ def test_tensors_are_saved_once_unless_forced(run, tmp_path, read_tensors, suffi
     assert run("attend", *QKV, "--save", path, "--force").exit_status == 0
 
 
+@pytest.mark.sweep
 def test_a_tensor_is_shown(run):
     r = run("attend", *QKV, "--show", "attention[0]", "-f", "json")
     assert r.json["shown"]["shape"] == [3, 5]
@@ -330,6 +332,7 @@ def test_calls_are_folded_below_a_depth(run, depth):
     assert sum(step["flops"] for step in r.json["steps"]) == 2 * 2 * 3 * 4 * 4 + 2 * (2 * 2 * 3 * 3 * 4)
 
 
+@pytest.mark.sweep
 def test_training_drops_and_evaluation_does_not(run, tmp_path, read_tensors):
     dropped = {}
     for mode in ("--train", "--eval"):
@@ -339,6 +342,7 @@ def test_training_drops_and_evaluation_does_not(run, tmp_path, read_tensors):
     assert dropped == {"--train": True, "--eval": False}
 
 
+@pytest.mark.sweep
 def test_a_seed_draws_the_same_again(run):
     def values(*more):
         return run("attend", *QKV, "--show", "Q", *more, "-f", "json").json["shown"]["values"]
@@ -373,6 +377,7 @@ def test_code_that_looks_at_values_is_run_on_the_cpu(run):
     assert r.json["notices"] == [r.err.removeprefix("attnscope: ").strip()]
 
 
+@pytest.mark.sweep
 def test_what_is_true_of_sizes_may_be_said(run):
     r = run("Block", *BLOCK, "--init", "n_layer=1", "--where", "half=d/2", "-f", "json")
     assert r.json["sizes"]["half"] == 2
@@ -398,6 +403,7 @@ def test_what_the_code_prints_goes_to_stderr(run):
     assert r.err == "hello from the code\n"  # once, however often it is run
 
 
+@pytest.mark.sweep
 def test_nothing_is_left_beside_the_file(mine):
     before = mine.stat()
     command = ["trace", f"{mine.name}:attend", *QKV]
@@ -434,6 +440,7 @@ def test_what_is_written_is_at_the_ends_of_lines(run, mine):
     assert r.err == "attnscope: wrote the axes at the end of 3 lines of mine_to_trace.py\n"
 
 
+@pytest.mark.sweep
 def test_the_diff_is_one_that_patch_applies(run, mine):
     (mine.parent / "change.diff").write_text(run("attend", *QKV, "--annotate").out, encoding="utf-8")
     run("attend", *QKV, "--annotate", "--write")
@@ -473,6 +480,7 @@ def test_comments_are_compared_with_what_ran(attnscope, mine, comment, exit_stat
     assert [lie["line"] for lie in lies] == ([2] if exit_status else [])
 
 
+@pytest.mark.sweep
 def test_comments_that_were_written_are_true(run):
     for name, given in {"attend": QKV, "Block": [*BLOCK, "--init", "n_layer=2"]}.items():
         run(name, *given, "--annotate", "--write")
@@ -480,6 +488,7 @@ def test_comments_that_were_written_are_true(run):
     assert "FAILS" not in run("attend", *QKV, "--check").out
 
 
+@pytest.mark.sweep
 def test_a_file_without_comments_cannot_be_checked(run):
     r = run("attend", *QKV, "--check", "-f", "json")
     assert (r.exit_status, r.json["checks"][0]["ok"]) == (0, None)
@@ -503,6 +512,7 @@ def test_a_module_to_follow_that_fails_is_told(run, tmp_path):
     assert "importing fails_when_followed, which --follow names, raises ValueError: no" in r.err
 
 
+@pytest.mark.sweep
 def test_code_may_remove_the_folder_it_runs_in(attnscope, tmp_path, monkeypatch):
     here = tmp_path / "here"
     code = "import os\n\n\ndef f(x):\n    os.path.exists(HERE) and os.rmdir(HERE)\n    y = x * 2\n    return y\n"
@@ -513,6 +523,7 @@ def test_code_may_remove_the_folder_it_runs_in(attnscope, tmp_path, monkeypatch)
     assert (r.exit_status, r.json["steps"][-1]["name"]) == (0, "y")
 
 
+@pytest.mark.sweep
 def test_code_may_remove_its_own_file(attnscope, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     code = "import os\n\n\ndef f(x):\n    os.path.exists(__file__) and os.remove(__file__)\n    y = x * 2  # n\n    return y\n"

@@ -111,7 +111,7 @@ DOES = {
 }
 
 
-@pytest.mark.few(3)
+@pytest.mark.few(2)
 @pytest.mark.slow
 @pytest.mark.parametrize("what", DOES)
 def test_what_traced_code_does_to_its_streams_leaves_the_result_alone(shell, tmp_path, what):

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 from models.tiny import save_tiny
+from sweeps import swept
 from transformers import AutoModel
 
 from attnscope.checkpoints.find import Checkpoint
@@ -63,7 +64,10 @@ def near(ours, theirs):
     np.testing.assert_allclose(ours, theirs.numpy(), rtol=0, atol=1e-6)
 
 
-@pytest.mark.parametrize("family", [family for family in FAMILIES if family != "deepseek_v32"])
+SOME = ["deepseek_v3", "deepseek_v3 whole queries"]
+
+
+@pytest.mark.parametrize("family", swept([name for name in FAMILIES if name != "deepseek_v32"], SOME))
 def test_parts_make_the_queries_keys_and_values_of_one_head(saved, family):
     """The paper's formulas in numpy, with the slices alone, against what attention is handed."""
     folder = saved(family)
@@ -93,7 +97,7 @@ def test_parts_make_the_queries_keys_and_values_of_one_head(saved, family):
     near(np.linalg.norm(turned, axis=-1), k[:, d_nope:].norm(dim=-1))
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", swept(FAMILIES, SOME))
 def test_latent_attention_is_verified(saved, family):
     checkpoint = Checkpoint(family, saved(family))
     for number in (0, 3):

@@ -9,6 +9,7 @@ import pytest
 import torch
 from models.families import ASKED, CHANGED, FAMILIES, Watched, build, save
 from models.tiny import save_tiny
+from sweeps import swept
 
 from attnscope.arrays import numbers
 from attnscope.checkpoints.find import Checkpoint
@@ -26,6 +27,22 @@ AS_PROJECTED = {
 }
 """Families whose queries and keys reach attention as they were projected. The others turn them by their positions,
 not the first one's; and scale or normalise them, which keeps their directions."""
+
+
+SOME = [
+    "bert",
+    "albert",
+    "bert decoder",
+    "gpt2",
+    "gpt_bigcode",
+    "gpt_neox",
+    "llama",
+    "phi3",
+    "t5",
+    "bart",
+    "clip",
+]
+"""What lies apart, stacked, in one matrix, transposed, in groups, in several stacks and towers."""
 
 
 @pytest.fixture(scope="module")
@@ -70,7 +87,7 @@ def assert_close(ours, theirs, what, tolerance=1e-10):
     assert float((ours - theirs).abs().max()) < tolerance, what
 
 
-@pytest.mark.parametrize("family", ASKED)
+@pytest.mark.parametrize("family", swept(ASKED, SOME))
 def test_what_each_slice_makes_is_what_attention_gets(saved, family):
     checkpoint = saved(family)
     model = build(family, "watched")
@@ -126,7 +143,7 @@ def change(model, stack, layer, piece, by):
     parameter.data.narrow(piece.axis, piece.start, piece.stop - piece.start).mul_(by)
 
 
-@pytest.mark.parametrize("family", CHANGED)
+@pytest.mark.parametrize("family", swept(CHANGED, ["bloom", "falcon"]))
 def test_changing_a_slice_changes_its_heads_and_no_other(saved, family):
     checkpoint = saved(family)
     (stack,) = stacks_of(checkpoint)
@@ -158,7 +175,7 @@ def test_changing_a_slice_changes_its_heads_and_no_other(saved, family):
         assert (after - before).abs().max() > 1e-6
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", swept(FAMILIES, ["jamba", "falcon multi-query", "qwen3_next"]))
 def test_arrays_are_the_models_parameters(saved, family):
     checkpoint = saved(family)
     model = build(family)
@@ -184,6 +201,7 @@ ELSEWHERE = {"altclip": {}, "deepseek_v3": {}, "kimi_linear": {"layer_types": ["
 """Families whose rows are tested in `test_latent.py` and `tests/cli/test_families.py`."""
 
 
+@pytest.mark.sweep
 def test_every_row_of_the_table_is_asked_of_a_model(saved, tmp_path):
     asked = set()
     for family, sizes in ELSEWHERE.items():

@@ -6,6 +6,7 @@ import json
 import pytest
 import torch
 from models.families import FAMILIES, save
+from sweeps import swept
 
 from attnscope.checkpoints.find import Checkpoint, find_checkpoint
 from attnscope.checkpoints.head import read_head
@@ -15,7 +16,7 @@ from attnscope.errors import ModelError
 from attnscope.models.verify_weights import PLAIN, verify_head
 
 
-@pytest.mark.parametrize("layer", range(6))
+@pytest.mark.parametrize("layer", swept(range(6), [0, 5]))
 def test_every_layer_of_the_bundled_model_holds(layer):
     checks = verify_head(find_checkpoint("minilm"), read_head("minilm", layer=layer, head=layer * 2))
     assert [check.name for check in checks] == [
@@ -75,7 +76,13 @@ def test_of_a_decoder_only_the_slices_are_compared_because_it_masks_what_comes_l
     assert all(check.ok for check in checks)
 
 
-@pytest.mark.parametrize("family", [family for family in FAMILIES if family != "bert decoder"])
+@pytest.mark.parametrize(
+    "family",
+    swept(
+        [family for family in FAMILIES if family != "bert decoder"],
+        "bert albert gpt2 gpt_neox llama phi3 t5 bart whisper vit clip gemma3 falcon bloom".split(),
+    ),
+)
 def test_every_family_holds_in_every_stack(tmp_path, family):
     save(family, tmp_path)
     checkpoint = Checkpoint(family, tmp_path)

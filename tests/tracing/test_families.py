@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field
 
 import pytest
+from sweeps import swept
 
 TRANSFORMERS = pytest.importorskip("transformers")
 
@@ -391,7 +392,15 @@ def check(ran):
     return traced["steps"]
 
 
-@pytest.mark.parametrize("name", FAMILIES)
+SOME = [
+    *("BERT", "DeBERTa-v2", "GPT-2", "BLOOM", "Falcon, one head of keys", "GPT-J", "Llama", "gpt-oss"),
+    *("DeepSeek-V3", "T5", "BART, cross"),
+]
+"""One width, relative positions, one projection for all, biases, shared keys, rotary positions, groups, sinks,
+latents, and attention to another sequence."""
+
+
+@pytest.mark.parametrize("name", swept(FAMILIES, SOME))
 def test_a_family_has_its_axes_named_and_no_findings(attnscope, name):
     family = FAMILIES[name]
     ran = attnscope("trace", *family.arguments(), "--device", "meta", "--format", "json")
@@ -401,8 +410,7 @@ def test_a_family_has_its_axes_named_and_no_findings(attnscope, name):
     assert "no other sizes" not in ran.err
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", WITH_VALUES)
+@pytest.mark.parametrize("name", swept(WITH_VALUES, ["BERT", "GPT-2", "Qwen3", "T5"]))
 def test_values_are_right_too(attnscope, name):
     family = FAMILIES[name]
     steps = check(attnscope("trace", *family.arguments(), "--format", "json"))
@@ -410,7 +418,11 @@ def test_values_are_right_too(attnscope, name):
 
 
 @pytest.mark.parametrize(
-    "name", ["BERT", "GPT-2", "Llama", "Gemma 3", "Phi-3", "gpt-oss", "T5", "BART, cross"]
+    "name",
+    swept(
+        ["BERT", "GPT-2", "Llama", "Gemma 3", "Phi-3", "gpt-oss", "T5", "BART, cross"],
+        ["BERT", "GPT-2", "Llama", "T5"],
+    ),
 )
 def test_fused_attention(attnscope, name):
     """What the configuration chooses is in another module, and can be followed there."""
@@ -423,7 +435,7 @@ def test_fused_attention(attnscope, name):
     assert not any(axis in "23456789" for step in followed for axis in step["dims"])
 
 
-@pytest.mark.parametrize("name", ["BERT", "Llama", "Falcon"])
+@pytest.mark.parametrize("name", swept(["BERT", "Llama", "Falcon"], ["Llama"]))
 def test_the_modules_own_lines(attnscope, name):
     line = ["trace", *FAMILIES[name].arguments(), "--device", "meta", "--format", "json"]
     every, own = check(attnscope(*line)), check(attnscope(*line, "--depth", 0))

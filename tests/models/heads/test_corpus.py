@@ -16,6 +16,7 @@ from unittest.mock import patch
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from sweeps import swept
 
 from attnscope.errors import AttnscopeError, FileError, OptionError
 from attnscope.models.heads import corpus as module
@@ -252,7 +253,7 @@ def test_a_long_first_line_with_a_byte_order_mark_is_skipped_whole():
         assert skipped_of("x.txt", b"\xef\xbb\xbf" + b"a" * 18) == (1, "is longer than 20 B")
 
 
-@pytest.mark.parametrize("name", PLAIN)
+@pytest.mark.parametrize("name", swept(PLAIN, ["x.txt.gz"]))
 def test_a_line_of_any_length_takes_little_memory(name):
     length = 8 * LONGEST
     path = Path("x.txt")

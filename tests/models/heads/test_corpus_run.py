@@ -14,7 +14,7 @@ import socket
 import sys
 import time
 from contextlib import ExitStack
-from itertools import pairwise
+from itertools import pairwise, product
 from pathlib import Path
 from shutil import copy
 
@@ -24,6 +24,7 @@ import torch
 from cli.processes import Hold, command, environment, heads, running
 from models.naive_metrics import naive_mean, naive_metrics
 from models.readers import WORDS, changed_weights, save_reader
+from sweeps import swept
 from transformers import AutoModel, AutoTokenizer
 
 from attnscope.errors import FileError, ModelError
@@ -211,7 +212,7 @@ def test_queries_that_the_tokenizer_added_can_be_left_out(attnscope, bert, write
     assert_is(attnscope(*command).json, naive_rows(bert, TEXTS, special=False))
 
 
-@pytest.mark.parametrize("tokens", [1, 20, 100, 100_000])
+@pytest.mark.parametrize("tokens", swept([1, 20, 100, 100_000], [20]))
 def test_how_many_are_read_at_once_does_not_matter(attnscope, bert, write, tokens):
     command = ["heads", bert, "--corpus", write("c.txt", drawn(40)), *CSV]
     assert are_equal(attnscope(*command, "--batch-tokens", tokens).out, attnscope(*command).out, 1e-5)
@@ -426,8 +427,10 @@ def stops(monkeypatch):
     return stop
 
 
-@pytest.mark.parametrize("at", [1, 2, 5, 9])
-@pytest.mark.parametrize("name", ["c.txt", "c.jsonl.gz"])
+@pytest.mark.parametrize(
+    ("at", "name"),
+    swept(product([1, 2, 5, 9], ["c.txt", "c.jsonl.gz"]), [(1, "c.txt"), (5, "c.jsonl.gz")]),
+)
 def test_a_run_that_is_interrupted_goes_on_to_the_same_bits(attnscope, bert, write, small_windows, stops, at, name):  # fmt: skip
     texts = drawn(150)
     write(name, texts if name == "c.txt" else objects(texts))
@@ -479,7 +482,7 @@ def test_what_an_interrupted_run_shows_is_of_the_texts_that_it_has_read(attnscop
     assert_is(r.json, naive_rows(bert, texts))
 
 
-@pytest.mark.parametrize("at", [1, 4, 7])
+@pytest.mark.parametrize("at", swept([1, 4, 7], [4]))
 def test_what_an_interrupted_run_shows_is_what_it_goes_on_from(attnscope, bert, write, stops, monkeypatch, at):  # fmt: skip
     """In the middle of the only window, whose batches are not measured twice."""
     command = ["heads", bert, "--corpus", write("c.txt", drawn(150)), "--batch-tokens", 300]
@@ -602,7 +605,7 @@ def test_what_cannot_be_saved_for_a_while_is_saved_later(attnscope, bert, write,
     assert attnscope(*command, "--checkpoint", "run.npz").out == r.out
 
 
-@pytest.mark.parametrize("family", ["bert", "xlnet", "bart"])
+@pytest.mark.parametrize("family", swept(["bert", "xlnet", "bart"], ["bart"]))
 def test_a_run_that_has_ended_is_shown_at_once(attnscope, saved, write, monkeypatch, family):
     folder = saved(family)
     lines = [*objects(TEXTS, TARGETS), "no JSON", *objects(["the cat sat on . " * 40], ["a"])]
@@ -645,31 +648,31 @@ def test_what_the_model_lacks_is_told_of_a_run_that_has_ended_too(attnscope, ber
     assert "there is no head 9 in" in r.err
 
 
-@pytest.mark.parametrize(
-    ("options", "named"),
-    [
-        (["--metrics", "entropy,self"], "metrics"),
-        (["--no-special"], "special"),
-        (["--without-sink"], "without_sink"),
-        (["--layer", 1], "layer"),
-        (["--stack", "self"], "stack"),
-        (["--max-length", 9], "9"),
-        (["--batch-tokens", 50], "50"),
-        (["--dtype", "bfloat16"], "bfloat16"),
-        (["--field", "to"], "to"),
-    ],
-)
-def test_a_run_with_other_settings_is_refused_and_the_difference_named(attnscope, bert, write, options, named):  # fmt: skip
+SETTINGS = [
+    (["--metrics", "entropy,self"], "metrics"),
+    (["--no-special"], "special"),
+    (["--without-sink"], "without_sink"),
+    (["--layer", 1], "layer"),
+    (["--stack", "self"], "stack"),
+    (["--max-length", 9], "9"),
+    (["--batch-tokens", 50], "50"),
+    (["--dtype", "bfloat16"], "bfloat16"),
+    (["--field", "to"], "to"),
+]
+
+
+def test_a_run_with_other_settings_is_refused_and_the_difference_named(attnscope, bert, write):
     command = ["heads", bert, "--corpus", write("c.jsonl", objects(TEXTS, TARGETS))]
     attnscope(*command, "--checkpoint", "run.npz")
     content = Path("run.npz").read_bytes()
-    r = attnscope(*command, "--checkpoint", "run.npz", *options)
-    assert (r.exit_status, r.out) == (2, "")
-    [error] = [line for line in r.err.splitlines() if "error:" in line]
-    assert "run.npz is of a run with " in error
-    assert named in error
-    assert "another name for --checkpoint" in r.err
-    assert Path("run.npz").read_bytes() == content
+    for options, named in SETTINGS:
+        r = attnscope(*command, "--checkpoint", "run.npz", *options)
+        assert (r.exit_status, r.out) == (2, ""), options
+        [error] = [line for line in r.err.splitlines() if "error:" in line]
+        assert "run.npz is of a run with " in error
+        assert named in error
+        assert "another name for --checkpoint" in r.err
+        assert Path("run.npz").read_bytes() == content
 
 
 @pytest.mark.parametrize("change", ["another name", "longer", "another beginning"])
@@ -731,35 +734,32 @@ def damaged(content):
     }
 
 
-@pytest.mark.parametrize("how", list(damaged(bytes(1000))))
-def test_a_file_that_is_no_run_is_refused_and_left_as_it_is(attnscope, bert, write, how):
+def test_a_file_that_is_no_run_is_refused_and_left_as_it_is(attnscope, bert, write):
     command = ["heads", bert, "--corpus", write("c.txt", TEXTS), "--checkpoint", "run.npz"]
     attnscope(*command)
-    content = damaged(Path("run.npz").read_bytes())[how]
-    Path("run.npz").write_bytes(content)
-    r = attnscope(*command)
-    assert (r.exit_status, r.out) == (2, "")
-    assert re.search("run.npz is (no run that attnscope has saved|of another version)", r.err)
-    assert Path("run.npz").read_bytes() == content
+    for how, content in damaged(Path("run.npz").read_bytes()).items():
+        Path("run.npz").write_bytes(content)
+        r = attnscope(*command)
+        assert (r.exit_status, r.out) == (2, ""), how
+        assert re.search("run.npz is (no run that attnscope has saved|of another version)", r.err), how
+        assert Path("run.npz").read_bytes() == content, how
 
 
-@pytest.mark.parametrize(
-    "change",
-    [{"lines": "5"}, {"sequences": -5}, {"layers": None}, {"heads": {}}, {"done": []}, {"settings": []}],
-    ids=str,
-)
-def test_a_run_with_a_damaged_field_is_refused_and_left_as_it_is(attnscope, bert, write, change):
+def test_a_run_with_a_damaged_field_is_refused_and_left_as_it_is(attnscope, bert, write):
     command = ["heads", bert, "--corpus", write("c.txt", TEXTS), "--checkpoint", "run.npz"]
     attnscope(*command)
     with np.load("run.npz") as stored:
         arrays = dict(stored)
-    about = {**json.loads(str(arrays["about"])), **change}
-    np.savez("run.npz", **{**arrays, "about": np.array(json.dumps(about))})
-    content = Path("run.npz").read_bytes()
-    r = attnscope(*command)
-    assert (r.exit_status, r.out) == (2, "")
-    assert "error: run.npz is no run that attnscope has saved, or is damaged." in r.err
-    assert Path("run.npz").read_bytes() == content
+    for change in (
+        {"lines": "5"}, {"sequences": -5}, {"layers": None}, {"heads": {}}, {"done": []}, {"settings": []},
+    ):  # fmt: skip
+        about = {**json.loads(str(arrays["about"])), **change}
+        np.savez("run.npz", **{**arrays, "about": np.array(json.dumps(about))})
+        content = Path("run.npz").read_bytes()
+        r = attnscope(*command)
+        assert (r.exit_status, r.out) == (2, ""), change
+        assert "error: run.npz is no run that attnscope has saved, or is damaged." in r.err, change
+        assert Path("run.npz").read_bytes() == content, change
 
 
 def test_a_run_that_ended_before_it_was_told_so_knows_how_its_model_ran(attnscope, saved, write):
@@ -829,7 +829,7 @@ def of_json(out):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("ranks", [1, 2, 3])
+@pytest.mark.parametrize("ranks", swept([1, 2, 3], [2]))
 def test_however_many_processes_there_are_the_table_is_the_same(large, ranks):
     folder, corpus, whole = large
     r = heads(folder, "--corpus", corpus, *CSV, ranks=ranks)
@@ -838,6 +838,7 @@ def test_however_many_processes_there_are_the_table_is_the_same(large, ranks):
     assert r.err.count("tokens take") == 1
 
 
+@pytest.mark.sweep
 @pytest.mark.slow
 def test_more_processes_than_windows_find_the_same(attnscope, saved, tmp_path):
     folder = saved("xlnet")
@@ -848,6 +849,7 @@ def test_more_processes_than_windows_find_the_same(attnscope, saved, tmp_path):
     assert are_equal(r.out, attnscope("heads", *command).out)
 
 
+@pytest.mark.sweep
 @pytest.mark.slow
 def test_processes_find_the_same_where_the_first_window_has_no_text(attnscope, saved, tmp_path):
     """The second process measures before the first has seen a text; xlnet has to run eager."""
@@ -860,6 +862,7 @@ def test_processes_find_the_same_where_the_first_window_has_no_text(attnscope, s
     assert are_equal(r.out, attnscope("heads", *command).out)
 
 
+@pytest.mark.sweep
 @pytest.mark.slow
 def test_processes_tell_an_error_and_end(bert, tmp_path):
     (tmp_path / "c.txt").write_text("\n".join(TEXTS))
@@ -871,7 +874,7 @@ def test_processes_tell_an_error_and_end(bert, tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL])
+@pytest.mark.parametrize("how", swept([signal.SIGINT, signal.SIGKILL], [signal.SIGINT]))
 def test_a_process_that_is_stopped_goes_on_to_the_same_bits(large, tmp_path, how):
     folder, corpus, whole = large
     hold, run = Hold(tmp_path, at=11), tmp_path / "run.npz"
@@ -896,7 +899,9 @@ def test_a_process_that_is_stopped_goes_on_to_the_same_bits(large, tmp_path, how
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("lost", "ranks", "then"), [(0, 2, 3), (1, 2, 1), (2, 3, 2)])
+@pytest.mark.parametrize(
+    ("lost", "ranks", "then"), swept([(0, 2, 3), (1, 2, 1), (2, 3, 2)], [(1, 2, 1)])
+)
 def test_a_process_that_is_lost_ends_the_run_which_goes_on_to_the_same_table(large, tmp_path, lost, ranks, then):  # fmt: skip
     folder, corpus, whole = large
     hold, run = Hold(tmp_path, at=6), tmp_path / "run.npz"
@@ -913,6 +918,7 @@ def test_a_process_that_is_lost_ends_the_run_which_goes_on_to_the_same_table(lar
     assert are_equal(again.out, whole)
 
 
+@pytest.mark.sweep
 @pytest.mark.slow
 def test_processes_that_are_interrupted_show_what_they_have(large, tmp_path):
     folder, corpus, whole = large
@@ -946,6 +952,7 @@ def by_hand(rank, port):
     return environment(RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE="2", **where)
 
 
+@pytest.mark.sweep
 @pytest.mark.slow
 def test_a_process_that_is_lost_is_told_of_where_nobody_watches_over_them(large, tmp_path):
     """As under Slurm's srun."""
@@ -976,6 +983,7 @@ def end_in_two_folders(line, folders):
         return [run.end() for run in runs]
 
 
+@pytest.mark.sweep
 @pytest.mark.slow
 @pytest.mark.parametrize("mistake", [False, True])
 def test_no_process_takes_python_down_under_threads_that_may_abort_it(bert, write, mistake):
@@ -997,6 +1005,7 @@ def test_processes_that_find_different_files_are_told(bert, tmp_path):
     assert any("process 1 finds another file under c.txt than process 0." in r.err for r in ended)
 
 
+@pytest.mark.sweep
 @pytest.mark.slow
 def test_processes_that_find_different_weights_are_told(tmp_path):
     folders = [tmp_path / "here", tmp_path / "there"]
@@ -1011,6 +1020,7 @@ def test_processes_that_find_different_weights_are_told(tmp_path):
     assert any("process 1 has other weights of bert than process 0." in r.err for r in ended)
 
 
+@pytest.mark.sweep
 @pytest.mark.slow
 def test_a_run_that_only_one_process_finds_goes_on_for_all(large, tmp_path):
     """Where machines share no folder, the first one has the checkpoint."""
@@ -1059,6 +1069,7 @@ def told_on_a_terminal(line, until):
         os.close(shown)
 
 
+@pytest.mark.sweep
 @pytest.mark.slow
 def test_a_terminal_shows_how_far_a_run_is_and_stdout_the_table_alone(large):
     folder, corpus, whole = large
@@ -1084,6 +1095,7 @@ def test_an_interruption_leaves_a_clean_terminal(large):
     assert told.rfind("\x1b[?25h") > told.rfind("\x1b[?25l") > 0  # the cursor is there again
 
 
+@pytest.mark.sweep
 @pytest.mark.slow
 def test_nothing_moves_where_nobody_looks(large):
     folder, corpus, _ = large

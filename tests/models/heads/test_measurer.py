@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
+from itertools import product
 
 import pytest
 import torch
 from models.measured import KINDS, TEXTS, Family, Head, assert_equal, rows_in, rows_of
 from models.naive_metrics import naive_metrics
+from sweeps import swept
 
 from attnscope.attention.blocks import BlockedAttention
 from attnscope.errors import ModelError
@@ -29,6 +31,8 @@ SEEN = "bert roberta albert modernbert gpt2 gpt_neox llama mistral gemma2 gpt_os
 TWO_STACKS = "t5 bart marian".split()
 EAGER = "bigbird_pegasus deberta-v2 bloom gptj mpt xlm".split()
 """Families that do not call attention through transformers' registry: they are measured on what they return."""
+SOME = "bert gpt2 gemma2 gpt_oss t5".split()
+"""What is bidirectional, causal, in windows and groups, with sinks, in two stacks."""
 
 
 @pytest.fixture(scope="module")
@@ -43,7 +47,9 @@ def expected(families: Callable[[str], Family]) -> Callable[[str], dict]:
     return cache(lambda name: families(name).expected())
 
 
-@pytest.mark.parametrize("family", [*SEEN, *TWO_STACKS, *EAGER])
+@pytest.mark.parametrize(
+    "family", swept([*SEEN, *TWO_STACKS, *EAGER], [*SOME, "lfm2", "bloom", "deberta-v2"])
+)
 def test_metrics_equal_a_loop_over_eager_maps(families, expected, family):
     measurer, batch = families(family).measurer(block_bytes=8000)
     assert batch.source.ids.shape == (4, LENGTH)
@@ -52,9 +58,19 @@ def test_metrics_equal_a_loop_over_eager_maps(families, expected, family):
     assert_equal(rows_of(measurer, batch), expected(family))
 
 
-@pytest.mark.parametrize(("block_bytes", "rows"), [(1, {1}), (8000, {6, 1}), (2**24, {LENGTH})])
-@pytest.mark.parametrize("family", ["bert", "mistral", "gemma2", "gpt_oss"])
-def test_the_size_of_a_block_does_not_matter(families, expected, monkeypatch, family, block_bytes, rows):
+BLOCKS = {1: {1}, 8000: {6, 1}, 2**24: {LENGTH}}
+"""The sizes of the blocks that so many bytes make."""
+
+
+@pytest.mark.parametrize(
+    ("family", "block_bytes"),
+    swept(
+        product("bert mistral gemma2 gpt_oss".split(), BLOCKS),
+        [("bert", 2**24), ("mistral", 8000), ("gpt_oss", 1)],
+    ),
+)
+def test_the_size_of_a_block_does_not_matter(families, expected, monkeypatch, family, block_bytes):
+    rows = BLOCKS[block_bytes]
     measurer, batch = families(family).measurer(block_bytes=block_bytes)
     sizes, block = set(), BlockedAttention.block
 
@@ -86,7 +102,9 @@ def test_queries_that_the_tokenizer_added_can_be_left_out(families, expected, fa
     assert_equal(families(family).heads(special=False), expected(family), special=False)
 
 
-@pytest.mark.parametrize("family", ["bert", "mistral", "gpt_oss", "bart", "t5", "bloom", "xlm"])
+@pytest.mark.parametrize(
+    "family", swept("bert mistral gpt_oss bart t5 bloom xlm".split(), ["mistral", "gpt_oss", "bart"])
+)
 def test_what_goes_to_other_keys_than_sinks_is_measured_as_if_they_were_all(families, family):
     ours = families(family).heads(without_sink=True, block_bytes=8000)
     assert_equal(ours, families(family).expected(without_sink=True))
@@ -157,7 +175,7 @@ def test_only_the_metrics_that_are_asked_for_are_measured(families):
             assert row.values[name] == (every[head].values[name] if wanted else None)
 
 
-@pytest.mark.parametrize("family", [*SEEN, *TWO_STACKS])
+@pytest.mark.parametrize("family", swept([*SEEN, *TWO_STACKS], SOME))
 def test_the_model_computes_what_it_always_does(families, family):
     """What is hidden from all, a query of padding, may be anything; nobody looks at it."""
     measurer, batch = families(family).measurer()
@@ -175,8 +193,13 @@ def test_the_model_computes_what_it_always_does(families, family):
     torch.testing.assert_close(ours[real], own[real], rtol=1e-5, atol=1e-5 * max(1, largest))
 
 
-@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
-@pytest.mark.parametrize("family", ["llama", "gemma2", "gpt_oss", "t5"])
+@pytest.mark.parametrize(
+    ("family", "dtype"),
+    swept(
+        product(["llama", "gemma2", "gpt_oss", "t5"], ["bfloat16", "float16"]),
+        [("llama", "float16"), ("gpt_oss", "bfloat16"), ("t5", "bfloat16")],
+    ),
+)
 def test_narrow_dtypes_are_measured_in_float32(families, family, dtype):
     """The reference is what the layers of this very run hand over, exactly, computed in float64.
 
@@ -253,8 +276,9 @@ def test_float64_is_measured_in_float64(families, family):
     assert_equal(made.heads(dtype="float64"), made.expected(dtype="float64"), tolerance=1e-10)
 
 
-@pytest.mark.parametrize("family", ["llama", "gemma2", "bloom"])
-@pytest.mark.parametrize("wrong", [float("nan"), float("inf")])
+@pytest.mark.parametrize(
+    ("family", "wrong"), [("llama", float("nan")), ("gemma2", float("inf")), ("bloom", float("nan"))]
+)
 def test_attention_that_is_not_finite_is_told_with_its_layer(tmp_path, family, wrong):
     made = Family(family, tmp_path)
     model = made.model()

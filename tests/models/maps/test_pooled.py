@@ -10,6 +10,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from models.readers import TRANSLATORS, WORDS, WRITERS, save_reader
+from sweeps import swept
 from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import AutoModel, AutoModelForCausalLM, AutoModelForSeq2SeqLM
 
@@ -90,12 +91,27 @@ def pooled_one_by_one(attention, queries, keys):
     )
 
 
+WHOLE = [
+    (family, stack, rows)
+    for family, stacks in {
+        **dict.fromkeys(("bert", "llama", "mistral", "gemma2", "gpt_oss", "albert"), ("self",)),
+        **dict.fromkeys(("bart", "t5"), ("encoder", "decoder", "cross")),
+    }.items()
+    for stack in stacks
+    for rows in (1, 70, 10_000)
+]
+
+
 @pytest.mark.parametrize(
-    ("family", "stack"),
-    [*((family, "self") for family in ("bert", "llama", "mistral", "gemma2", "gpt_oss", "albert")),
-     *((family, stack) for family in ("bart", "t5") for stack in ("encoder", "decoder", "cross"))],
+    ("family", "stack", "rows_at_once"),
+    swept(
+        WHOLE,
+        [
+            ("bert", "self", 10_000), ("llama", "self", 70), ("mistral", "self", 70), ("gpt_oss", "self", 10_000),
+            ("bart", "decoder", 70), ("t5", "encoder", 70), ("t5", "cross", 10_000),
+        ],
+    ),
 )  # fmt: skip
-@pytest.mark.parametrize("rows_at_once", [1, 70, 10_000])
 def test_pooled_maps_are_the_models_own_pooled(loaded, family, stack, rows_at_once):
     checkpoint, model = loaded(family)
     reading = read(checkpoint, model, 601, 259 if stack in ("decoder", "cross") else None)
@@ -231,7 +247,8 @@ class Largest(TorchDispatchMode):
 
 
 @pytest.mark.parametrize(
-    ("family", "n", "most"), [("llama", 6000, 1 / 4), ("mistral", 2000, 1), ("gpt_oss", 2000, 1)]
+    ("family", "n", "most"),
+    swept([("llama", 6000, 1 / 4), ("mistral", 2000, 1), ("gpt_oss", 2000, 1)], [("mistral", 2000, 1)]),
 )
 def test_no_tensor_is_as_large_as_a_whole_map(loaded, family, n, most):
     """But the mask that some models make for themselves, `n n`: maps are that for each head."""

@@ -197,7 +197,9 @@ CASES = {
 def test_what_fails_is_told_with_its_operands_and_the_axes_that_disagree(crash_of, name):
     line, inputs, expression, operands, disagreement = CASES[name]
     arguments = ", ".join(each.partition("=")[0] for each in inputs.split())
-    crash = crash_of(f"def f({arguments}):\n    made = 2 * Q\n    {line}\n", inputs)
+    source = f"def f({arguments}):\n    made = 2 * Q\n    {line}\n"
+    crash = crash_of(source, inputs)
+    assert crash["error"] == error_of(source, inputs)
     assert crash["line"] == 3
     assert crash["expression"] == expression
     told = [(o["text"], " ".join(o["dims"]), " ".join(map(str, o["shape"]))) for o in crash["operands"]]
@@ -206,11 +208,9 @@ def test_what_fails_is_told_with_its_operands_and_the_axes_that_disagree(crash_o
     assert [step["name"] for step in crash["steps"]][-1] == "made"
 
 
-@pytest.mark.parametrize("name", CASES)
-def test_the_error_is_what_python_says(crash_of, name):
-    line, inputs, *_ = CASES[name]
-    arguments = {}
-    sizes = {}
+def error_of(source, inputs):
+    """What Python says when the function `f` of a source gets ones for its inputs."""
+    arguments, sizes = {}, {}
     for each in inputs.split():
         key, _, axes = each.partition("=")
         shape = []
@@ -218,15 +218,13 @@ def test_the_error_is_what_python_says(crash_of, name):
             axis_name, _, size = axis.partition(":")
             sizes[axis_name] = int(size or sizes[axis_name])
             shape.append(sizes[axis_name])
-        drawn = torch.ones(shape, dtype=torch.bool if "@bool" in each else torch.float32)
-        arguments[key] = drawn
+        arguments[key] = torch.ones(shape, dtype=torch.bool if "@bool" in each else torch.float32)
     space = {"torch": torch, "F": torch.nn.functional, "einsum": torch.einsum}
-    exec(f"def f({', '.join(arguments)}):\n    {line}\n", space)
+    exec(source, space)
     with pytest.raises(Exception) as raised:  # noqa: PT011
         space["f"](**arguments)
-    crash = crash_of(f"def f({', '.join(arguments)}):\n    {line}\n", inputs)
     said = str(raised.value).split("\n")[0]
-    assert crash["error"] == f"{type(raised.value).__name__}: {said}"
+    return f"{type(raised.value).__name__}: {said}"
 
 
 # Modules.

@@ -1,9 +1,11 @@
 """What looks wrong is found, at its line; and in what is right, nothing is."""
 
+from itertools import product
 from pathlib import Path
 from textwrap import dedent
 
 import pytest
+from sweeps import swept
 
 from attnscope.tracing.diagnose import findings as rules
 
@@ -110,18 +112,14 @@ def test_every_wrong_class_has_its_case():
 
 
 @pytest.mark.parametrize("name", WRONG)
-def test_each_mistake_is_found_at_its_line(found, name):
+def test_each_mistake_is_found_once_and_at_its_line(found, name):
     init, inputs, text, words = WRONG[name]
     line = wrong_line(name, text)
-    messages = [message for where, message in found(f"wrong.py:{name}", init, inputs) if where == line]
+    findings = found(f"wrong.py:{name}", init, inputs)
+    messages = [message for where, message in findings if where == line]
     assert messages
     assert all(any(word in message for message in messages) for word in words), messages
-
-
-@pytest.mark.parametrize("name", [name for name in WRONG if name != "FullyMaskedRow"])
-def test_a_mistake_is_told_once(found, name):
-    init, inputs, *_ = WRONG[name]
-    assert len(found(f"wrong.py:{name}", init, inputs)) == 1
+    assert len(findings) == 1 or name == "FullyMaskedRow"
 
 
 @pytest.mark.parametrize(
@@ -148,8 +146,9 @@ def test_a_hard_coded_batch_is_found_with_that_very_batch(found, n):
 TUTORIAL = ["Q=n_batch:6,n_Q:32,d_feat", "K=n_batch,n_K:32,d_feat", "V=n_batch,n_K,d_feat"]
 
 
-@pytest.mark.parametrize("n_K", [32, 48])
-@pytest.mark.parametrize("device", ["cpu", "meta"])
+@pytest.mark.parametrize(
+    ("device", "n_K"), swept(product(["cpu", "meta"], [32, 48]), [("cpu", 32), ("meta", 48)])
+)
 def test_the_tutorials_scale_is_found(found, device, n_K):
     inputs = [text.replace("n_K:32", f"n_K:{n_K}") for text in TUTORIAL]
     ((line, message),) = found(
@@ -252,8 +251,11 @@ def test_every_right_file_has_its_case():
     assert files | {"wrong.py", "tutorial_mha.py"} == {path.name for path in CODE.glob("*.py")}
 
 
-@pytest.mark.parametrize("how", HOW)
-@pytest.mark.parametrize("name", RIGHT)
+PAIRS = [(name, how) for i, name in enumerate(RIGHT) for how in ("in eval mode", list(HOW)[1 + i % 2])]
+"""Each class in eval mode, and in one of the other ways."""
+
+
+@pytest.mark.parametrize(("name", "how"), swept(product(RIGHT, HOW), PAIRS))
 def test_nothing_is_found_in_what_is_right(found, name, how):
     more = HOW[how]
     if "--train" in more:
@@ -406,8 +408,10 @@ HIDE = {
 NUMBERS = {"-inf": 'float("-inf")', "-1e9": "-1e9", "the least": "torch.finfo(torch.float32).min"}
 
 
-@pytest.mark.parametrize("number", NUMBERS)
-@pytest.mark.parametrize("way", HIDE)
+PAIRED = [(way, list(NUMBERS)[i % 3]) for i, way in enumerate(HIDE)]
+
+
+@pytest.mark.parametrize(("way", "number"), swept(product(HIDE, NUMBERS), PAIRED))
 def test_a_mask_that_hides_some_keys_is_fine_and_one_that_hides_all_is_not(found_in, way, number):
     for hidden, rows in {"torch.ones(5, 7).triu(1) > 0": 0, "torch.ones(5, 7).triu(-1) > 0": 2}.items():
         line = HIDE[way].format(NUMBERS[number])
@@ -477,18 +481,14 @@ COPIES = {
 
 
 @pytest.mark.parametrize("name", COPIES)
-def test_a_large_copy_is_told(found_in, monkeypatch, name):
+def test_a_large_copy_is_told_and_a_small_one_is_not(found_in, monkeypatch, name):
     body, line, why = COPIES[name]
+    assert found_in(function(body), SHAPES) == []  # it is small
     monkeypatch.setattr(rules, "LARGE", 1024)
     ((where, message),) = found_in(function(body), SHAPES)
     assert where == line
     assert message.startswith("this copies ")
     assert why in message
-
-
-@pytest.mark.parametrize("name", COPIES)
-def test_a_small_copy_is_not_told(found_in, name):
-    assert found_in(function(COPIES[name][0]), SHAPES) == []
 
 
 @pytest.mark.parametrize(

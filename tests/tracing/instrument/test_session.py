@@ -383,40 +383,24 @@ x = torch.randn(3, 4)
     return result.stdout.strip()
 
 
-def test_a_compiled_function_runs_untraced_and_right(tmp_path):
+def test_what_is_compiled_runs_untraced_and_right_and_what_calls_it_is_traced_around_it(tmp_path):
     out = ran(tmp_path, """
-        compiled = torch.compile(code.attend, backend="eager")
-        expected = code.attend(Q, K, V)
-        for _ in range(2):
-            with attnscope.trace(compiled) as trace:
-                out = compiled(Q, K, V)
-            assert torch.equal(out, expected)
-            assert trace.steps == []
-        print(*trace.notices)
-    """)  # fmt: skip
-    assert out == "attend is compiled by torch.compile: it runs untraced"
+        def check(compiled, expected, *inputs):
+            for _ in range(2):
+                with attnscope.trace(compiled) as trace:
+                    out = compiled(*inputs)
+                torch.testing.assert_close(out, expected)
+                assert trace.steps == []
+            print(*trace.notices)
 
-
-@pytest.mark.parametrize(
-    "way", ["torch.compile(module, backend='eager')", "module.compile(backend='eager')"]
-)
-def test_a_compiled_module_runs_untraced_and_right(tmp_path, way):
-    out = ran(tmp_path, f"""
+        check(torch.compile(code.attend, backend="eager"), code.attend(Q, K, V), Q, K, V)
         module = code.Attention(4)
-        expected = module(x)
-        compiled = {way}
-        compiled = module if compiled is None else compiled
-        with attnscope.trace(compiled) as trace:
-            out = compiled(x)
-        torch.testing.assert_close(out, expected)
-        assert trace.steps == []
-        print(*trace.notices)
-    """)  # fmt: skip
-    assert out == "Attention is compiled by torch.compile: it runs untraced"
+        check(torch.compile(module, backend="eager"), module(x), x)
+        itself = code.Attention(4)
+        expected = itself(x)
+        itself.compile(backend="eager")
+        check(itself, expected, x)
 
-
-def test_what_calls_a_compiled_function_is_traced_around_it(tmp_path):
-    out = ran(tmp_path, """
         code.attend = torch.compile(code.attend, backend="eager")
         expected = code.outer(Q, K, V)
         with attnscope.trace(code.outer) as trace:
@@ -424,7 +408,12 @@ def test_what_calls_a_compiled_function_is_traced_around_it(tmp_path):
         torch.testing.assert_close(out, expected)
         print(*(step.name for step in trace.steps))
     """)  # fmt: skip
-    assert out == "Q K V doubled x x x w z y"
+    assert out.splitlines() == [
+        "attend is compiled by torch.compile: it runs untraced",
+        "Attention is compiled by torch.compile: it runs untraced",
+        "Attention is compiled by torch.compile: it runs untraced",
+        "Q K V doubled x x x w z y",
+    ]
 
 
 def test_trace_is_there_as_attnscope_trace():

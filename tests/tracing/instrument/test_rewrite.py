@@ -479,6 +479,7 @@ def test_what_cannot_be_a_target_is_refused(module_of, source):
         trace_call(module_of(source).target, torch.ones(2))
 
 
+@pytest.mark.usefixtures("with_torch")
 def test_a_class_is_no_call():
     with pytest.raises(SourceError, match="calling Linear makes one"):
         trace_call(torch.nn.Linear, 2, 3)

@@ -49,7 +49,7 @@ def test_a_closed_stdout_is_told_in_a_line(shell, command):
     assert r.returncode == 2
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.parametrize("command", ["sdpa", "bert", "trace"])
 @pytest.mark.parametrize("stderr", ["2>&-", "2> >(exec 0<&-; sleep 1)"])
 def test_a_result_does_not_need_a_stderr(shell, command, stderr):
@@ -71,7 +71,7 @@ def test_a_file_is_written_where_a_result_cannot_be_printed(shell, tmp_path):
     assert b"attnscope" not in (tmp_path / "x.npz").read_bytes()  # nothing else went into its descriptor
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.parametrize("command", ["help", "sdpa", "scaling", "bert"])
 def test_a_reader_that_has_gone_is_status_141_and_no_traceback(shell, command):
     r = shell(f"(% {COMMANDS[command]}; echo $? >&2) | (exec 0<&-; sleep 2)")

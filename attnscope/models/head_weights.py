@@ -61,10 +61,12 @@ def head_weights(
         )
     if verify:
         from attnscope.models.verify_weights import verify_head
+        from attnscope.process.devices import kept_random_state
         from attnscope.process.memory import check_imports
 
         check_imports(transformers=True)
-        with stage(progress, f"running {checkpoint.name} with transformers …"):
+        doing = f"running {checkpoint.name} with transformers …"
+        with stage(progress, doing), kept_random_state("cpu"):
             result.checks = verify_head(checkpoint, result)
     if circuits:
         from attnscope.checkpoints.circuits import circuits as circuits_of

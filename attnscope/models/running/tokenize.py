@@ -211,8 +211,13 @@ def tokens_of(tokenizer: Any, ids: list[int], **said: Any) -> list[Token]:
     ]
 
 
-def read_image(checkpoint: Checkpoint, config: Any, path: Path) -> Reading:
-    """A picture, cut and scaled as the model wants it: `pixel_values`, `1 3 height width`.
+def read_image(checkpoint: Checkpoint, config: Any, picture: Any) -> Reading:
+    """Read a picture, cut and scaled as the model wants it: `pixel_values`, `1 3 height width`.
+
+    Args:
+        checkpoint: the model; its image processor cuts and scales.
+        config: the model's.
+        picture: a file, or an image of pillow.
 
     Raises:
         FileError: there is no such file, or it is no picture.
@@ -221,27 +226,13 @@ def read_image(checkpoint: Checkpoint, config: Any, path: Path) -> Reading:
     import numpy as np
 
     try:
-        from PIL import Image, UnidentifiedImageError
+        from PIL import Image
     except ImportError as error:
         raise ModelError(
             "pictures are read with pillow, which is not installed.",
             hint="pip install 'attnscope[image]'",
         ) from error
-    try:
-        with Image.open(path) as opened:
-            image = opened.convert("RGB")
-    except Image.DecompressionBombError as error:
-        raise FileError(f"{path} is too large: {first_line(error).rstrip('.')}.") from error
-    except UnidentifiedImageError as error:
-        raise FileError(
-            f"{path} is no picture that pillow can read.", hint="a .png or .jpg file"
-        ) from error
-    except OSError as error:
-        raise FileError(f"cannot read {path}: {error.strerror or first_line(error)}.") from error
-    except Exception as error:  # of a damaged picture pillow raises half a dozen kinds
-        if is_out_of_memory(error):
-            raise
-        raise FileError(f"{path} is a damaged picture: {first_line(error).rstrip('.')}.") from error
+    image = _opened(picture) if isinstance(picture, (str, Path)) else picture.convert("RGB")
     processor = load_image_processor(checkpoint)
     with told_as_the_models_fault(checkpoint):
         pixels = processor(images=image, return_tensors="pt").get("pixel_values")
@@ -265,9 +256,30 @@ def read_image(checkpoint: Checkpoint, config: Any, path: Path) -> Reading:
     png = BytesIO()
     seen.save(png, format="PNG")
     rows, columns = pixels.shape[2] // patch[0], pixels.shape[3] // patch[1]
-    picture = Picture(rows, columns, 0, png.getvalue())
+    seen_as = Picture(rows, columns, 0, png.getvalue())
     registers = getattr(_of_vision(config), "num_register_tokens", 0)
-    return Reading({"pixel_values": pixels}, picture=picture, most_added=2 + registers)
+    return Reading({"pixel_values": pixels}, picture=seen_as, most_added=2 + registers)
+
+
+def _opened(path: str | Path) -> Any:
+    """The picture of a file; a FileError if it is none."""
+    from PIL import Image, UnidentifiedImageError
+
+    try:
+        with Image.open(path) as opened:
+            return opened.convert("RGB")
+    except Image.DecompressionBombError as error:
+        raise FileError(f"{path} is too large: {first_line(error).rstrip('.')}.") from error
+    except UnidentifiedImageError as error:
+        raise FileError(
+            f"{path} is no picture that pillow can read.", hint="a .png or .jpg file"
+        ) from error
+    except OSError as error:
+        raise FileError(f"cannot read {path}: {error.strerror or first_line(error)}.") from error
+    except Exception as error:  # of a damaged picture pillow raises half a dozen kinds
+        if is_out_of_memory(error):
+            raise
+        raise FileError(f"{path} is a damaged picture: {first_line(error).rstrip('.')}.") from error
 
 
 def _short(setting: Any) -> str:

@@ -1,5 +1,5 @@
-"""What attnscope finds out, as plain data: names, numbers and strings.
+"""Results as plain data: names, numbers and strings.
 
-Everything that makes results and everything that shows them meets here, and nowhere else.
-Tensors may ride along (`Step.tensor`, `WeightSlice.array`) where a caller asked to keep them.
+This is the only interface between the code that produces results and the code that renders them.
+Tensors are included (`Step.tensor`, `WeightSlice.array`) if the caller asked to keep them.
 """

@@ -1,4 +1,4 @@
-"""What results of every kind share: the values of a tensor in six numbers, checks and findings."""
+"""Parts common to all results: statistics of a tensor's values, checks, findings, and the base class."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Stats:
-    """The values of a tensor in six numbers.
+    """Six statistics of a tensor's values.
 
-    `min`, `mean`, `max` and `std` (the population's: divided by n) are those of the finite
-    values, and None where there is none; `nan` and `inf` count the others.
+    `min`, `mean`, `max` and `std` (of the population: divided by n) are taken over the finite
+    values, and are None if there are none; `nan` and `inf` count the other values.
     """
 
     min: float | None
@@ -28,11 +28,11 @@ class Stats:
 
 @dataclass(frozen=True)
 class Check:
-    """One comparison with a reference that attnscope did not write.
+    """One comparison with a reference that is not part of attnscope.
 
     `max_abs_diff` is the largest absolute difference between the two, and the check is `ok`
-    when it is at most `tolerance`. Where the reference has no way to say what was computed,
-    all three are None, and `note` says why. Where a difference may be rounding alone, `ok` is None.
+    if it is at most `tolerance`. If the reference cannot express what was computed, all three
+    are None, and `note` gives the reason. If rounding alone could explain a difference, `ok` is None.
     """
 
     name: str
@@ -44,23 +44,23 @@ class Check:
 
 @dataclass(frozen=True)
 class Finding:
-    """Something worth knowing, such as what looks wrong; and the line of the source, if one does it."""
+    """An observation about a result, usually a likely mistake, with the source line responsible if known."""
 
     message: str
     line: int | None = None
 
 
 class Result:
-    """What every result can do. Its views are loaded when they are first used."""
+    """Base class of all results. The code for each view is imported when it is first used."""
 
     def to_dict(self) -> dict[str, Any]:
-        """The JSON record that `--format json` prints: names, numbers, strings, lists and None."""
+        """Return the record that `--format json` prints: names, numbers, strings, lists and None."""
         from attnscope.render.records.records import record
 
         return record(self)
 
     def to_pandas(self) -> pandas.DataFrame:
-        """A table with a row for each line that `--format csv` prints, in plain numbers.
+        """Return a table with a row for each line that `--format csv` prints, in plain numbers.
 
         Raises:
             OptionError: pandas is not installed.
@@ -70,18 +70,18 @@ class Result:
         return frame(self)
 
     def save(self, path: str | Path, *, force: bool = False, **options: Any) -> None:
-        """Write a file, of the kind that its suffix names.
+        """Write the result to a file; the suffix decides the format.
 
         Args:
-            path: `.safetensors`, `.npz` or `.pt` for tensors, `.png`, `.svg` or `.pdf` for a picture,
-                `.html` for a page, `.json`, `.csv` or `.md` for the record. A result has those that its
-                command has.
-            force: replace a file that is there.
-            options: of the picture or the page, as the command has them.
+            path: `.safetensors`, `.npz` or `.pt` for tensors, `.png`, `.svg` or `.pdf` for a figure,
+                `.html` for a page, `.json`, `.csv` or `.md` for the record. A result supports the
+                formats that its command supports.
+            force: overwrite an existing file.
+            options: options of the figure or the page, as in the command.
 
         Raises:
-            FileError: there is such a file, or it cannot be written.
-            OptionError: this result has no files of that kind.
+            FileError: the file exists, or cannot be written.
+            OptionError: this result cannot be saved in that format.
         """
         from attnscope.render.files.save import save
 

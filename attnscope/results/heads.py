@@ -1,4 +1,4 @@
-"""How the heads of a model attend, in numbers."""
+"""Metrics of a model's attention heads."""
 
 from __future__ import annotations
 
@@ -9,14 +9,15 @@ from attnscope.results.common import Result
 
 @dataclass(frozen=True)
 class HeadRow:
-    """How one head attends, in numbers.
+    """The metrics of one head.
 
     Attributes:
-        stack: whose layer it is in, as in `AttentionMaps`.
+        stack: the stack that its layer belongs to, as in `AttentionMaps`.
         layer, head: counted from 0; `head` is a query head.
-        values: the mean of each metric over all queries that count for it, by the metric's name; None
-            where no query does.
-        errors: its standard error, with every sequence a cluster of queries; None for one sequence.
+        values: by the metric's name, its mean over the queries that it is defined for; None if there
+            are no such queries.
+        errors: by the metric's name, the standard error of that mean, clustered by sequence; None for a
+            single sequence.
     """
 
     stack: str
@@ -28,18 +29,19 @@ class HeadRow:
 
 @dataclass
 class HeadTable(Result):
-    """How the heads of a model attend, over one text or many.
+    """Metrics of a model's heads, averaged over one text or many.
 
     Attributes:
-        model: what the user called it.
-        metrics: what was measured: name and meaning, in order; see `attnscope.models.heads.metrics`.
-        sequences, tokens: how many were read, padding not counted.
-        layers: how many layers each stack has, and how many heads: by the stack's name.
-        rows: the heads that were asked for, by stack, layer and head.
-        partial: whether the run ended before the corpus did.
-        skipped: how many lines were no text.
-        without_sink: whether the weights are those to other keys than sinks, which then sum to 1.
-        notices: what else a reader should know: sentences.
+        model: the name that the user gave.
+        metrics: the metrics that were measured, in order: name and meaning; see
+            `attnscope.models.heads.metrics`.
+        sequences, tokens: how many were read, without padding.
+        layers: by the stack's name, its number of layers and its number of heads.
+        rows: the selected heads, ordered by stack, layer and head.
+        partial: whether the run ended before the end of the corpus.
+        skipped: how many lines contained no text.
+        without_sink: whether sinks were left out and the weights of the other keys rescaled to sum to 1.
+        notices: further sentences for the reader.
     """
 
     model: str

@@ -1,4 +1,4 @@
-"""What heads look at in one text or picture."""
+"""Attention maps: the weights that heads give to the tokens of one text or image."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from attnscope.results.trace import Trace
 
 @dataclass(frozen=True)
 class Token:
-    """One position of a sequence that attends or is attended to.
+    """One token of the sequence of queries or of keys.
 
     Attributes:
-        text: as the tokenizer decodes it, a leading space included; `##` where a word goes on in
-            BERT's way; of a patch of a picture its row and column.
-        segment: 0; in a pair of texts, 1 for those of the second.
-        special: whether the tokenizer, or the model, added it: `[CLS]`, `</s>`.
-        generated: whether the model wrote it.
+        text: as the tokenizer decodes it, including a leading space; `##` marks the continuation of a
+            word in BERT's vocabulary; for an image patch, its row and column.
+        segment: 0; in a pair of texts, 1 for tokens of the second.
+        special: whether the tokenizer or the model added it: `[CLS]`, `</s>`.
+        generated: whether the model generated it.
     """
 
     text: str
@@ -31,12 +31,12 @@ class Token:
 
 @dataclass(frozen=True)
 class Picture:
-    """What a vision model looked at.
+    """The image that a vision model attended to.
 
     Attributes:
-        rows, columns: how many patches; they are tokens in the order in which one reads.
-        first: how many tokens come before them, such as `[CLS]`.
-        png: the picture as the model got it, cut and scaled, as the bytes of a PNG file.
+        rows, columns: the size of the grid of patches; their tokens come row by row.
+        first: how many tokens come before the patches, such as `[CLS]`.
+        png: the image after cropping and resizing for the model, as the bytes of a PNG file.
     """
 
     rows: int
@@ -47,11 +47,11 @@ class Picture:
 
 @dataclass(frozen=True)
 class Pooling:
-    """How the maps of a long text are pooled: neighbours share a cell.
+    """How the maps of a long text are pooled: neighbouring tokens share a cell.
 
     Attributes:
-        shown: `max` or `mean`: which of a cell's weights a map's `attention` is.
-        queries, keys: the positions that share each row of cells, and each column.
+        shown: `max` or `mean`: how a cell of a map's `attention` is computed from its weights.
+        queries, keys: the positions pooled into each row, and into each column.
     """
 
     shown: str
@@ -61,18 +61,18 @@ class Pooling:
 
 @dataclass
 class AttentionMap:
-    """What one head looks at: the weights that each query gives to each key.
+    """The attention map of one head: the weight that each query gives to each key.
 
     Attributes:
         layer, head: counted from 0; `head` is a query head.
-        kv_head: the head of K and V that it reads: another number where they are shared.
+        kv_head: the key/value head that it reads; differs from `head` in grouped-query attention.
         attention: the weights after the softmax, `n_Q n_K`, numpy float32. Rows sum to 1,
-            or to less where a sink takes a part. Of a pooled map, a number for each cell.
-        mean, max: of a pooled map, the mean and the largest of each cell's weights; what a query
-            cannot see is 0 there, and counts.
-        row: of a pooled map, the weights of the one query that was asked for, `n_K`.
-        top: of a pooled map, the keys that each query looks at most, and their weights, `n_Q k`
-            each; those that were asked for.
+            or to less if a learned sink takes a part. In a pooled map, one number for each cell.
+        mean, max: in a pooled map, the mean and the maximum of each cell's weights; masked weights
+            are included as 0.
+        row: in a pooled map, the weights of the one selected query, `n_K`.
+        top: in a pooled map, each query's keys of largest weight, and these weights, `n_Q k` each,
+            if requested.
     """
 
     layer: int
@@ -87,29 +87,29 @@ class AttentionMap:
 
 @dataclass
 class AttentionMaps(Result):
-    """What several heads of one stack of a model look at, in one text or picture.
+    """Attention maps of several heads in one stack of a model, for one text or image.
 
     Attributes:
-        model: what the user called it.
-        stack: whose layers they are: `self` where a model has one stack; else `encoder`,
-            `decoder` or `cross` (the decoder's queries, the encoder's keys), `text` or `vision`.
-        n_layer, n_head, n_kv_head: how many the stack has.
-        query_tokens, key_tokens: who looks, and who is looked at: the axes of every map.
-        maps: those that were asked for, by layer and then by head.
-        picture: what a vision model looked at.
-        first_query: the position of the first query in its sequence: the queries may be the last of it.
-        pooling: which tokens share the cells of every map; None: each has cells of its own.
-        left_out: the positions of the keys that lists of the strongest keys and scales of colours leave
-            out, where that was asked for: those of the sink.
+        model: the name that the user gave.
+        stack: the stack of layers: `self` if the model has only one; else `encoder`, `decoder` or
+            `cross` (the decoder's queries, the encoder's keys), `text` or `vision`.
+        n_layer, n_head, n_kv_head: the stack's numbers of layers, query heads and key/value heads.
+        query_tokens, key_tokens: the tokens along the two axes of every map.
+        maps: the selected heads, ordered by layer and then by head.
+        picture: the image, for a vision model.
+        first_query: the position of the first query in its sequence; the queries may be only the
+            last tokens of it.
+        pooling: which tokens share the cells of every map; None: the maps are not pooled.
+        left_out: the positions of the sink's keys, which lists of the strongest keys and colour scales
+            leave out, if requested.
         query: the position of the only query that is shown; None: all.
         top: how many of each query's strongest keys are shown in place of the map.
-        checks: comparisons with the model's own maps; None: none were made.
-        steps: the attention of one layer step by step, where asked for.
-        collected: where a page was asked for, all maps that it shows: of every stack those that were
-            collected, these among them.
-        metrics: where a page was asked for, how the heads measure, by which it ranks them.
-        whole_file: the file that whole maps went into while they were computed, if one did.
-        notices: what else a reader should know: sentences.
+        checks: comparisons with the maps that the model itself returns; None if none were made.
+        steps: the attention of one layer step by step, if requested.
+        collected: for a page, the maps of every stack that it shows, including these.
+        metrics: for a page, the metrics by which it ranks heads.
+        whole_file: the file to which unpooled maps were written while they were computed, if any.
+        notices: further sentences for the reader.
     """
 
     model: str

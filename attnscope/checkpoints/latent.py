@@ -1,13 +1,13 @@
-"""Reads what one head owns of multi-head latent attention, and what all heads share.
+"""Read one head's weights of multi-head latent attention, and those that all heads share.
 
-Queries, keys and values are projected up from latents that are narrower than they are together. With x
-a token, and a norm on each latent:
+Queries, keys and values are projected up from low-rank latents. With x a token, a norm on each latent,
+and [a; b] the concatenation:
 
-- c_Q = norm(W_DQ·x), and a head's query is W_UQ·c_Q beside W_QR·c_Q, which is turned by the position;
-- c_KV = norm(W_DKV·x), a head's key is W_UK·c_KV beside W_KR·x, which is turned, and the same for all
+- c_Q = norm(W_DQ·x), and a head's query is [W_UQ·c_Q; RoPE(W_QR·c_Q)];
+- c_KV = norm(W_DKV·x), a head's key is [W_UK·c_KV; RoPE(W_KR·x)], whose second part is the same for all
   heads; its value is W_UV·c_KV.
 
-Where queries have no latent, W_Q·x stands beside W_QR·x. Source: DeepSeek-AI 2024, "DeepSeek-V2",
+If queries have no latent, a query is [W_Q·x; RoPE(W_QR·x)]. Source: DeepSeek-AI 2024, "DeepSeek-V2",
 section 2.1; the names are the paper's.
 """
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 DOWN_Q, DOWN_KV = "q_a_proj", "kv_a_proj_with_mqa"
 NORM_Q, NORM_KV = "q_a_layernorm", "kv_a_layernorm"
-"""The modules that all heads share, beside the attention's other modules."""
+"""The modules that all heads share."""
 
 AXES = {
     "W_DQ": ("d_CQ", "d_feat"),
@@ -45,11 +45,11 @@ AXES = {
     "b_KR": ("d_rope",),
     "b_O": ("d_feat",),
 }
-"""The axes of each part; W_QR has those of W_UQ or W_Q, `d_rope` in place of `d_nope`."""
+"""The axes of each part; W_QR has those of W_UQ or W_Q with `d_rope` in place of `d_nope`."""
 
 
 def axes_of(name: str, latent: Latent) -> tuple[str, ...]:
-    """The axes of a head's part of a weight or a bias."""
+    """Return the axes of a head's slice of a weight or a bias."""
     if name == "W_QR":
         return ("d_rope", "d_feat" if latent.d_CQ is None else "d_CQ")
     return AXES[name]
@@ -57,14 +57,14 @@ def axes_of(name: str, latent: Latent) -> tuple[str, ...]:
 
 @dataclass(frozen=True)
 class Part:
-    """Which rows, or columns, of a stored tensor a part is.
+    """The rows or columns of a stored tensor that form one part.
 
     Attributes:
-        name: of `AXES`.
-        module: below the layer's attention.
+        name: a key of `AXES`.
+        module: its path below the layer's attention.
         kind: `weight` or `bias`.
-        axis: the axis that is cut.
-        start, stop: where.
+        axis: the axis that is sliced.
+        start, stop: the range along that axis.
         shared: whether it is the same for all heads.
     """
 
@@ -78,12 +78,12 @@ class Part:
 
 
 def columns_of(latent: Latent, part: str, head: int) -> slice:
-    """Which of a projection's outputs (of what W_O takes in) are a head's queries, keys, values.
+    """Return which outputs of a projection (inputs of W_O) belong to a head.
 
     Args:
         latent: the sizes.
-        part: `Q`, with what is turned; `K`, without it; `V`; `O`.
-        head: which.
+        part: `Q`, including its part with RoPE; `K`, without its part with RoPE; `V`; `O`.
+        head: the head's index.
     """
     d_nope, d_rope, d_V = latent.d_nope, latent.d_rope, latent.d_V
     start, width = {
@@ -104,17 +104,17 @@ def read_latent(
     config: dict[str, Any],
     model: str,
 ) -> tuple[list[WeightSlice], Latent]:
-    """The parts of one head, in the order in which they are used, and the sizes.
+    """Read the parts of one head, in the order in which they are used, and the sizes.
 
     Args:
-        weights: the checkpoint's.
-        stack, layer, head: which, with a layout of latent attention.
-        n_head: how many heads there are.
+        weights: the checkpoint's tensors.
+        stack, layer, head: the location of the head; the stack's layout is one of latent attention.
+        n_head: the number of heads.
         config: the stack's part of config.json.
-        model: what to call it in errors.
+        model: its name in error messages.
 
     Raises:
-        ModelError: a tensor is missing, or their shapes do not fit together or to config.json.
+        ModelError: a tensor is missing, or shapes contradict each other or config.json.
     """
     names, place = set(weights.names), stack.place(layer)
     up_Q, up_KV, _, out = stack.layout.modules.split()
@@ -149,7 +149,7 @@ def read_latent(
                 f"{place}.{module} of {model} is {found} wide, which is none for {n_head} heads of"
                 f" latent attention, whose keys are {d_nope} + {d_rope} wide and values {d_V}."
             )
-    _check_said(latent, config, model)
+    _check_config(latent, config, model)
     parts = _parts(latent, head, up_Q, up_KV, out, of_O[0])
     slices = []
     for part in parts:
@@ -159,8 +159,8 @@ def read_latent(
     return slices, latent
 
 
-def _check_said(latent: Latent, config: dict[str, Any], model: str) -> None:
-    """Raise a ModelError if config.json says other sizes."""
+def _check_config(latent: Latent, config: dict[str, Any], model: str) -> None:
+    """Raise a ModelError if config.json gives other sizes."""
     fields = {
         "qk_nope_head_dim": latent.d_nope,
         "qk_rope_head_dim": latent.d_rope,
@@ -169,20 +169,20 @@ def _check_said(latent: Latent, config: dict[str, Any], model: str) -> None:
         "kv_lora_rank": latent.d_CKV,
     }
     for field, found in fields.items():
-        said = config.get(field, found)
-        if said != found:
+        expected = config.get(field, found)
+        if expected != found:
             raise ModelError(
                 f"the weights of {model} have {'none' if found is None else found} where its config.json"
-                f" says {field} is {said}.",
+                f" says {field} is {expected}.",
                 hint="the config.json that the weights were saved with",
             )
 
 
 def _parts(latent: Latent, head: int, up_Q: str, up_KV: str, out: str, d_feat: int) -> list[Part]:
-    """All parts that there can be; biases and latents are left out where there are none."""
+    """List all possible parts; the caller skips biases that do not exist."""
     d_CKV, both = latent.d_CKV, latent.d_CKV + latent.d_rope
     Q, K, V, out_of = (columns_of(latent, part, head) for part in "QKVO")
-    turned = Q.start + latent.d_nope
+    rope_start = Q.start + latent.d_nope
     up = "W_Q" if latent.d_CQ is None else "W_UQ"
     shared = [
         Part("W_DQ", DOWN_Q, "weight", 0, 0, latent.d_CQ or 0, True),
@@ -190,8 +190,8 @@ def _parts(latent: Latent, head: int, up_Q: str, up_KV: str, out: str, d_feat: i
     ]
     return [
         *(shared if latent.d_CQ is not None else []),
-        Part(up, up_Q, "weight", 0, Q.start, turned, False),
-        Part("W_QR", up_Q, "weight", 0, turned, Q.stop, False),
+        Part(up, up_Q, "weight", 0, Q.start, rope_start, False),
+        Part("W_QR", up_Q, "weight", 0, rope_start, Q.stop, False),
         Part("W_DKV", DOWN_KV, "weight", 0, 0, d_CKV, True),
         Part("g_KV", NORM_KV, "weight", 0, 0, d_CKV, True),
         Part("W_UK", up_KV, "weight", 0, K.start, K.stop, False),
@@ -206,7 +206,7 @@ def _parts(latent: Latent, head: int, up_Q: str, up_KV: str, out: str, d_feat: i
 
 
 def _slice(part: Part, tensor: str, stored: np.ndarray, dtype: str) -> WeightSlice:
-    """One part of one stored tensor."""
+    """Return one part of a stored tensor."""
     own = stored[:, part.start : part.stop] if part.axis == 1 else stored[part.start : part.stop]
     return WeightSlice(
         name=part.name,

@@ -1,6 +1,6 @@
-"""Where each family of models keeps its attention matrices.
+"""The names and layouts of attention matrices in each model family.
 
-To add a family, add a row to `LAYOUTS` and a test to `tests/models/test_layouts.py`.
+To add a family, add a row to `LAYOUTS` and a test to `tests/checkpoints/test_layouts.py`.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ PARTS = ("Q", "K", "V", "O")
 
 
 class Packing(Enum):
-    """How the heads' queries, keys and values lie in what the matrices project to.
+    """The order of the heads' queries, keys and values along the output axis of the matrices.
 
-    A slot is a head's width, d_head. With 4 heads, of which 2 and 2 share a key head:
+    A slot is d_head wide. The examples have 4 query heads and 2 key/value heads:
     """
 
     APART = "three matrices: q0 q1 q2 q3 · k0 k1 · v0 v1"
@@ -36,7 +36,7 @@ class Packing(Enum):
         return self in (Packing.STACKED, Packing.GROUPED)
 
     def slots(self, part: str, n_head: int, n_kv_head: int) -> int:
-        """How many slots there are in the matrix that holds a part."""
+        """Return the number of slots in the matrix that contains a part."""
         if part == "O":
             return n_head
         if self.fused:
@@ -46,12 +46,12 @@ class Packing(Enum):
         return n_kv_head
 
     def slot(self, part: str, head: int, n_head: int, n_kv_head: int) -> int:
-        """Which slot a head's part is in, counted from 0.
+        """Return the slot of a head's part, counted from 0.
 
         Args:
-            part: one of `PARTS`; W_O takes the heads in, side by side.
-            head: a query head; it reads the key and value head number `head // (n_head // n_kv_head)`.
-            n_head, n_kv_head: how many query heads there are, and how many key heads.
+            part: one of `PARTS`; the slots of W_O lie along its input.
+            head: a query head; it reads the key/value head `head // (n_head // n_kv_head)`.
+            n_head, n_kv_head: the numbers of query heads and of key/value heads.
         """
         group = n_head // n_kv_head
         kv_head, place = divmod(head, group)
@@ -68,22 +68,23 @@ class Packing(Enum):
 
 @dataclass(frozen=True)
 class Layout:
-    """How a family names the modules of an attention layer, and what lies where in them.
+    """The names of the modules in a family's attention layers, and the order of the heads in them.
 
-    A tensor is called, for example, `bert.encoder.` `layer.` `3` `.attention.` `self.query` `.weight`:
-    what the checkpoint puts before it; `layers`; the number; `attention`; a module; `weight` or `bias`.
+    A tensor's name is, for example, `bert.encoder.` `layer.` `3` `.attention.` `self.query` `.weight`:
+    the checkpoint's own prefix; `layers`; the number; `attention`; a module; `weight` or `bias`.
 
     Attributes:
-        family: who writes it so.
-        layers: what stands before a layer's number.
-        attention: what stands after it, up to the projections.
-        modules: those of W_Q, W_K, W_V and W_O, spaces between; where they are one, W_Q·K·V and W_O.
-        packing: how the heads lie in them.
+        family: the models that use these names.
+        layers: the part of the name before a layer's number.
+        attention: the part after it, up to the projections.
+        modules: those of W_Q, W_K, W_V and W_O, separated by spaces; if fused, the one of W_QKV and W_O.
+        packing: the order of the heads in them.
         transposed: weights are stored as `in out` (GPT-2's Conv1D), not as `out in` (a Linear).
-        cross: the keys and values come from another stack.
-        shared: several layers use the same weights; the number is that of their group (ALBERT).
-        model_types: those of config.json, where other families give the same names to other things;
-            such a row stands before theirs.
+        cross: keys and values come from another stack.
+        shared: several layers share weights; the number is that of their group (ALBERT).
+        values_apart: the input of W_V has a width of its own (MobileBERT).
+        model_types: the `model_type`s of config.json that the row is restricted to, because other
+            families use the same names with another meaning; such a row comes before theirs.
     """
 
     family: str
@@ -98,12 +99,12 @@ class Layout:
     model_types: tuple[str, ...] = ()
 
     def path(self, part: str) -> str:
-        """From a layer's number to a part's module."""
-        *inward, outward = self.modules.split()
-        return self.attention + (outward if part == "O" else inward[PARTS.index(part) % len(inward)])
+        """Return the path from a layer's number to a part's module."""
+        *inputs, output = self.modules.split()
+        return self.attention + (output if part == "O" else inputs[PARTS.index(part) % len(inputs)])
 
     def suits(self, model_types: set[Any]) -> bool:
-        """Whether the row is for a model with these `model_type`s in its config.json."""
+        """Check whether the row applies to a model with these `model_type`s in its config.json."""
         return not self.model_types or not model_types.isdisjoint(self.model_types)
 
 
@@ -160,11 +161,11 @@ LAYOUTS = (
     Layout("BLIP", "layers.", ".self_attn.", "qkv projection", STACKED),
     Layout("Wav2Vec2, HuBERT", "layers.", ".attention.", _PROJ_OUT),
 )  # fmt: skip
-"""One row for each way of naming. Where several rows know a matrix, the first keeps it."""
+"""One row for each naming scheme. If several rows match a matrix, the first one takes it."""
 
 
 STACKS = ("self", "text", "encoder", "decoder", "cross", "vision", "audio")
-"""What stacks are called, in the order in which one of them is taken if nobody asked for another."""
+"""The names of stacks; the first one that a model has is the default."""
 
 WORDS = {
     "vision": ("vision", "visual", "image"),
@@ -173,22 +174,22 @@ WORDS = {
     "encoder": ("encoder",),
     "decoder": ("decoder",),
 }
-"""What checkpoints call the modules that hold a stack, in the order in which they are looked for."""
+"""Words in the names of modules that contain a stack, in the order in which they are searched for."""
 
 
 @dataclass(frozen=True)
 class Stack:
-    """Attention layers that follow each other, as one checkpoint names them.
+    """A stack of attention layers in one checkpoint.
 
     Attributes:
-        name: `self` where there is one stack of self-attention, else one of `STACKS`;
-            or what stands before its layers, where that says no more.
-        layout: the family's.
-        prefix: what stands before a layer's number, such as `bert.encoder.layer.`.
-        n_layer: how many layers there are, with or without attention.
-        numbers: of each layer that has attention, the number in its tensors' names. Layers that share
-            their weights have the same.
-        others: what the other layers are, as far as it is known: `linear attention`, `conv`.
+        name: `self` if there is one stack of self-attention, else one of `STACKS`; or the prefix of its
+            layers, if that name is taken.
+        layout: the layout of its family.
+        prefix: the part of tensors' names before a layer's number, such as `bert.encoder.layer.`.
+        n_layer: the number of layers, with or without attention.
+        numbers: for each layer with attention, the number in its tensors' names. Layers that share
+            weights have the same number.
+        others: the kinds of the other layers, if known: `linear attention`, `conv`.
     """
 
     name: str
@@ -200,19 +201,19 @@ class Stack:
 
     @property
     def tower(self) -> str:
-        """Which part of a model its modules' names tell it is in: `text`, `vision`; `self`: none."""
+        """The part of the model that its modules' names indicate: `text`, `vision`; `self`: none."""
         return _name(self.prefix, self.layout)
 
     def place(self, layer: int) -> str:
-        """What the names of a layer's attention begin with."""
+        """Return the common prefix of the names in a layer's attention."""
         return f"{self.prefix}{self.numbers[layer]}{self.layout.attention}".rstrip(".")
 
     def module(self, part: str, layer: int) -> str:
-        """The name of the module of a part: of W_Q, W_K, W_V or W_O."""
+        """Return the name of the module that contains a part: W_Q, W_K, W_V or W_O."""
         return f"{self.prefix}{self.numbers[layer]}{self.layout.path(part)}"
 
     def tensor(self, part: str, layer: int, kind: str) -> str:
-        """The name of a module's `weight` or `bias`."""
+        """Return the name of a module's `weight` or `bias`."""
         return f"{self.module(part, layer)}.{kind}"
 
 
@@ -221,20 +222,20 @@ NO_HEADS_OF_ITS_OWN = {
     "axk2": "makes queries of two latents, and of the same matrix gates for what heads collect",
     "longcat_flash": "attends twice in each layer, and attnscope reads layers with one attention",
 }
-"""Families that name their matrices as others do, and whose heads are not slices of them."""
+"""Families that use the same names as others, but whose heads are not slices of the matrices."""
 
 NO_ATTENTION = frozenset(
     "rwkv mamba mamba2 falcon_mamba xlstm fnet poolformer resnet convnext convnextv2 regnet".split()
 )
-"""Families without any attention: they mix tokens by a recurrence, a transform, a convolution."""
+"""Families without any attention: they mix tokens by a recurrence, a transform or a convolution."""
 
 
 def check_attends(model_type: Any, model: str) -> None:
     """Raise a ModelError if a model of this type has no attention.
 
     Args:
-        model_type: as its config.json says, of the whole model: a part may have none.
-        model: what to call it.
+        model_type: from its config.json, of the whole model: a part may have none.
+        model: its name in the error message.
     """
     if isinstance(model_type, str) and model_type in NO_ATTENTION:
         raise ModelError(
@@ -245,18 +246,18 @@ def check_attends(model_type: Any, model: str) -> None:
 
 
 def find_stacks(names: Iterable[str], config: dict[str, Any], model: str) -> list[Stack]:
-    """Find out by its tensors' names which stacks of attention layers a checkpoint has.
+    """Identify a checkpoint's stacks of attention layers by the names of its tensors.
 
     Args:
-        names: all tensors of the checkpoint.
+        names: the names of all tensors of the checkpoint.
         config: its config.json.
-        model: what to call it in an error.
+        model: its name in error messages.
 
     Returns:
-        At least one; the first is the one to take if nobody asked for another.
+        At least one stack; the first is the default.
 
     Raises:
-        ModelError: no known layout is in it.
+        ModelError: no known layout matches.
     """
     names = list(names)
     for kind in model_types(config) & NO_HEADS_OF_ITS_OWN.keys():
@@ -264,8 +265,10 @@ def find_stacks(names: Iterable[str], config: dict[str, Any], model: str) -> lis
     check_attends(config.get("model_type"), model)
     suitable = [layout for layout in LAYOUTS if layout.suits(model_types(config))]
     endings, extents = _numbered(names)
-    # A layer whose W_O is missing is better than none: it can be told what it lacks.
-    found = _found(suitable, endings, complete=True) or _found(suitable, endings, complete=False)
+    # A layer whose W_O is missing is better than none: the error can then name the missing tensor.
+    found = _find_places(suitable, endings, complete=True) or _find_places(
+        suitable, endings, complete=False
+    )
     if not found:
         families = dict.fromkeys(re.split("[,:]", layout.family)[0] for layout in LAYOUTS)
         raise ModelError(
@@ -274,20 +277,20 @@ def find_stacks(names: Iterable[str], config: dict[str, Any], model: str) -> lis
         )
     recurrent = _recurrent(names)
     stacks = [_stack(*each, extents[each[1]], config, recurrent) for each in found]
-    attending = [stack for stack in stacks if stack.numbers]
-    if not attending:
+    with_attention = [stack for stack in stacks if stack.numbers]
+    if not with_attention:
         kinds = enumerated(dict.fromkeys(kind for stack in stacks for kind in stack.others.values()))
         raise ModelError(
             f"{model} has no softmax attention: its layers are {kinds}.", hint="a model with attention"
         )
-    return _named(attending)
+    return _with_unique_names(with_attention)
 
 
 def choose_stack(stacks: list[Stack], name: str | None, model: str) -> Stack:
-    """The stack of that name; the first if there is no name.
+    """Return the stack of that name; the first if the name is None.
 
     Raises:
-        ModelError: there is none of that name.
+        ModelError: there is no stack of that name.
     """
     for stack in stacks:
         if name in (None, stack.name):
@@ -299,7 +302,7 @@ def choose_stack(stacks: list[Stack], name: str | None, model: str) -> Stack:
 
 
 def model_types(config: dict[str, Any]) -> set[Any]:
-    """The `model_type`s that a config.json tells, of the model and of its parts."""
+    """Return the `model_type`s in a config.json, of the model and of its parts."""
     parts = [config, *(part for part in config.values() if isinstance(part, dict))]
     return {part["model_type"] for part in parts if isinstance(part.get("model_type"), str)}
 
@@ -308,11 +311,11 @@ Endings = dict[tuple[str, str], list[tuple[str, int]]]
 
 
 def _numbered(names: list[str]) -> tuple[Endings, dict[str, int]]:
-    """What stands around the numbers in tensors' names.
+    """Split tensors' names at the numbers in them.
 
     Returns:
-        - the word before a number and all that follows it → what stands before it, and the number;
-        - what stands before a number → one more than the largest number that follows.
+        - the word before a number, and everything after the number → pairs of prefix and number;
+        - the prefix → one more than the largest number that follows it.
     """
     endings: Endings = defaultdict(list)
     extents: dict[str, int] = defaultdict(int)
@@ -329,19 +332,19 @@ def _numbered(names: list[str]) -> tuple[Endings, dict[str, int]]:
 Place = tuple[Layout, str, tuple[int, ...]]
 
 
-def _found(layouts: list[Layout], endings: Endings, *, complete: bool) -> list[Place]:
-    """Where W_Q is (and W_O, if `complete`): layouts, what stands before the numbers, and these."""
+def _find_places(layouts: list[Layout], endings: Endings, *, complete: bool) -> list[Place]:
+    """Find every W_Q (with its W_O, if `complete`): its layout, the prefix, and the layers' numbers."""
     found: list[Place] = []
     taken: set[tuple[str, int]] = set()
     for layout in layouts:
-        outward = set(endings.get((layout.layers, f"{layout.path('O')}.weight"), []))
+        outputs = set(endings.get((layout.layers, f"{layout.path('O')}.weight"), []))
         latent = set(endings.get((layout.layers, f"{layout.path('K')}.weight"), []))
         places: dict[str, list[int]] = defaultdict(list)
         for prefix, number in endings.get((layout.layers, f"{layout.path('Q')}.weight"), []):
             matrix = prefix + layout.path("Q"), number
             if layout.packing is LATENT and (prefix, number) not in latent:
                 continue
-            if matrix not in taken and (not complete or (prefix, number) in outward):
+            if matrix not in taken and (not complete or (prefix, number) in outputs):
                 places[prefix].append(number)
                 taken.add(matrix)
         found += [(layout, prefix, tuple(sorted(numbers))) for prefix, numbers in places.items()]
@@ -349,25 +352,25 @@ def _found(layouts: list[Layout], endings: Endings, *, complete: bool) -> list[P
 
 
 RECURRENT = re.compile(r"(.*)\.(?:A_log|dt_bias|conv1d|[qkv]_conv1d|forget_gate|slope_rate)(?:\.|$)")
-"""Tensors that only a recurrence has: a decay, its step, a convolution before it."""
+"""Names of tensors that only a recurrence has: a decay, its step, a convolution before it."""
 
 
 def _recurrent(names: list[str]) -> set[str]:
-    """The modules that compute a recurrence, whatever their projections are called."""
+    """Return the modules that compute a recurrence, whatever the names of their projections."""
     matches = [RECURRENT.match(name) for name in names]
     return {match[1] for match in matches if match}
 
 
 NO_SOFTMAX = re.compile(r"linear|mamba|conv|recurrent|lightning|kda|delta|ssm|rwkv|mlp|moe")
-"""What configurations call layers that do not attend."""
+"""Words that configurations use for layers without softmax attention."""
 
 
 def layer_kinds(config: dict[str, Any], parts: Iterable[str] = ("text_config",)) -> dict[int, str]:
-    """What each layer is, by its number, as far as config.json tells.
+    """Return the kind of each layer by its index, if config.json gives it.
 
     Args:
-        config: a config.json.
-        parts: in which parts of it to look first.
+        config: the content of config.json.
+        parts: the nested configurations to search first.
     """
     nested = [config[part] for part in parts if isinstance(config.get(part), dict)]
     for each in [*nested, config]:
@@ -389,12 +392,12 @@ def _stack(
     config: dict[str, Any],
     recurrent: set[str],
 ) -> Stack:
-    """A stack whose layers have these numbers in their tensors' names.
+    """Return the stack whose tensors have this layout, prefix and numbers.
 
     Args:
-        layout, prefix, numbers: which tensors.
-        extent: how many layers there are.
-        config: the config.json, which may say that some of them do not attend.
+        layout, prefix, numbers: what identifies the tensors.
+        extent: one more than the largest number with this prefix.
+        config: the content of config.json, by which some layers may have no softmax attention.
         recurrent: the modules that compute a recurrence.
     """
     name = _name(prefix, layout)
@@ -409,14 +412,14 @@ def _stack(
     layers = {number: number for number in numbers if number not in others}
     if layout.shared:
         # Lan et al. 2020, "ALBERT"; transformers runs group int(i / (n_layer / n_group)) as layer i.
-        said = config.get("num_hidden_layers")
-        n_layer = said if type(said) is int and said > extent else extent
+        configured = config.get("num_hidden_layers")
+        n_layer = configured if type(configured) is int and configured > extent else extent
         extent, layers = n_layer, {layer: layer * extent // n_layer for layer in range(n_layer)}
     return Stack(name, layout, prefix, extent, layers, others)
 
 
 def _name(prefix: str, layout: Layout) -> str:
-    """What the words before a layer's number say of the stack: the first that says something."""
+    """Return the stack's name according to its prefix: the first module with a known word decides."""
     if layout.cross:
         return "cross"
     for module in prefix.split("."):
@@ -426,8 +429,8 @@ def _name(prefix: str, layout: Layout) -> str:
     return "self"
 
 
-def _named(stacks: list[Stack]) -> list[Stack]:
-    """The stacks in their order, and no two of the same name."""
+def _with_unique_names(stacks: list[Stack]) -> list[Stack]:
+    """Return the stacks in the order of `STACKS`, each with a name of its own."""
     own = [stack for stack in stacks if not stack.layout.cross]
     towers = {stack.name for stack in own} & {"vision", "audio"}
     named: dict[str, Stack] = {}

@@ -1,4 +1,4 @@
-"""A model that its user has loaded, where otherwise a checkpoint's files would be."""
+"""A loaded model in place of a checkpoint's files."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from attnscope.errors import OptionError, class_name
 
 @dataclass(frozen=True)
 class LoadedModel(Checkpoint):
-    """A model in memory. Whatever takes a checkpoint takes it too; it has no files.
+    """A model in memory. It can be used wherever a checkpoint can, but has no files.
 
     Attributes:
-        name: where it was loaded from, if it says so; else its class.
+        name: the name or path it was loaded from, if known; else the name of its class.
         module: the model, as transformers loads it.
-        tokenizer: what makes its tokens, if its user has it.
-        image_processor: what cuts pictures for it, if its user has it.
+        tokenizer: its tokenizer, if the user passed one.
+        image_processor: its image processor, if the user passed one.
     """
 
     module: Any = field(default=None, repr=False, compare=False)
@@ -26,32 +26,32 @@ class LoadedModel(Checkpoint):
     image_processor: Any = field(default=None, repr=False, compare=False)
 
     def file(self, filename: str) -> Path | None:
-        """None: it has no files."""
+        """Return None: it has no files."""
         return None
 
     def has(self, *filenames: str) -> bool:
-        """False: it has no files."""
+        """Return False: it has no files."""
         return False
 
     def first_file(self, *filenames: str) -> Path | None:
-        """None: it has no files."""
+        """Return None: it has no files."""
         return None
 
     def config(self) -> dict[str, Any]:
-        """The model's configuration, as its config.json would have it."""
+        """Return the model's configuration, as its config.json would contain it."""
         return self.module.config.to_dict()
 
 
 def find_model(model: Any = None, tokenizer: Any = None, image_processor: Any = None) -> Checkpoint:
-    """Find the model that a user means: by its name, in a folder, or the one that is loaded already.
+    """Find a model by its name or folder, or wrap one that is already loaded.
 
     Args:
-        model: what `find_checkpoint` takes, a `Checkpoint`, or a model that transformers has loaded.
-        tokenizer, image_processor: a loaded model's; what is found by its name brings its own.
+        model: any argument of `find_checkpoint`, a `Checkpoint`, or a model loaded with transformers.
+        tokenizer, image_processor: those of a loaded model; a model found by name has its own.
 
     Raises:
         ModelError: there is no such model.
-        OptionError: the model is none that transformers loads, or a name comes with a tokenizer.
+        OptionError: the object is not a transformers model, or a name is combined with a tokenizer.
     """
     if model is None or isinstance(model, (str, Path, Checkpoint)):
         for name, value in (("tokenizer", tokenizer), ("image_processor", image_processor)):
@@ -61,7 +61,7 @@ def find_model(model: Any = None, tokenizer: Any = None, image_processor: Any = 
                     hint=f"the loaded model, with {name}=; or the name alone",
                 )
         return model if isinstance(model, Checkpoint) else find_checkpoint(model)
-    module = getattr(model, "_orig_mod", model)  # what torch.compile was given
+    module = getattr(model, "_orig_mod", model)  # the model inside the wrapper of torch.compile
     if not all(hasattr(module, name) for name in ("config", "named_modules", "state_dict")):
         raise OptionError(
             "a model is a name, a folder, or a model that transformers has loaded, and this is a"

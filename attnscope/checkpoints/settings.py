@@ -1,7 +1,7 @@
-"""What a config.json may say: the fields that attention is made of have values that make sense.
+"""Validate the fields of a config.json that determine attention.
 
-transformers believes what it reads: it builds a model with -1 heads, or with so many layers that
-memory ends, and fails somewhere inside. So they are looked at before anything is built.
+transformers does not check them: it builds a model with -1 heads, or with more layers than fit into
+memory, and fails somewhere inside. So they are checked before anything is built.
 """
 
 from __future__ import annotations
@@ -24,22 +24,22 @@ LARGEST = {
     r"image_size|patch_size|num_channels": 10**6,
     r"max_position_embeddings|n_positions|n_ctx": 10**9,
 }
-"""Fields that count something, and more than any model has of it: a config.json that asks for more is
-damaged, and to build its model would exhaust the memory."""
+"""Upper bounds of fields that count something. They exceed every real model: a config.json with a larger
+value is damaged, and building its model would exhaust the memory."""
 MAY_BE_ZERO = ("type_vocab_size",)
 WITHOUT_LIMIT = ("max_position_embeddings", "n_positions", "n_ctx")
-"""Fields where -1 says that there is no limit."""
+"""Fields in which -1 means no limit."""
 PARTS = r"(text|vision|audio|encoder|decoder|thinker|language|backbone)_config"
-"""Fields that hold a configuration of their own."""
+"""Fields that contain a nested configuration."""
 
 
 def check_settings(path: Path, config: dict[str, Any]) -> None:
-    """Raise a ModelError for the first field of a config.json whose value makes no sense.
+    """Raise a ModelError for the first field of a config.json whose value is invalid.
 
     Args:
         path: the file.
-        config: what it holds. A field that is null, or not there, has the value that its family takes
-            for granted; one that holds a list has a number for each layer.
+        config: its content. A field that is null or missing takes its family's default; a list contains
+            a number for each layer.
     """
     for field, value, expected in _faults(config, ""):
         raise ModelError(
@@ -49,7 +49,7 @@ def check_settings(path: Path, config: dict[str, Any]) -> None:
 
 
 def _faults(config: dict[str, Any], prefix: str) -> Iterator[tuple[str, Any, str]]:
-    """Each field that makes no sense: its name, its value, and what it must be."""
+    """Yield each invalid field: its name, its value, and a description of valid values."""
     for field, value in config.items():
         if value is None:
             continue
@@ -82,7 +82,7 @@ def _count_faults(field: str, value: Any, prefix: str) -> Iterator[tuple[str, An
 
 
 def _is_dtype(value: Any) -> bool:
-    """Whether a value may name a dtype; of a model of several parts, an object names one for each."""
+    """Check whether a value may name a dtype; a model of several parts has an object of dtypes."""
     if isinstance(value, dict):
         return True
     return isinstance(value, str) and bool(

@@ -1,7 +1,7 @@
-"""Reads tensors out of a checkpoint's files: byte ranges of safetensors, without torch.
+"""Read tensors from a checkpoint's files: byte ranges of safetensors, without torch.
 
-Source: the safetensors format: 8 bytes, the header's length as a little-endian number; the
-header, a JSON object of names with dtype, shape and the two ends of a byte range; the bytes.
+Source: the safetensors format: the header's length as a little-endian number of 8 bytes; the header,
+a JSON object that maps names to dtype, shape and byte range; the bytes of the tensors.
 https://huggingface.co/docs/safetensors
 """
 
@@ -21,7 +21,7 @@ from attnscope.errors import ModelError, first_line, is_out_of_memory
 if TYPE_CHECKING:
     import numpy as np
 
-# A stored dtype -> our name for it, and how numpy reads its bytes.
+# dtype in the file → attnscope's name for it, and the numpy dtype of its bytes
 STORED = {
     "F64": ("float64", "<f8"),
     "F32": ("float32", "<f4"),
@@ -34,7 +34,7 @@ FILES = (
     *("model.safetensors", "model.safetensors.index.json"),
     *("pytorch_model.bin", "pytorch_model.bin.index.json"),
 )
-"""Where a model keeps its weights: one of these, rather the first."""
+"""The names of files with weights, in order of preference."""
 
 
 class Weights(ABC):
@@ -47,17 +47,17 @@ class Weights(ABC):
 
     @abstractmethod
     def read(self, name: str) -> tuple[np.ndarray, str]:
-        """One tensor as it is stored, and the name of its dtype.
+        """Return a tensor as it is stored, and the name of its dtype.
 
-        Only the bytes that are looked at are read from the disk, where the format allows.
+        If the format allows, only the bytes that are used are read from the disk.
 
         Raises:
-            ModelError: the file is damaged, or its dtype is not a float that attnscope knows.
+            ModelError: the file is damaged, or the dtype is not a supported float.
         """
 
 
 def open_weights(checkpoint: Checkpoint) -> Weights:
-    """The weights of a checkpoint: safetensors, in one file or in shards, or a torch pickle.
+    """Open the weights of a checkpoint: safetensors, in one file or in shards, or a torch pickle.
 
     Raises:
         ModelError: it has no weights, or they cannot be read.
@@ -75,15 +75,15 @@ def open_weights(checkpoint: Checkpoint) -> Weights:
 
 
 def bytes_of_weights(checkpoint: Checkpoint, itemsize: int | None = None) -> int | None:
-    """How many bytes a model's weights take once they are loaded, as the headers of its files say.
+    """Return the size in bytes of a model's weights once loaded, according to the headers of its files.
 
     Args:
-        checkpoint: the model; nothing of it is fetched from the hub.
-        itemsize: bytes of a number that the model runs with; None: weights stay as they are stored.
+        checkpoint: the model; nothing is downloaded from the hub.
+        itemsize: the size in bytes of the dtype that the model runs in; None: the dtype stored.
 
     Returns:
-        None if the files are not here. Of a torch pickle, which says nothing of its dtypes, what the
-        file takes.
+        None if the files are not on this machine. For a torch pickle, whose header has no dtypes, the
+        size of the file.
 
     Raises:
         ModelError: a file is damaged.
@@ -104,7 +104,7 @@ def bytes_of_weights(checkpoint: Checkpoint, itemsize: int | None = None) -> int
 
 
 def _files_here(checkpoint: Checkpoint) -> list[Path]:
-    """The files of a model's weights; none if one of them is not here."""
+    """Return the files of a model's weights; none if one of them is not on this machine."""
     if not checkpoint.has(*FILES):
         return []
     path = checkpoint.first_file(*FILES)
@@ -120,17 +120,17 @@ def _open_file(path: Path) -> Weights:
 
 
 class SafetensorsFile(Weights):
-    """One safetensors file. Its header is read at once, its tensors when they are looked at.
+    """One safetensors file. Its header is read immediately, its tensors when they are used.
 
     Raises:
-        ModelError: the file is truncated, or no safetensors at all.
+        ModelError: the file is truncated, or not a safetensors file.
     """
 
     def __init__(self, path: Path) -> None:
         from safetensors import SafetensorError, safe_open
 
         try:
-            safe_open(path, framework="np")  # the library judges whether the file is whole
+            safe_open(path, framework="np")  # the library checks whether the file is complete
             with path.open("rb") as file:
                 length = int.from_bytes(file.read(8), "little")
                 self.header: dict[str, Any] = json.loads(file.read(length))
@@ -164,11 +164,11 @@ class SafetensorsFile(Weights):
 
 
 class Shards(Weights):
-    """Weights split over several files; only those that are asked for are fetched.
+    """Weights split over several files; a file is downloaded when one of its tensors is read.
 
     Args:
-        checkpoint: whose files they are.
-        index: the file that says which tensor is in which file.
+        checkpoint: the checkpoint that the files belong to.
+        index: the file that maps tensors to files.
 
     Raises:
         ModelError: the index is damaged.
@@ -203,11 +203,11 @@ class Shards(Weights):
 
 
 class Tensors(Weights):
-    """Tensors of torch by their names, such as a loaded model's `state_dict`.
+    """Torch tensors by their names, such as a loaded model's `state_dict`.
 
     Args:
-        tensors: they, by name.
-        copies: whether what is read has memory of its own: a model may change its weights.
+        tensors: the tensors by name.
+        copies: whether `read` returns copies, because the model may change its weights later.
     """
 
     def __init__(self, tensors: dict[Any, Any], *, copies: bool = False) -> None:
@@ -237,10 +237,10 @@ class Tensors(Weights):
 
 
 class TorchPickle(Tensors):
-    """A `pytorch_model.bin`, through torch. Nothing in it is run: weights only.
+    """A `pytorch_model.bin`, read by torch with `weights_only`: no code in it is run.
 
     Raises:
-        ModelError: the file is damaged, or holds something other than weights.
+        ModelError: the file is damaged, or contains something other than weights.
     """
 
     def __init__(self, path: Path) -> None:
@@ -249,10 +249,10 @@ class TorchPickle(Tensors):
         import torch
 
         try:
-            zipped = is_zipfile(path)  # older ones are not, and cannot be mapped
-            with warnings.catch_warnings(action="ignore"):  # of old formats, deprecated classes
+            zipped = is_zipfile(path)  # older files are not, and cannot be memory-mapped
+            with warnings.catch_warnings(action="ignore"):  # about old formats, deprecated classes
                 tensors = torch.load(path, map_location="cpu", weights_only=True, mmap=zipped)
-        except Exception as error:  # torch raises half a dozen kinds here, RuntimeError among them
+        except Exception as error:  # torch raises half a dozen types here, RuntimeError among them
             if is_out_of_memory(error):
                 raise
             raise ModelError(

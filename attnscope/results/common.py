@@ -44,7 +44,7 @@ class Check:
 
 @dataclass(frozen=True)
 class Finding:
-    """An observation about a result, usually a likely mistake, with the source line responsible if known."""
+    """An observation about a result, usually a likely mistake, and the source line that causes it."""
 
     message: str
     line: int | None = None

@@ -39,7 +39,7 @@ class Crash:
 
 @dataclass(frozen=True)
 class Exit:
-    """An exit from Python by the traced code: its status, and the text that Python would print on stderr."""
+    """An exit from Python by the traced code: its status, and what Python would print on stderr."""
 
     status: int
     text: str | None = None

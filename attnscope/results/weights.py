@@ -21,8 +21,8 @@ class WeightSlice:
         head_shape: the shape of the head's slice.
         dtype: as stored.
         stats: statistics of the values in the head's slice.
-        transposed: whether the file stores a weight as `in out`, as GPT-2's Conv1D does: `shape`, `axis`,
-            `start` and `stop` are the file's, `head_shape` and `array` are transposed to `out in`.
+        transposed: whether the file stores a weight as `in out`, as GPT-2's Conv1D does: `shape`,
+            `axis`, `start` and `stop` are the file's, `head_shape` and `array` are those of `out in`.
         array: the head's slice (numpy; bfloat16 as its 16 raw bits).
         shared: whether it is the same for all heads.
         dims: the names of the axes of `array`, such as `d_head d_feat`.
@@ -68,9 +68,9 @@ class HeadWeights(Result):
 
     `n_layer`, `n_head`, `n_kv_head`, `d_feat` and `d_head` are those of the `stack`: `self` if the model
     has only one; else `encoder`, `decoder` or `cross`, `text` or `vision`. `head` is a query head; its
-    W_K and W_V are those of the key/value head that it reads. `checks` holds comparisons with the running
-    model, `circuits` the QK and OV circuits; each is None unless requested. `latent` holds the sizes of
-    latent attention, if the model uses it; `d_head` is then the width of a query.
+    W_K and W_V are those of the key/value head that it reads. `checks` holds comparisons with the
+    running model, `circuits` the QK and OV circuits; each is None unless requested. `latent` holds the
+    sizes of latent attention, if the model uses it; `d_head` is then the width of a query.
     """
 
     model: str

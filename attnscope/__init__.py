@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from attnscope.textbook.worked_example import worked_example
     from attnscope.tracing.calls import trace, trace_call
     from attnscope.tracing.inspect import inspect
+    from attnscope.tracing.watch import trace_script
 
 __version__ = "0.1.0"
 
@@ -54,6 +55,7 @@ _HOMES = {
     "sdpa": "attnscope.attention.sdpa",
     "trace": "attnscope.tracing.calls",
     "trace_call": "attnscope.tracing.calls",
+    "trace_script": "attnscope.tracing.watch",
     "verify": "attnscope.textbook.compute",
     "worked_example": "attnscope.textbook.worked_example",
 }
@@ -82,6 +84,7 @@ __all__ = [
     "sdpa",
     "trace",
     "trace_call",
+    "trace_script",
     "verify",
     "worked_example",
 ]

@@ -21,9 +21,8 @@ from attnscope.cli.example import example
 from attnscope.cli.heads import heads
 from attnscope.cli.mha import mha
 from attnscope.cli.model import model
-from attnscope.cli.run import run
+from attnscope.cli.run import ScriptCommand, run
 from attnscope.cli.scaling import scaling
-from attnscope.cli.scripts import ScriptCommand
 from attnscope.cli.sdpa import sdpa
 from attnscope.cli.trace import trace
 from attnscope.errors import AttnscopeError, OptionError, OptionWarning, is_out_of_memory

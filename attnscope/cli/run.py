@@ -2,17 +2,33 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
+import os
+import sys
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any, TextIO
 
 import typer
+from typer.core import TyperCommand
 
 from attnscope.cli import options
-from attnscope.cli.options import CODE, OUTPUT, Format
+from attnscope.cli.options import OUTPUT, Format, expanded
+from attnscope.cli.output import refuse_in_csv
+from attnscope.errors import FileError, warn_idle
+from attnscope.files import check_file, write_file
+from attnscope.options import keywords
+from attnscope.text import json_printable, printable, printable_lines
+from attnscope.tracing.options import PROGRAM, Scope, WatchedCalls
 
-PROGRAM = "Your program"
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from attnscope.results.trace import Trace
 
 
+@expanded
 def run(
     watch: Annotated[
         str,
@@ -24,6 +40,8 @@ def run(
             rich_help_panel=PROGRAM,
         ),
     ],
+    watched: WatchedCalls,
+    scope: Scope,
     program: Annotated[
         list[str] | None,
         typer.Argument(
@@ -33,38 +51,6 @@ def run(
             show_default=False,
         ),
     ] = None,
-    module: Annotated[
-        str | None,
-        typer.Option(
-            "-m",
-            metavar="MODULE",
-            help="Run a module in place of a script, as python -m does.",
-            rich_help_panel=PROGRAM,
-        ),
-    ] = None,
-    calls: Annotated[
-        int,
-        typer.Option(
-            "--calls",
-            metavar="N",
-            help="How many calls of it to trace: the first N.",
-            min=1,
-            rich_help_panel=PROGRAM,
-        ),
-    ] = 1,
-    dims: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--dims",
-            metavar="NAME=AXES",
-            help="Names for the axes of an argument of the call: x=B,T,C. Other axes of these sizes get"
-            " them too.",
-            rich_help_panel=CODE,
-        ),
-    ] = None,
-    follow: options.Follow = None,
-    depth: options.Depth = None,
-    subexpressions: options.Subexpressions = False,
     strict: Annotated[
         bool,
         typer.Option(
@@ -95,21 +81,202 @@ def run(
     wide: options.Wide = False,
 ) -> int:
     """Your own program, as it is: the first calls of your attention in it, with what they are given."""
-    from attnscope.cli.watching import Wanted, watch_program
+    from attnscope.tracing.watch import trace_script
 
-    wanted = Wanted(
-        target=watch,
-        calls=calls,
-        dims=tuple(dims or ()),
-        follow=tuple(follow or ()),
-        depth=depth,
-        parts=subexpressions,
-        strict=strict,
-        source=source,
-        stats=stats,
-        format=format,
-        wide=wide,
-        to=to,
-        force=force,
+    refuse_in_csv(format, {"--source": source, "--calls": watched.calls > 1})
+    if to is not None:
+        inside = f"--to {to / 'trace.txt'}"
+        check_file(to, force=force, suffixes=None, kind="a trace", inside=inside)
+    warn_idle(
+        [
+            (force and to is None, "--force", "no file is written"),
+            (wide and format in (Format.CSV, Format.JSON), "--wide", f"{format} has all columns anyway"),
+        ]
     )
-    return watch_program(program or [], module, wanted)
+    words = list(program or [])
+    report = Report(format, wide, watched.calls, source, to and to.absolute(), force)
+    _forget_hook_of_typer()
+    ran = trace_script(
+        words.pop(0) if words and watched.module is None else None,
+        words,
+        watch=watch,
+        **keywords(watched),
+        **keywords(scope),
+        stats=stats,
+        source=source,
+        recorded=report.show,
+        note=report.note,
+        restore=False,
+    )
+    if os.getpid() != report.process:
+        return ran.status  # a child that the program has forked
+    found = any(trace.findings for trace in ran.traces)
+    return ran.status or (2 if report.unwritten else 1 if strict and found else 0)
+
+
+def _forget_hook_of_typer() -> None:
+    """Show exceptions that nobody catches as they would be shown without us."""
+    from typer import main
+
+    if sys.excepthook is getattr(main, "except_hook", None):
+        sys.excepthook = getattr(main, "_original_except_hook", sys.__excepthook__)
+
+
+@dataclass
+class Report:
+    """Shows the traces of a program's calls while the program runs.
+
+    Attributes:
+        format, wide, source: how to show them.
+        calls: how many there are to be.
+        to: the file that they are written to, if they are; whatever folder the program changes to.
+        force: whether that may replace another.
+        stream: where else they are shown. The program may close its stderr, and put another one there.
+        process: this one, and no child of it.
+        unwritten: whether the file could not be written.
+    """
+
+    format: Format
+    wide: bool
+    calls: int
+    source: bool
+    to: Path | None
+    force: bool
+    stream: TextIO = field(default_factory=lambda: sys.stderr)
+    process: int = field(default_factory=os.getpid)
+    unwritten: bool = False
+
+    def show(self, traces: list[Trace]) -> None:
+        """Show all traces, at once; what cannot be written to a file, on stderr."""
+        if self.to is None:
+            self._print(traces)
+            return
+        try:
+            self._write(traces, self.to)
+        except FileError as error:
+            self.unwritten = True
+            self._print(traces)
+            self._say("error", error.message, error.hint)
+
+    def note(self, message: str, hint: str | None = None) -> None:
+        """Say something that is no trace."""
+        self._say("note", message, hint)
+
+    def _say(self, kind: str, message: str, hint: str | None) -> None:
+        self._put(f"attnscope: {kind}: {printable(message)}\n")
+        if hint:
+            self._put(f"  try  {printable(hint)}\n")
+
+    def _put(self, text: str) -> None:
+        """Write after what the program has written."""
+        with contextlib.suppress(Exception):  # its stream may be closed, or be anything
+            sys.stderr.flush()
+        self.stream.write(text)
+        self.stream.flush()
+
+    def _print(self, traces: list[Trace]) -> None:
+        from attnscope.render.terminal.console import Terminal
+
+        self._put(self._text(traces, Terminal(file=self.stream)))
+
+    def _write(self, traces: list[Trace], path: Path) -> None:
+        from attnscope.render.terminal.console import Terminal
+
+        text = self._text(traces, Terminal(file=io.StringIO()))
+        write_file(path, text.encode(errors="backslashreplace"), force=self.force)
+
+    def _text(self, traces: list[Trace], console: Console) -> str:
+        """The traces, as the console would show them."""
+        from attnscope.render.records import records
+        from attnscope.render.terminal.source import print_source, source_text
+        from attnscope.render.terminal.table import print_table
+
+        if self.format is Format.JSON:
+            each = [records.record(trace) for trace in traces]
+            whole = each[0] if self.calls == 1 else records.several(each)
+            return json_printable(records.json_text(whole)) + "\n"
+        if self.format is Format.CSV:
+            return printable_lines(records.csv_text(traces[0])) + "\n"
+        with console.capture() as captured:
+            for i, trace in enumerate(traces):
+                if i:
+                    console.print()
+                if self.format is Format.MARKDOWN:
+                    text = records.markdown_text(trace, wide=self.wide)
+                    text += f"\n\n{source_text(trace)}" if self.source else ""
+                    console.out(text, highlight=False)
+                    continue
+                print_table(trace, console, wide=self.wide)
+                if self.source:
+                    print_source(trace, console)
+        return captured.get()
+
+
+# A command line with the command line of a script in it.
+
+OURS = ("--watch", "--calls")
+"""Options that are ours wherever they stand, unless `--` says that they are not."""
+
+
+class ScriptCommand(TyperCommand):
+    """`[OPTIONS] SCRIPT [ARGS]…`, where options may stand after the script's arguments too.
+
+    Before SCRIPT, options are ours. After it, all is the script's, up to a `--watch` or `--calls`:
+    from there on, what is an option of ours is ours. A `--` before the script's first argument
+    says that all of them are the script's.
+    """
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """As Typer's, with what is the script's behind a `--`."""
+        takes_value = {
+            flag: not getattr(parameter, "is_flag", False)
+            for parameter in self.params
+            if parameter.param_type_name == "option"
+            for flag in (*parameter.opts, *parameter.secondary_opts)
+        }
+        return super().parse_args(ctx, ours_first(args, takes_value))
+
+
+def ours_first(words: list[str], takes_value: dict[str, bool]) -> list[str]:
+    """The words of a command line, sorted: our options, `--`, the script and its arguments.
+
+    Args:
+        words: as they were written.
+        takes_value: our options, and whether a word that follows belongs to them.
+
+    >>> takes_value = {"--watch": True, "--calls": True, "--wide": False, "-m": True}
+    >>> " ".join(ours_first("train.py --wide 3 --watch m.py:A --wide".split(), takes_value))
+    '--watch m.py:A --wide -- train.py --wide 3'
+    >>> " ".join(ours_first("--watch m.py:A train.py -- --calls 3".split(), takes_value))
+    '--watch m.py:A -- train.py --calls 3'
+    """
+    left, ours = list(words), []
+    of_script: list[str] = []  # a module's name is our option's value
+    is_module = all_theirs = False
+    while left and left[0].startswith("-") and left[0] != "-" and not is_module:
+        word = left.pop(0)
+        if word == "--":
+            all_theirs = True
+            break
+        ours.append(word)
+        is_module = word[:2] == "-m"
+        if takes_value.get(word) and left:
+            ours.append(left.pop(0))
+    if not is_module and left:
+        of_script.append(left.pop(0))
+    before = len(of_script)
+    watching = False
+    while left and not all_theirs:
+        word = left.pop(0)
+        option, has_value, _ = word.partition("=")
+        watching = watching or option in OURS
+        if word == "--":
+            all_theirs = True
+            of_script += [word] if len(of_script) > before else []
+        elif watching and option in takes_value and option != "-m":
+            ours.append(word)
+            if takes_value[option] and not has_value and left:
+                ours.append(left.pop(0))
+        else:
+            of_script.append(word)
+    return [*ours, "--", *of_script, *left]

@@ -155,3 +155,22 @@ class Trace(Result):
             if step.name == name:
                 return step
         raise KeyError(name)
+
+
+@dataclass
+class ProgramRun(Result):
+    """A program that ran, and the traces of what was watched in it.
+
+    Attributes:
+        target: what was watched, such as `model.py:Attention`.
+        calls: how many calls were to be traced.
+        status: the program's exit status.
+        traces: the calls, in order.
+        notes: why there are no traces, or fewer; and what else a reader should know.
+    """
+
+    target: str
+    calls: int = 1
+    status: int = 0
+    traces: list[Trace] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)

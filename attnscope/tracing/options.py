@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from attnscope.options import option
 
-CODE, COMMENTS, RUN = "Your code", "Shape comments", "Run"
+CODE, COMMENTS, RUN, PROGRAM = "Your code", "Shape comments", "Run", "Your program"
 
 
 @dataclass(frozen=True)
@@ -73,4 +73,24 @@ class Comments:
     write: bool = option("Let --annotate change the file.", default=False)
     check: bool = option(
         "Compare the shape comments in the file with what ran; exit 1 if one is not true.", default=False
+    )
+
+
+@dataclass(frozen=True)
+class WatchedCalls:
+    """Which calls in a program are traced."""
+
+    PANEL = PROGRAM
+
+    module: str | None = option(
+        "Run a module in place of a script, as python -m does.", "-m", metavar="MODULE"
+    )
+    calls: int = option(
+        "How many calls of it to trace: the first N.", "--calls", default=1, metavar="N", min=1
+    )
+    dims: list[str] | None = option(
+        "Names for the axes of an argument of the call: x=B,T,C. Other axes of these sizes get"
+        " them too.",
+        metavar="NAME=AXES",
+        panel=CODE,
     )

@@ -9,7 +9,7 @@ from textwrap import dedent
 
 import pytest
 
-from attnscope.cli.scripts import ours_first
+from attnscope.cli.run import ours_first
 
 ATTENTION = """\
     import math

@@ -13,7 +13,7 @@ from attnscope.results.example import WorkedExample
 from attnscope.results.heads import HeadTable
 from attnscope.results.maps import AttentionMaps
 from attnscope.results.scaling import Scaling
-from attnscope.results.trace import Trace
+from attnscope.results.trace import ProgramRun, Trace
 from attnscope.results.weights import HeadWeights
 from attnscope.text import printable
 
@@ -31,6 +31,9 @@ def record(result: Any) -> dict[str, Any]:
         from attnscope.render.records.heads import heads_record
 
         return heads_record(result)
+    if isinstance(result, ProgramRun):
+        traces = [record(trace) for trace in result.traces]
+        return traces[0] if result.calls == 1 and traces else several(traces)
     if isinstance(result, WorkedExample):
         from attnscope.render.records.example import example_record
 
@@ -39,6 +42,11 @@ def record(result: Any) -> dict[str, Any]:
     if isinstance(result, HeadWeights):  # what was not computed is an empty list in this schema
         fields |= {name: fields[name] or [] for name in ("checks", "circuits")}
     return {"schema": f"attnscope.{KINDS[type(result)]}/1", **fields}
+
+
+def several(traces: list[dict[str, Any]]) -> dict[str, Any]:
+    """The records of several calls in one."""
+    return {"schema": "attnscope.traces/1", "traces": traces}
 
 
 def json_text(record: dict[str, Any]) -> str:

@@ -1,0 +1,386 @@
+"""`trace_script`: run a program as Python would, and trace the first calls of a target in it."""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import os
+import sys
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, NoReturn
+
+from attnscope.errors import FileError, OptionError, SourceError, class_attribute, is_a
+from attnscope.files import shown_path
+from attnscope.process import interrupt, streams
+from attnscope.results.trace import Crash, ProgramRun, Step, Trace
+from attnscope.text import shortened
+
+if TYPE_CHECKING:
+    from attnscope.tracing.instrument.failure import Part
+    from attnscope.tracing.program import Recording, Target, Watching
+
+FORM = "--watch FILE.py:NAME or --watch package.module:NAME"
+NAMELESS = "_"
+"""Stands for an axis that gets no name."""
+
+Dims = Sequence[str] | Mapping[str, str]
+"""Names of arguments' axes: `["x=B,T,C"]`, or `{"x": "B T C"}`."""
+
+
+def trace_script(
+    script: str | Path | None,
+    arguments: Sequence[str] = (),
+    *,
+    watch: str,
+    module: str | None = None,
+    calls: int = 1,
+    dims: Dims | None = None,
+    follow: Sequence[str] | None = None,
+    depth: int | None = None,
+    subexpressions: bool = False,
+    stats: bool = False,
+    source: bool = False,
+    recorded: Callable[[list[Trace]], None] | None = None,
+    note: Callable[[str, str | None], None] | None = None,
+    restore: bool = True,
+) -> ProgramRun:
+    """Run a program in this process, as `python SCRIPT ARGUMENTS…` does, and trace calls in it.
+
+    The program is what it is without us: its output, its random numbers, its gradients, its exit
+    status. An exception that it does not catch is shown on stderr as Python shows it.
+
+    Args:
+        script: the program's file; None with `module`.
+        arguments: the program's own.
+        watch: the class or function that is traced: `file.py:NAME` or `package.module:NAME`.
+        module: a module to run in place of a script, as `python -m` does.
+        calls: how many calls of it are traced: the first ones.
+        dims: names for the axes of arguments of the call; other axes of these sizes get them too.
+        follow: modules whose lines are recorded too, by name.
+        depth: calls deeper than this have no steps of their own.
+        subexpressions: whether tensors in the middle of expressions get steps too, named `…`.
+        stats: whether each step gets the six numbers of its values.
+        source: whether the traces have the functions that ran.
+        recorded: is given the traces as soon as all are there, while the program goes on; or, if
+            there are fewer, when it ends.
+        note: is told why there are no traces, or fewer: a message and a hint, if there is one.
+        restore: whether `sys.argv`, `sys.path`, `__main__` and `os._exit` are put back when the program
+            has ended. Not for a process that ends with it, where its threads and exit handlers go on.
+
+    Returns:
+        The program's exit status, and the traces.
+
+    Raises:
+        AttnscopeError: the script, or what is watched, is not there, as far as that is known before
+            the program runs.
+
+    Example:
+        run = attnscope.trace_script("train.py", ["--epochs", "1"], watch="model.py:Attention")
+        run.traces[0]["scores"].shape
+    """
+    named = read_dims(dims or [])
+    if module is None and script is None:
+        raise OptionError("there is no program to run.", hint=f"attnscope run {FORM} train.py")
+    if module is None and not os.path.isfile(str(script)):  # pathlib's own fails for long names
+        path, is_folder = shortened(str(script)), os.path.isdir(str(script))
+        raise FileError(
+            f"{path} is a folder, not a script." if is_folder else f"there is no script {path}.",
+            hint="attnscope run --watch … SCRIPT.py",
+        )
+    target = _target(watch, None if module else Path(str(script)).parent)
+    from attnscope.tracing.program import Watching, run_module, run_script
+
+    result = ProgramRun(watch, calls)
+    recording = CallTraces(result, named, stats=stats, source=source, recorded=recorded, note=note)
+    watching = Watching(
+        target,
+        calls,
+        recording.add,
+        recording.refuse,
+        follow=tuple(follow or ()),
+        parts=subexpressions,
+        options={"stats": stats, "depth": depth},
+    )
+    with _restored() if restore else contextlib.nullcontext():
+        _end_before_exit(recording, watching)
+        interrupt.leave_to_python()
+        streams.give_back()
+        if module is None:
+            result.status = run_script(str(script), arguments, watching)
+        else:
+            result.status = run_module(module, arguments, watching)
+    if os.getpid() != watching.process:  # a child that the program has forked
+        return result
+    if threading.active_count() > 1 and not restore:  # the program goes on
+        atexit.register(recording.end, watching)
+    else:
+        interrupt.take_back()
+        recording.end(watching)
+    return result
+
+
+@contextlib.contextmanager
+def _restored() -> Iterator[None]:
+    """Put back what running a program changes of this process.
+
+    The compiler goes on to be told of recording calls: modules that were imported keep them.
+    """
+    from attnscope.tracing.program import Finder
+
+    before = sys.argv, sys.path[:], sys.modules["__main__"], os._exit
+    try:
+        yield
+    finally:
+        sys.argv, sys.path[:], sys.modules["__main__"], os._exit = before
+        sys.meta_path[:] = [each for each in sys.meta_path if not isinstance(each, Finder)]
+
+
+def _end_before_exit(recording: CallTraces, watching: Watching) -> None:
+    """Let `os._exit` end the process after the traces are shown, and not before."""
+    leave = os._exit
+
+    def exit(status: int) -> NoReturn:
+        if os.getpid() == watching.process:
+            if watching.cut():
+                recording.note(f"{recording.result.target} had not returned when the program ended")
+            recording.end(watching)
+        leave(status)
+
+    os._exit = exit
+
+
+# What to watch.
+
+
+def _target(text: str, folder: Path | None) -> Target:
+    """What the user names; a file is looked for here, and then beside the script.
+
+    Raises:
+        AttnscopeError: it cannot be watched, as far as that is known before the program runs.
+    """
+    from attnscope.tracing.program import Target, line_of
+
+    place, colon, name = (part.strip() for part in text.rpartition(":"))
+    if not (colon and place and all(part.isidentifier() for part in name.split("."))):
+        raise SourceError(f"{shortened(text.strip(': '))!r} names no class or function.", hint=FORM)
+    if not (place.endswith(".py") or os.sep in place):
+        if not all(part.isidentifier() for part in place.split(".")):
+            raise SourceError(
+                f"{shortened(place)!r} is neither a .py file nor the name of a module.", hint=FORM
+            )
+        return Target(name, module=place)
+    places = (Path(place), (folder or Path()) / place)
+    file = next((each for each in places if os.path.isfile(each)), None)
+    if file is None:
+        raise FileError(f"there is no file {shortened(place)}.", hint=FORM)
+    with contextlib.suppress(SyntaxError, RecursionError):  # told when the file is imported
+        line_of(os.path.abspath(file), name)
+    return Target(name, file=os.path.abspath(file))
+
+
+def read_dims(dims: Dims) -> dict[str, tuple[str, ...]]:
+    """The names of an argument's axes, by the argument's name.
+
+    >>> read_dims(["x=B,T,C", "mask=_,T"])
+    {'x': ('B', 'T', 'C'), 'mask': ('_', 'T')}
+
+    Raises:
+        OptionError: a text is not of the form NAME=AXES.
+    """
+    named = {}
+    if isinstance(dims, Mapping):
+        dims = [f"{name}={','.join(axes.replace(',', ' ').split())}" for name, axes in dims.items()]
+    for text in dims:
+        name, _, axes = (part.strip() for part in text.partition("="))
+        names = tuple(axis.strip() for axis in axes.split(","))
+        if not name or not all(axis.isidentifier() for axis in names):
+            raise OptionError(
+                f"--dims {text} does not say what the axes are called.", hint="--dims x=B,T,C"
+            )
+        if len({*names} - {NAMELESS}) < sum(axis != NAMELESS for axis in names):
+            raise OptionError(
+                f"--dims {text} gives two axes one name.",
+                hint=f"a name for each, or {NAMELESS} for an axis without",
+            )
+        named[name] = names
+    return named
+
+
+# What was recorded.
+
+
+class CallTraces:
+    """Makes traces of a program's calls, and hands them on when the last one is there.
+
+    Args:
+        result: gets the traces, and the notes.
+        named: the names of axes, by argument.
+        stats, source, recorded, note: as in `trace_script`.
+    """
+
+    def __init__(
+        self,
+        result: ProgramRun,
+        named: Mapping[str, tuple[str, ...]],
+        *,
+        stats: bool,
+        source: bool,
+        recorded: Callable[[list[Trace]], None] | None,
+        note: Callable[[str, str | None], None] | None,
+    ) -> None:
+        self.result = result
+        self.named = named
+        self.stats = stats
+        self.source = source
+        self.recorded = recorded
+        self.tell = note
+        self.refused = self.ended = False
+        self.here = Path.cwd()  # the program may change its folder
+
+    def add(self, recording: Recording) -> None:
+        """A call was recorded."""
+        trace = self._trace(recording)
+        traces, calls = self.result.traces, self.result.calls
+        if calls > 1:
+            trace.options["call"] = len(traces) + 1
+        traces.append(trace)
+        if len(traces) == calls:
+            self._hand_on()
+
+    def refuse(self, error: SourceError) -> None:
+        """The target cannot be recorded."""
+        self.refused = True
+        self.note(error.message, error.hint)
+
+    def end(self, watching: Watching) -> None:
+        """The program has ended: say what it has not done."""
+        called, calls, target = len(self.result.traces), self.result.calls, self.result.target
+        if called == calls or self.refused or self.ended:
+            return
+        self.ended = True
+        place = target.rpartition(":")[0]
+        if called:
+            self._hand_on()
+            self.note(f"{target} was called {called} times, and not {calls}")
+        elif watching.compiled:
+            self.note(f"{target} is compiled by torch.compile: it ran untraced")
+        elif watching.begun:
+            self.note(f"{target} was called, and the program ended before it returned")
+        elif watching.elsewhere[0]:
+            self.note(f"{target} was called in another process: only calls in the first are traced")
+        elif watching.loaded:
+            self.note(f"{target} was not called")
+        elif watching.loaded_before:
+            self.note(f"{target} was not traced: {place} is used by attnscope itself")
+        elif watching.was_missed():
+            self.note(f"{target} was not traced: {place} was loaded in a way that cannot be watched")
+        else:
+            self.note(f"{target} was not called: {place} was not imported by this program")
+
+    def note(self, message: str, hint: str | None = None) -> None:
+        """Say something that is no trace."""
+        self.result.notes.append(message)
+        if self.tell is not None:
+            self.tell(message, hint)
+
+    def _hand_on(self) -> None:
+        if self.recorded is not None:
+            self.recorded(self.result.traces)
+        for notice in dict.fromkeys(each for trace in self.result.traces for each in trace.notices):
+            self.note(notice)
+
+    def _trace(self, recording: Recording) -> Trace:
+        """What is known of a call."""
+        from attnscope.tracing.diagnose.findings import findings_of_one_run
+        from attnscope.tracing.instrument.loops import folded
+
+        recorder = recording.recorder
+        trace = Trace(
+            title=self.result.target,
+            device=recorder.device or "cpu",
+            dtype=_dtype(recorder.steps),
+            steps=recorder.steps,
+            source=recorder.sources() if self.source else [],
+            file=shown_path(recorder.target[0], self.here),
+        )
+        trace.sizes, trace.notices = _name_axes(trace.steps, self.named)
+        trace.findings = findings_of_one_run(
+            recorder.steps, recorder.parts, recording.watcher, trace.sizes
+        )
+        trace.crash = self._crash(recording, trace.sizes)
+        for step in trace.steps:
+            step.file = step.file and shown_path(step.file, self.here)
+        if not self.stats:  # these are of one turn of a loop
+            trace.steps = folded(trace.steps)
+        return trace
+
+    def _crash(self, recording: Recording, sizes: Mapping[str, int]) -> Crash | None:
+        """Why the call failed, if it did; that checkpointing ends it early is no failure."""
+        from attnscope.tracing.diagnose.crash import crash_of, failure_of
+
+        error = recording.error
+        if error is None or not is_a(error, Exception):
+            return None
+        if class_attribute(error, "__module__") == "torch.utils.checkpoint":
+            return None
+        failure = failure_of(error, recording.files, recording.recorder.parts)
+        if failure is None:
+            return None
+
+        def dims_of(part: Part) -> tuple[str, ...]:
+            return _dims(part.shape, sizes)
+
+        return crash_of(
+            failure, dims_of if sizes else lambda part: None, shown_path(failure.file, self.here)
+        )
+
+
+def _dtype(steps: Sequence[Step]) -> str | None:
+    """The dtype of the first input that has real numbers, or else of the first tensor."""
+    inputs = [step.dtype for step in steps if step.how == "input" and "float" in step.dtype]
+    return next(iter(inputs or [step.dtype for step in steps]), None)
+
+
+def _name_axes(
+    steps: Sequence[Step], named: Mapping[str, tuple[str, ...]]
+) -> tuple[dict[str, int], list[str]]:
+    """Give the steps their dims: what the user says of inputs, and the same names to the same sizes.
+
+    Returns:
+        The names with their sizes; and what the user says that is not so.
+    """
+    sizes: dict[str, int] = {}
+    notices = []
+    inputs = {step.name: step for step in reversed(steps) if step.how == "input" and step.depth == 0}
+    said: dict[str, tuple[str, ...]] = {}
+    for name, axes in named.items():
+        if name not in inputs:
+            there = ", ".join(reversed(inputs)) or "none"
+            notices.append(f"--dims {name}: the call has no such tensor; it has {there}")
+            continue
+        shape = inputs[name].shape
+        if len(axes) != len(shape):
+            notices.append(f"--dims {name}: {len(axes)} names for the {len(shape)} axes of {name}")
+            continue
+        said[name] = axes
+        for axis, size in zip(axes, shape, strict=True):
+            if axis != NAMELESS and sizes.setdefault(axis, size) != size:
+                notices.append(f"--dims {name}: {axis} is {size} there, and {sizes[axis]} elsewhere")
+    for step in steps if sizes else ():
+        step.dims = _dims(step.shape, sizes)
+        if step is inputs.get(step.name) and step.name in said:
+            step.dims = tuple(
+                axis if axis != NAMELESS else dim
+                for axis, dim in zip(said[step.name], step.dims, strict=True)
+            )
+    return sizes, notices
+
+
+def _dims(shape: Sequence[int], sizes: Mapping[str, int]) -> tuple[str, ...]:
+    """Each axis by the name of its size, if one name alone has it. An axis of 1 may be any."""
+    count = Counter(sizes.values())
+    names = {size: name for name, size in sizes.items() if size > 1 and count[size] == 1}
+    return tuple(names.get(size, str(size)) for size in shape)

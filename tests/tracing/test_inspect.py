@@ -188,6 +188,21 @@ def test_a_bound_method_or_a_named_one_of_a_live_module(mine):
     assert dims(attnscope.inspect(block, x, call="half"))["h"] == "n_batch n d_feat"
 
 
+def test_equations_name_what_a_live_module_splits(tutorial):
+    x = torch.randn(3, 8, 20)
+    trace = attnscope.inspect(tutorial, x, x, x, where=["d_feat=n_head*d_head"])
+    assert dims(trace)["Q_split"] == "n_batch n_head n_Q d_head"
+    assert "but d_head = 4 is" in trace.findings[0].message
+
+
+def test_one_tensor_given_thrice_is_one_in_other_sizes_too():
+    """This module asks whether `query is key`, and goes another way."""
+    mha, x = torch.nn.MultiheadAttention(16, 4, batch_first=True), torch.randn(2, 7, 16)
+    trace = attnscope.inspect(mha, x, x, x, depth=0)
+    assert trace.steps[-1].dims == ("n_batch", "n_Q", "embed_dim")
+    assert trace.options == {"where": ["n_Q = n_K"]}
+
+
 @pytest.mark.parametrize("train", [True, False])
 def test_a_live_module_stays_as_it_is(mine, train):
     block, x = mine.Block().train(train), torch.randn(2, 3, 4)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field
 from types import MethodType
@@ -114,9 +114,25 @@ class LiveSubject(Subject):
             return Built(called, self.args, dict(self.kwargs), module)
         known = {**self.sizes, **(sizes or {})}
         values = [(a.name, self._value(a.value, a.name, known, device or "cpu")) for a in self.inputs]
+        values = self._with_identity(values)
         args = tuple(value for name, value in values if name is None)
         kwargs = {name: value for name, value in values if name is not None}
         return Built(called, args, {**kwargs, **self._other_defaults(sizes)}, module)
+
+    def _with_identity(self, values: list[tuple[str | None, Any]]) -> list[tuple[str | None, Any]]:
+        """The values, where one tensor that is given twice is one again, if it has the same shape.
+
+        Code may ask whether `query is key`, and go another way.
+        """
+        import torch
+
+        first: dict[tuple[int, torch.Size], Any] = {}
+        result = []
+        for original, (name, value) in zip((*self.args, *self.kwargs.values()), values, strict=True):
+            if isinstance(value, torch.Tensor):
+                value = first.setdefault((id(original), value.shape), value)
+            result.append((name, value))
+        return result
 
 
 def live_subject(
@@ -152,7 +168,9 @@ def live_subject(
     values = dict(zip(placed, args, strict=True)) | kwargs
     tensors = {place: each for label, value in values.items() for place, each in _tensors(label, value)}
     said = _named_axes(axes, tensors)
+    names = {axis for each in said.values() for axis in each if isinstance(axis, str)}
     own = _own_sizes(owner) if owner is not None else {}
+    own = {name: size for name, size in own.items() if name not in names}
     dims = {**_default_axes(tensors, said, own, has_weights=owner is not None), **said}
     inputs = [
         Argument(label, label if label in kwargs else None, _input(label, value, dims))
@@ -160,27 +178,34 @@ def live_subject(
     ]
     defaults = whole_defaults(signature, values)
     equations = [read_where(text) for text in where]
-    sizes, _ = agreed({}, inputs, equations, defaults, title, "axes")
+    numbers = {name: Plain(size) for name, size in own.items()}
+    sizes, _ = agreed(numbers, inputs, equations, defaults, title, "axes")
     fixed: dict[str, int] = {}
     if owner is not None:
         widths = [dims[place][-1] for place, tensor in tensors.items() if _has_width(tensor)]
         fixed = {axis: sizes[axis] for axis in widths if isinstance(axis, str)}
-        taken = set(fixed.values())
-        fixed |= {name: n for name, n in own.items() if name not in sizes and n not in taken}
-    names = {axis for each in said.values() for axis in each if isinstance(axis, str)}
+        named = {name for equation in equations for name in equation.names} | {*fixed}
+        for name, size in own.items():
+            if name in named or size not in fixed.values():
+                fixed[name] = size
+            else:  # the width has a name, which is another
+                del sizes[name]
+        for equation in equations * len(equations):  # what follows from sizes that stay, stays
+            loose = [name for name in equation.names if name not in fixed]
+            fixed |= {name: sizes[name] for name in loose if len(loose) == 1}
     return LiveSubject(
         loaded=Loaded(target, title, sys.modules[type(target).__module__]),
         callee=Callee(called, None, None, title, signature),
         init={},
         inputs=inputs,
-        sizes={**sizes, **fixed},
-        given={name for each in (sizes, fixed) for name in each if name not in defaults},
+        sizes=sizes,
+        given={name for name in sizes if name not in defaults},
         defaults=defaults,
         where=equations,
         axes={label: tensor.dims for each in inputs for label, tensor in each.tensors()},
         dtype=_dtype(tensors),
         fixed=fixed,
-        quotients=_quotients(fixed),
+        quotients=_quotients(fixed, {sizes[name] for each in equations for name in each.names}),
         proposed={axis for axis in sizes if axis not in names},
         args=args,
         kwargs=kwargs,
@@ -303,12 +328,10 @@ def _default_axes(
     by its name, `n_batch n d_feat`. What has no real numbers but ids, and masks, get the names of axes
     of their sizes. One name stands for one size.
     """
-    sizes = {
-        axis: size
-        for label, dims in said.items()
-        for axis, size in zip(dims, tensors[label].shape, strict=True)
-        if isinstance(axis, str)
-    }
+    sizes = dict(own)
+    for label, dims in said.items():
+        pairs = zip(dims, tensors[label].shape, strict=True)
+        sizes |= {axis: size for axis, size in pairs if isinstance(axis, str)}
     found: dict[str, Dims] = {}
     rest = []
     for label, tensor in tensors.items():
@@ -368,15 +391,15 @@ def _own_sizes(module: torch.nn.Module) -> dict[str, int]:
     return own or {name: size for name, size in kept.items() if not name.startswith("_")}
 
 
-def _quotients(fixed: Mapping[str, int]) -> dict[str, int]:
+def _quotients(fixed: Mapping[str, int], named: Collection[int]) -> dict[str, int]:
     """What is left of a width when it is split into as many parts as another size says.
 
-    Only where nothing else has this size.
+    Only where nothing else has this size: no other width, and none of the sizes that equations name.
     """
     found: dict[int, list[str]] = {}
     for name, size in fixed.items():
         for other, parts in fixed.items():
             if parts < size and size % parts == 0:
                 found.setdefault(size // parts, []).append(f"{name}/{other}")
-    taken = set(fixed.values())
+    taken = {*fixed.values(), *named}
     return {texts[0]: size for size, texts in found.items() if len(texts) == 1 and size not in taken}

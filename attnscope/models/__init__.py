@@ -1,9 +1,6 @@
-"""Real checkpoints: one head's weights, without loading the model; what heads look at, by running it.
+"""Real models: what one head's weights are, what heads look at, and how they measure.
 
-`checkpoint` finds the files. For weights, `weights` reads byte ranges from them, `layouts` knows where
-a family keeps its matrices, `head` puts these together, `circuits` looks at their products, and
-`verify` compares with transformers. For attention, `loading` loads the model, `reading` makes its
-inputs of texts and pictures, `writing` those of a decoder; `observe` sees what is handed to attention,
-`maps` runs the model, `gallery` gathers its maps, by `stacks`; `steps` makes a trace, and `compare`
-compares with the model's own. `ranges` tells which layers and heads there are.
+`head_weights` reads one head of a checkpoint, and `verify_weights` compares it with the model at work.
+`running` loads a model, tokenizes what it reads, and hooks its attention; `maps` collects what heads
+look at; `heads` measures them.
 """

@@ -1,4 +1,4 @@
-"""Gathers the maps of heads while a model runs."""
+"""Gather the maps of heads while a model runs."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ AT_ONCE = 2**26
 
 @dataclass(frozen=True)
 class HeadSelection:
-    """Which heads somebody asked for.
+    """Select heads of a model by stack, layer and number.
 
     Attributes:
         stack: `encoder`, `cross` and the like; None: every one that runs.
@@ -52,7 +52,7 @@ class HeadSelection:
 
 @dataclass
 class CollectedMaps:
-    """What came of a run.
+    """The maps of a run, and what was found out about the model.
 
     Attributes:
         stacks: the maps that were wanted, a stack each.
@@ -101,7 +101,7 @@ class Layer:
 
 
 class MapCollector:
-    """Gathers the maps of the wanted heads while a model runs."""
+    """Gather the maps of the selected heads while a model runs."""
 
     def __init__(
         self,

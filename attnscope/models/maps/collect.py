@@ -1,4 +1,4 @@
-"""What the heads of a model look at, in one text or picture.
+"""Collect whole attention maps: run a model on one text or picture, and compute its weights again.
 
 A model runs once, observed; of each layer that is wanted, the weights of the wanted heads are
 computed from the queries, keys, mask and scale that its attention got, and everything else is let
@@ -36,7 +36,7 @@ def collect_maps(
     *,
     keep: str | None = None,
 ) -> CollectedMaps:
-    """Run a model and see what its heads look at.
+    """Run a model and collect the maps of the selected heads.
 
     Args:
         checkpoint: where the model is from; it is loaded anew if it has to run eager.

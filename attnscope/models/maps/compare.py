@@ -1,4 +1,4 @@
-"""Compares attnscope's maps with the model's own, and an observed model with itself unobserved."""
+"""Compare attnscope's maps with the model's own, and an observed model with itself unobserved."""
 
 from __future__ import annotations
 

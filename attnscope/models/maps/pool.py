@@ -1,4 +1,4 @@
-"""Pools the maps of long texts while they are computed: a block of queries at a time, never all."""
+"""Pool the maps of long texts while they are computed: a block of queries at a time, never all."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the heads of a model look at in a long text: pooled maps, and never a whole one on the way.
+"""Collect pooled maps of a long text: block by block, and never a whole map on the way.
 
 The model runs once. Where it calls attention, attnscope attends in its place, a block of queries at a
 time, and pools each block's weights before the next one takes their memory. That this attention is the
@@ -48,7 +48,7 @@ class WholeMaps(Protocol):
 
 @dataclass(frozen=True)
 class Pooled:
-    """How the maps of a long text are wanted.
+    """How the maps of a long text are pooled, and what is kept of them whole.
 
     Attributes:
         shown: `max` or `mean`: what each cell shows of its weights.
@@ -79,7 +79,7 @@ class Pooled:
 def collect_pooled(
     checkpoint: Checkpoint, model: Any, reading: Reading, wanted: HeadSelection, pooled: Pooled
 ) -> CollectedMaps:
-    """Let a model read, and pool the maps of its heads on the way.
+    """Run a model, and pool the maps of its heads on the way.
 
     Args:
         checkpoint: where the model is from.

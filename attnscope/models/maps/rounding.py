@@ -1,4 +1,4 @@
-"""Finds out how far rounding alone parts a model's maps from themselves.
+"""Measure how far rounding alone moves a model's maps.
 
 Two attentions that are the same in theory (fused and eager) round differently, and the layers above
 amplify that. Most models normalise what they compute, and it stays near what one layer rounds. Where

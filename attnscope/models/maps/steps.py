@@ -1,4 +1,4 @@
-"""The steps of one layer's attention in a model, from its queries, keys and values on."""
+"""Trace the attention of one layer of a model, from its queries, keys and values on."""
 
 from __future__ import annotations
 

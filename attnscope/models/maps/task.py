@@ -1,4 +1,4 @@
-"""What one call of `attnscope.attention_maps` has to do, and whether it makes sense together."""
+"""Gather the options of one call of `attnscope.attention_maps`, and check that they go together."""
 
 from __future__ import annotations
 

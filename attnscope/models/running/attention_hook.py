@@ -1,4 +1,4 @@
-"""Sees what a model hands to its attention: the true queries, keys, values, mask and scale.
+"""Hook a model's attention, and capture its inputs: the true queries, keys, values, mask and scale.
 
 transformers' models call attention through a registry (`AttentionInterface`) by a name, `sdpa` or
 `eager`. While a model is observed, these names lead to a function that does what the model's own

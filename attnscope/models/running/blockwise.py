@@ -1,4 +1,4 @@
-"""Attends in a model's place, a block of queries at a time, in as much memory as is given."""
+"""Compute attention in a model's place, a block of queries at a time, in as much memory as is given."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def is_lean(model: Any, handed: Handed) -> bool:
 
 
 def let_go(block: Block) -> None:
-    """What looks at blocks whose weights nobody wants to see."""
+    """Discard the weights of a block."""
 
 
 def blocked(handed: Handed) -> BlockedAttention:

@@ -1,4 +1,4 @@
-"""What a decoder reads: a text that it is given, or one that it writes."""
+"""Give a decoder its input: a text, or what it generates itself."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether a model's default attention and its eager attention see the same keys.
+"""Check whether a model's default attention and its eager attention see the same keys.
 
 transformers leaves a mask out where the fused kernel can do without it, and masks by what a module says
 of itself instead. Where a family gets that wrong, a model looks both ways by default and only back with

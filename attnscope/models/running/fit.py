@@ -1,4 +1,4 @@
-"""Whether a model's weights, and what is made beside them, have room together."""
+"""Check that a model's weights fit into memory, with what is made beside them."""
 
 from __future__ import annotations
 

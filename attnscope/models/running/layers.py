@@ -1,4 +1,4 @@
-"""Whose layers they are: the stacks of a model, and how many layers and heads they have."""
+"""Find out which stack and which layer a module belongs to, and how many of them a model has."""
 
 from __future__ import annotations
 

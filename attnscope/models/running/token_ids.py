@@ -1,4 +1,4 @@
-"""What a model reads that is given as tokens or their ids, not as a text: exactly these."""
+"""Make a model's inputs of tokens or token ids, exactly as they are given."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a model is given to read: texts as tokens, pictures as patches."""
+"""Make a model's inputs: texts as tokens, pictures as patches."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def read_text(
     target: str | None = None,
     truncate: bool = False,
 ) -> Reading:
-    """Tokens of a text, of a pair of them, and of what a decoder is to read.
+    """Tokenize a text, or a pair of texts, and what a decoder is to read.
 
     Args:
         checkpoint: the model whose tokenizer is used.

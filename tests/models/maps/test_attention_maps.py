@@ -11,7 +11,7 @@ import pytest
 import torch
 from models.readers import save_picture, save_reader, save_seer
 from safetensors.numpy import load_file
-from transformers import AutoImageProcessor, AutoModel, AutoModelForCausalLM, AutoTokenizer
+from transformers import AutoConfig, AutoImageProcessor, AutoModel, AutoModelForCausalLM, AutoTokenizer
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from attnscope import attention_maps, attention_steps
@@ -148,6 +148,18 @@ def _numbers(weights):
     if isinstance(weights, dict):
         return [_numbers(weights[key]) for key in sorted(weights) if key in ("attention", "mean", "max")]
     return [_numbers(each) for each in weights] if isinstance(weights, list) else weights
+
+
+@pytest.mark.parametrize("family", ["mpnet", "gpt_neo", "gpt_oss", "xlnet", "granite_swa", "modernbert"])
+def test_a_loaded_model_of_any_kind_has_the_very_maps_of_its_folder(folders, family):
+    """Of those too whose attention is only to be had from their own eager attention."""
+    from attnscope.models.running.load import class_of
+
+    folder = folders(family)
+    model = class_of(AutoConfig.from_pretrained(folder)).from_pretrained(folder)
+    options = {"layers": "all", "heads": "all", "verify": True}
+    ours = attention_maps(model, TEXT, tokenizer=AutoTokenizer.from_pretrained(folder), **options)
+    assert ours.to_dict() == attention_maps(folder, TEXT, **options).to_dict()
 
 
 def test_a_loaded_model_reads_ids_without_a_tokenizer(loaded):

@@ -60,13 +60,14 @@ def head_weights(
             " latents and what is made of them, so that QK and OV are no products of weights."
         )
     if verify:
+        from attnscope.models.running.load import kept_verbosity
         from attnscope.models.verify_weights import verify_head
         from attnscope.process.devices import kept_random_state
         from attnscope.process.memory import check_imports
 
         check_imports(transformers=True)
         doing = f"running {checkpoint.name} with transformers …"
-        with stage(progress, doing), kept_random_state("cpu"):
+        with stage(progress, doing), kept_verbosity(), kept_random_state("cpu"):
             result.checks = verify_head(checkpoint, result)
     if circuits:
         from attnscope.checkpoints.circuits import circuits as circuits_of

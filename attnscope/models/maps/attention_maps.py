@@ -128,14 +128,14 @@ def attention_maps(
         copies=copies,
     )
     _check_task(task, force=force)
-    from attnscope.models.running.load import device_of
+    from attnscope.models.running.load import device_of, kept_verbosity
     from attnscope.process.devices import kept_random_state
     from attnscope.process.memory import check_imports, return_what_is_freed
 
     check_imports(transformers=True)
     return_what_is_freed()
     checkpoint = find_model(model, tokenizer, image_processor)
-    with kept_random_state(device_of(checkpoint, device)):
+    with kept_verbosity(), kept_random_state(device_of(checkpoint, device)):
         run = _load(task, checkpoint, progress)
         maps = _collect(task, run, progress, force=force, keep=keep)
     return maps

@@ -6,6 +6,7 @@ changed to run it is changed in the copy. So the user's own stays as it is, what
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from copy import deepcopy
@@ -34,6 +35,7 @@ def load_config(checkpoint: Checkpoint) -> Any:
         ModelError: it has none, or transformers does not know this kind of model.
     """
     if isinstance(checkpoint, LoadedModel):
+        _hush()
         config = deepcopy(checkpoint.module.config)
         config.dtype = checkpoint.module.dtype
         return config
@@ -312,6 +314,24 @@ def _hush() -> None:
 
     logging.set_verbosity_error()
     logging.disable_progress_bar()
+
+
+@contextmanager
+def kept_verbosity() -> Iterator[None]:
+    """Leave transformers' warnings and progress bars as they are, whatever `load_config` does to them.
+
+    It is not imported for that: where it is not yet, its defaults are what there is to restore.
+    """
+    logging: Any = sys.modules.get("transformers.utils.logging")
+    level = logging.get_verbosity() if logging else None
+    bars = logging.is_progress_bar_enabled() if logging else True
+    try:
+        yield
+    finally:
+        logging = sys.modules.get("transformers.utils.logging")
+        if logging:
+            logging.set_verbosity(logging.WARNING if level is None else level)
+            (logging.enable_progress_bar if bars else logging.disable_progress_bar)()
 
 
 def _from_here_or_the_hub(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+from contextlib import nullcontext
 from pathlib import Path
 
 import numpy as np
@@ -300,6 +301,24 @@ def test_a_users_own_attention_function_is_there_again(loaded):
         assert ALL_ATTENTION_FUNCTIONS["sdpa"] is counted
     finally:
         del ALL_ATTENTION_FUNCTIONS["sdpa"]
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_transformers_warns_as_before(folders, fails):
+    from transformers.utils import logging as of_transformers
+
+    before = of_transformers.get_verbosity(), of_transformers.is_progress_bar_enabled()
+    of_transformers.set_verbosity_info()
+    of_transformers.enable_progress_bar()
+    try:
+        with pytest.raises(ModelError) if fails else nullcontext():
+            attention_maps(folders("bert"), TEXT, layers=9 if fails else 0)
+        assert of_transformers.get_verbosity() == of_transformers.INFO
+        assert of_transformers.is_progress_bar_enabled()
+    finally:
+        of_transformers.set_verbosity(before[0])
+        if not before[1]:
+            of_transformers.disable_progress_bar()
 
 
 # What comes of it

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -14,9 +14,11 @@ from attnscope.errors import OptionError, warn_idle
 from attnscope.models.maps.options import HeadOptions, ReadOptions, RunOptions, ShownOptions
 from attnscope.options import keywords
 from attnscope.process.progress import stage
-from attnscope.results.common import Check
-from attnscope.results.maps import AttentionMaps
 from attnscope.units import bytes_text
+
+if TYPE_CHECKING:
+    from attnscope.results.common import Check
+    from attnscope.results.maps import AttentionMaps
 
 COPIES_OF_A_FORMAT = {Format.TABLE: 1, Format.CSV: 1, Format.JSON: 20, Format.MARKDOWN: 60}
 """What printing whole maps takes, them included, in times of what they take themselves."""

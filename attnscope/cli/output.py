@@ -20,10 +20,6 @@ from attnscope.errors import (
     warn_idle,
 )
 from attnscope.process.progress import Progress, silent, stage
-from attnscope.results.example import WorkedExample
-from attnscope.results.maps import AttentionMaps
-from attnscope.results.trace import Step, Trace
-from attnscope.results.weights import HeadWeights
 from attnscope.text import LEFT_TO_RIGHT_MARK, json_printable, printable, printable_lines
 
 if TYPE_CHECKING:
@@ -33,6 +29,10 @@ if TYPE_CHECKING:
 
     from attnscope.render.files.tensor_file import Tensors
     from attnscope.render.values import Index, Shown
+    from attnscope.results.example import WorkedExample
+    from attnscope.results.maps import AttentionMaps
+    from attnscope.results.trace import Step, Trace
+    from attnscope.results.weights import HeadWeights
 
     Shape = tuple[int, ...]
     Dims = tuple[str, ...] | None
@@ -201,6 +201,7 @@ class Output:
     def _print_table(self, result: Trace | HeadWeights) -> None:
         from attnscope.render.records import records
         from attnscope.render.terminal import table
+        from attnscope.results.weights import HeadWeights
 
         if isinstance(result, HeadWeights) and result.circuits:
             self._print_circuits(result)

@@ -16,8 +16,10 @@ if TYPE_CHECKING:
     from attnscope.errors import AttnscopeError
     from attnscope.models.head_weights import head_weights
     from attnscope.models.maps.attention_maps import attention_maps, attention_steps
+    from attnscope.models.measure_heads import measure_heads
     from attnscope.results.common import Check, Stats
     from attnscope.results.example import WorkedExample
+    from attnscope.results.heads import HeadRow, HeadTable
     from attnscope.results.maps import AttentionMap, AttentionMaps
     from attnscope.results.scaling import Scaling
     from attnscope.results.trace import Step, Trace
@@ -36,6 +38,8 @@ _HOMES = {
     "AttentionMaps": "attnscope.results.maps",
     "AttnscopeError": "attnscope.errors",
     "Check": "attnscope.results.common",
+    "HeadRow": "attnscope.results.heads",
+    "HeadTable": "attnscope.results.heads",
     "HeadWeights": "attnscope.results.weights",
     "MultiHeadAttention": "attnscope.attention.mha",
     "Scaling": "attnscope.results.scaling",
@@ -50,6 +54,7 @@ _HOMES = {
     "dry_run": "attnscope.textbook.compute",
     "head_weights": "attnscope.models.head_weights",
     "inspect": "attnscope.tracing.inspect",
+    "measure_heads": "attnscope.models.measure_heads",
     "measure_scaling": "attnscope.textbook.scaling",
     "read_head": "attnscope.checkpoints.head",
     "sdpa": "attnscope.attention.sdpa",
@@ -65,6 +70,8 @@ __all__ = [
     "AttentionMaps",
     "AttnscopeError",
     "Check",
+    "HeadRow",
+    "HeadTable",
     "HeadWeights",
     "MultiHeadAttention",
     "Scaling",
@@ -79,6 +86,7 @@ __all__ = [
     "dry_run",
     "head_weights",
     "inspect",
+    "measure_heads",
     "measure_scaling",
     "read_head",
     "sdpa",

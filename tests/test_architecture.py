@@ -40,9 +40,18 @@ MAY_IMPORT = {
     "tracing/comments": LOW | {"tracing/axes"},
     # Real models.
     "checkpoints": LOW,
-    "models": LOW | {"process", "attention", "checkpoints", "models/running", "tracing"},
+    "models": LOW
+    | {
+        "process",
+        "attention",
+        "checkpoints",
+        "models/running",
+        "models/maps",
+        "models/heads",
+        "tracing",
+    },
     "models/running": LOW | {"process", "attention", "checkpoints"},
-    "models/heads": LOW | {"process", "attention", "checkpoints", "models/running"},
+    "models/heads": LOW | {"process", "attention", "checkpoints", "options", "models/running"},
     "models/maps": LOW
     | {"process", "attention", "checkpoints", "models/running", "models/heads", "tracing", "options"}
     | {"render/files", "render/page"},  # whole maps are written while they are computed

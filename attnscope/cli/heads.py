@@ -8,11 +8,31 @@ from typing import Annotated
 import typer
 
 from attnscope.cli import options
-from attnscope.cli.options import OUTPUT, RUN, Format, Stack
+from attnscope.cli.options import OUTPUT, Format, expanded
+from attnscope.cli.output import (
+    notices_told,
+    print_json,
+    progress,
+    put,
+    shown_progress,
+    stdout,
+    tell,
+    written_first,
+)
+from attnscope.errors import warn_idle
+from attnscope.models.heads.options import (
+    HeadOptions,
+    MetricOptions,
+    OrderOptions,
+    RunOptions,
+    TextOptions,
+)
+from attnscope.options import keywords
+from attnscope.process.launch import is_first
+from attnscope.results.heads import HeadTable
 
-READS, SHOWN = "What it reads", "What is shown"
 
-
+@expanded
 def heads(
     model: Annotated[
         str,
@@ -21,187 +41,11 @@ def heads(
             help="minilm (bundled), a folder, or a hub name such as bert-base-uncased.",
         ),
     ],
-    text: Annotated[str | None, typer.Option("--text", help="A text.", rich_help_panel=READS)] = None,
-    file: Annotated[
-        Path | None,
-        typer.Option(
-            "--file",
-            metavar="FILE",
-            parser=options.file_name,
-            help="A file that is one text, of any length.",
-            rich_help_panel=READS,
-        ),
-    ] = None,
-    ids: options.Ids = None,
-    tokens: options.Tokens = None,
-    corpus: Annotated[
-        str | None,
-        typer.Option(
-            "--corpus",
-            metavar="FILE",
-            help="Many texts: .txt (a line each), .jsonl (an object each), either with .gz; - for"
-            " standard input.",
-            rich_help_panel=READS,
-        ),
-    ] = None,
-    field: Annotated[
-        str | None,
-        typer.Option(
-            "--field",
-            metavar="NAME",
-            help="The field of each object that is its text.",
-            show_default="text",
-            rich_help_panel=READS,
-        ),
-    ] = None,
-    target: Annotated[
-        str | None,
-        typer.Option(
-            "--target",
-            metavar="TEXT",
-            help="What the decoder beside an encoder reads.",
-            rich_help_panel=READS,
-        ),
-    ] = None,
-    target_field: Annotated[
-        str | None,
-        typer.Option(
-            "--target-field",
-            metavar="NAME",
-            help="The field of each object that the decoder reads.",
-            rich_help_panel=READS,
-        ),
-    ] = None,
-    max_length: Annotated[
-        int | None,
-        typer.Option(
-            "--max-length",
-            metavar="N",
-            min=1,
-            help="Cut longer texts to N tokens.",
-            show_default="of a corpus 4096, or what the model takes",
-            rich_help_panel=READS,
-        ),
-    ] = None,
-    truncate: Annotated[
-        bool,
-        typer.Option(
-            "--truncate", help="Cut a text that is longer than the model takes.", rich_help_panel=READS
-        ),
-    ] = False,
-    special: Annotated[
-        bool,
-        typer.Option(
-            "--special/--no-special",
-            help="Whether [CLS], [SEP] and the like count as queries.",
-            rich_help_panel=READS,
-        ),
-    ] = True,
-    without_sink: Annotated[
-        bool,
-        typer.Option(
-            "--without-sink",
-            help="Measure what goes to other keys than the first token and special ones, as if they were"
-            " all there is.",
-            rich_help_panel=SHOWN,
-        ),
-    ] = False,
-    metrics: Annotated[
-        str | None,
-        typer.Option(
-            "--metrics",
-            metavar="NAME,…",
-            help="Only these: entropy, entropy_share, self, previous, next, first, separator,"
-            " punctuation, same, induction, distance, largest, effective.",
-            show_default="all",
-            rich_help_panel=SHOWN,
-        ),
-    ] = None,
-    sort: Annotated[
-        str | None,
-        typer.Option(
-            "--sort",
-            metavar="NAME",
-            help="Rank the heads by this metric, the largest first.",
-            rich_help_panel=SHOWN,
-        ),
-    ] = None,
-    reverse: Annotated[
-        bool, typer.Option("--reverse", help="The smallest first.", rich_help_panel=SHOWN)
-    ] = False,
-    top: Annotated[
-        int | None,
-        typer.Option("--top", metavar="K", min=1, help="Only the first K heads.", rich_help_panel=SHOWN),
-    ] = None,
-    stack: Annotated[
-        Stack | None,
-        typer.Option(
-            "--stack",
-            help="Whose layers, in models that have several.",
-            show_default="all that run",
-            rich_help_panel=SHOWN,
-        ),
-    ] = None,
-    layer: Annotated[
-        str | None,
-        typer.Option(
-            "--layer",
-            metavar="N",
-            help="Which layers, counted from 0: 3, 0-3 or 0,2.",
-            show_default="all",
-            rich_help_panel=SHOWN,
-        ),
-    ] = None,
-    head: Annotated[
-        str | None,
-        typer.Option(
-            "--head",
-            metavar="N",
-            help="Which heads, counted from 0.",
-            show_default="all",
-            rich_help_panel=SHOWN,
-        ),
-    ] = None,
-    dtype: options.ModelDtype = None,
-    device: Annotated[
-        str,
-        typer.Option(
-            "--device",
-            help="Where it runs: cpu, cuda, cuda:1, mps, xpu. Under torchrun, cuda is one GPU each.",
-            rich_help_panel=RUN,
-        ),
-    ] = "cpu",
-    device_map: Annotated[
-        str | None,
-        typer.Option(
-            "--device-map",
-            metavar="auto",
-            help="Divide the model among all devices, with accelerate.",
-            rich_help_panel=RUN,
-        ),
-    ] = None,
-    memory: options.Memory = None,
-    batch_tokens: Annotated[
-        int | None,
-        typer.Option(
-            "--batch-tokens",
-            metavar="N",
-            min=1,
-            help="How many tokens of a corpus are read at once.",
-            show_default="4096; 16384 on a GPU",
-            rich_help_panel=RUN,
-        ),
-    ] = None,
-    checkpoint: Annotated[
-        Path | None,
-        typer.Option(
-            "--checkpoint",
-            metavar="FILE.npz",
-            parser=options.file_name,
-            help="Where a run over a corpus is kept, and goes on from if it is there.",
-            rich_help_panel=RUN,
-        ),
-    ] = None,
+    reads: TextOptions,
+    metrics: MetricOptions,
+    order: OrderOptions,
+    selection: HeadOptions,
+    run: RunOptions,
     plot: options.Plot = None,
     page: Annotated[
         Path | None,
@@ -223,11 +67,82 @@ def heads(
     wide: options.Wide = False,
 ) -> int:
     """What every head of a model does: how widely and how far it looks, and at what."""
-    given = dict(locals())  # the options, by name
-    from attnscope.cli.asked import Asked
+    from attnscope import measure_heads
 
-    asked = Asked(**given)
-    asked.check()
-    from attnscope.cli.measuring import show_heads
+    _check_output(plot, page, force=force, format=format, wide=wide)
+    with notices_told(), shown_progress() as show:
+        table = measure_heads(
+            model,
+            **keywords(reads),
+            **keywords(metrics),
+            **keywords(order),
+            **keywords(selection),
+            **keywords(run),
+            page=page is not None,
+            progress=show,
+        )
+    if is_first():
+        with written_first(lambda: _write(table, plot, page, force=force)):
+            _print(table, format, wide=wide)
+    if table.unsaved is not None:
+        raise table.unsaved
+    return 130 if table.partial else 0
 
-    return show_heads(asked)
+
+def _check_output(
+    plot: Path | None, page: Path | None, *, force: bool, format: Format, wide: bool
+) -> None:
+    """Raise an AttnscopeError if a file cannot be written; warn of options without effect."""
+    if plot is not None:
+        from attnscope.render.figures.plot import check_plot
+
+        check_plot(plot, force=force)
+    if page is not None:
+        from attnscope.render.page.page import check_page
+
+        check_page(page, name="heads.html", force=force)
+    warn_idle(
+        [
+            (wide and format is not Format.TABLE, "--wide", f"{format} has all columns anyway"),
+            (force and not (plot or page), "--force", "no file is written"),
+        ]
+    )
+
+
+def _print(table: HeadTable, format: Format, *, wide: bool) -> None:
+    """Print the table in a format."""
+    from attnscope.render.heads import heads_heading
+    from attnscope.render.records import records
+
+    if format is Format.JSON:
+        print_json(table.to_dict())
+    elif format is Format.CSV:
+        put(records.csv_text(table))
+        for sentence in [*heads_heading(table)[2:], *table.notices]:  # csv has no place for them
+            tell(sentence)
+    elif format is Format.MARKDOWN:
+        put(records.markdown_text(table))
+    else:
+        from attnscope.render.terminal.heads import print_heads
+
+        print_heads(table, stdout(), wide=wide)
+
+
+def _write(table: HeadTable, plot: Path | None, page: Path | None, *, force: bool) -> None:
+    """Write the plot and the page, and say so."""
+    from attnscope.render.files.save import save
+    from attnscope.units import bytes_text
+
+    if plot is not None:
+        with progress(f"drawing {plot} …"):
+            n_bytes = save(table, plot, force=force)
+        tell(f"drew {plot}, {bytes_text(n_bytes)}")
+    if page is not None:
+        with progress(f"writing {page} …"):
+            n_bytes = save(table, page, force=force)
+        n, size = len(table.rows), bytes_text(n_bytes)
+        several, maps = ("a head", "its map") if n == 1 else (f"{n} heads", "their maps")
+        if table.why_no_maps is None:
+            tell(f"wrote {several} with {maps}, {size}, to {page}")
+        else:
+            tell(f"wrote {several}, {size}, to {page}; without maps: {table.why_no_maps}")

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from math import prod
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TextIO
 
 from attnscope.cli.options import Format
 from attnscope.errors import (
@@ -25,6 +25,7 @@ from attnscope.text import LEFT_TO_RIGHT_MARK, json_printable, printable, printa
 if TYPE_CHECKING:
     import numpy as np
     from rich.console import Console
+    from rich.progress import Progress as Bar
     from rich.status import Status
 
     from attnscope.render.files.tensor_file import Tensors
@@ -412,25 +413,64 @@ def shown_progress() -> Iterator[Progress]:
     if not sys.stderr.isatty():
         yield silent
         return
-    from rich.text import Text
-
-    from attnscope.render.terminal.console import Terminal
-
-    stream = sys.stderr  # code of the user, which may run meanwhile, has another one
-    status: Status | None = None
-
-    def show(doing: str | None) -> None:
-        nonlocal status
-        if status is not None and doing is None:
-            status.stop()
-            status = None
-        elif doing is not None and status is None:
-            status = Terminal(file=stream).status(Text(printable(doing)))
-            status.start()
-        elif doing is not None and status is not None:
-            status.update(Text(printable(doing)))
-
+    live = _Live(sys.stderr)
     try:
-        yield show
+        yield live
     finally:
-        show(None)
+        live(None)
+
+
+class _Live:
+    """What a terminal shows of work under way: a spinner, or a bar where its share is known."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self.stream = stream  # code of the user, which may run meanwhile, has another one
+        self.status: Status | None = None
+        self.bar: Bar | None = None
+
+    def __call__(self, doing: str | None, share: float | None = None, /) -> None:
+        if doing is None or share is not None:
+            self._stop_spinner()
+        if doing is None:
+            self._stop_bar()
+        elif share is None:
+            self._spin(doing)
+        else:
+            self._draw_bar(doing, share)
+
+    def _spin(self, doing: str) -> None:
+        from rich.text import Text
+
+        from attnscope.render.terminal.console import Terminal
+
+        if self.status is None:
+            self.status = Terminal(file=self.stream).status(Text(printable(doing)))
+            self.status.start()
+        else:
+            self.status.update(Text(printable(doing)))
+
+    def _draw_bar(self, doing: str, share: float) -> None:
+        """Show the share with the time that is left."""
+        if self.bar is None:
+            from rich.progress import BarColumn, TaskProgressColumn, TextColumn, TimeRemainingColumn
+            from rich.progress import Progress as Bar
+
+            from attnscope.render.terminal.console import Terminal
+
+            columns = (TextColumn("{task.description}", markup=False), BarColumn(), TaskProgressColumn())
+            console = Terminal(file=self.stream)
+            self.bar = Bar(*columns, TimeRemainingColumn(), console=console, transient=True)
+            self.bar.add_task("", total=1.0)
+            self.bar.start()
+        [task] = self.bar.task_ids
+        self.bar.update(task, description=printable(doing), completed=share)
+
+    def _stop_spinner(self) -> None:
+        if self.status is not None:
+            self.status.stop()
+            self.status = None
+
+    def _stop_bar(self) -> None:
+        if self.bar is not None:
+            self.bar.stop()
+            self.bar = None

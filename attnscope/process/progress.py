@@ -1,7 +1,8 @@
 """Tells how far long work is, and what it was doing when memory ran out.
 
 A public function takes `progress=`, a callable. It gets a short text when a piece of work begins, such
-as `loading minilm …`, again when there is more to say, and None when that piece ends.
+as `loading minilm …`, again when there is more to say, and None when that piece ends. Where it is known
+how much of the work is done, that is a second argument: its share, from 0 to 1.
 """
 
 from __future__ import annotations
@@ -9,15 +10,21 @@ from __future__ import annotations
 import gc
 import re
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Protocol
 
 from attnscope.errors import AttnscopeError, OutOfMemoryError, is_out_of_memory
 
-Progress = Callable[[str | None], None]
+
+class Progress(Protocol):
+    """What is told how far work is."""
+
+    def __call__(self, doing: str | None, share: float | None = None, /) -> None:
+        """Show what is done, and how much of it, from 0 to 1; None: that is over, or not known."""
 
 
-def silent(doing: str | None) -> None:
+def silent(doing: str | None, share: float | None = None, /) -> None:
     """Tell nobody: the progress of functions that were given none."""
 
 

@@ -37,6 +37,11 @@ def ranked(
     return rows[:top]
 
 
+def shown(table: HeadTable) -> list[HeadRow]:
+    """The heads that views of a table show, in the order that it names."""
+    return ranked(table, table.sort, reverse=table.reverse, top=table.top)
+
+
 def is_known(value: float | None) -> TypeGuard[float]:
     """Whether there is a value, and it is a number."""
     return value is not None and isfinite(value)

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
 
 from attnscope.results.common import Result
+
+if TYPE_CHECKING:
+    from attnscope.results.maps import AttentionMaps
 
 
 @dataclass(frozen=True)
@@ -42,6 +46,12 @@ class HeadTable(Result):
         skipped: how many lines contained no text.
         without_sink: whether sinks were left out and the weights of the other keys rescaled to sum to 1.
         notices: further sentences for the reader.
+        sort: the metric by which views rank the heads, the largest first; None: in the order of `rows`.
+        reverse: whether the smallest come first.
+        top: how many heads views show; None: all.
+        maps: the attention maps of the text, where they were collected for a page.
+        why_no_maps: why a page has no maps, where they were requested.
+        unsaved: the error of writing the run's checkpoint, where the last attempt failed.
     """
 
     model: str
@@ -54,3 +64,40 @@ class HeadTable(Result):
     skipped: int = 0
     without_sink: bool = False
     notices: list[str] = field(default_factory=list)
+    sort: str | None = None
+    reverse: bool = False
+    top: int | None = None
+    maps: list[AttentionMaps] | None = field(default=None, repr=False, compare=False)
+    why_no_maps: str | None = None
+    unsaved: Exception | None = field(default=None, repr=False, compare=False)
+
+    def __getitem__(self, place: tuple[int, int] | tuple[str, int, int]) -> HeadRow:
+        """One head: `table[3, 7]` is head 7 of layer 3; of several stacks, `table["decoder", 3, 7]`.
+
+        Raises:
+            KeyError: it was not measured, or several stacks have it.
+        """
+        *stack, layer, head = place
+        found = [
+            row
+            for row in self.rows
+            if (row.layer, row.head) == (layer, head) and row.stack in (stack or self.layers)
+        ]
+        if len(found) != 1:
+            raise KeyError(place)
+        return found[0]
+
+    def ranked(self, sort: str, *, reverse: bool = False, top: int | None = None) -> HeadTable:
+        """The same heads, which views rank by a metric.
+
+        Args:
+            sort: the metric.
+            reverse: the smallest first, instead of the largest.
+            top: show so many heads only.
+
+        Raises:
+            KeyError: it was not measured.
+        """
+        if sort not in self.metrics:
+            raise KeyError(sort)
+        return replace(self, sort=sort, reverse=reverse, top=top)

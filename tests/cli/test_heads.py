@@ -396,10 +396,8 @@ def test_what_is_piped_is_never_cut(attnscope):
 def test_wide_shows_every_column_on_a_narrow_terminal(attnscope, monkeypatch):
     from rich.console import Console
 
-    from attnscope.cli import measuring
-
     monkeypatch.setattr(
-        measuring, "stdout", lambda: Console(highlight=False, width=60, force_terminal=True)
+        "attnscope.cli.heads.stdout", lambda: Console(highlight=False, width=60, force_terminal=True)
     )
     command = ["heads", "minilm", "--text", TEXT, "--sort", "entropy", "--top", 2]
     narrow, wide = attnscope(*command).out, attnscope(*command, "--wide").out
@@ -486,9 +484,9 @@ def test_a_page_of_several_stacks(attnscope, saved, tmp_path):
 
 
 def test_a_page_of_a_long_text_has_the_numbers_alone(attnscope, monkeypatch, tmp_path):
-    from attnscope.cli import measuring
+    from attnscope.models import measure_heads
 
-    monkeypatch.setattr(measuring, "IN_A_PAGE", 13 * 13 * 72 - 1)
+    monkeypatch.setattr(measure_heads, "IN_A_PAGE", 13 * 13 * 72 - 1)
     page = tmp_path / "heads.html"
     r = attnscope("heads", "minilm", "--text", TEXT, "--page", page)
     assert r.exit_status == 0
@@ -496,18 +494,18 @@ def test_a_page_of_a_long_text_has_the_numbers_alone(attnscope, monkeypatch, tmp
     [stack] = data_in(page)["stacks"]
     assert len(stack["heads"]) == 72
     assert not any("weights" in head for head in stack["heads"])
-    monkeypatch.setattr(measuring, "IN_A_PAGE", 13 * 13 * 72)
+    monkeypatch.setattr(measure_heads, "IN_A_PAGE", 13 * 13 * 72)
     assert attnscope("heads", "minilm", "--text", TEXT, "--page", page, "--force").exit_status == 0
     assert all("weights" in head for head in data_in(page)["stacks"][0]["heads"])
-    monkeypatch.setattr(measuring, "IN_A_PAGE", 13 * 13)
+    monkeypatch.setattr(measure_heads, "IN_A_PAGE", 13 * 13)
     command = ["heads", "minilm", "--text", TEXT, "--layer", 0, "--head", 3, "--page", page, "--force"]
     assert "wrote a head with its map, " in attnscope(*command).err
 
 
 def test_cross_attention_has_a_weight_for_each_token_of_both(attnscope, monkeypatch, saved, tmp_path):
-    from attnscope.cli import measuring
+    from attnscope.models import measure_heads
 
-    monkeypatch.setattr(measuring, "IN_A_PAGE", 0)
+    monkeypatch.setattr(measure_heads, "IN_A_PAGE", 0)
     command = [
         "heads",
         saved("bart"),

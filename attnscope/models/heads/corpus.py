@@ -1,4 +1,4 @@
-"""Reads a corpus: many texts, out of a file or standard input, a window of them at a time.
+"""Reads a corpus: many texts, out of a file, standard input or an iterable, a window of them at a time.
 
 A file is never in memory as a whole, and a run may be interrupted at any window's end and resumed
 there: where windows end depends on the file alone.
@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import sys
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sized
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from gzip import BadGzipFile, GzipFile
@@ -23,7 +23,7 @@ from reprlib import repr as short
 from stat import S_ISDIR, S_ISREG
 from typing import Any, BinaryIO
 
-from attnscope.errors import FileError, OptionError, first_line
+from attnscope.errors import FileError, OptionError, class_name, first_line
 from attnscope.units import bytes_text
 
 WINDOW = 64 * 1024
@@ -210,10 +210,105 @@ class Corpus:
             fields = _object(text)
             text = _string(fields, self.field)
             target = None if self.target_field is None else _string(fields, self.target_field)
-        if "\0" in text + (target or ""):
-            raise NoTextError("has a NUL character")
-        blank = not text.strip() or (target is not None and not target.strip())
-        return None if blank else Text(text, target, number)
+        return _checked(text, target, number)
+
+
+def _checked(text: str, target: str | None, number: int) -> Text | None:
+    """A text of a corpus; None if it is blank, or its target. A NoTextError for a NUL character."""
+    if "\0" in text + (target or ""):
+        raise NoTextError("has a NUL character")
+    blank = not text.strip() or (target is not None and not target.strip())
+    return None if blank else Text(text, target, number)
+
+
+@dataclass(frozen=True)
+class IterableCorpus:
+    """A corpus that a program has: strings, or objects with a field that is a string.
+
+    It is read once, from its beginning; what a resumed run has read already is passed over.
+
+    Attributes:
+        texts: it, such as a list, a generator or a data set. A text counts as a line.
+        field, target_field: which fields of objects are read; strings have no target.
+    """
+
+    texts: Iterable[str | Mapping[str, Any]]
+    field: str | None
+    target_field: str | None
+
+    def __str__(self) -> str:
+        return "the corpus"
+
+    @property
+    def size(self) -> int | None:
+        """How many texts there are; None for a generator, which does not know."""
+        return len(self.texts) if isinstance(self.texts, Sized) else None
+
+    def identity(self) -> dict[str, str | int | None]:
+        """What a run that is resumed compares: only what is known before its texts are read."""
+        fields = {"field": self.field, "target_field": self.target_field}
+        return {"name": "texts", "size": self.size, "sha256": None, **fields}
+
+    def windows(self, start: Position = Position()) -> Iterator[Window]:
+        """The windows of the corpus, as `Corpus.windows`; each text is as many bytes as in a file.
+
+        Raises:
+            FileError: it has fewer texts than come before `start`.
+            OptionError: one of them is neither a string nor an object.
+        """
+        size, items = self.size, iter(self.texts)
+        passed = sum(1 for _ in islice(items, start.lines))
+        if passed < start.lines:
+            raise FileError(
+                f"{self} has {passed:,} texts, and {start.lines:,} of it were read before.",
+                hint="the corpus that was read before",
+            )
+        at = start
+        while (window := self._window(items, at, size)).end != at:
+            at = window.end
+            yield window
+
+    def _window(
+        self, items: Iterator[str | Mapping[str, Any]], start: Position, size: int | None
+    ) -> Window:
+        """The window that begins at `start`, where the texts are; at their end an empty one."""
+        texts: list[Text] = []
+        lines, offset, held, skipped, first_skipped = start.lines, start.offset, 0, 0, None
+        while held < WINDOW and offset - start.offset < STRETCH:
+            item = next(items, None)
+            if item is None:
+                break
+            lines, length = lines + 1, 0
+            try:
+                text = self._text(item, lines)
+                if text is not None:
+                    texts.append(text)
+                    length = len((text.text + (text.target or "")).encode())
+            except NoTextError as why:
+                skipped += 1
+                first_skipped = first_skipped or (lines, str(why))
+            held, offset = held + length, offset + length + 1
+        return Window(texts, lines, offset, skipped, first_skipped, lines / size if size else None)
+
+    def _text(self, item: str | Mapping[str, Any], number: int) -> Text | None:
+        """What a string or an object says; None if that is blank. A NoTextError if it is no text."""
+        if isinstance(item, Mapping):
+            text = _string(item, self.field or "text")
+            target = None if self.target_field is None else _string(item, self.target_field)
+            return _checked(text, target, number)
+        if not isinstance(item, str):
+            raise OptionError(
+                f"text {number} of {self} is a {class_name(item)}, and a text is a string, or an object"
+                " with a field that is one.",
+                hint='["…", "…"], or [{"text": "…"}, …]',
+            )
+        if self.field is not None or self.target_field is not None:
+            raise NoTextError("is a string, and has no fields")
+        try:
+            item.encode()
+        except UnicodeEncodeError as error:
+            raise NoTextError("has half of a surrogate pair") from error
+        return _checked(item, None, number)
 
 
 def open_corpus(name: str, field: str | None = None, target_field: str | None = None) -> Corpus:
@@ -299,7 +394,7 @@ def _object(text: str) -> dict[str, Any]:
     return value
 
 
-def _string(fields: dict[str, Any], name: str) -> str:
+def _string(fields: Mapping[str, Any], name: str) -> str:
     """The text in an object's field; a NoTextError if there is none."""
     if name not in fields:
         there = ", ".join(map(short, islice(fields, 6))) + (", …" if len(fields) > 6 else "")

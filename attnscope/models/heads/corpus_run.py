@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import signal
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
@@ -16,12 +17,16 @@ from attnscope.files import FileThereError
 from attnscope.models.heads.resume import Part, RunState, load_state, save_state
 from attnscope.models.heads.statistics import Accumulator
 from attnscope.process import interrupt
+from attnscope.process.progress import Progress, notify, silent
 
 if TYPE_CHECKING:
     from attnscope.models.heads.batches import Batch, Encoded, Reader
-    from attnscope.models.heads.corpus import Corpus, Window
+    from attnscope.models.heads.corpus import Corpus, IterableCorpus, Window
     from attnscope.models.heads.measurer import HeadMeasurer
     from attnscope.models.heads.processes import ProcessGroup
+
+Report = Callable[[float | None], None]
+"""Is told the share of a corpus that was read; None where nobody knows it."""
 
 BETWEEN_SAVINGS = 5.0
 """Seconds, after which a run is saved as soon as a batch is measured."""
@@ -45,9 +50,7 @@ class CorpusRun:
         group: this process among the others.
         tokens: how many tokens are read at once.
         probe: called with the first text, before any is measured.
-        tell: gets a sentence that a user should read while the run goes on.
-        watch: shows how far the run is: a context, which gives what is called with the share of the
-            corpus that was read, or None where nobody knows it.
+        progress: is told how much of the corpus was read, and how fast.
 
     Attributes:
         unsaved: why the run could not be saved the last time, if it could not.
@@ -58,16 +61,15 @@ class CorpusRun:
         self,
         measurer: HeadMeasurer,
         reader: Reader,
-        corpus: Corpus,
+        corpus: Corpus | IterableCorpus,
         group: ProcessGroup,
         *,
         tokens: int,
         probe: Callable[[Batch], None],
-        tell: Callable[[str], None],
-        watch: Callable[[CorpusRun], AbstractContextManager[Callable[[float | None], None]]],
+        progress: Progress = silent,
     ) -> None:
         self.measurer, self.reader, self.corpus, self.group = measurer, reader, corpus, group
-        self.tokens, self.probe, self.tell, self.watch = tokens, probe, tell, watch
+        self.tokens, self.probe, self.progress = tokens, probe, progress
         self.state = RunState(Accumulator())
         self._path: Path | None = None
         self._settings: dict[str, Any] = {}
@@ -95,9 +97,9 @@ class CorpusRun:
         windows = self.corpus.windows(Position(self.state.lines, self.state.offset))
         self._saved = time.monotonic()
         try:
-            with self._interruptible(), self.watch(self) as show:
+            with self._interruptible(), self._reported() as report:
                 while not (self.state.done or self._stop):
-                    self._round(list(islice(windows, self.group.world_size)), show)
+                    self._round(list(islice(windows, self.group.world_size)), report)
         except KeyboardInterrupt:
             pass
         except Exception:
@@ -108,6 +110,24 @@ class CorpusRun:
         self._check(whole)
         self._save()
         return whole
+
+    @contextmanager
+    def _reported(self) -> Iterator[Report]:
+        """Report how far the run is: what is called with the share of the corpus that was read."""
+        begun, tokens = time.perf_counter(), sum(each.tokens for each in self.state.accumulators)
+
+        def report(share: float | None) -> None:
+            read = sum(each.tokens for each in self.state.accumulators)
+            texts = sum(each.sequences for each in self.state.accumulators)
+            rate = (read - tokens) / max(time.perf_counter() - begun, 1e-3)
+            self.progress(f"{texts:,} texts · {rate:,.0f} tokens/s", share)
+
+        share = 0.0 if self.corpus.size else None
+        self.progress(f"reading {self.corpus} …", self.state.share or share)
+        try:
+            yield report
+        finally:
+            self.progress(None)
 
     def _resume(self, path: Path, settings: dict[str, Any]) -> None:
         """Go on from a file, if it is there: the first process reads it, for all."""
@@ -120,9 +140,9 @@ class CorpusRun:
         self.measurer.why_eager = kept.why_eager  # for the case that there is nothing left to read
         if self.group.is_first:
             read = f"{kept.whole.sequences:,} texts"
-            self.tell(f"{path} has {read}: " + ("all there are" if kept.done else "going on"))
+            notify(f"{path} has {read}: " + ("all there are" if kept.done else "going on"))
 
-    def _round(self, windows: Sequence[Window], show: Callable[[float | None], None]) -> None:
+    def _round(self, windows: Sequence[Window], report: Report) -> None:
         """Measure as many windows as there are processes, and add them up."""
         if not windows:
             self.state = replace(self.state, done=True, parts={})
@@ -134,7 +154,7 @@ class CorpusRun:
         batches = iter(()) if own is None else self._batches_left(own)
         ended = False
         while not (ended or self._stop):
-            own_ended = self._measure(batches, own, show)
+            own_ended = self._measure(batches, own, report)
             ended = self._synchronize(own_ended)
         if not ended:
             return
@@ -143,7 +163,7 @@ class CorpusRun:
             state = state.after(window, self.state.parts[place].accumulator)
         done = len(windows) < self.group.world_size
         self.state = replace(state, done=done, parts={} if done else state.parts)
-        show(self.state.share)
+        report(self.state.share)
 
     def _batches_left(self, window: Window) -> Iterator[Batch]:
         """The batches of this process's window that are not measured yet."""
@@ -153,15 +173,13 @@ class CorpusRun:
         done = self.state.parts[self.group.rank].batches
         return islice(self.reader.batches(encoded, self.tokens), done, None)
 
-    def _measure(
-        self, batches: Iterator[Batch], window: Window | None, show: Callable[[float | None], None]
-    ) -> bool:
+    def _measure(self, batches: Iterator[Batch], window: Window | None, report: Report) -> bool:
         """Measure some batches, until it is time to meet the others; whether there are no more.
 
         Args:
             batches: those that are left of this process's window.
             window: that window.
-            show: what shows how far the run is.
+            report: is told how much of the corpus was read.
         """
         begun = time.monotonic()
         for batch in batches:
@@ -171,7 +189,7 @@ class CorpusRun:
             self._note({self.group.rank: Part(part.batches + 1, accumulator)})
             if window is not None and window.share is not None:
                 before = self.state.share or 0.0
-                show(before + (window.share - before) * accumulator.sequences / len(window.texts))
+                report(before + (window.share - before) * accumulator.sequences / len(window.texts))
             alone = self.group.world_size == 1
             if alone or self._interrupted or time.monotonic() - begun > BETWEEN_MEETINGS:
                 return False
@@ -191,9 +209,8 @@ class CorpusRun:
             before = self.unsaved
             self._save()
             if self.unsaved is not None and before is None:
-                self.tell(
-                    f"{self.unsaved.message} The run goes on, and is saved as soon as that is possible."
-                )
+                then = "The run goes on, and is saved as soon as that is possible."
+                notify(f"{self.unsaved.message} {then}", important=True)
         return all(each_ended for _, each_ended, _ in found)
 
     def _note(self, parts: dict[int, Part]) -> None:
@@ -246,27 +263,31 @@ class CorpusRun:
 
     @contextmanager
     def _interruptible(self) -> Iterator[None]:
-        """Ctrl-C ends the run, a second one the process.
+        """Let Ctrl-C end the run, and a second one the command, or what else runs.
 
         One process by itself leaves the batch that it is in; should the exception be lost in somebody's
         callback, it ends after that batch. Several end after the batches that all are in.
         """
+        if threading.current_thread() is not threading.main_thread():  # signals go to the main one
+            yield
+            return
+        before = signal.getsignal(signal.SIGINT)
 
         def note(*_: Any) -> None:
-            if self._interrupted:
+            if self._interrupted and before is interrupt.end:
                 interrupt.end()
-            self._interrupted = True
-            if self.group.world_size == 1:
+            again, self._interrupted = self._interrupted, True
+            if again or self.group.world_size == 1:
                 raise KeyboardInterrupt
 
-        before = signal.signal(signal.SIGINT, note)
+        signal.signal(signal.SIGINT, note)
         try:
             yield
         finally:
             signal.signal(signal.SIGINT, before)
 
 
-def _other_fields(corpus: Corpus) -> str | None:
+def _other_fields(corpus: Corpus | IterableCorpus) -> str | None:
     """What to do where texts are not where they were looked for."""
     if corpus.field is None:
         return None

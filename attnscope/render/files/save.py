@@ -21,8 +21,8 @@ PICTURES = (".png", ".svg", ".pdf")
 PAGES = (".html", ".htm")
 TEXTS: dict[str, tuple[type, ...]] = {
     ".json": (),
-    ".csv": (Trace, Scaling),
-    ".md": (Trace, Scaling, WorkedExample),
+    ".csv": (Trace, Scaling, HeadTable),
+    ".md": (Trace, Scaling, WorkedExample, HeadTable),
 }
 """The results that are written as CSV and as Markdown; every one is as JSON."""
 
@@ -43,12 +43,18 @@ def save(result: Any, path: Path, *, force: bool = False, **options: Any) -> int
     if kind in PICTURES and isinstance(result, HeadTable):
         from attnscope.render.figures.plot import save_heads_plot
 
-        return save_heads_plot(path, result, force=force, **options)
+        metrics = [result.sort] if result.sort else list(result.metrics)
+        return save_heads_plot(path, result, force=force, **{"metrics": metrics, **options})
     if kind in PAGES and isinstance(result, AttentionMaps):
         from attnscope.render.page.page import check_page, maps_page
 
         check_page(path, name="attention.html", force=force)
         content = maps_page(result, **options).encode()
+    elif kind in PAGES and isinstance(result, HeadTable):
+        from attnscope.render.page.page import check_page, heads_page
+
+        check_page(path, name="heads.html", force=force)
+        content = heads_page(result).encode()
     elif kind in TEXTS and (kind == ".json" or isinstance(result, TEXTS[kind])):
         content = (_text(result, kind) + "\n").encode()
     else:

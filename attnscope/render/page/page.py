@@ -21,6 +21,7 @@ from attnscope.files import check_file
 from attnscope.render.page import packing
 from attnscope.render.page.heads import heads_data, metrics_data, with_measured
 from attnscope.render.pooling import SHOWN, of_cells, pooling_text, positions, row_of, tokens_of_cells
+from attnscope.render.ranking import ranked
 from attnscope.render.tokens import label
 from attnscope.results.heads import HeadTable
 from attnscope.results.maps import AttentionMap, AttentionMaps, Picture, Token
@@ -175,6 +176,19 @@ def page_html(
         style_hash=_hash(style),
     )
     return html.encode("utf-8", "replace").decode("utf-8")  # a path's undecodable bytes have no UTF-8
+
+
+def heads_page(table: HeadTable) -> str:
+    """One HTML document of measured heads, with the maps of the text that they were measured on."""
+    first, *_ = ranked(table, table.sort, reverse=table.reverse)
+    return page_html(
+        table.maps or [],
+        layer=first.layer,
+        head=first.head,
+        title=f"{table.model} · heads",
+        heads=table,
+        metric=table.sort,
+    )
 
 
 def model_name(model: str) -> str:

@@ -45,9 +45,9 @@ def _columns(result: Any) -> list[Column]:
 
         return circuit_columns(result.circuits, result.d_head)
     if isinstance(result, HeadTable):
-        from attnscope.render.ranking import head_columns
+        from attnscope.render.ranking import head_columns, shown
 
-        return head_columns(result, result.rows, None)
+        return head_columns(result, shown(result), result.sort)
     if isinstance(result, Scaling):
         from attnscope.render.scaling import columns
 

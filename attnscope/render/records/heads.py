@@ -5,19 +5,17 @@ from __future__ import annotations
 from typing import Any
 
 from attnscope.render.heads import heads_heading
-from attnscope.render.ranking import head_columns, ranked
+from attnscope.render.ranking import head_columns, shown
 from attnscope.render.records.tables import csv_table, markdown, markdown_table, plain
 from attnscope.results.heads import HeadTable
 from attnscope.text import printable
 
 
-def heads_record(
-    table: HeadTable, *, sort: str | None = None, reverse: bool = False, top: int | None = None
-) -> dict[str, Any]:
-    """The heads as `attnscope.heads/1`, in the order of `ranked`."""
+def heads_record(table: HeadTable) -> dict[str, Any]:
+    """The heads as `attnscope.heads/1`, in the order of `shown`."""
     heads = [
         {"stack": row.stack, "layer": row.layer, "head": row.head, **row.values, "errors": row.errors}
-        for row in ranked(table, sort, reverse=reverse, top=top)
+        for row in shown(table)
     ]
     return {
         "schema": "attnscope.heads/1",
@@ -37,18 +35,14 @@ def heads_record(
     }
 
 
-def heads_csv(
-    table: HeadTable, *, sort: str | None = None, reverse: bool = False, top: int | None = None
-) -> str:
-    """A line for each head, in the order of `ranked`, with the values and their standard errors."""
-    return csv_table(head_columns(table, ranked(table, sort, reverse=reverse, top=top), sort))
+def heads_csv(table: HeadTable) -> str:
+    """A line for each head, in the order of `shown`, with the values and their standard errors."""
+    return csv_table(head_columns(table, shown(table), table.sort))
 
 
-def heads_markdown(
-    table: HeadTable, *, sort: str | None = None, reverse: bool = False, top: int | None = None
-) -> str:
+def heads_markdown(table: HeadTable) -> str:
     """The same rows as a Markdown table, with what was read above, and what metrics mean below."""
-    columns = head_columns(table, ranked(table, sort, reverse=reverse, top=top), sort)
+    columns = head_columns(table, shown(table), table.sort)
     meanings = "\n".join(f"- {name}: {meaning}" for name, meaning in table.metrics.items())
     return markdown(
         heads_heading(table), markdown_table(columns), meanings, *map(printable, table.notices)

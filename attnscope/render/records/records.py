@@ -54,8 +54,12 @@ def json_text(record: dict[str, Any]) -> str:
     return json.dumps(record, indent=2, allow_nan=False, ensure_ascii=False)
 
 
-def csv_text(result: Trace | HeadWeights | Scaling) -> str:
-    """A line for each tensor, or for each measurement, with every column, in plain numbers."""
+def csv_text(result: Trace | HeadWeights | Scaling | HeadTable) -> str:
+    """A line for each tensor, head or measurement, with every column, in plain numbers."""
+    if isinstance(result, HeadTable):
+        from attnscope.render.records.heads import heads_csv
+
+        return heads_csv(result)
     if isinstance(result, Scaling):
         from attnscope.render.records import scaling
 
@@ -63,8 +67,14 @@ def csv_text(result: Trace | HeadWeights | Scaling) -> str:
     return csv_table(columns_of(result))
 
 
-def markdown_text(result: Trace | HeadWeights | Scaling | WorkedExample, *, wide: bool = False) -> str:
+def markdown_text(
+    result: Trace | HeadWeights | Scaling | WorkedExample | HeadTable, *, wide: bool = False
+) -> str:
     """A Markdown table, with what it is about above and what there is to add below."""
+    if isinstance(result, HeadTable):
+        from attnscope.render.records.heads import heads_markdown
+
+        return heads_markdown(result)
     if isinstance(result, Scaling):
         from attnscope.render.records import scaling
 

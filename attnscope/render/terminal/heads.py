@@ -6,7 +6,7 @@ from rich.console import Console
 from rich.text import Text
 
 from attnscope.render.heads import heads_heading
-from attnscope.render.ranking import head_columns, leader_columns, ranked
+from attnscope.render.ranking import head_columns, leader_columns, shown
 from attnscope.render.terminal.metric_grid import print_grids
 from attnscope.render.terminal.table import print_columns, print_heading, print_line, print_notices
 from attnscope.results.heads import HeadRow, HeadTable
@@ -16,30 +16,19 @@ FEW = 12
 """So many heads, or those of one layer, are read in a table rather than seen in a grid."""
 
 
-def print_heads(
-    table: HeadTable,
-    console: Console,
-    *,
-    sort: str | None = None,
-    reverse: bool = False,
-    top: int | None = None,
-    wide: bool = False,
-) -> None:
+def print_heads(table: HeadTable, console: Console, *, wide: bool = False) -> None:
     """Print heads ranked by one metric, or every metric at a glance.
 
     Args:
-        table: what was measured.
+        table: what was measured, and how its heads are ranked; a grid of that metric follows.
         console: where; piped tables are never cut.
-        sort: the metric that decides the order; a grid of it follows.
-        reverse: the smallest values first.
-        top: only so many heads.
         wide: all columns, in as many tables as the terminal's width demands.
     """
     print_heading(heads_heading(table), console)
-    rows = ranked(table, sort, reverse=reverse, top=top)
-    ordered, few = sort is not None or top is not None, _are_few(table.rows)
+    rows, sort = shown(table), table.sort
+    ordered, few = sort is not None or table.top is not None, _are_few(table.rows)
     if ordered:
-        print_line(console, Text(_order(table, rows, sort, reverse), "dim"))
+        print_line(console, Text(_order(table, rows), "dim"))
     if ordered or few:
         left_out = print_columns(head_columns(table, rows, sort), console, wide)
         if left_out:
@@ -55,12 +44,12 @@ def _are_few(rows: list[HeadRow]) -> bool:
     return len(rows) <= FEW or len({(row.stack, row.layer) for row in rows}) == 1
 
 
-def _order(table: HeadTable, rows: list[HeadRow], sort: str | None, reverse: bool) -> str:
+def _order(table: HeadTable, rows: list[HeadRow]) -> str:
     """Which heads a table shows, and in which order."""
     which = counted(len(table.rows), "head")
     if len(rows) < len(table.rows):
         which = f"{len(rows):,} of {which}"
-    if sort is None:
+    if table.sort is None:
         return which
-    at_the_top = "smallest" if reverse else "largest"
-    return f"{which} by {sort}, the {at_the_top} at the top: {table.metrics[sort]}"
+    at_the_top = "smallest" if table.reverse else "largest"
+    return f"{which} by {table.sort}, the {at_the_top} at the top: {table.metrics[table.sort]}"

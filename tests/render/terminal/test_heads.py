@@ -2,6 +2,7 @@
 
 import csv
 import json
+from dataclasses import replace
 from itertools import pairwise
 from math import nan
 
@@ -18,7 +19,8 @@ from attnscope.results.heads import HeadTable
 
 
 def heads(table, **options):
-    return printed(print_heads, table, **options)
+    order = {name: options.pop(name) for name in ("sort", "reverse", "top") if name in options}
+    return printed(print_heads, replace(table, **order), **options)
 
 
 def first_cells(lines):
@@ -184,11 +186,14 @@ def test_all_formats_hold_the_same_rows_in_the_same_order(order):
         )
     ]
     from_json = [
-        (each["stack"], each["layer"], each["head"]) for each in heads_record(table, **order)["heads"]
+        (each["stack"], each["layer"], each["head"])
+        for each in heads_record(replace(table, **order))["heads"]
     ]
-    rows = list(csv.DictReader(heads_csv(table, **order).splitlines()))
+    rows = list(csv.DictReader(heads_csv(replace(table, **order)).splitlines()))
     from_csv = [(row["stack"], int(row["layer"]), int(row["head"])) for row in rows]
-    lines = [line for line in heads_markdown(table, **order).splitlines() if line.startswith("| ")][2:]
+    lines = [
+        line for line in heads_markdown(replace(table, **order)).splitlines() if line.startswith("| ")
+    ][2:]
     cells = [[cell.strip() for cell in line.split("|")[1:4]] for line in lines]
     from_markdown = [(stack, int(layer), int(head)) for stack, layer, head in cells]
     assert from_json == from_csv == from_markdown == expected
@@ -205,7 +210,7 @@ def test_csv_holds_every_digit_and_nothing_for_no_value():
 
 def test_csv_of_one_sequence_has_no_errors_and_begins_with_the_metric_that_decides():
     table = head_table(metrics=("entropy", "self"))
-    assert heads_csv(table, sort="self", top=1).splitlines()[0] == "layer,head,self,entropy"
+    assert heads_csv(replace(table, sort="self", top=1)).splitlines()[0] == "layer,head,self,entropy"
 
 
 def test_markdown_says_what_was_read_and_what_metrics_mean():

@@ -1,0 +1,226 @@
+"""The options of measuring heads, which `attnscope heads` and `measure_heads` share.
+
+In Python, `texts` may be an iterable, and `ids`, `tokens`, `layers`, `heads` and `metrics` lists.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from attnscope.errors import OptionError, warn_idle
+from attnscope.options import option
+
+LONGEST = 4096
+"""The tokens that a text of a corpus is cut to, unless another length is asked for."""
+
+READS, SHOWN, RUN = "What it reads", "What is shown", "Run"
+
+Stack = Literal["self", "encoder", "decoder", "cross", "text", "vision", "audio"]
+"""Whose layers, in a model with several stacks of them."""
+
+
+@dataclass(frozen=True)
+class TextOptions:
+    """What the model reads."""
+
+    texts: str | None = option("A text.", "--text", panel=READS)
+    file: Path | None = option("A file that is one text, of any length.", metavar="FILE", panel=READS)
+    ids: str | None = option(
+        "Token ids to read in place of a text, as they are: 101,2023,102.", metavar="N,…", panel=READS
+    )
+    tokens: str | None = option(
+        "Entries of the vocabulary to read in place of a text, as they are.",
+        metavar="'A B C'",
+        panel=READS,
+    )
+    corpus: str | None = option(
+        "Many texts: .txt (a line each), .jsonl (an object each), either with .gz; - for"
+        " standard input.",
+        metavar="FILE",
+        panel=READS,
+    )
+    field: str | None = option(
+        "The field of each object that is its text.", metavar="NAME", shown="text", panel=READS
+    )
+    target: str | None = option("What the decoder beside an encoder reads.", metavar="TEXT", panel=READS)
+    target_field: str | None = option(
+        "The field of each object that the decoder reads.", metavar="NAME", panel=READS
+    )
+    max_length: int | None = option(
+        "Cut longer texts to N tokens.",
+        metavar="N",
+        min=1,
+        shown="of a corpus 4096, or what the model takes",
+        panel=READS,
+    )
+    truncate: bool = option(
+        "Cut a text that is longer than the model takes.", default=False, panel=READS
+    )
+    special: bool = option(
+        "Whether [CLS], [SEP] and the like count as queries.",
+        "--special/--no-special",
+        default=True,
+        panel=READS,
+    )
+
+    @property
+    def name(self) -> str:
+        """What one text is called."""
+        if self.file is not None:
+            return f"--file {self.file}"
+        return next(
+            (f"--{name}" for name in ("ids", "tokens") if getattr(self, name) is not None), "--text"
+        )
+
+    @property
+    def has_ids(self) -> bool:
+        """Whether tokens or their ids are read in place of a text."""
+        return self.ids is not None or self.tokens is not None
+
+    @property
+    def has_corpus(self) -> bool:
+        """Whether there are many texts."""
+        return self.corpus is not None or not isinstance(self.texts, str | None)
+
+    @property
+    def longest(self) -> int | None:
+        """How many tokens a text may have at most; None: as many as the model takes."""
+        return LONGEST if self.max_length is None and self.has_corpus else self.max_length
+
+
+@dataclass(frozen=True)
+class MetricOptions:
+    """What is measured of each head."""
+
+    without_sink: bool = option(
+        "Measure what goes to other keys than the first token and special ones, as if they were"
+        " all there is.",
+        default=False,
+        panel=SHOWN,
+    )
+    metrics: str | None = option(
+        "Only these: entropy, entropy_share, self, previous, next, first, separator,"
+        " punctuation, same, induction, distance, largest, effective.",
+        metavar="NAME,…",
+        shown="all",
+        panel=SHOWN,
+    )
+
+
+@dataclass(frozen=True)
+class OrderOptions:
+    """How the heads are ordered, and how many are shown."""
+
+    sort: str | None = option(
+        "Rank the heads by this metric, the largest first.", metavar="NAME", panel=SHOWN
+    )
+    reverse: bool = option("The smallest first.", default=False, panel=SHOWN)
+    top: int | None = option("Only the first K heads.", metavar="K", min=1, panel=SHOWN)
+
+
+@dataclass(frozen=True)
+class HeadOptions:
+    """Which heads are measured."""
+
+    stack: Stack | None = option(
+        "Whose layers, in models that have several.", shown="all that run", panel=SHOWN
+    )
+    layers: str | None = option(
+        "Which layers, counted from 0: 3, 0-3 or 0,2.",
+        "--layer",
+        metavar="N",
+        shown="all",
+        panel=SHOWN,
+    )
+    heads: str | None = option(
+        "Which heads, counted from 0.", "--head", metavar="N", shown="all", panel=SHOWN
+    )
+
+
+@dataclass(frozen=True)
+class RunOptions:
+    """Where and how the model runs."""
+
+    dtype: str | None = option(
+        "What to load the model in: float32, bfloat16, float16, float64.",
+        shown="as it is stored",
+        panel=RUN,
+    )
+    device: str = option(
+        "Where it runs: cpu, cuda, cuda:1, mps, xpu. Under torchrun, cuda is one GPU each.",
+        default="cpu",
+        panel=RUN,
+    )
+    device_map: str | None = option(
+        "Divide the model among all devices, with accelerate.", metavar="auto", panel=RUN
+    )
+    memory: str | None = option(
+        "How much a run may take beside the model's weights: 2G, 500M.",
+        metavar="SIZE",
+        shown="80 % of what is free",
+        panel=RUN,
+    )
+    batch_tokens: int | None = option(
+        "How many tokens of a corpus are read at once.",
+        metavar="N",
+        min=1,
+        shown="4096; 16384 on a GPU",
+        panel=RUN,
+    )
+    checkpoint: Path | None = option(
+        "Where a run over a corpus is kept, and goes on from if it is there.",
+        metavar="FILE.npz",
+        panel=RUN,
+    )
+
+
+def check_options(reads: TextOptions, run: RunOptions, order: OrderOptions) -> None:
+    """Raise an OptionError for options that say nothing together; warn of those without effect."""
+    counts = {"max-length": reads.max_length, "top": order.top, "batch-tokens": run.batch_tokens}
+    for name, count in counts.items():
+        if count is not None and count < 1:
+            raise OptionError(f"--{name} is {count}, and takes numbers from 1.")
+    for wrong, message, hint in _conflicts(reads, run):
+        if wrong:
+            raise OptionError(message, hint=hint)
+    no_corpus = not reads.has_corpus
+    warn_idle(
+        [
+            (reads.field is not None and no_corpus, "--field", "there is no --corpus"),
+            (run.batch_tokens is not None and no_corpus, "--batch-tokens", "there is no --corpus"),
+            (reads.truncate and not no_corpus, "--truncate", "the texts of a corpus are cut anyway"),
+            (order.reverse and order.sort is None, "--reverse", "there is no --sort"),
+        ]
+    )
+
+
+def _conflicts(reads: TextOptions, run: RunOptions) -> Iterator[tuple[object, str, str | None]]:
+    """What says nothing: whether it is given, why it cannot be, and what can."""
+    sources = {
+        "text": reads.texts,
+        "file": reads.file,
+        "ids": reads.ids,
+        "tokens": reads.tokens,
+        "corpus": reads.corpus,
+    }
+    read = [name for name, value in sources.items() if value is not None]
+    readable = '--text "…", --file FILE or --corpus FILE'
+    yield not read, "there is nothing to read.", readable
+    message = f"--{' and --'.join(read)} are each something to read: one at a time."
+    yield len(read) > 1, message, readable
+    of_corpus = {"--target-field": reads.target_field, "--checkpoint": run.checkpoint}
+    for option_name, given in of_corpus.items():
+        message = f"{option_name} is about a corpus, and there is none."
+        yield given is not None and not reads.has_corpus, message, f"--corpus FILE {option_name} …"
+    message = "--target is beside one text, and a corpus has many."
+    yield reads.target is not None and reads.has_corpus, message, "--target-field NAME"
+    message = "--max-length cuts a text only where --truncate says that it may be cut."
+    cuts = reads.has_corpus or reads.truncate
+    yield reads.max_length is not None and not cuts, message, "--truncate --max-length N"
+    message = "--device and --device-map both say where the model runs."
+    yield run.device_map and run.device != "cpu", message, "one of the two"
+    message = "--device meta computes no values, and metrics are made of values."
+    yield run.device.startswith("meta"), message, "--device cpu"

@@ -1,4 +1,7 @@
-"""The options of `sdpa`, `mha` and `scaling`, for the library and for the command line."""
+"""The options of `sdpa`, `mha` and `scaling`, for the library and for the command line.
+
+Every command waits until these classes are made, and methods that nobody calls take a third of that.
+"""
 
 # ruff: noqa: RUF009 - options are declared by functions
 
@@ -73,7 +76,7 @@ def _past() -> Any:
     return _size(help, shown="none")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False, eq=False)
 class SdpaSizes:
     """The sizes of `sdpa`; None where they are not set."""
 
@@ -92,7 +95,7 @@ class SdpaSizes:
     past: int | None = _past()
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False, eq=False)
 class MhaSizes:
     """The sizes of `mha`; None where they are not set."""
 
@@ -113,7 +116,7 @@ PAST_K = "K_past: keys of the past, with their heads split."
 PAST_V = "V_past: their values."
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False, eq=False)
 class SdpaTensors:
     """The tensors of `sdpa` that are not drawn: arrays, tensors, or names of files."""
 
@@ -130,7 +133,7 @@ class SdpaTensors:
     wv: Any = _tensor("W_V, d_feat × d_V.")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False, eq=False)
 class MhaTensors:
     """The tensors of `mha` that are not drawn: arrays, tensors, or names of files.
 
@@ -158,7 +161,7 @@ class MhaTensors:
     bo: Any = _tensor("b_O.")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False, eq=False)
 class Masking:
     """Who may attend to whom. In Python, `mask` takes one mask or several; an array is one too."""
 
@@ -186,7 +189,7 @@ class Masking:
     )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False, eq=False)
 class Scale:
     """What the scores of `sdpa` are multiplied with."""
 
@@ -195,7 +198,7 @@ class Scale:
     scale: float | None = option("What the scores are multiplied with.", shown="1/√width")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False, eq=False)
 class MhaScale(Scale):
     """What the scores of `mha` are multiplied with."""
 
@@ -204,7 +207,7 @@ class MhaScale(Scale):
     )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False, eq=False)
 class Stages:
     """Stages that attention may have beside its usual ones, and how its softmax computes."""
 
@@ -216,7 +219,7 @@ class Stages:
     softmax_dtype: str | None = option("The precision of the softmax.", shown="that of the scores")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False, eq=False)
 class Form:
     """The form in which `sdpa` is computed: by rows, by columns, or one query alone."""
 
@@ -230,7 +233,7 @@ class Form:
     )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False, eq=False)
 class Training:
     """What the module of `mha` has beside its weights, and whether it learns."""
 
@@ -244,7 +247,7 @@ class Training:
 SEED = "What random values are drawn with."
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False, eq=False)
 class Run:
     """How random tensors are drawn, and where and in what everything is computed."""
 
@@ -255,7 +258,7 @@ class Run:
     device: str = option("cpu, cuda, cuda:1, mps, xpu, or meta (shapes without values).", default="cpu")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False, eq=False)
 class Explanations:
     """What is told of a computation beside its tensors."""
 
@@ -271,7 +274,7 @@ class Explanations:
     )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False, eq=False)
 class Example:
     """Which forms of the worked example are shown."""
 
@@ -286,7 +289,7 @@ class Example:
     )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False, eq=False)
 class Experiment:
     """The sizes of the experiment about the scale, and how its queries and keys are drawn."""
 

@@ -60,7 +60,7 @@ def worked_example(
         OptionError: there is no such layout.
 
     >>> worked_example()["rows"]["Q"].tensor.tolist()[0]
-    [2.0, 1.0, 2.0]
+    [2.0, 1.0, 3.0]
     """
     from attnscope.process.memory import check_imports
 

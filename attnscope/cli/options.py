@@ -25,7 +25,6 @@ class Format(StrEnum):
 
 
 SIZES, TENSORS, VARIANT, RUN, OUTPUT = "Sizes", "Your own tensors", "Variants", "Run", "Output"
-CODE = "Your code"
 
 
 def file_name(text: str) -> Path:
@@ -78,9 +77,8 @@ def _flags(group: Any) -> Iterator[Parameter]:
         hint = hints[each.name]
         is_path = hint in (Path, Path | None)
         names = flag.names or ("--" + each.name.replace("_", "-"),)
-        has_default = each.default not in (None, False, "") or (
-            each.default is False and "/" in names[0]
-        )
+        is_switch = each.default is False and "/" in names[0]  # as in --train/--eval
+        has_default = is_switch or each.default not in (None, False, "")
         info = typer.Option(
             *names,
             help=flag.help,
@@ -206,32 +204,4 @@ Save = Annotated[
 Force = Annotated[
     bool,
     typer.Option("--force", help="Let --save replace a file that is there.", rich_help_panel=OUTPUT),
-]
-Follow = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--follow",
-        metavar="MODULE",
-        help="Show the lines of this module too; of a package, those of all its modules.",
-        rich_help_panel=CODE,
-    ),
-]
-Depth = Annotated[
-    int | None,
-    typer.Option(
-        "--depth",
-        metavar="N",
-        help="Fold calls deeper than this: 0 shows the target's own lines.",
-        show_default="all",
-        min=0,
-        rich_help_panel=CODE,
-    ),
-]
-Subexpressions = Annotated[
-    bool,
-    typer.Option(
-        "--subexpressions",
-        help="A row also for what has no name, in the middle of an expression.",
-        rich_help_panel=CODE,
-    ),
 ]

@@ -121,6 +121,7 @@ def tutorial():
         ("leaves", {"inputs": ["x=n:3"]}, []),
     ],
 )  # fmt: skip
+@pytest.mark.usefixtures("with_torch")
 def test_it_returns_what_the_command_prints(mine, capsys, name, options, flags):
     target = f"{mine.__file__}:{name}"
     words = [word for text in options.get("init", []) for word in ("--init", text)]
@@ -195,6 +196,7 @@ def test_equations_name_what_a_live_module_splits(tutorial):
     assert "but d_head = 4 is" in trace.findings[0].message
 
 
+@pytest.mark.usefixtures("with_torch")
 def test_one_tensor_given_thrice_is_one_in_other_sizes_too():
     """This module asks whether `query is key`, and goes another way."""
     mha, x = torch.nn.MultiheadAttention(16, 4, batch_first=True), torch.randn(2, 7, 16)

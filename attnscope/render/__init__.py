@@ -1,11 +1,7 @@
-"""Views: results as tables, records, values and files. They know nothing of torch or models.
+"""Views of results: tables, records, figures, pages and files. They depend on neither torch nor models.
 
-`columns` says what a result's columns are; `table`, `records` print them for people and for
-programs. `values` prints one tensor, `numbers` all of a trace; `source` prints the code that ran.
-`scaling` and `example` show what is no single trace; `tensor_file` writes tensors.
-
-Attention maps: `heatmap` shows one in the terminal (`row` one query's, `patches` a picture's),
-`overview` all, `strongest` lists keys, `maps` has headings and records, `plot` draws with matplotlib
-(`figures`), `page` writes HTML. `colours`, `axes`, `pooling` and `tokens` are what these share;
-`circuits` shows singular values; `whole_file` lets a file appear whole or not at all.
+The modules here are shared by the views: `columns` defines the columns of results, `heading` the lines
+above them, `values` and `numbers` format tensors, `pooling`, `axes`, `tokens` and `colours` serve the
+attention maps. Each sub-package renders to one medium: `terminal`, `records` (JSON, CSV, Markdown),
+`figures` (matplotlib), `page` (HTML), `files`.
 """

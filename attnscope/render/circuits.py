@@ -12,22 +12,22 @@ from attnscope.results.weights import Circuit
 
 BARS = "▁▂▃▄▅▆▇█"
 ASCII_BARS = "_.-:=+*#"
-"""Eight heights, for a console whose encoding has no bars."""
+"""Eight heights, for a console whose encoding lacks the block characters."""
 
 WIDEST, NARROWEST = 32, 15
-"""How many bars stand side by side at most; and where there is little room: as wide as their title."""
+"""The largest number of bars side by side; and the smallest, which is the width of their title."""
 
 
 def circuit_columns(
     circuits: list[Circuit], d_head: int, bars: str = BARS, room: int = WIDEST
 ) -> list[Column]:
-    """The columns of circuits, the most wanted first: for table, CSV and Markdown.
+    """Return the columns of circuits for table, CSV and Markdown, the most important first.
 
     Args:
-        circuits: of one head.
-        d_head: its width.
-        bars: what singular values are drawn with, the lowest first.
-        room: how many bars stand side by side at most.
+        circuits: the circuits of one head.
+        d_head: the head's width.
+        bars: the characters for the bars of singular values, the lowest first.
+        room: the largest number of bars side by side.
     """
 
     def measure(title: str, key: str) -> Column:
@@ -49,15 +49,15 @@ def circuit_columns(
 
 
 def sparkline(values: Sequence[float], bars: str = BARS, room: int = WIDEST) -> str:
-    """Values as a line of bars, from 0 to the largest; where there are too many, the mean of neighbours.
+    """Draw values as a line of bars, from 0 to the largest; too many values are averaged in groups.
 
     >>> sparkline([4.0, 3.0, 2.0, 0.0])
     '█▆▅▁'
 
     Args:
-        values: none below 0. One that is not finite makes the line empty.
-        bars: what stands for a height, the lowest first.
-        room: how many bars there may be.
+        values: nonnegative values. The line is empty if one of them is not finite.
+        bars: the character for each height, the lowest first.
+        room: the largest number of bars.
     """
     pooled = _pooled(values, room)
     if not all(map(isfinite, pooled)):
@@ -68,7 +68,7 @@ def sparkline(values: Sequence[float], bars: str = BARS, room: int = WIDEST) -> 
 
 
 def _pooled(values: Sequence[float], room: int) -> list[float]:
-    """At most `room` means of neighbours, each of as many of them as the next, give or take one."""
+    """Average neighbours into at most `room` groups whose sizes differ by at most one."""
     n = min(len(values), room)
     edges = [i * len(values) // n for i in range(n + 1)] if n else []
     parts = [values[start:stop] for start, stop in pairwise(edges)]

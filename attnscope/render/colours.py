@@ -1,4 +1,4 @@
-"""How a console shows how large a weight is: by a colour, or by how much of a cell is filled."""
+"""Colours and characters that show the size of a weight on a console."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ RAMP = ("#877368", "#a07054", "#b26f48", "#c16e3b", "#cf6d2d", "#dd6d1a", "#eb6c
 0.57 to 0.69, chroma 0.03 to 0.20, hue 50°). So large weights stand out on light and dark terminals."""
 
 RAMP_256 = tuple(f"color({number})" for number in (243, 137, 173, 209, 208, 202))
-"""The same of the 256 colours that terminals have by number."""
+"""The same ramp in the numbered 256 colours of terminals."""
 
 ON_COLOUR = "#000000"  # legible on all of them
-FILLED = "yellow"  # what shades and bars are drawn in where there are 16 colours, which themes choose
+FILLED = "yellow"  # the colour of shades and bars in 16 colours, whose values depend on the theme
 
 
 @dataclass(frozen=True)
@@ -33,15 +33,15 @@ class Marks:
     """The characters that maps are drawn with.
 
     Attributes:
-        shades: of ever more ink, from none.
-        bar: the last piece of a bar, from the shortest to a whole cell.
-        small: a weight that rounds to 0 %.
-        more: what was cut off.
-        dash: between the first and the last of several.
+        shades: in order of increasing ink, beginning with a blank.
+        bar: the last character of a bar, from the shortest to a full cell.
+        small: for a weight that rounds to 0 %.
+        more: marks truncated text.
+        dash: between the ends of a range.
         times: between the sizes of a map.
-        vertical, horizontal, cross: between two texts.
-        left_out: a cell that the scale leaves out.
-        upper, lower: half of a cell; empty where there is no such character.
+        vertical, horizontal, cross: the lines between two texts.
+        left_out: for a cell that the colour scale leaves out.
+        upper, lower: half blocks; empty if the encoding has none.
     """
 
     shades: str
@@ -65,13 +65,13 @@ NOT_A_NUMBER = "?"
 
 @dataclass(frozen=True)
 class Scale:
-    """What a weight looks like on a console.
+    """The mapping from weights to colours and characters of a console.
 
     Attributes:
-        top: the weight that is shown strongest.
-        ramp: the colours that cells can have; none where a console has not enough of them.
+        top: the weight at the upper end of the scale.
+        ramp: the colours of cells; empty if the console has too few colours.
         filled: the style of shades and bars.
-        encoding: the console's.
+        encoding: the console's encoding.
         marks: the characters that it can show.
     """
 
@@ -83,7 +83,7 @@ class Scale:
 
     @classmethod
     def of(cls, console: Console, weights: np.ndarray) -> Scale:
-        """The scale from 0 to the largest of these weights, for this console."""
+        """Return the scale from 0 to the largest of some weights, for a console."""
         import numpy as np
 
         finite = weights[np.isfinite(weights)]
@@ -98,22 +98,22 @@ class Scale:
         )
 
     def level(self, weight: float, levels: int) -> int:
-        """The nearest of levels 0 … `levels`, of which the last is that of the largest weight."""
+        """Return the level of a weight: 0 … `levels`, where the last is that of `top`."""
         share = weight / self.top if self.top > 0 else 0.0
         return 0 if isnan(share) else min(round(share * levels), levels)
 
     def background(self, weight: float) -> str | None:
-        """The colour of a weight's cell; None for the smallest ones, and without colours."""
+        """Return the colour of a weight's cell; None for the smallest weights, and without colours."""
         level = self.level(weight, len(self.ramp))
         return self.ramp[level - 1] if level else None
 
     def cell(self, weight: float, text: str, style: str = "") -> Text:
-        """A cell that says something about a weight, on the weight's colour."""
+        """Return a cell with text on the colour of a weight."""
         background = self.background(weight)
         return Text(text, Style(color=ON_COLOUR, bgcolor=background) if background else style)
 
     def blank(self, weight: float, width: int) -> Text:
-        """A cell that shows a weight by its colour or its shade alone."""
+        """Return a cell that shows a weight by colour or shade alone."""
         if isnan(weight):
             return Text(NOT_A_NUMBER.ljust(width))
         if self.ramp:
@@ -122,18 +122,18 @@ class Scale:
         return Text(shades[self.level(weight, len(shades) - 1)] * width, self.filled)
 
     def bar(self, weight: float, longest: int) -> str:
-        """A bar in `longest` cells; that of the largest weight fills them all."""
+        """Return a bar in `longest` cells, all of which are filled for `top`."""
         pieces = self.marks.bar
         whole, rest = divmod(self.level(weight, longest * len(pieces)), len(pieces))
         return (pieces[-1] * whole + pieces[rest - 1] * (rest > 0)).ljust(longest)
 
     @property
     def rows_per_line(self) -> int:
-        """How many rows of a picture fit into a line."""
+        """The number of rows of a picture that fit into one line."""
         return 2 if self.ramp and self.marks.upper else 1
 
     def legend(self, width: int) -> Text:
-        """The scale itself on one line: from 0 through each colour or shade to the largest weight."""
+        """Return the legend on one line: 0, each colour or shade, the largest weight."""
         line = Text("0 ")
         steps = len(self.ramp or self.marks.shades[1:])
         each = 2 if width >= READABLE else 1
@@ -143,11 +143,11 @@ class Scale:
 
 
 def pixel_lines(weights: np.ndarray, scale: Scale) -> list[Text]:
-    """Weights as a picture, a character wide each; where there are colours, two rows share a line.
+    """Draw weights as pixels, one character wide; with colours, two rows share a line.
 
     Args:
         weights: `rows columns`.
-        scale: what they look like.
+        scale: the scale of colours or shades.
     """
     rows = weights.tolist()
     if scale.rows_per_line == 1:
@@ -157,7 +157,7 @@ def pixel_lines(weights: np.ndarray, scale: Scale) -> list[Text]:
 
 
 def _two(scale: Scale, above: float, below: float) -> Text:
-    """Two weights in one character."""
+    """Draw two weights, one above the other, in one character."""
     upper, lower = scale.background(above), scale.background(below)
     if upper is None:
         return Text(scale.marks.lower, Style(color=lower)) if lower else Text(" ")

@@ -1,6 +1,6 @@
-"""What the columns of a result are: for people, and for programs.
+"""The columns of results, for people and for programs.
 
-Table, CSV and Markdown show the same columns, so that they hold the same rows.
+Table, CSV and Markdown share these columns, so that they contain the same rows.
 """
 
 from __future__ import annotations
@@ -33,19 +33,19 @@ WIDTH_STYLE = "green"
 
 @dataclass
 class Column:
-    """One column.
+    """One column of a table.
 
     Attributes:
         title: its heading for people.
         key: its heading for programs.
-        cells: what people read; a cell is pieces of text, each with a style, joined by `joint`.
-            Empty: not for people.
-        raw: what programs read. Empty: not for programs.
-        right: numbers, aligned at the right.
-        wide: shown only when all columns are asked for.
-        flexible: an expression, that can be shortened and broken.
-        lead: stands at the left, with the name, in each part of a table.
-        below: a sentence, printed under its row; a flexible one, beside it where there is room.
+        cells: its content for people; a cell consists of pieces of text, each with a style, joined by
+            `joint`. Empty: not for people.
+        raw: its content for programs. Empty: not for programs.
+        right: aligned at the right, as numbers are.
+        wide: shown only if all columns are requested.
+        flexible: contains expressions or sentences that can be shortened and broken.
+        lead: stands at the left, beside the name, in each part of a table that is split.
+        below: contains sentences, printed below their rows; if flexible, beside them if they fit.
     """
 
     title: str
@@ -60,11 +60,11 @@ class Column:
     joint: str = " "
 
     def texts(self) -> list[str]:
-        """The cells as plain text."""
+        """Return the cells as plain text."""
         return [self.joint.join(text for text, _ in cell) for cell in self.cells]
 
     def printable(self) -> Column:
-        """The column with what people read on one line each: names may hold anything."""
+        """Escape unprintable characters, so that each cell is one line: names may contain anything."""
         cells = [
             [(printable(text, LEFT_TO_RIGHT_MARK), style) for text, style in cell] for cell in self.cells
         ]
@@ -72,9 +72,9 @@ class Column:
 
 
 def columns_of(result: Trace | HeadWeights) -> list[Column]:
-    """The columns of a result, the most wanted first; `in_order` puts them side by side.
+    """Return the columns of a result, the most important first; `in_order` sorts them for display.
 
-    Columns that say the same in every row, or nothing, are for `wide` only.
+    Columns that are empty or the same in every row are shown with `wide` only.
     """
     return _trace_columns(result) if isinstance(result, Trace) else _head_columns(result)
 
@@ -95,10 +95,10 @@ def _trace_columns(trace: Trace) -> list[Column]:
 
 
 def _all_trace_columns(trace: Trace) -> list[Column]:
-    """Every column that a trace may have."""
+    """Return every column that a trace may have."""
     steps = trace.steps
-    own = trace.file is not None  # code of the user's: its lines and its depth are of interest
-    one_dtype = len({step.dtype for step in steps} - {"bool"}) <= 1  # a mask says in its name what it is
+    own = trace.file is not None  # the user's code: its line numbers and depth matter
+    one_dtype = len({step.dtype for step in steps} - {"bool"}) <= 1  # a mask is known by its name
 
     def column(title: str, key: str, text: Callable[[Step], str], **options: Any) -> Column:
         raw = [getattr(step, key) for step in steps]
@@ -145,7 +145,7 @@ def _all_trace_columns(trace: Trace) -> list[Column]:
 
 
 def _memory_column(steps: Sequence[Step]) -> Column:
-    """What each step adds to the memory in use; the largest stands out."""
+    """Return the column with the memory that each step adds; the largest is highlighted."""
     largest = max(filter(_own, steps), key=lambda step: step.bytes, default=None)
     cells = [[(_memory_text(step), "bold red" if step is largest else "")] for step in steps]
     return Column("memory", "memory", cells, [], right=True)
@@ -156,11 +156,11 @@ ORDER = (
     *("dtype", "memory", "bytes", "fresh_bytes", "flops", "view_of", "line"),
     *("max_abs_diff", "tolerance", "ok", "times"),
 )
-"""How columns stand side by side, by their keys; the others follow as they come."""
+"""The order of columns from left to right, by key; other columns follow in their own order."""
 
 
 def in_order(columns: list[Column]) -> list[Column]:
-    """Columns as they stand side by side."""
+    """Sort columns from left to right."""
     place = {key: i for i, key in enumerate(ORDER)}
     return sorted(columns, key=lambda each: (not each.lead, place.get(each.key, len(place))))
 
@@ -189,18 +189,18 @@ def _head_columns(head: HeadWeights) -> list[Column]:
 
 
 def common_prefix(head: HeadWeights) -> str:
-    """What the names of all of a head's tensors begin with, up to a dot."""
+    """Return the common prefix of the names of a head's tensors, up to a dot."""
     names = [slice_.tensor.split(".") for slice_ in head.weights]
-    shared = []
+    prefix = ""
     for parts in zip(*names, strict=False):
         if len(set(parts)) > 1:
             break
-        shared.append(parts[0] + ".")
-    return "".join(shared)
+        prefix += parts[0] + "."
+    return prefix
 
 
 def check_columns(checks: list[Check]) -> list[Column]:
-    """The columns of comparisons with a reference."""
+    """Return the columns of comparisons with a reference."""
     verdicts = {
         True: ("holds", "green"),
         False: ("FAILS", "bold red"),
@@ -227,7 +227,7 @@ def check_columns(checks: list[Check]) -> list[Column]:
 
 
 def _stats_columns(stats: Sequence[Stats | None]) -> list[Column]:
-    """Six columns, or none if nothing was computed; NaN and inf are shown where there are any."""
+    """Return six columns of statistics, or none without statistics; NaN and inf are wide if all are 0."""
     if not any(stats):
         return []
     known = [each or Stats(None, None, None, None, 0, 0) for each in stats]
@@ -247,24 +247,24 @@ def _own(step: Step) -> bool:
 
 
 def _memory_text(step: Step) -> str:
-    """What a step adds to the memory in use."""
+    """Format the memory that a step adds."""
     return bytes_text(step.bytes) if _own(step) else "same" if step.same_as else "view"
 
 
 def dims_pieces(dims: Sequence[str] | None) -> list[tuple[str, str]]:
-    """Axes' names, each in its colour; nothing where nobody knows them."""
+    """Return the axes' names, each in its colour; nothing if they are unknown."""
     return [(axis, _axis_style(axis)) for axis in dims or ()]
 
 
 def shape_pieces(dims: Sequence[str] | None, shape: Sequence[int]) -> list[tuple[str, str]]:
-    """Sizes, each in the colour of its axis; a scalar has none, and is called that."""
+    """Return the axes' sizes, each in the colour of its axis, or `scalar`."""
     axes = zip(dims or ("",) * len(shape), shape, strict=True)
     return [(str(size), _axis_style(axis)) for axis, size in axes] or [("scalar", "")]
 
 
 def _axis_style(axis: str) -> str:
-    wide = axis.split("·")[-1].startswith("d_")  # heads side by side are one width
-    return AXIS_STYLES.get(axis, WIDTH_STYLE if wide else "")
+    is_width = axis.split("·")[-1].startswith("d_")  # so is n_head·d_head, the width of merged heads
+    return AXIS_STYLES.get(axis, WIDTH_STYLE if is_width else "")
 
 
 def _times_text(step: Step) -> str:
@@ -276,7 +276,7 @@ def _line_text(step: Step) -> str:
 
 
 def _view_text(step: Step, *, strides: bool) -> str:
-    """Whose memory a step looks at; and how its elements lie there, if not in the order of its axes."""
+    """Name the step whose memory a view shares; and its strides, if it is not contiguous."""
     if step.same_as:
         return f"same tensor as {step.same_as}"
     known = strides and step.strides

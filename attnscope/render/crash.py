@@ -1,4 +1,4 @@
-"""Why the code failed, for people."""
+"""Render the exception that traced code raised."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from attnscope.text import printable
 
 
 def crash_lines(crash: Crash) -> list[Text]:
-    """Where and why the code failed: the expression, its operands, and which axes disagree."""
+    """Return lines that show the expression that failed, its operands, and which axes do not match."""
     lines = [Text(f"✗ line {crash.line}: {printable(crash.expression)}", "bold red")]
     texts = [printable(operand.text) for operand in crash.operands]
     width = max(map(len, texts), default=0)

@@ -1,4 +1,4 @@
-"""A metric of all heads as a grid of layers and heads."""
+"""Arrange a metric of all heads as a grid of layers × heads."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Grid:
-    """One metric of the heads of one stack, each at its place.
+    """One metric of the heads of one stack.
 
     Attributes:
-        metric: its name.
-        layers, heads: the numbers of those that there are.
-        values: `layers heads`; NaN where there is no head, or no value.
-        decimals: how many of them values are shown with.
+        metric: the metric's name.
+        layers, heads: the indices of rows and columns.
+        values: `layers heads`; NaN if there is no such head, or it has no value.
+        decimals: the number of decimals with which values are shown.
     """
 
     metric: str
@@ -32,7 +32,7 @@ class Grid:
 
     @classmethod
     def of(cls, rows: list[HeadRow], metric: str) -> Grid:
-        """The grid of some heads of one stack."""
+        """Arrange heads of one stack in a grid."""
         import numpy as np
 
         layers, heads = sorted({row.layer for row in rows}), sorted({row.head for row in rows})
@@ -44,26 +44,26 @@ class Grid:
 
     @property
     def missing(self) -> int:
-        """How many places have no value."""
+        """The number of entries without a value."""
         return sum(map(isnan, self.values.flat))
 
     @property
     def is_empty(self) -> bool:
-        """Whether none has one."""
+        """Whether no entry has a value."""
         return self.missing == self.values.size
 
     def text(self, value: float) -> str:
-        """A value, with as many decimals as every other."""
+        """Format a value with the grid's number of decimals."""
         return f"{value:.{self.decimals}f}"
 
     def range(self, dash: str = "–") -> str:
-        """The smallest and the largest value."""
+        """Format the smallest and the largest value as a range."""
         import numpy as np
 
         return f"{self.text(np.nanmin(self.values))}{dash}{self.text(np.nanmax(self.values))}"
 
     def leader(self) -> str:
-        """Which head has the largest value; of equals, the first."""
+        """Name the head with the largest value, the first of equals."""
         import numpy as np
 
         layer, head = np.unravel_index(np.nanargmax(self.values), self.values.shape)
@@ -72,7 +72,7 @@ class Grid:
 
 
 def by_stack(table: HeadTable) -> dict[str, list[HeadRow]]:
-    """The heads of each stack that has any, in the order of the stacks."""
+    """Group heads by stack, in the order of the stacks; stacks without heads are left out."""
     rows = {stack: [row for row in table.rows if row.stack == stack] for stack in table.layers}
     return {stack: own for stack, own in rows.items() if own}
 

@@ -1,4 +1,4 @@
-"""What stands above a table and below it."""
+"""The heading above a table and the summary below it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from attnscope.units import bytes_text, flops_text
 
 
 def heading(result: Trace | HeadWeights) -> list[str]:
-    """A title, and below it the sizes, and what else decides the numbers."""
+    """Return a title, and lines with the sizes and the options that determine the numbers."""
     if isinstance(result, HeadWeights):
         return _of_head(result)
     sizes = " · ".join(f"{axis} {size}" for axis, size in result.sizes.items())
@@ -23,12 +23,12 @@ def heading(result: Trace | HeadWeights) -> list[str]:
 
 
 def named(model: str, stack: str) -> str:
-    """A model's name; and whose attention it is, where it has several stacks."""
+    """Return a model's name, followed by the stack's name if the model has several stacks."""
     return model if stack == "self" else f"{model} · {stack} attention"
 
 
 def _of_head(head: HeadWeights) -> list[str]:
-    """Which head it is, the model's sizes, and where its tensors are."""
+    """Return lines with the head, the model's sizes, and the prefix of its tensors' names."""
     dtypes = "/".join(sorted({slice_.dtype for slice_ in head.weights}))
     name = named(head.model, head.stack)
     title = f"{name} · layer {head.layer} of {head.n_layer} · head {head.head} of {head.n_head}"
@@ -64,7 +64,7 @@ PHRASES = {
     "where": "where {}",
     "mode": "{} mode",
 }
-"""How options read; others as their name and value."""
+"""Phrases for options; other options are shown as name and value."""
 
 
 def _options(trace: Trace) -> list[str]:
@@ -85,7 +85,7 @@ def _options(trace: Trace) -> list[str]:
 
 
 def summary(trace: Trace) -> str:
-    """Which tensor is largest, what all take, and what the matrix products cost."""
+    """Return a line with the largest tensor, the memory of all, and the cost of the matrix products."""
     own = [step for step in trace.steps if not (step.view_of or step.same_as)]
     if not own:
         return "no tensor was named"

@@ -1,4 +1,4 @@
-"""What all views of measured heads share."""
+"""Parts common to all views of head metrics."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from attnscope.units import counted
 
 
 def heads_heading(table: HeadTable) -> list[str]:
-    """A title, and below it how many heads there are, what they read, and what is missing of it."""
+    """Return a title, and lines with the numbers of heads and tokens, and with what is missing."""
     sizes = [
         f"{stack} " * several_stacks(table) + f"{counted(n_layer, 'layer')} × {counted(n_head, 'head')}"
         for stack, (n_layer, n_head) in table.layers.items()

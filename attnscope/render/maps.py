@@ -1,4 +1,4 @@
-"""What all views of attention maps share."""
+"""Parts common to all views of attention maps."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from attnscope.results.maps import AttentionMap, AttentionMaps
 
 
 def maps_heading(maps: AttentionMaps, map: AttentionMap | None = None) -> list[str]:
-    """A title, and below it who looks at whom.
+    """Return a title, and lines with the numbers of queries and keys.
 
     Args:
-        maps: what was seen.
-        map: the one head that is shown; None: all that are there.
+        maps: the maps of one stack.
+        map: the one head that is shown; None: all heads of `maps`.
     """
     parts = [named(maps.model, maps.stack)]
     if map is not None:
@@ -47,7 +47,7 @@ def maps_heading(maps: AttentionMaps, map: AttentionMap | None = None) -> list[s
 
 
 def of_query(maps: AttentionMaps, query: int) -> AttentionMaps:
-    """The same maps, of one query alone, by its position; of pooled maps, the one that was kept."""
+    """Restrict maps to the query at a position; for pooled maps, it is the one whose row was kept."""
     row = query - maps.first_query
     tokens = [maps.query_tokens[row]]
     if maps.pooling is None:
@@ -58,7 +58,7 @@ def of_query(maps: AttentionMaps, query: int) -> AttentionMaps:
 
 
 def matrix_columns(maps: AttentionMaps, map: AttentionMap) -> list[Column]:
-    """A row for each query, a column for each key: what Markdown holds."""
+    """Return the table of a map for Markdown: a row for each query, a column for each key."""
     maps = of_cells(maps)
     queries = Column("", "query", [[(label(token.text), "")] for token in maps.query_tokens], [])
     columns = [queries]

@@ -1,4 +1,4 @@
-"""Every number of every step: each matrix as rows and columns, the large ones by their corners."""
+"""Print the values of every step as matrices; of large ones, only the corners."""
 
 from __future__ import annotations
 
@@ -17,28 +17,28 @@ from attnscope.results.trace import Step, Trace
 if TYPE_CHECKING:
     import numpy as np
 
-MOST = 12  # rows, or columns, of a matrix; where there are more, a mark stands for those between
+MOST = 12  # rows, or columns, of a matrix; if there are more, a mark replaces those in the middle
 MATRICES = 4  # of a tensor, likewise
 GAP = 2  # between two columns, and before the first
 DECIMALS = 4
-LARGE, SMALL = 1e6, 1e-2  # beyond them, decimals say too much or too little
+LARGE, SMALL = 1e6, 1e-2  # outside this range, a fixed number of decimals is too many or too few
 BETWEEN = "…"
 BELOW = "⋮"
 CORNER = "⋱"
 
 LETTERS = {"n_Q": "q", "n_K": "k", "n_past": "k", "n_new": "k", "embeddings": "x"}
-"""What the entries of an axis are called: q0, q1, … for queries, k0, k1, … for keys."""
+"""The names of entries along an axis: q0, q1, … for queries, k0, k1, … for keys."""
 
-Named = list[tuple[int | None, Text]]  # the indices of an axis that are shown, and their names
+Labels = list[tuple[int | None, Text]]  # the indices of an axis that are shown, and their names
 
 
 def print_numbers(trace: Trace, values: Mapping[str, Shown], console: Console) -> None:
-    """Print each step of a trace, and below it its numbers.
+    """Print each step of a trace, followed by its values.
 
     Args:
-        trace: whose steps; their `why` is printed where it is there.
-        values: each step's values, by its name; a step without any is left out.
-        console: where; piped output is as wide as it needs to be.
+        trace: the trace; the `why` of a step is printed if it is not None.
+        values: the values of each step by its name; a step without values is left out.
+        console: the console; piped output is as wide as necessary.
     """
     width = console.width if console.is_terminal else None
     for step, shown in _steps(trace, values):
@@ -54,7 +54,7 @@ def print_numbers(trace: Trace, values: Mapping[str, Shown], console: Console) -
 
 
 def numbers_text(trace: Trace, values: Mapping[str, Shown]) -> str:
-    """The same as Markdown: a paragraph and a block for each step."""
+    """Return the same as Markdown: a paragraph and a code block for each step."""
     parts = []
     for step, shown in _steps(trace, values):
         about = [f"**{shown.name}**", " ".join(shown.dims or ()), shape_text(shown.array.shape)]
@@ -66,18 +66,18 @@ def numbers_text(trace: Trace, values: Mapping[str, Shown]) -> str:
 
 
 def numbers_record(trace: Trace, values: Mapping[str, Shown]) -> list[dict[str, Any]]:
-    """Each step's name, dims, shape, dtype and all its values, as `shown_record` has them."""
+    """Return the name, dims, shape, dtype and all values of each step, as in `shown_record`."""
     return [shown_record(shown) for _, shown in _steps(trace, values)]
 
 
 def _steps(trace: Trace, values: Mapping[str, Shown]) -> Iterator[tuple[Step, Shown]]:
     for step in trace.steps:
-        if step.name in values and trace[step.name] is step:  # the last one of its name
+        if step.name in values and trace[step.name] is step:  # the last step of its name
             yield step, values[step.name]
 
 
 def _headline(step: Step, shown: Shown, width: int | None) -> Iterator[Text]:
-    """Name, dims, shape and expression: on one line, if there is room."""
+    """Yield name, dims, shape and expression: on one line, if they fit."""
     dims, shape = dims_pieces(shown.dims), shape_pieces(shown.dims, shown.array.shape)
     how = step.how if step.how == "input" else f"= {step.how}"
     parts = [Text(shown.name, "bold"), joined(dims), joined(shape, "×")]
@@ -96,7 +96,7 @@ def _headline(step: Step, shown: Shown, width: int | None) -> Iterator[Text]:
 def _lines(
     step: Step, shown: Shown, values: Mapping[str, Shown], trace: Trace, width: int | None
 ) -> Iterator[Text]:
-    """The numbers of a step; where they are those of another one, that is said instead."""
+    """Return the values of a step, or a line that names an earlier step with the same values."""
     import numpy as np
 
     source = values.get(step.same_as or "")
@@ -108,19 +108,19 @@ def _lines(
 
 
 def _matrices(shown: Shown, sizes: Mapping[str, int], width: int | None) -> Iterator[Text]:
-    """A tensor's last two axes as matrices, one for each index of the others, in the same columns."""
+    """Yield the lines of a matrix over the last two axes for each index of the others."""
     import numpy as np
 
     array = np.atleast_2d(shown.array)  # a vector is a row
     dims = ("", "", *(shown.dims or ("",) * shown.array.ndim))[-array.ndim :]
-    if shown.name == "X":  # embeddings are of no query and of no key: the three are made of them
+    if shown.name == "X":  # embeddings are neither queries nor keys: Q, K and V are computed from them
         dims = tuple("embeddings" if axis in LETTERS else axis for axis in dims)
     *lead, n_rows, n_columns = array.shape
     picked = _picked(prod(lead), MATRICES)
     places = [tuple(map(int, np.unravel_index(i, lead))) for i in picked if i is not None]
     corners = [_label(place, dims) if len(places) > 1 else Text() for place in places]
-    rows = _named(dims[-2], _picked(n_rows, MOST), BELOW, sizes)
-    spelled = _spelling(
+    rows = _labels(dims[-2], _picked(n_rows, MOST), BELOW, sizes)
+    format_number = _number_format(
         array[place][i, j].item()
         for place in places
         for i, _ in rows
@@ -128,9 +128,9 @@ def _matrices(shown: Shown, sizes: Mapping[str, int], width: int | None) -> Iter
         if i is not None and j is not None
     )
     for most in range(min(n_columns, MOST), 0, -1):
-        columns = _named(dims[-1], _picked(n_columns, most), BETWEEN, sizes)
+        columns = _labels(dims[-1], _picked(n_columns, most), BETWEEN, sizes)
         blocks = [
-            _block(array[place], corner, rows, columns, spelled)
+            _block(array[place], corner, rows, columns, format_number)
             for place, corner in zip(places, corners, strict=True)
         ]
         cells_of_columns = zip(*(row for block in blocks for row in block), strict=True)
@@ -145,15 +145,15 @@ def _matrices(shown: Shown, sizes: Mapping[str, int], width: int | None) -> Iter
 
 
 def _picked(size: int, most: int) -> list[int | None]:
-    """All indices of an axis, or the first and the last ones with None for those between."""
+    """Return all indices of an axis, or the first and the last ones with None for those between."""
     if size <= most:
         return list(range(size))
     first = most // 2
     return [*range(first), None, *range(size - (most - 1 - first), size)]
 
 
-def _named(axis: str, picked: Iterable[int | None], mark: str, sizes: Mapping[str, int]) -> Named:
-    """Indices with their names: q0, q1, … for queries; none where an axis' entries have no names."""
+def _labels(axis: str, picked: Iterable[int | None], mark: str, sizes: Mapping[str, int]) -> Labels:
+    """Return indices with their names: q0, q1, … for queries; empty names for other axes."""
     letter = LETTERS.get(axis, "")
     start = sizes.get("n_past", 0) if axis == "n_new" else 0
     names = [mark if i is None else f"{letter}{start + i}" for i in picked]
@@ -161,20 +161,20 @@ def _named(axis: str, picked: Iterable[int | None], mark: str, sizes: Mapping[st
 
 
 def _label(place: tuple[int, ...], dims: Sequence[str]) -> Text:
-    """The index of a matrix in its tensor: `[0, 1]`."""
+    """Return the index of a matrix in its tensor: `[0, 1]`."""
     index = joined(shape_pieces(dims[: len(place)], place), ", ")
     return Text.assemble(("[", "dim"), index, ("]", "dim"))
 
 
 def _block(
-    matrix: np.ndarray, corner: Text, rows: Named, columns: Named, spelled: Callable[[Any], Text]
+    matrix: np.ndarray, corner: Text, rows: Labels, columns: Labels, format_number: Callable[[Any], Text]
 ) -> list[list[Text]]:
-    """The cells of a matrix, under its columns' names and after its rows'."""
+    """Return the cells of a matrix, including the names of its rows and columns."""
 
     def cell(row: int | None, column: int | None) -> Text:
         if row is None or column is None:
             return Text(BETWEEN if row is not None else BELOW if column is not None else CORNER, "dim")
-        return spelled(matrix[row, column].item())
+        return format_number(matrix[row, column].item())
 
     head = [corner, *(name for _, name in columns)]
     body = [[name, *(cell(i, j) for j, _ in columns)] for i, name in rows]
@@ -182,7 +182,7 @@ def _block(
 
 
 def _aligned(row: list[Text], widths: list[int]) -> Text:
-    """A row of cells: its name at the left, its numbers at the right of their columns."""
+    """Join a row of cells: its name aligned left, its numbers aligned right in their columns."""
     name, *cells = row
     line = Text.assemble(name, " " * (widths[0] - name.cell_len))
     for cell, width in zip(cells, widths[1:], strict=True):
@@ -191,20 +191,20 @@ def _aligned(row: list[Text], widths: list[int]) -> Text:
     return line
 
 
-def _spelling(values: Iterable[Any]) -> Callable[[Any], Text]:
-    """How the numbers of a tensor are written, so that they can be compared at a glance.
+def _number_format(values: Iterable[Any]) -> Callable[[Any], Text]:
+    """Return a format for the numbers of one tensor that makes them easy to compare.
 
-    Whole ones have no decimals, others four; where that says too little or too much, they have
-    four digits. Zero is written as such, so that what is merely small can be told from it.
+    Whole numbers have no decimals, others four decimals, or four significant digits if they are very
+    large or small. Zero is written as `0`, which distinguishes it from small numbers.
 
     Args:
-        values: the numbers that will be seen.
+        values: the numbers that will be shown.
     """
     finite = [abs(value) for value in values if isfinite(value)]
     whole = all(value == int(value) for value in finite)
     small = 0 < max(finite, default=0) < SMALL
 
-    def spelled(value: Any) -> Text:
+    def format_number(value: Any) -> Text:
         if isinstance(value, bool):
             return Text("✓", "green") if value else Text("·", "dim")
         if not isfinite(value):
@@ -217,4 +217,4 @@ def _spelling(values: Iterable[Any]) -> Callable[[Any], Text]:
             return Text(f"{value:.3e}")
         return Text(f"{value:.4g}" if abs(value) >= LARGE else f"{value:.{DECIMALS}f}")
 
-    return spelled
+    return format_number

@@ -1,4 +1,4 @@
-"""Weights as patches of a picture."""
+"""Weights of one query on the patches of an image."""
 
 from __future__ import annotations
 
@@ -13,30 +13,30 @@ if TYPE_CHECKING:
 
 
 def first_query(picture: Picture) -> int | None:
-    """The query that stands for the whole picture: the first token before the patches, or None."""
+    """Return the query that represents the whole image: the first token before the patches, or None."""
     return 0 if picture.first else None
 
 
 def weights_of(attention: np.ndarray, query: int | None) -> np.ndarray:
-    """The weights that a query gives, `n_K`; where that is None, all queries on average."""
+    """Return the weights of a query, `n_K`; if it is None, the mean over all queries."""
     return attention.mean(axis=0) if query is None else attention[query]
 
 
 def without(maps: AttentionMaps, weights: np.ndarray) -> np.ndarray:
-    """Weights of one query, `n_K`, of which those that are left out are 0."""
+    """Return the weights of one query, `n_K`, with 0 for the keys that are left out."""
     weights = weights.copy()
     weights[maps.left_out] = 0
     return weights
 
 
 def on_patches(weights: np.ndarray, picture: Picture) -> np.ndarray:
-    """The weights that go to patches, as they lie in the picture: `rows columns`."""
+    """Arrange the weights of the patches as in the image: `rows columns`."""
     end = picture.first + picture.rows * picture.columns
     return weights[picture.first : end].reshape(picture.rows, picture.columns)
 
 
-def asked_text(tokens: Sequence[Token], query: int | None) -> str:
-    """Which query looks, or that all of them do."""
+def query_text(tokens: Sequence[Token], query: int | None) -> str:
+    """Name the query whose weights are shown, or the mean over all queries."""
     if query is None:
         return f"all {len(tokens)} queries on average"
     return f"query {query} {label(tokens[query].text)}"

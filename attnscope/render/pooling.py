@@ -1,6 +1,6 @@
-"""Long axes on few cells: neighbouring tokens share a cell, which shows the largest of their weights.
+"""Pool maps to fewer cells: neighbouring tokens share a cell, which shows the largest of their weights.
 
-Maps of long texts come pooled already. Their cells are pooled once more where there is less room.
+Maps of long texts are pooled already. Their cells are pooled again if there is not enough space.
 """
 
 from __future__ import annotations
@@ -18,22 +18,22 @@ if TYPE_CHECKING:
     import numpy as np
 
 SHOWN = {"max": "the largest", "mean": "the mean"}
-"""What a cell can show of its weights."""
+"""Descriptions of the two kinds of pooling."""
 
 
 def borders(tokens: Sequence[Token]) -> list[int]:
-    """The positions at which another text begins: in a pair of texts one, the second's first token."""
+    """Return the positions where a further text begins: in a pair, the second's first token."""
     return [run.start for run in _runs(tokens)][1:]
 
 
 def groups(tokens: Sequence[Token], most: int) -> list[range]:
-    """The positions of tokens that share a cell: neighbours, equally many in each cell.
+    """Group neighbouring tokens into cells of equal size; return the positions of each group.
 
-    A cell belongs to one text of a pair, so that the last cell of a text may hold fewer tokens.
+    No cell spans both texts of a pair, so that the last cell of a text may contain fewer tokens.
 
     Args:
-        tokens: an axis of a map.
-        most: how many cells there is room for, at least 1.
+        tokens: the tokens along one axis of a map.
+        most: the largest number of cells, at least 1.
     """
     runs = _runs(tokens)
     if len(runs) > most:
@@ -45,13 +45,13 @@ def groups(tokens: Sequence[Token], most: int) -> list[range]:
 
 
 def chunks(size: int, most: int) -> list[range]:
-    """The positions 0 … `size` - 1 in at most `most` equal parts; the last may be smaller."""
+    """Split the positions 0 … `size` - 1 into at most `most` equal parts; the last may be smaller."""
     each = max(1, ceil(size / most))
     return [range(i, min(i + each, size)) for i in range(0, size, each)]
 
 
 def positions(maps: AttentionMaps) -> tuple[list[range], list[range]]:
-    """The positions of the queries of each row of a map, and of the keys of each column."""
+    """Return the positions of the queries in each row of a map, and of the keys in each column."""
     if maps.pooling is not None:
         return maps.pooling.queries, maps.pooling.keys
     first, n_Q, n_K = maps.first_query, len(maps.query_tokens), len(maps.key_tokens)
@@ -59,7 +59,7 @@ def positions(maps: AttentionMaps) -> tuple[list[range], list[range]]:
 
 
 def first_tokens(maps: AttentionMaps) -> tuple[list[Token], list[Token]]:
-    """The first query of each row of a map, and the first key of each column."""
+    """Return the first query of each row of a map, and the first key of each column."""
     if maps.pooling is None:
         return maps.query_tokens, maps.key_tokens
     queries = [maps.query_tokens[cell.start - maps.first_query] for cell in maps.pooling.queries]
@@ -67,12 +67,12 @@ def first_tokens(maps: AttentionMaps) -> tuple[list[Token], list[Token]]:
 
 
 def span(cells: Sequence[range], group: range) -> range:
-    """The positions of the tokens of several cells."""
+    """Return the positions of the tokens in a group of cells."""
     return range(cells[group.start].start, cells[group[-1]].stop)
 
 
 def of_cells(maps: AttentionMaps) -> AttentionMaps:
-    """Maps whose cells are tokens: of pooled ones, each with positions and words, `12–15 the cat…`."""
+    """Return maps in which each pooled cell is one token, with positions and text: `12–15 the cat…`."""
     if maps.pooling is None:
         return maps
     queries, keys = (
@@ -86,14 +86,14 @@ def of_cells(maps: AttentionMaps) -> AttentionMaps:
 
 
 def row_of(maps: AttentionMaps, query: int) -> int:
-    """The row of pooled maps that a query stands in; of others, the position that it has."""
+    """Return the row of pooled maps that contains a query; without pooling, the query's position."""
     if maps.pooling is None:
         return query
     return next(row for row, cell in enumerate(maps.pooling.queries) if query in cell)
 
 
 def pooling_text(maps: AttentionMaps) -> str:
-    """How many cells a pooled map has, and what they show."""
+    """Describe the cells of a pooled map: how many there are, and what they show."""
     assert maps.pooling is not None
     rows, columns = len(maps.pooling.queries), len(maps.pooling.keys)
     n_Q, n_K = (max(map(len, axis)) for axis in positions(maps))
@@ -103,7 +103,7 @@ def pooling_text(maps: AttentionMaps) -> str:
 
 
 def columns_left_out(maps: AttentionMaps) -> list[bool]:
-    """Whether each column of a map has a key that is left out of scales and lists."""
+    """Return for each column of a map whether it contains a key that is left out."""
     left_out = set(maps.left_out)
     return [not left_out.isdisjoint(cell) for cell in positions(maps)[1]]
 
@@ -111,32 +111,32 @@ def columns_left_out(maps: AttentionMaps) -> list[bool]:
 def smaller_without(
     maps: AttentionMaps, attention: np.ndarray, rows: Sequence[range], columns: Sequence[range]
 ) -> tuple[np.ndarray, list[bool]]:
-    """The same as `smaller`, where columns that are left out do not count beside others.
+    """Pool a map as `smaller` does, ignoring columns that are left out.
 
     Returns:
-        The cells; and for each of their columns whether it is left out. One that shows the largest of
-        several weights is only if all of its columns are; one that shows a mean, if one of them is.
+        The cells; and for each of their columns whether it is left out. A column of maxima is left out
+        only if all columns pooled into it are; a column of means, if one of them is.
     """
     out = columns_left_out(maps)
     by_any = maps.pooling is not None and maps.pooling.shown == "mean"
-    gone = [(any if by_any else all)(out[column.start : column.stop]) for column in columns]
+    left_out = [(any if by_any else all)(out[column.start : column.stop]) for column in columns]
     if any(out):
         attention = attention.copy()
-        for column, is_gone in zip(columns, gone, strict=True):
-            if not is_gone:
+        for column, is_left_out in zip(columns, left_out, strict=True):
+            if not is_left_out:
                 attention[:, [key for key in column if out[key]]] = 0
-    return smaller(maps, attention, rows, columns), gone
+    return smaller(maps, attention, rows, columns), left_out
 
 
 LONGEST_NAME = 48
-"""The letters of a cell's name, its positions included."""
+"""The most characters of a cell's name, including its positions."""
 
 SINKS = 4
-"""So many keys of the sink are named."""
+"""The most keys of the sink that are named."""
 
 
 def left_out_text(maps: AttentionMaps) -> str:
-    """Which keys are left out: `without the sink: 0 [CLS], 12 [SEP]`; nothing where none are."""
+    """Name the keys that are left out: `without the sink: 0 [CLS], 12 [SEP]`; or return ""."""
     if not maps.left_out:
         return ""
     named = [f"{key} {label(maps.key_tokens[key].text)}" for key in maps.left_out[:SINKS]]
@@ -147,12 +147,12 @@ def left_out_text(maps: AttentionMaps) -> str:
 def smaller(
     maps: AttentionMaps, attention: np.ndarray, rows: Sequence[range], columns: Sequence[range]
 ) -> np.ndarray:
-    """A map on fewer cells, which show what its own do: the largest of their weights, or the mean.
+    """Pool a map to fewer cells: by the maximum, or by the mean if it is already pooled by the mean.
 
     Args:
-        maps: whose map it is.
-        attention: the map.
-        rows, columns: which of its rows, and of its columns, share one, as `groups` has them.
+        maps: the maps, for their pooling.
+        attention: the map to pool.
+        rows, columns: the groups of rows, and of columns, that are merged, as `groups` returns them.
     """
     import numpy as np
 
@@ -166,11 +166,11 @@ def smaller(
 
 
 def pooled(weights: np.ndarray, rows: Sequence[range], columns: Sequence[range]) -> np.ndarray:
-    """The largest weight of each cell.
+    """Return the largest weight of each cell.
 
     Args:
         weights: `n_Q n_K`.
-        rows: the queries of each row of cells, as `groups` has them.
+        rows: the queries of each row of cells, as `groups` returns them.
         columns: the keys of each column of cells.
 
     Returns:
@@ -185,7 +185,7 @@ def pooled(weights: np.ndarray, rows: Sequence[range], columns: Sequence[range])
 
 
 def tokens_of_cells(maps: AttentionMaps) -> tuple[list[list[Token]], list[list[Token]]]:
-    """The queries of each row of a map, and the keys of each column."""
+    """Return the queries of each row of a map, and the keys of each column."""
     queries, keys = positions(maps)
     first = maps.first_query
     return (
@@ -195,13 +195,13 @@ def tokens_of_cells(maps: AttentionMaps) -> tuple[list[list[Token]], list[list[T
 
 
 def cell_text(tokens: Sequence[Token], cell: range) -> str:
-    """The positions of a cell's tokens, and these: `12–15 the quick brown fox`."""
+    """Return the positions and the text of a cell's tokens: `12–15 the quick brown fox`."""
     ends = str(cell.start) if len(cell) == 1 else f"{cell[0]}–{cell[-1]}"
     return " ".join([ends, *(label(token.text) for token in tokens)])
 
 
 def _as_token(tokens: Sequence[Token], cell: range) -> Token:
-    """A cell as a token, whose name is shortened; it is special only where all of its tokens are."""
+    """Return a token for a cell, with shortened text; it is special only if all of its tokens are."""
     text = cell_text(tokens, cell)
     if len(text) > LONGEST_NAME:
         text = text[: LONGEST_NAME - 1].rstrip() + "…"
@@ -209,7 +209,7 @@ def _as_token(tokens: Sequence[Token], cell: range) -> Token:
 
 
 def _runs(tokens: Sequence[Token]) -> list[range]:
-    """The positions of each text."""
+    """Return the positions of each text."""
     runs, start = [], 0
     for _, run in groupby(tokens, key=lambda token: token.segment):
         runs.append(range(start, start := start + len(list(run))))

@@ -1,4 +1,4 @@
-"""The heads of a model side by side: ranked by a metric, and as the columns of a table."""
+"""Rank the heads of a model by a metric, and list their metrics as the columns of a table."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ MISSING = "–"
 def ranked(
     table: HeadTable, sort: str | None = None, *, reverse: bool = False, top: int | None = None
 ) -> list[HeadRow]:
-    """The heads of a table, those with the largest values of a metric first.
+    """Sort the heads of a table by a metric, the largest value first.
 
-    Heads that have no value are the last. Of equals, the first of the table is the first.
+    Heads without a value come last. Heads with equal values keep their order.
 
     Args:
-        table: what was measured.
-        sort: a metric of the table; None keeps the order that the table has.
-        reverse: the smallest values first.
-        top: only so many heads.
+        table: the measured metrics.
+        sort: a metric of the table; None keeps the order of the table.
+        reverse: whether the smallest value comes first.
+        top: the number of heads to keep; None: all.
     """
     rows = table.rows
     if sort is not None:
@@ -43,35 +43,35 @@ def shown(table: HeadTable) -> list[HeadRow]:
 
 
 def is_known(value: float | None) -> TypeGuard[float]:
-    """Whether there is a value, and it is a number."""
+    """Check that a value is a finite number."""
     return value is not None and isfinite(value)
 
 
 def several_stacks(table: HeadTable) -> bool:
-    """Whether a head's layer and number do not say all of where it is."""
+    """Check whether a table has several stacks, so that layer and head do not identify a head."""
     return len(table.layers) > 1
 
 
 def place(table: HeadTable, row: HeadRow) -> str:
-    """Where a head is: `3.7` is head 7 of layer 3; of several stacks, which one as well."""
+    """Return a head's identifier: `3.7` is head 7 of layer 3; with its stack if there are several."""
     number = f"{row.layer}.{row.head}"
     return f"{row.stack} {number}" if several_stacks(table) else number
 
 
 def decimals(values: Sequence[float | None], digits: int = 3) -> int:
-    """How many decimals show so many significant digits of the largest value."""
+    """Return the number of decimals that show `digits` significant digits of the largest value."""
     largest = max((abs(value) for value in values if is_known(value)), default=0.0)
     before = floor(log10(largest)) if largest else digits
     return min(MOST_DECIMALS, max(digits - 2, digits - 1 - before))
 
 
 def head_columns(table: HeadTable, rows: list[HeadRow], sort: str | None = None) -> list[Column]:
-    """The columns of heads, the most wanted first: where each is, and a column for each metric.
+    """Return the columns of a table of heads: their location, and a column for each metric.
 
     Args:
-        table: what was measured.
-        rows: those of its heads that are shown, in order.
-        sort: the metric that they are ranked by: its column is the first of them.
+        table: the measured metrics.
+        rows: the heads to show, in order.
+        sort: the metric that they are ranked by, which becomes the first metric.
     """
 
     def where(key: str, style: str = "", **options: Any) -> Column:
@@ -86,7 +86,7 @@ def head_columns(table: HeadTable, rows: list[HeadRow], sort: str | None = None)
 
 
 def _metric_columns(table: HeadTable, rows: list[HeadRow], metric: str, style: str) -> list[Column]:
-    """A metric, for people with its standard error; for programs this is a column of its own."""
+    """Return the column of a metric, with a separate column of standard errors for programs."""
     values, errors = [row.values[metric] for row in rows], [row.errors[metric] for row in rows]
     places = decimals(values)
     if any(map(is_known, errors)):
@@ -104,7 +104,7 @@ def _metric_columns(table: HeadTable, rows: list[HeadRow], metric: str, style: s
 
 
 def leader_columns(table: HeadTable) -> list[Column]:
-    """A row for each metric: the heads where it is largest, and what it means."""
+    """Return the columns of a table with the largest heads and the meaning of each metric, one a row."""
     names = list(table.metrics)
     columns = [Column("metric", "metric", [[(name, "bold")] for name in names], [])]
     leaders = [ranked(table, name, top=LEADERS) for name in names]
@@ -120,7 +120,7 @@ def leader_columns(table: HeadTable) -> list[Column]:
 
 
 def _leader(table: HeadTable, row: HeadRow, metric: str, leaders: list[HeadRow]) -> tuple[str, str]:
-    """Where a head is, and its value."""
+    """Return a head's identifier and its value."""
     value = row.values[metric]
     if not is_known(value):
         return "", MISSING

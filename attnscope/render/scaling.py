@@ -1,4 +1,4 @@
-"""What all views of the experiment about the scale share."""
+"""Parts common to all views of the experiment about the scale."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ TITLES = {
 """The headings of what is measured."""
 
 SCALED = {False: ("without", "red"), True: ("with", "green")}
-"""How rows without the scale and with it are called and coloured."""
+"""Names and colours of rows without and with the scale."""
 
 
 def heading(result: Scaling) -> list[str]:
-    """A title, and below it the sizes, and what else decides the numbers."""
+    """Return a title, and lines with the sizes and the options that determine the numbers."""
     return [
         "scaling",
         " · ".join(f"{axis} {size}" for axis, size in result.sizes.items()),
@@ -32,7 +32,7 @@ def heading(result: Scaling) -> list[str]:
 
 
 def legend(result: Scaling) -> list[str]:
-    """What the columns are."""
+    """Return lines that explain the columns."""
     bound = rounded(log(result.sizes["n_K"]), MEASURES["entropy"])
     return [
         f"variance: of all scores · entropy (nats, at most ln n_K = {bound}), largest weight:"
@@ -42,7 +42,7 @@ def legend(result: Scaling) -> list[str]:
 
 
 def columns(result: Scaling) -> list[Column]:
-    """A column for each thing that was measured, and a row for each width and scale."""
+    """Return a column for each quantity, with two rows for each width: without and with the scale."""
     rows = result.rows
 
     def column(title: str, key: str, text: Callable[[ScalingRow], str], *, right: bool = True) -> Column:
@@ -58,7 +58,7 @@ def columns(result: Scaling) -> list[Column]:
 
 
 def pairs(result: Scaling) -> list[Column]:
-    """A column for each thing that was measured: two numbers side by side, and a row for each width."""
+    """Return a column for each measured quantity, with two numbers side by side for each width."""
     halves = [[row for row in result.rows if row.scaled is scaled] for scaled in SCALED]
     columns = [Column("\nd_K", "d_K", [[(str(row.d_K), "bold")] for row in halves[0]], [], right=True)]
     for key, title in TITLES.items():

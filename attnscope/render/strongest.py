@@ -1,4 +1,4 @@
-"""The keys that each query looks at most, as a table."""
+"""The strongest keys of each query as a table."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ LARGE = 0.5  # most of a query's weight
 def strongest(
     maps: AttentionMaps, map: AttentionMap, k: int
 ) -> list[tuple[int, list[tuple[int, float]]]]:
-    """Each query's strongest keys.
+    """Return the k keys of largest weight for each query.
 
     Args:
-        maps: whose tokens they are.
-        map: the head; a pooled map with its `top`, of at least k keys, without those left out.
-        k: how many keys; fewer where there are no more. Those that are left out are none of them.
+        maps: the maps, for their tokens and the keys that are left out.
+        map: the head; a pooled map must have a `top` of at least k keys, without those left out.
+        k: the number of keys; fewer if there are not as many. Keys that are left out are not counted.
 
     Returns:
         For each query its position, and the positions and weights of its keys, the largest weight first.
-        Of equal weights, the one further left comes first; NaN comes last.
+        Of equal weights, the smaller position comes first; NaN comes last.
     """
     import numpy as np
 
@@ -39,10 +39,10 @@ def strongest(
 
 
 def strongest_columns(maps: AttentionMaps, map: AttentionMap, k: int) -> list[Column]:
-    """The same as columns of a table: the query, then for each rank a key and its weight.
+    """Return the same as columns of a table: the query, then for each rank a key and its weight.
 
-    A token has its position before it, so that two of the same text can be told apart. Programs get
-    positions, tokens and weights in columns of their own; people, nothing of keys without weight.
+    A token is preceded by its position, which distinguishes tokens of the same text. For programs,
+    positions, tokens and weights are separate columns; for people, keys of weight 0 are blank.
     """
     rows = strongest(maps, map, k)
     queries, tokens = [position for position, _ in rows], maps.query_tokens
@@ -62,7 +62,7 @@ def top_columns(maps: AttentionMaps) -> list[Column] | None:
 
 
 def _rank_columns(rank: int, keys: list[int], weights: list[float], tokens: list[Token]) -> list[Column]:
-    """The columns of the keys of one rank, one for each query."""
+    """Return the columns for the keys of one rank, with a row for each query."""
     ranked = [tokens[key] for key in keys]
     cells = [
         [*cell, (f"{weight:.2f}", "bold" if weight >= LARGE else "")] if weight else []
@@ -76,7 +76,7 @@ def _rank_columns(rank: int, keys: list[int], weights: list[float], tokens: list
 
 
 def _cells(positions: list[int], tokens: list[Token], style: str) -> list[list[tuple[str, str]]]:
-    """Positions and tokens, so padded that what follows stands in one column."""
+    """Format positions and tokens, padded to equal width."""
     digits = len(str(max(positions, default=0)))
     texts = [label(token.text) for token in tokens]
     width = max(map(cell_len, texts), default=0)

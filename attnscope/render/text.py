@@ -1,4 +1,4 @@
-"""Numbers and expressions as people read them."""
+"""Format numbers, shapes and expressions for people."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from textwrap import wrap
 
 from rich.text import Text
 
-GAP = 2  # between two columns; and how far in a sentence below a row stands
+GAP = 2  # between two columns, and the indentation of a sentence below a row
 READABLE = 80
-"""A sentence goes no further than this, unless what it stands below does."""
+"""The longest line of a sentence, unless the table above it is wider."""
 
 
 def number_text(number: float | None) -> str:
-    """A value to four significant digits."""
+    """Format a value with four significant digits."""
     return "–" if number is None else f"{number:.4g}"
 
 
 def joined(pieces: Iterable[tuple[str, str]], joint: str = " ") -> Text:
-    """Pieces of text, each with its style, on one line."""
+    """Join pieces of text, each with its style, on one line."""
     text = Text()
     for i, (piece, style) in enumerate(pieces):
         text.append(joint if i else "", "dim").append(piece, style)
@@ -27,19 +27,19 @@ def joined(pieces: Iterable[tuple[str, str]], joint: str = " ") -> Text:
 
 
 def shape_text(shape: tuple[int, ...]) -> str:
-    """A shape: `3×30×128`; a scalar's is `scalar`."""
+    """Format a shape: `3×30×128`, or `scalar`."""
     return "×".join(map(str, shape)) or "scalar"
 
 
 def wrapped(sentence: str, width: int | None) -> list[str]:
-    """A sentence on lines of at most `width`; on one if that is None; on none if it is empty."""
+    """Wrap a sentence to lines of at most `width`; None: one line. An empty sentence has no lines."""
     if width is None:
         return [sentence] if sentence else []
     return wrap(sentence, width, break_on_hyphens=False)
 
 
 def shorten(expression: str, width: int) -> str:
-    """An expression whose arguments give way, longest first, until it fits into `width`.
+    """Shorten an expression to `width` by replacing arguments with `…`, the longest first.
 
     >>> shorten("Q_feat.view(n_batch, n_Q, n_head, d_head).transpose(1, 2)", 40)
     'Q_feat.view(…).transpose(1, 2)'
@@ -55,9 +55,9 @@ def shorten(expression: str, width: int) -> str:
 
 
 def break_expression(expression: str, width: int) -> list[str]:
-    """An expression on several lines of at most `width`.
+    """Break an expression into lines of at most `width`.
 
-    It is broken at spaces and before methods: those outside of parentheses first.
+    It is broken at spaces and before methods, first at those outside parentheses.
     """
     pieces: list[str] = []
     for part in _outer_parts(expression):
@@ -74,7 +74,7 @@ def break_expression(expression: str, width: int) -> list[str]:
 
 
 def _outer_parts(expression: str) -> list[str]:
-    """An expression cut after each space and before each method outside of parentheses."""
+    """Split an expression after each space and before each method outside parentheses."""
     parts, depth = [""], 0
     for i, letter in enumerate(expression):
         if depth == 0 and i and (expression[i - 1] == " " or expression[i - 1 : i + 1] == ")."):
@@ -85,7 +85,7 @@ def _outer_parts(expression: str) -> list[str]:
 
 
 def can_show(text: str, encoding: str) -> bool:
-    """Whether an encoding has all of a text's characters."""
+    """Check whether an encoding has all characters of a text."""
     try:
         text.encode(encoding)
     except UnicodeEncodeError:

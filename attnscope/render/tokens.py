@@ -1,15 +1,15 @@
-"""Tokens as people read them."""
+"""Format tokens for people."""
 
 from __future__ import annotations
 
 from attnscope.text import printable
 
 NAMED = {"\n": "⏎", "\t": "⇥", " ": "␣", "": "∅"}
-"""What a token is shown as that would not be seen."""
+"""Symbols for tokens that would be invisible."""
 
 
 def label(text: str) -> str:
-    r"""A token's text on one line: no space before it, nothing invisible in it.
+    r"""Return a token's text on one line, without its leading space, with invisible characters escaped.
 
     >>> label(" cat"), label("\n"), label(" "), label("a\x1b[1m")
     ('cat', '⏎', '␣', 'a\\x1b[1m')

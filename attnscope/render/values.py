@@ -1,4 +1,4 @@
-"""One tensor's values, compactly."""
+"""Select a tensor's values by a name with an index, and format them."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ Index = tuple[Any, ...]
 
 @dataclass(frozen=True)
 class Shown:
-    """A tensor, or the part of it that was asked for.
+    """A tensor, or the part of it that is selected by an index.
 
     Attributes:
-        name: the tensor's name and the index, as asked for: `attention[0, 1]`.
-        dims: the axes that are left, or None where nobody knows their names.
+        name: the selection as the user wrote it: `attention[0, 1]`.
+        dims: the names of the remaining axes, or None if they are unknown.
         dtype: as stored.
-        array: the numbers.
+        array: the values.
     """
 
     name: str
@@ -36,12 +36,12 @@ class Shown:
 
 
 def parse_selection(text: str) -> tuple[str, Index]:
-    """A name with an optional index: `attention[0, 1]` is `("attention", (0, 1))`.
+    """Parse a name with an optional index: `attention[0, 1]` becomes `("attention", (0, 1))`.
 
-    An index holds whole numbers, slices and `...`, as in numpy.
+    An index consists of integers, slices and `...`, as in numpy.
 
     Raises:
-        OptionError: it is something else.
+        OptionError: the text is not a name with such an index.
     """
     name, bracket, rest = text.partition("[")
     name = name.strip()
@@ -60,33 +60,33 @@ def parse_selection(text: str) -> tuple[str, Index]:
 
 
 def check_name(name: str, known: Collection[str], where: str) -> None:
-    """Raise an OptionError unless `name` is one of the names that there are."""
+    """Raise an OptionError unless `name` is one of the known names."""
     if name not in known:
         several = "one of " if len(known) > 1 else ""
         raise OptionError(f"there is no {name!r} in {where}.", hint=f"{several}{', '.join(known)}")
 
 
 def check_index(text: str, index: Index, shape: tuple[int, ...], dims: tuple[str, ...] | None) -> None:
-    """Raise an OptionError if an index does not fit into a shape.
+    """Raise an OptionError if an index is not valid for a shape.
 
     Args:
-        text: the selection as the user gave it.
+        text: the selection as the user wrote it.
         index: as `parse_selection` returns it.
-        shape, dims: the tensor's.
+        shape, dims: those of the tensor.
     """
     if index.count(...) > 1:
         raise OptionError(f"{text!r} has more than one '...', and so says nothing.")
-    given = len(index) - index.count(...)
-    if given > len(shape):
+    n_indices = len(index) - index.count(...)
+    if n_indices > len(shape):
         raise OptionError(
-            f"{text!r} has {given} indices, but {shape_text(shape)} has {len(shape)} axes"
+            f"{text!r} has {n_indices} indices, but {shape_text(shape)} has {len(shape)} axes"
             f" ({' '.join(dims or ())})."
         )
     for axis, part in _expanded(index, len(shape)):
         if isinstance(part, int) and not -shape[axis] <= part < shape[axis]:
-            called = dims[axis] if dims else f"axis {axis}"
+            name = dims[axis] if dims else f"axis {axis}"
             raise OptionError(
-                f"{text!r} asks for index {part} of {called}, which has {shape[axis]}:"
+                f"{text!r} asks for index {part} of {name}, which has {shape[axis]}:"
                 f" 0 to {shape[axis] - 1}."
             )
 
@@ -94,21 +94,21 @@ def check_index(text: str, index: Index, shape: tuple[int, ...], dims: tuple[str
 def select(
     text: str, index: Index, array: np.ndarray, dtype: str, dims: tuple[str, ...] | None
 ) -> Shown:
-    """The part of a tensor that was asked for.
+    """Return the part of a tensor that an index selects.
 
     Args:
-        text: the selection as the user gave it.
+        text: the selection as the user wrote it.
         index: as `parse_selection` returns it.
-        array: the numbers of the whole tensor.
-        dtype, dims: the whole tensor's.
+        array: the values of the whole tensor.
+        dtype, dims: those of the whole tensor.
     """
     parts = dict(_expanded(index, array.ndim))
-    left = [axis for axis in range(array.ndim) if not isinstance(parts.get(axis), int)]
-    return Shown(text, tuple(dims[axis] for axis in left) if dims else None, dtype, array[index])
+    remaining = [axis for axis in range(array.ndim) if not isinstance(parts.get(axis), int)]
+    return Shown(text, tuple(dims[axis] for axis in remaining) if dims else None, dtype, array[index])
 
 
 def size_of_selection(index: Index, shape: tuple[int, ...]) -> int:
-    """How many values an index selects."""
+    """Return the number of values that an index selects."""
     parts = dict(_expanded(index, len(shape)))
     sizes = [
         1 if isinstance(part := parts.get(axis, slice(None)), int) else len(range(size)[part])
@@ -148,7 +148,7 @@ def values_of(trace: Trace) -> dict[str, Shown]:
 
 
 def shown_text(shown: Shown, width: int = 80) -> str:
-    """A line that says what is shown, and the values as numpy prints them: corners, if many."""
+    """Return a line with name, dims, shape and dtype, and the values in numpy's format."""
     import numpy as np
 
     parts = [shown.name, " ".join(shown.dims or ()), shape_text(shown.array.shape), shown.dtype]
@@ -159,7 +159,7 @@ def shown_text(shown: Shown, width: int = 80) -> str:
 
 
 def shown_record(shown: Shown) -> dict[str, Any]:
-    """What is shown, with all its values; NaN and infinities, which JSON lacks, as strings."""
+    """Return the record of a selection with all its values; NaN and infinities become strings."""
     return {
         "name": shown.name,
         "dims": list(shown.dims) if shown.dims is not None else None,
@@ -170,7 +170,7 @@ def shown_record(shown: Shown) -> dict[str, Any]:
 
 
 def number(value: float) -> float | str:
-    """A number as JSON can hold it: NaN and infinities as strings."""
+    """Return a number that JSON can represent: NaN and infinities become strings."""
     if isfinite(value):
         return value
     return "NaN" if isnan(value) else "Infinity" if value > 0 else "-Infinity"
@@ -189,7 +189,7 @@ def _index_part(node: ast.expr) -> Any:
 
 
 def _expanded(index: Index, ndim: int) -> list[tuple[int, Any]]:
-    """Each part of an index with the axis that it is for."""
+    """Return each part of an index with the axis that it applies to."""
     if ... in index:
         place = index.index(...)
         after = len(index) - place - 1

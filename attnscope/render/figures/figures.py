@@ -1,4 +1,4 @@
-"""What is drawn into a figure: a map with its tokens, a grid of maps, a picture with weights over it."""
+"""Draw figures: a map with its tokens, a grid of maps, an image overlaid with weights."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from math import ceil
 from typing import TYPE_CHECKING, Any, Literal
 
 from attnscope.render.heading import named
-from attnscope.render.patches import asked_text, first_query, on_patches, weights_of, without
+from attnscope.render.patches import first_query, on_patches, query_text, weights_of, without
 from attnscope.render.pooling import (
     borders,
     chunks,
@@ -29,25 +29,25 @@ if TYPE_CHECKING:
 
 COLOURS = "Oranges"
 CELL = 0.22  # inches
-LONGEST = 10.0  # inches of an axis; of more tokens, cells are smaller
+LONGEST = 10.0  # inches of an axis; with more tokens, cells are smaller
 LONGEST_TOKEN = 30  # letters
 BETWEEN_LABELS = 0.15  # inches, at least
 PANEL, LARGEST_GRID = (
     1.4,
     14.0,
 )  # inches: of a map in a grid, and of all side by side, or below each other
-LARGEST = 1000  # cells along an axis of a map that stands alone: fewer than pixels, so that all are seen
+LARGEST = 1000  # cells along an axis of a single map: fewer than pixels, so that all are visible
 SPOTS = 128  # of a map in a grid, at most, along each axis
 GAP = 0.08  # between two maps of a grid, in widths of a map
 PICTURE = 5.0  # inches of one picture
 VEIL_COLOUR = (0.97, 0.42, 0.0)
-PALE = 0.2  # the darkest grey; and how far the lightest is from white
-VEIL = 0.8  # how much the colour of the largest weight hides of the picture
+PALE = 0.2  # the darkest grey, and the distance of the lightest from white
+VEIL = 0.8  # opacity of the overlay at the largest weight
 GREY, THIN = "0.45", 0.6
 
 
 def draw_map(figure: Figure, maps: AttentionMaps, map: AttentionMap) -> None:
-    """One map, with the tokens at both sides and the scale at the right."""
+    """Draw one map, with the tokens along both axes and the colour scale at the right."""
     rows, columns = map.attention.shape
     width, height = min(LONGEST, CELL * columns), min(LONGEST, CELL * rows)
     axes = _axes(figure, width, height)
@@ -72,7 +72,7 @@ def draw_map(figure: Figure, maps: AttentionMaps, map: AttentionMap) -> None:
 
 
 def draw_grid(figure: Figure, maps: AttentionMaps) -> None:
-    """A map for each head, heads side by side and layers below each other, on one scale."""
+    """Draw a grid of maps, a row for each layer and a column for each head, on one colour scale."""
     n_Q, n_K = len(maps.query_tokens), len(maps.key_tokens)
     rows, columns = (chunks(size, SPOTS) for size in maps.maps[0].attention.shape)
     panels = {(map.layer, map.head): _coloured(maps, map.attention, rows, columns) for map in maps.maps}
@@ -83,13 +83,13 @@ def draw_grid(figure: Figure, maps: AttentionMaps) -> None:
 
 
 def draw_pictures(figure: Figure, maps: AttentionMaps, picture: Picture, query: int | None) -> None:
-    """The picture under what a query looks at in it, for each head.
+    """Draw the image overlaid with the weights of one query, for each head.
 
     Args:
-        figure: what is drawn into.
+        figure: the figure to draw into.
         maps: the heads.
-        picture: what the model looked at.
-        query: its position; None is `first_query`.
+        picture: the image.
+        query: the query's position; None: that of `first_query`.
     """
     query = first_query(picture) if query is None else query
     weights = {
@@ -102,7 +102,7 @@ def draw_pictures(figure: Figure, maps: AttentionMaps, picture: Picture, query: 
     grey = _grey(picture, 1024 if one else 2 * SPOTS)
     panels = {place: _veiled(grey, each / top) for place, each in weights.items()}
     axes, height = _panels(figure, panels, grey.shape[0] / grey.shape[1], size)
-    title = drawable(f"{named(maps.model, maps.stack)} · {asked_text(maps.query_tokens, query)}")
+    title = drawable(f"{named(maps.model, maps.stack)} · {query_text(maps.query_tokens, query)}")
     if one:
         title += f" · layer {maps.maps[0].layer} · head {maps.maps[0].head}"
         axes.set(xticks=[], yticks=[], xlabel="", ylabel="")
@@ -111,7 +111,7 @@ def draw_pictures(figure: Figure, maps: AttentionMaps, picture: Picture, query: 
 
 
 def _grey(picture: Picture, most: int) -> np.ndarray:
-    """The picture without its colours, pale, at most so many pixels wide and high."""
+    """Return the image in pale grey, at most `most` pixels wide and high."""
     import numpy as np
     from PIL import Image
 
@@ -121,7 +121,7 @@ def _grey(picture: Picture, most: int) -> np.ndarray:
 
 
 def _veiled(grey: np.ndarray, shares: np.ndarray) -> np.ndarray:
-    """A picture under a veil, the thicker the larger the share of the patch: `height width 3`."""
+    """Overlay an image with a colour whose opacity grows with each patch's share: `height width 3`."""
     import numpy as np
 
     height, width = grey.shape
@@ -136,7 +136,7 @@ def _veiled(grey: np.ndarray, shares: np.ndarray) -> np.ndarray:
 
 
 def _veil_colours() -> Any:
-    """The colours that a middle grey gets under the veil."""
+    """Return the colour map of a middle grey under the overlay."""
     import numpy as np
     from matplotlib.colors import ListedColormap
 
@@ -146,13 +146,13 @@ def _veil_colours() -> Any:
 def _panels(
     figure: Figure, panels: Mapping[tuple[int, int], np.ndarray], ratio: float, size: float
 ) -> tuple[Axes, float]:
-    """Pictures by layer and head, in one system of axes.
+    """Draw panels by layer and head in one system of axes.
 
     Args:
-        figure: what is drawn into.
+        figure: the figure to draw into.
         panels: weights, or colours, by layer and head.
-        ratio: how high a panel is that is 1 wide.
-        size: how wide it is, in inches, where so many have room.
+        ratio: a panel's height divided by its width.
+        size: a panel's largest width, in inches.
 
     Returns:
         The axes, and their height in inches.
@@ -183,13 +183,13 @@ def _panels(
 
 
 def _axes(figure: Figure, width: float, height: float) -> Axes:
-    """Axes of a size in inches; what stands around them makes the figure larger when it is saved."""
+    """Add axes of a size in inches; labels around them enlarge the figure when it is saved."""
     figure.set_size_inches(width, height)
     return figure.add_axes((0, 0, 1, 1))
 
 
 def _add_scale(figure: Figure, axes: Axes, colours: Any, top: float, height: float) -> None:
-    """The colours and the weights that they stand for, at the right of the axes."""
+    """Add a colour bar for the weights at the right of the axes."""
     from matplotlib.cm import ScalarMappable
     from matplotlib.colors import Normalize
 
@@ -204,14 +204,14 @@ def _add_scale(figure: Figure, axes: Axes, colours: Any, top: float, height: flo
 def _spots(
     maps: AttentionMaps, map: AttentionMap
 ) -> tuple[np.ndarray, tuple[float, float, float, float]]:
-    """A map of no more cells than a figure has room for; and its edges, counted in cells."""
+    """Pool a map to the cells that a figure can show; return it with its extent in cells."""
     rows, columns = (chunks(size, LARGEST) for size in map.attention.shape)
     right, bottom = (len(axis) * len(axis[0]) - 0.5 for axis in (columns, rows))
     return _coloured(maps, map.attention, rows, columns), (-0.5, right, bottom, -0.5)
 
 
 def _more_text(maps: AttentionMaps) -> str:
-    """How maps are pooled that came so, and which keys are left out, below a title."""
+    """Return lines for below a title: how the maps are pooled, and which keys are left out."""
     parts = [pooling_text(maps)] if maps.pooling is not None else []
     parts += [f"{left_out_text(maps)} (grey)"] if maps.left_out else []
     return "".join(f"\n{part}" for part in parts)
@@ -220,14 +220,14 @@ def _more_text(maps: AttentionMaps) -> str:
 def _coloured(
     maps: AttentionMaps, attention: np.ndarray, rows: Sequence[range], columns: Sequence[range]
 ) -> np.ndarray:
-    """A map on fewer cells; not a number where keys are left out, and so drawn in grey."""
+    """Pool a map; columns that are left out become NaN, which is drawn in grey."""
     cells, left_out = smaller_without(maps, attention, rows, columns)
     cells[:, left_out] = float("nan")
     return cells
 
 
 def _colours() -> Any:
-    """The colours of weights; grey is what has none."""
+    """Return the colour map of weights, with grey for NaN."""
     from matplotlib import colormaps
 
     return colormaps[COLOURS].with_extremes(bad="0.88")
@@ -236,14 +236,14 @@ def _colours() -> Any:
 def _label_axis(
     axes: Axes, tokens: Sequence[Token], places: list[range], cell: float, side: Literal["x", "y"]
 ) -> None:
-    """Tokens beside their cells; where there are too many, every few, with their positions.
+    """Label an axis with tokens; if they are too many, with every n-th token and its position.
 
     Args:
-        axes: of the map.
-        tokens: the first of each cell along this axis.
-        places: the positions of all of them.
+        axes: the axes of the map.
+        tokens: the first token of each cell along this axis.
+        places: the positions of all tokens of each cell.
         cell: the size of a cell in inches.
-        side: `x`, where tokens stand above the map and are read downwards; or `y`.
+        side: `x`, with vertical labels above the map; or `y`.
     """
     every = max(1, ceil(BETWEEN_LABELS / cell))
     shown = range(0, len(tokens), every)
@@ -263,11 +263,11 @@ def _label_axis(
 
 
 NO_XML = {0xFFFE: "\\ufffe", 0xFFFF: "\\uffff"}
-"""What is printable, as far as Unicode says, and must not stand in XML (XML 1.0, section 2.2, Char)."""
+"""Characters that Unicode calls printable, but XML does not allow (XML 1.0, section 2.2, Char)."""
 
 
 def drawable(text: str) -> str:
-    r"""A text that stands on one line, that fonts can be asked for, and that an SVG file may hold.
+    r"""Return a text on one line, without characters that fonts or SVG files cannot represent.
 
     >>> drawable("bert\x00\ud800\ufffe")
     'bert\\x00\\ud800\\ufffe'
@@ -281,7 +281,7 @@ def _text(token: Token) -> str:
 
 
 def _top(weights: Iterable[np.ndarray]) -> float:
-    """The largest weight; 1 where there is none."""
+    """Return the largest weight; 1 if all are 0."""
     import numpy as np
 
     return max(float(np.nan_to_num(each).max(initial=0)) for each in weights) or 1.0

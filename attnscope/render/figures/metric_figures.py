@@ -1,4 +1,4 @@
-"""Metrics of all heads as a figure: a panel for each, layers downwards and heads across."""
+"""Draw metrics of all heads: a panel for each metric, with a row for each layer."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ if TYPE_CHECKING:
 SMALL, LARGE = 2.4, 6.0  # inches of a panel, at most: of one among several, and of a single one
 CELL, LARGE_CELL = 0.22, 0.5  # inches, at most, likewise
 BESIDE, BELOW = 1.15, 0.8  # inches between panels: for scales and layers, and for heads and titles
-DIGIT = 0.02  # inches that numbers side by side are further apart for each digit
-SHORTEST = 0.7  # inches of a scale; and of what a panel takes, for its title
+DIGIT = 0.02  # inches to add for each digit between numbers side by side
+SHORTEST = 0.7  # inches, at least, of a colour scale; and of a panel, for its title
 NO_VALUE = "0.85"  # a grey
 MOST_BESIDE = 5  # panels of a stack, if there are several stacks
-EVERY = (1, 2, 5, 10, 20, 50)  # numbers of layers and heads, where not each has room
+EVERY = (1, 2, 5, 10, 20, 50)  # possible distances between labelled layers or heads
 
 
 def draw_metrics(figure: Figure, table: HeadTable, metrics: Sequence[str]) -> None:
-    """A panel for each metric, each on a scale of its own; each stack begins a row.
+    """Draw a panel for each metric, each on its own colour scale; each stack begins a new row.
 
     Args:
-        figure: what is drawn into.
-        table: what was measured.
-        metrics: the names of those that are shown, at least one.
+        figure: the figure to draw into.
+        table: the measured metrics.
+        metrics: the names of the metrics to draw, at least one.
     """
     stacks = by_stack(table)
     beside = min(len(metrics), MOST_BESIDE) if len(stacks) > 1 else ceil(sqrt(len(metrics)))
@@ -57,13 +57,13 @@ def draw_metrics(figure: Figure, table: HeadTable, metrics: Sequence[str]) -> No
 
 
 def _draw(figure: Figure, grid: Grid, left: float, top: float, cell: float) -> Axes:
-    """One metric and its scale; grey where there is no value.
+    """Draw one metric and its colour scale; heads without a value are grey.
 
     Args:
-        figure: what is drawn into.
+        figure: the figure to draw into.
         grid: the metric.
-        left, top: where it stands, in inches from the left and from the top.
-        cell: how large a head is, in inches.
+        left, top: the position, in inches from the left and from the top.
+        cell: the size of a head's square, in inches.
     """
     import numpy as np
 
@@ -87,14 +87,14 @@ def _draw(figure: Figure, grid: Grid, left: float, top: float, cell: float) -> A
 
 
 def _axes(figure: Figure, left: float, top: float, width: float, height: float) -> Axes:
-    """Axes in inches, from the left and from the top."""
+    """Add axes at a position and of a size in inches, from the left and from the top."""
     all_width, all_height = figure.get_size_inches()
     box = left / all_width, 1 - (top + height) / all_height, width / all_width, height / all_height
     return figure.add_axes(box)
 
 
 def _number(axis: Axis, numbers: list[int], cell: float, least: float) -> None:
-    """The numbers of layers or heads; every few, where they would be nearer than `least` inches."""
+    """Label layers or heads; skip some if labels would be closer than `least` inches."""
     every = next((each for each in EVERY if each * cell >= least), EVERY[-1])
     shown = range(0, len(numbers), every)
     axis.set_ticks(list(shown), labels=[str(numbers[i]) for i in shown])

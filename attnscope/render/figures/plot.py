@@ -1,4 +1,4 @@
-"""Attention maps, and metrics of heads, as a figure for a paper or a slide: `.png`, `.svg` or `.pdf`."""
+"""Write figures of attention maps and head metrics for papers and slides: `.png`, `.svg` or `.pdf`."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ METADATA: dict[str, dict[str, Any]] = {
     ".svg": {"Date": None},
     ".pdf": {"CreationDate": None},
 }
-"""The formats, and what keeps the time of writing out of each: what is the same has the same bytes."""
+"""The formats, and metadata that omits the time of writing, so that equal figures have equal bytes."""
 
 SETTINGS = {
     "font.size": 8,
-    "svg.fonttype": "none",  # letters stay letters: they can be searched and edited
+    "svg.fonttype": "none",  # text stays text, which can be searched and edited
     "pdf.fonttype": 42,
     "svg.hashsalt": "attnscope",
     "axes.linewidth": 0.6,
@@ -41,14 +41,14 @@ MORE_FONTS = (
     *("Noto Sans CJK SC", "Noto Sans CJK JP", "Noto Sans", "Noto Sans Arabic", "Noto Sans Hebrew"),
     *("Noto Sans Devanagari", "Noto Sans Thai", "Noto Emoji", "Arial Unicode MS", "Segoe UI Symbol"),
 )
-"""For the letters that matplotlib's own font does not have, where they are installed."""
+"""Fonts, if installed, for characters that matplotlib's default font lacks."""
 
 
 def check_plot(path: Path, *, force: bool = False) -> None:
-    """Find out whether a figure can be written, before any work is done for it.
+    """Check that a figure can be written, before any work is done for it.
 
     Raises:
-        FileError: the file cannot be written, or is there already.
+        FileError: the file cannot be written, or exists already.
         OptionError: matplotlib is not installed.
     """
     check_file(path, force=force, suffixes=METADATA, kind="figures", inside=str(path / "attention.png"))
@@ -64,22 +64,22 @@ def check_plot(path: Path, *, force: bool = False) -> None:
 def save_plot(
     path: Path, maps: AttentionMaps, *, query: int | None = None, dpi: int = 200, force: bool = False
 ) -> int:
-    """Write a figure of attention maps: of one, with its tokens; of several, a grid of layers × heads.
+    """Write a figure of attention maps: one map with its tokens, or a grid of layers × heads.
 
-    Of a vision model it is the picture, and the weights of one query over it.
+    For a vision model, it is the image overlaid with the weights of one query.
 
     Args:
-        path: the file; its suffix names the format.
-        maps: at least one.
-        query: the position of the only query to show. None is all; of a vision model, `first_query`.
-        dpi: of a PNG, and of pictures in other files.
-        force: whether it may replace a file that is there.
+        path: the file; its suffix decides the format.
+        maps: at least one map.
+        query: the position of the only query to show. None: all; for a vision model, `first_query`.
+        dpi: the resolution of a PNG, and of images in other files.
+        force: whether to overwrite an existing file.
 
     Returns:
-        How many bytes the file has.
+        The size of the file in bytes.
 
     Raises:
-        FileError: the file cannot be written; then nothing is.
+        FileError: the file cannot be written; nothing is left of it then.
         OptionError: matplotlib is not installed.
     """
     return _save(path, partial(_draw_maps, maps=maps, query=query), dpi=dpi, force=force)
@@ -88,27 +88,27 @@ def save_plot(
 def save_heads_plot(
     path: Path, table: HeadTable, *, metrics: Sequence[str], dpi: int = 200, force: bool = False
 ) -> int:
-    """Write a figure of metrics: a panel of layers × heads for each; of one, a larger panel.
+    """Write a figure of metrics: a panel of layers × heads for each; a single one is larger.
 
     Args:
-        path: the file; its suffix names the format.
-        table: what was measured.
-        metrics: the names of those that are shown, at least one.
-        dpi: of a PNG, and of pictures in other files.
-        force: whether it may replace a file that is there.
+        path: the file; its suffix decides the format.
+        table: the measured metrics.
+        metrics: the names of the metrics to draw, at least one.
+        dpi: the resolution of a PNG, and of images in other files.
+        force: whether to overwrite an existing file.
 
     Returns:
-        How many bytes the file has.
+        The size of the file in bytes.
 
     Raises:
-        FileError: the file cannot be written; then nothing is.
+        FileError: the file cannot be written; nothing is left of it then.
         OptionError: matplotlib is not installed.
     """
     return _save(path, partial(draw_metrics, table=table, metrics=metrics), dpi=dpi, force=force)
 
 
 def _save(path: Path, draw: Callable[[Figure], None], *, dpi: int, force: bool) -> int:
-    """Write what is drawn into a figure, which is as large as that; how many bytes the file has."""
+    """Draw a figure, cropped to its content, and write it; return the size of the file in bytes."""
     check_plot(path, force=force)
     with _settings():
         from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -117,7 +117,7 @@ def _save(path: Path, draw: Callable[[Figure], None], *, dpi: int, force: bool) 
         figure = Figure()
         FigureCanvasAgg(figure)
         draw(figure)
-        content = io.BytesIO()  # matplotlib's writers do not survive a disk that is full
+        content = io.BytesIO()  # matplotlib's own writers do not handle a full disk
         figure.savefig(
             content,
             format=path.suffix[1:],
@@ -132,7 +132,7 @@ def _save(path: Path, draw: Callable[[Figure], None], *, dpi: int, force: bool) 
 
 @contextmanager
 def _settings() -> Iterator[None]:
-    """Matplotlib as it comes, whatever the user's matplotlibrc says; and afterwards as it was."""
+    """Use matplotlib's defaults instead of the user's matplotlibrc, and restore the settings after."""
     from matplotlib import font_manager, style
 
     installed = {font.name for font in font_manager.fontManager.ttflist}

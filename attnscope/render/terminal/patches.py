@@ -1,4 +1,4 @@
-"""What a vision model looks at: one query's weights, as the grid of patches of the picture."""
+"""Print one query's weights in a vision model as the grid of image patches."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from rich.text import Text
 
 from attnscope.render import axes
 from attnscope.render.colours import Scale, pixel_lines
-from attnscope.render.patches import asked_text, first_query, on_patches, weights_of, without
+from attnscope.render.patches import first_query, on_patches, query_text, weights_of, without
 from attnscope.render.pooling import chunks, pooled
 from attnscope.render.terminal.table import print_line
 from attnscope.render.text import number_text
@@ -18,8 +18,8 @@ from attnscope.results.maps import AttentionMaps, Picture
 if TYPE_CHECKING:
     import numpy as np
 
-MOST_LINES = 28  # of a terminal: the picture is enlarged as long as it has no more
-BESIDE = 8  # lines of a terminal for what stands above and below
+MOST_LINES = 28  # of the terminal that an enlarged picture may take
+BESIDE = 8  # lines of the terminal for the text above and below
 
 
 def print_patches(
@@ -29,22 +29,22 @@ def print_patches(
     console: Console,
     query: int | None = None,
 ) -> None:
-    """Print how much a query looks at each patch, in the places that the patches have in the picture.
+    """Print the weight that a query gives to each patch, arranged as in the image.
 
     Args:
-        maps: whose tokens they are.
-        picture: how the patches lie.
+        maps: the maps, for their tokens.
+        picture: the grid of patches.
         attention: `n_Q n_K`.
-        console: where.
-        query: its position; None is `first_query`.
+        console: the console.
+        query: the query's position; None: that of `first_query`.
     """
-    asked = first_query(picture) if query is None else query
-    weights = weights_of(attention, asked)
+    query = first_query(picture) if query is None else query
+    weights = weights_of(attention, query)
     patches = on_patches(without(maps, weights), picture)
     scale = Scale.of(console, patches)
-    print_line(console, Text(axes.spelled(asked_text(maps.query_tokens, asked), scale)))
+    print_line(console, Text(axes.spelled(query_text(maps.query_tokens, query), scale)))
     lines = min(MOST_LINES, max(1, console.height - BESIDE)) if console.is_terminal else MOST_LINES
-    for line in pixel_lines(_sized(patches, scale, console.width, lines), scale):
+    for line in pixel_lines(_resized(patches, scale, console.width, lines), scale):
         if not scale.ramp:
             line.rstrip()
         console.print(line, soft_wrap=True)
@@ -52,11 +52,11 @@ def print_patches(
     print_line(console, Text(_elsewhere(maps, picture, weights, scale)))
 
 
-def _sized(patches: np.ndarray, scale: Scale, width: int, lines: int) -> np.ndarray:
-    """Patches as large as `lines` have room for, or pooled to the width; as high as they are wide."""
+def _resized(patches: np.ndarray, scale: Scale, width: int, lines: int) -> np.ndarray:
+    """Enlarge square patches up to `lines` lines, or pool them to the width."""
     import numpy as np
 
-    wide = 2 // scale.rows_per_line  # pixels that are together as wide as one is high
+    wide = 2 // scale.rows_per_line  # pixels side by side that form a square
     rows, columns = patches.shape
     if columns * wide > width:
         size = -(-columns * wide // width)
@@ -67,7 +67,7 @@ def _sized(patches: np.ndarray, scale: Scale, width: int, lines: int) -> np.ndar
 
 
 def _elsewhere(maps: AttentionMaps, picture: Picture, weights: np.ndarray, scale: Scale) -> str:
-    """How the weight is shared by patches and other tokens."""
+    """Describe how the weight is divided between patches and other tokens."""
     end = picture.first + picture.rows * picture.columns
     others = [i for i in range(len(weights)) if not picture.first <= i < end]
     grid = f"{picture.rows} {scale.marks.times} {picture.columns} patches"

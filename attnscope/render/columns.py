@@ -227,7 +227,7 @@ def check_columns(checks: list[Check]) -> list[Column]:
 
 
 def _stats_columns(stats: Sequence[Stats | None]) -> list[Column]:
-    """Return six columns of statistics, or none without statistics; NaN and inf are wide if all are 0."""
+    """Return six columns of statistics, or none at all; NaN and inf are for `wide` if all are 0."""
     if not any(stats):
         return []
     known = [each or Stats(None, None, None, None, 0, 0) for each in stats]

@@ -16,7 +16,7 @@ TITLES = {
     "largest_weight": "largest weight",
     "gradient_norm": "gradient",
 }
-"""The headings of what is measured."""
+"""The headings of the measured quantities, by key."""
 
 SCALED = {False: ("without", "red"), True: ("with", "green")}
 """Names and colours of rows without and with the scale."""

@@ -118,7 +118,7 @@ def size_of_selection(index: Index, shape: tuple[int, ...]) -> int:
 
 
 def stored(step: Step) -> Any:
-    """A step's tensor as an array, and its dtype.
+    """Return a step's tensor as an array, and its dtype.
 
     Raises:
         OptionError: numpy has no such tensors (sparse, nested, quantized, on meta), or the tensor's own
@@ -137,7 +137,7 @@ def stored(step: Step) -> Any:
 
 
 def values_of(trace: Trace) -> dict[str, Shown]:
-    """The values of every step of a trace whose tensors were kept, by name."""
+    """Return the values of every step of a trace, by name; its tensors must have been kept."""
     from attnscope.arrays import numbers
 
     shown = {}

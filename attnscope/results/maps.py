@@ -133,6 +133,14 @@ class AttentionMaps(Result):
     whole_file: Path | None = None
     notices: list[str] = field(default_factory=list)
 
+    def __repr__(self) -> str:
+        n_Q, n_K = len(self.query_tokens), len(self.key_tokens)
+        pooled = "" if self.pooling is None else f", pooled: {self.pooling.shown}"
+        return (
+            f"AttentionMaps({self.model!r}, {self.stack!r}, maps={len(self.maps)}, n_Q={n_Q}, n_K={n_K}"
+            f"{pooled})"
+        )
+
     @property
     def one(self) -> AttentionMap | None:
         """The map of the only head that is there; None: there are several."""

@@ -331,6 +331,11 @@ def test_a_map_is_found_by_its_layer_and_head(folders):
         maps[9, 0]
 
 
+def test_maps_are_shown_in_a_line(folders):
+    shown = f"AttentionMaps({str(folders('bert'))!r}, 'self', maps=3, n_Q=8, n_K=8)"
+    assert repr(attention_maps(folders("bert"), TEXT, heads="all")) == shown
+
+
 def test_what_was_not_asked_for_is_none(folders):
     maps = attention_maps(folders("bert"), TEXT)
     asked = (maps.checks, maps.steps, maps.collected, maps.metrics, maps.whole_file)

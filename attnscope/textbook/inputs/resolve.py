@@ -204,21 +204,7 @@ def inputs_of_mha(
     )
     sizes.suppose("n_head", 5)
 
-    n_axes = _axes_of([files[name] for name in "QKV" if name in files])
-    if n_axes == 4:
-        first = next(files[name] for name in "QKV" if name in files)
-        raise SizeError(
-            f"{called(first)} is {shape_of(first)}, and mha splits heads by itself.",
-            hint="n_batch n d_feat",
-        )
-    lead = "" if n_axes == 2 else "n_batch"
-    if not lead:
-        sizes.learn(
-            "n_batch",
-            1,
-            f"{called(next(files[n] for n in 'QKV' if n in files))} has no n_batch, so that n_batch is"
-            " 1",
-        )
+    lead = _lead_of_mha(files, sizes)
 
     def take(name: str, dims: str) -> None:
         if name in files:
@@ -228,23 +214,9 @@ def inputs_of_mha(
     take("W_Q", "d_feat d_feat")
     take("b_Q", "d_feat")
     take("b_O", "d_feat")
-    if "W_O" in files and len(files["W_O"].shape) == 2 and "d_feat" not in sizes:
-        sizes.learn(
-            "d_feat",
-            files["W_O"].shape[0],
-            f"{called(files['W_O'])} is {shape_of(files['W_O'])}",
-            note=LINEAR,
-        )
     if itself:
         sizes.equate(new, "n_Q")
-    sizes.suppose("d_feat", 200)
-    if sizes["d_feat"] % sizes["n_head"]:
-        raise heads_do_not_divide(sizes["d_feat"], sizes["n_head"])
-    d_head = sizes["d_feat"] // sizes["n_head"]
-    sizes.suppose("d_head", d_head)
-    sizes.learn(
-        "d_head", d_head, f"d_feat {sizes['d_feat']} / n_head {sizes['n_head']} makes d_head {d_head}"
-    )
+    d_head = _learn_head_width(files, sizes)
     context = "d_feat" if itself else "d_context"
     take("K", f"{lead} {new} {context}")
     take("V", f"{lead} {new} {context}")
@@ -263,6 +235,36 @@ def inputs_of_mha(
     defaults |= {"d_V": d_head, "d_context": sizes["d_feat"]}
     defaults |= {"n_past": 1} if new == "n_new" else {}
     return RunInputs(_all_keys(_filled(sizes, defaults)), one_dtype(files, dtype), files), itself
+
+
+def _lead_of_mha(files: Files, sizes: Sizes) -> str:
+    """The batch axis of the inputs of `mha`; empty where they have none, and it is of size 1."""
+    vectors = [files[name] for name in "QKV" if name in files]
+    n_axes = _axes_of(vectors)
+    if n_axes == 4:
+        raise SizeError(
+            f"{called(vectors[0])} is {shape_of(vectors[0])}, and mha splits heads by itself.",
+            hint="n_batch n d_feat",
+        )
+    if n_axes != 2:
+        return "n_batch"
+    sizes.learn("n_batch", 1, f"{called(vectors[0])} has no n_batch, so that n_batch is 1")
+    return ""
+
+
+def _learn_head_width(files: Files, sizes: Sizes) -> int:
+    """Learn d_feat, from W_O where nothing else says it, and the width of a head, which follows."""
+    if "W_O" in files and len(files["W_O"].shape) == 2 and "d_feat" not in sizes:
+        file = files["W_O"]
+        sizes.learn("d_feat", file.shape[0], f"{called(file)} is {shape_of(file)}", note=LINEAR)
+    sizes.suppose("d_feat", 200)
+    d_feat, n_head = sizes["d_feat"], sizes["n_head"]
+    if d_feat % n_head:
+        raise heads_do_not_divide(d_feat, n_head)
+    d_head = d_feat // n_head
+    sizes.suppose("d_head", d_head)
+    sizes.learn("d_head", d_head, f"d_feat {d_feat} / n_head {n_head} makes d_head {d_head}")
+    return d_head
 
 
 def _check_sources(files: Files, needed: tuple[str, ...]) -> None:

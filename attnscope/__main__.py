@@ -1,4 +1,4 @@
-"""`attnscope` and `python -m attnscope`: the first of our lines to run."""
+"""The entry point of `attnscope` and `python -m attnscope`."""
 
 import sys
 
@@ -9,7 +9,7 @@ def entry() -> int:
         from attnscope.process import interrupt
 
         interrupt.install()
-    except KeyboardInterrupt:  # it came before there was a handler
+    except KeyboardInterrupt:  # Ctrl-C before the handler was installed
         from attnscope.process import interrupt
 
         interrupt.end()

@@ -1,7 +1,7 @@
-"""The values of tensors, as numpy arrays that any part of attnscope can look at.
+"""The values of tensors as numpy arrays.
 
-An array is kept as it is stored. Numpy has no bfloat16, so its 16 raw bits ride in a uint16
-array, beside the dtype's name.
+Arrays keep the stored bits. Numpy has no bfloat16, so its raw 16 bits are kept as uint16, with
+the name of the dtype beside the array.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ if TYPE_CHECKING:
 
 
 CHUNK = 2**18
-"""How many values are looked at together: few enough for a processor's cache."""
+"""The number of values processed at a time, which fit into a processor's cache."""
 
 
 def from_tensor(tensor: Any) -> tuple[np.ndarray, str]:
-    """A torch tensor as a stored array and the name of its dtype.
+    """Convert a torch tensor to a stored array and the name of its dtype.
 
     Args:
-        tensor: on any device but meta; it is not copied if it lies in the host's memory.
+        tensor: on any device but meta; not copied if it is in the host's memory.
     """
     import torch
 
@@ -34,10 +34,10 @@ def from_tensor(tensor: Any) -> tuple[np.ndarray, str]:
 
 
 def numbers(stored: np.ndarray, dtype: str) -> np.ndarray:
-    """The real numbers of a stored array, in a dtype that numpy computes with: exact, always.
+    """Convert a stored array, without rounding, to a dtype that numpy can compute with.
 
     Args:
-        stored: as `from_tensor` returns it, or as a file holds it.
+        stored: from `from_tensor`, or from a file.
         dtype: the name of its dtype, such as `bfloat16`.
     """
     import numpy as np
@@ -50,24 +50,24 @@ def numbers(stored: np.ndarray, dtype: str) -> np.ndarray:
 
 
 def stats_of(stored: np.ndarray, dtype: str = "") -> Stats:
-    """Min, mean, max and standard deviation of the finite values; NaN and infinities counted.
+    """Compute min, mean, max and standard deviation of the finite values; count NaN and infinities.
 
-    Computed in float64, a few values at a time: whole tensors are too large to be copied.
+    Computed in float64, in chunks, because whole tensors may be too large to copy.
 
     Args:
-        stored, dtype: as `from_tensor` returns them, or numbers of any shape.
+        stored, dtype: from `from_tensor`, or numbers of any shape.
 
     Source: Chan, Golub and LeVeque 1979, "Updating Formulae and a Pairwise Algorithm for
-    Computing Sample Variances", for putting the parts together.
+    Computing Sample Variances", for combining the chunks.
     """
     import numpy as np
 
     nan = inf = 0
-    moments = []  # of each part: how many, mean, sum of squared deviations, least, greatest
+    moments = []  # of each chunk: count, mean, sum of squared deviations, least, greatest
     flat = stored.reshape(-1)
     for start in range(0, flat.size, CHUNK):
         part = numbers(flat[start : start + CHUNK], dtype).astype(np.float64)
-        least, greatest = part.min(), part.max()  # NaN if there is one
+        least, greatest = part.min(), part.max()  # NaN if any value is
         if not (np.isfinite(least) and np.isfinite(greatest)):
             missing = int(np.isnan(part).sum())
             finite = part[np.isfinite(part)]

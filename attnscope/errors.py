@@ -1,7 +1,7 @@
-"""What a user can get wrong.
+"""Errors and warnings for mistakes of the user, and safe access to foreign exceptions.
 
-Core code raises these and never prints; `attnscope.cli` shows them on stderr as
-one clear line and, where there is something to do about it, a line that says what.
+The library raises these errors and never prints; `attnscope.cli` shows each on stderr as
+one line and, if there is a remedy, a second line with a hint.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ T = TypeVar("T")
 
 
 class AttnscopeError(Exception):
-    """A mistake in what was asked for, told in words that a user understands.
+    """A mistake of the user, described in words that a user understands.
 
     Args:
-        message: what disagrees, with the values.
-        hint: what to do about it: a command to try, or a short sentence.
+        message: the problem, with the values concerned.
+        hint: the remedy: a command to try, or a short sentence.
     """
 
     def __init__(self, message: str, hint: str | None = None) -> None:
@@ -32,34 +32,34 @@ class AttnscopeError(Exception):
 
 
 class SizeError(AttnscopeError, ValueError):
-    """Sizes that no attention can have, or that do not fit together."""
+    """Sizes that are impossible for attention, or that do not fit together."""
 
 
 class OptionError(AttnscopeError, ValueError):
-    """An option's value that attnscope does not know: a dtype, a device, a format, a name."""
+    """An invalid value of an option: an unknown dtype, device, format or name."""
 
 
 class FileError(AttnscopeError, OSError):
-    """A file that cannot be read or written as asked."""
+    """A file that cannot be read or written."""
 
 
 class ModelError(AttnscopeError):
-    """A checkpoint that is not there, cannot be read, or has no such layer or head."""
+    """A checkpoint that does not exist, cannot be read, or lacks the requested layer or head."""
 
 
 class OutOfMemoryError(AttnscopeError, MemoryError):
-    """Memory that was not to be had, whoever wanted it."""
+    """Memory could not be allocated, by attnscope or by a library."""
 
 
 class SourceError(AttnscopeError):
-    """Code that cannot be traced, because its source is not to be had."""
+    """Code that cannot be traced because its source is not available."""
 
 
 class Interrupted(KeyboardInterrupt):
-    """Ctrl-C in the middle of code that was traced.
+    """Ctrl-C while traced code was running.
 
     Attributes:
-        trace: what was recorded until then.
+        trace: the trace recorded so far.
     """
 
     def __init__(self, trace: Any) -> None:
@@ -68,12 +68,12 @@ class Interrupted(KeyboardInterrupt):
 
 
 def heads_do_not_divide(width: int, n_head: int, axis: str = "d_feat") -> SizeError:
-    """The error for a width that cannot be split evenly into heads.
+    """Return the error for a width that cannot be split evenly into heads.
 
     Args:
-        width: such as the model's width.
-        n_head: the number of heads asked for, which does not divide it.
-        axis: what the width is called.
+        width: such as the width of the model.
+        n_head: the number of heads, which does not divide it.
+        axis: the name of the width.
     """
     return SizeError(
         f"{axis} is {width}, which does not divide into {n_head} heads:"
@@ -83,7 +83,7 @@ def heads_do_not_divide(width: int, n_head: int, axis: str = "d_feat") -> SizeEr
 
 
 def groups_are_uneven(n_head: int, n_kv_head: int) -> SizeError:
-    """The error for key heads that cannot be shared evenly by the query heads."""
+    """Return the error for key heads that the query heads cannot share evenly."""
     return SizeError(
         f"n_head is {n_head} and n_kv_head is {n_kv_head}: every key head is shared by equally many"
         " query"
@@ -93,40 +93,40 @@ def groups_are_uneven(n_head: int, n_kv_head: int) -> SizeError:
 
 
 def width_is_odd(axis: str, width: int, hint: str | None = None) -> SizeError:
-    """The error for a width that does not fall into the pairs that rotary positions turn."""
+    """Return the error for an odd width, which rotary positions cannot rotate in pairs."""
     return SizeError(
         f"{axis} is {width}, but rotary positions turn pairs of numbers: it must be even.",
         hint=hint or "an even width, or no rotary positions",
     )
 
 
-def _nearest(option: str, wanted: int, whole: int) -> str:
-    """An option with the two divisors of `whole` that are nearest to the one wanted."""
+def _nearest(option: str, number: int, whole: int) -> str:
+    """Return an option with the two divisors of `whole` that are nearest to `number`."""
     small = [n for n in range(1, min(isqrt(whole), 10**6) + 1) if whole % n == 0]
-    dividing = sorted({*small, *(whole // n for n in small)})
-    below = [n for n in dividing if n < wanted][-1:]
-    above = [n for n in dividing if n > wanted][:1]
+    divisors = sorted({*small, *(whole // n for n in small)})
+    below = [n for n in divisors if n < number][-1:]
+    above = [n for n in divisors if n > number][:1]
     return (
         " or ".join(f"{option} {n}" for n in below + above)
-        + f", nearest to {wanted} of those that divide {whole}"
+        + f", nearest to {number} of those that divide {whole}"
     )
 
 
 def is_a(value: object, kind: type[T]) -> TypeGuard[T]:
-    """Whether a value is of a class. `isinstance` would ask it for `__class__`: code of the user."""
+    """Return whether a value is of a class; `isinstance` could run the user's `__class__` property."""
     return issubclass(type(value), kind)
 
 
 def class_name(value: object) -> str:
-    """The name of a value's class; no code of its metaclass runs."""
+    """Return the name of a value's class without running code of its metaclass."""
     return str(type.__dict__["__name__"].__get__(type(value)))
 
 
 def class_attribute(value: object, name: str) -> Any:
-    """What a value's class, or a base of it, stores by a name; no code of a metaclass runs.
+    """Return an attribute of a value's class or its bases without running code of a metaclass.
 
     Returns:
-        As it is stored, a descriptor too; None if there is none.
+        The stored object, which may be a descriptor; None if there is none.
     """
     for each in type.__dict__["__mro__"].__get__(type(value)):
         stored = type.__dict__["__dict__"].__get__(each)
@@ -136,49 +136,48 @@ def class_attribute(value: object, name: str) -> Any:
 
 
 def stored_in(error: BaseException, name: str, kind: type[BaseException] = BaseException) -> Any:
-    """An attribute of an exception as Python stores it; no code of its class runs.
+    """Return an attribute of an exception as Python stores it, without running code of its class.
 
     Args:
         error: the exception.
         name: the attribute, such as `__traceback__`.
-        kind: the built-in exception that has such an attribute.
+        kind: the built-in exception class that defines the attribute.
     """
     return kind.__dict__[name].__get__(error)
 
 
 def said(value: object) -> str:
-    """What an exception, or any value, says; that it cannot, if its own code fails when it is asked."""
+    """Return the text of an exception or any other value; a placeholder if its `__str__` fails."""
     try:
         return str(value)
-    except BaseException:  # whatever it is: it is raised by what is told already
+    except BaseException:  # of any kind: the caller is already reporting an error
         return f"<its __str__ fails: {class_name(value)}>"
 
 
 LONGEST_LINE = 400
-"""Characters that are repeated of what another library says."""
+"""The number of characters of another library's message that are shown."""
 
 
 def first_line(error: Exception) -> str:
-    """What another library's error says, on one line; its kind, if it says nothing.
+    """Return the message of another library's error on one line; its class name if it has none.
 
-    Where the first line only announces what follows, that is added; a long one is shortened. Of a
-    pickle that torch refuses to load, it is said what it holds: torch itself goes on to say how to load
-    it all the same.
+    If the first line ends in a colon, the second one is added; long lines are shortened. If torch
+    refuses to load a pickle, the message names the object in it, and leaves out torch's advice how to
+    load it anyway.
     """
     refusal = _refusal_of_pickle(error)
     if refusal is not None:
         return refusal
-    if issubclass(type(error), LookupError | AttributeError):  # says little but of what
+    if issubclass(type(error), LookupError | AttributeError):  # often only a key or a name
         return f"{class_name(error)}: {said(error).strip()}".split("\n")[0]
     lines = [line.strip() for line in (said(error).strip() or class_name(error)).split("\n")]
     return shortened(" ".join(lines[:2]) if lines[0].endswith(":") else lines[0], LONGEST_LINE)
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Whether an exception says that memory was not to be had.
+    """Return whether an exception, or one in its chain of causes, means that memory ran out.
 
-    Those count too that another library raised while it handled one. Of errors that may mean anything
-    (`RuntimeError`, `OSError`, …) only these words do.
+    Errors that may mean anything (`RuntimeError`, `OSError`, …) count only if their message says so.
     """
     several: type | tuple[type, ...] = (RuntimeError, OSError, ImportError)
     seen: BaseException | None = error
@@ -198,17 +197,17 @@ _NO_MEMORY = re.compile(
     r"DefaultCPUAllocator: (can't allocate|not enough) memory|bad_alloc|Cannot allocate memory"
     r"|failed to map segment from shared object|backend out of memory|STATUS_ALLOC_FAILED"
 )
-"""What torch's allocators, C++, the C library, the dynamic linker, MPS and cuBLAS say."""
+"""The messages of torch's allocators, C++, the C library, the dynamic linker, MPS and cuBLAS."""
 
 
 def object_in_pickle(error: Exception) -> str | None:
-    """The class or function that torch refused to load from a pickle, by its module and name."""
+    """Return the module and name of the object that torch refused to load from a pickle."""
     found = re.search(r"GLOBAL (\w[\w.]*)", said(error))
     return found[1] if found else None
 
 
 def _refusal_of_pickle(error: Exception) -> str | None:
-    """Why torch did not load a pickle, without its advice; None for any other error."""
+    """Return why torch did not load a pickle, without its advice; None for any other error."""
     text = said(error)
     if not re.search("weights.only|WeightsUnpickler|add_safe_globals", text, re.IGNORECASE):
         return None
@@ -227,13 +226,13 @@ class OptionWarning(UserWarning):
 
 
 def warn_idle(idle: Iterable[tuple[object, str, str]]) -> None:
-    """Warn of options that have no effect in this run.
+    """Warn about options that have no effect in this run.
 
-    They say how something is done that is not done here, or what is so anyway. An option that asks for
-    something that cannot be done, or that contradicts another, is an `OptionError` instead.
+    Such an option configures something that does not happen here, or repeats what holds anyway. An
+    option that is impossible, or that contradicts another, is an `OptionError` instead.
 
     Args:
-        idle: for each whether that is so, the option, and why.
+        idle: for each option whether to warn, its name, and the reason.
     """
     import warnings
 

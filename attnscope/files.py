@@ -1,10 +1,10 @@
-"""The one way in which files are written: whole or not at all, and over another only with leave.
+"""Writing files: completely or not at all, and over an existing file only with `force`.
 
-What is written goes into a file of its own beside the target first. When all of it is there, that
-file takes the target's name in one step of the file system: `link`, which fails where something has
-that name, or with leave `rename`, which replaces it (POSIX.1-2017, link() and rename()). Links are
-followed. Devices, pipes and open descriptors (`/dev/stdout`, `>(…)`) have no content to keep: they are
-written to.
+Content is first written to a temporary file beside the target. When it is complete, that file takes
+the target's name in one atomic step: `link`, which fails if the name exists, or with `force`
+`rename`, which replaces the target (POSIX.1-2017, link() and rename()). Symbolic links are
+followed. Devices, pipes and open descriptors (`/dev/stdout`, `>(…)`) cannot be replaced, so the content
+is copied to them.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from attnscope.errors import AttnscopeError, FileError
 from attnscope.text import shortened
 
 MOST_LINKS = 40
-"""Links that are followed one after the other; Linux follows as many."""
+"""The number of links to follow in a row, as in Linux."""
 
 LONGEST_PATH = 200
-"""Characters of a path that a message repeats."""
+"""The number of characters of a path that messages show."""
 
 ENDINGS = ("SIGTERM", "SIGHUP")
-"""Signals that end a process, and that nobody catches unless they are asked to."""
+"""Signals that end a process without running Python's clean-up."""
 
 
 def check_file(
@@ -43,18 +43,18 @@ def check_file(
     inside: str,
     streams: bool = True,
 ) -> None:
-    """Find out whether a file can be written, before any work is done for it.
+    """Check that a file can be written, before any work is done for it.
 
     Args:
         path: the file.
-        force: whether it may replace one that is there.
-        suffixes: those that name a format; None where the name may end in anything.
-        kind: what is to be written.
-        inside: the hint for who names a folder: a file inside of it.
+        force: whether it may replace an existing file.
+        suffixes: the suffixes of known formats; None: any suffix is accepted.
+        kind: the content, as messages name it.
+        inside: the hint if the path is a folder: a file inside it.
         streams: whether it may be a device, a pipe or an open descriptor.
 
     Raises:
-        FileError: it cannot: unknown suffix, no such folder, no right to write, there already.
+        FileError: unknown suffix, no such folder, no permission, or the file exists already.
     """
     name = _named(path)
     if suffixes is not None and path.suffix not in suffixes:
@@ -90,18 +90,18 @@ def check_file(
 
 @contextmanager
 def whole_file(path: Path, *failures: type[Exception], force: bool) -> Iterator[Path]:
-    """A file to write into, which takes the place of `path` when all of it is written.
+    """Yield a temporary file, and move it to `path` when it has been written completely.
 
-    It is removed if it is not finished, by an exception as by SIGTERM or SIGHUP.
+    It is removed if an exception, SIGTERM or SIGHUP prevents that.
 
     Args:
-        path: the file that it is to become. A link is followed, and rights are kept. A device, a pipe
-            or an open descriptor gets what was written.
-        failures: what else than an OSError says that it could not be written.
-        force: whether it may replace a file that is there.
+        path: the target. A link is followed, and permissions are kept. The content is copied to a
+            device, a pipe or an open descriptor.
+        failures: exceptions beside OSError that mean that writing failed.
+        force: whether it may replace an existing file.
 
     Raises:
-        FileError: it could not be written, or there is a file of that name; then `path` is as it was.
+        FileError: it could not be written, or the file exists; then `path` is unchanged.
     """
     kinds: tuple[type[Exception], ...] = (OSError, *failures)
     try:
@@ -110,13 +110,13 @@ def whole_file(path: Path, *failures: type[Exception], force: bool) -> Iterator[
         folder = Path(tempfile.gettempdir()) if stream else target.parent
         unfinished = folder / f".attnscope-{secrets.token_hex(6)}.part"
         with _removed(unfinished):
-            # safetensors' own writer makes files that only their owner may read.
-            rights = 0o600 if stream else 0o666  # others may look into the folder for temporary files
+            # safetensors' own writer creates files that only their owner may read.
+            rights = 0o600 if stream else 0o666  # other users can read the folder for temporary files
             os.close(os.open(unfinished, os.O_CREAT | os.O_EXCL | os.O_WRONLY, rights))
             rights = stat.S_IMODE(unfinished.stat().st_mode)
             yield unfinished
             if stream:
-                _pour(unfinished, path)
+                _copy_to_stream(unfinished, path)
             else:
                 _place(unfinished, path, target, rights, force=force)
     except AttnscopeError:
@@ -126,28 +126,28 @@ def whole_file(path: Path, *failures: type[Exception], force: bool) -> Iterator[
 
 
 def write_file(path: Path, content: bytes, *, force: bool) -> None:
-    """Write a file, as `whole_file` does.
+    """Write a file completely or not at all, as `whole_file` does.
 
     Args:
         path: the file.
-        content: all of it.
-        force: whether it may replace a file that is there.
+        content: its whole content.
+        force: whether it may replace an existing file.
 
     Raises:
-        FileError: it could not be written; then it is as it was.
+        FileError: it could not be written; then it is unchanged.
     """
     with whole_file(path, force=force) as unfinished:
         unfinished.write_bytes(content)
 
 
-# What a path leads to.
+# Resolving paths.
 
 
 def _status(path: Path) -> os.stat_result | None:
-    """What is known of the file that a path leads to; None if it leads to none.
+    """Return the status of the file at a path; None if there is none.
 
     Raises:
-        OSError: that cannot be found out: a name is too long, links go in a circle, …
+        OSError: it cannot be determined: a name is too long, links form a loop, …
     """
     number = _descriptor(path)
     if number is not None:
@@ -159,44 +159,44 @@ def _status(path: Path) -> os.stat_result | None:
 
 
 def _is_stream(path: Path, status: os.stat_result | None) -> bool:
-    """Whether a path leads to what is written to, and never replaced."""
+    """Return whether a path is a device, a pipe or an open descriptor, which is never replaced."""
     if status is None or stat.S_ISDIR(status.st_mode):
         return False
     return not stat.S_ISREG(status.st_mode) or _descriptor(path) is not None
 
 
 def _descriptor(path: Path) -> int | None:
-    """The open descriptor that a path stands for: 1, of /dev/stdout; None if it is a file."""
+    """Return the open descriptor that a path stands for, such as 1 for /dev/stdout; else None."""
     folders = ("/dev/fd", f"/proc/{os.getpid()}/fd")
-    here = os.path.abspath(path)
+    link = os.path.abspath(path)
     for _ in range(MOST_LINKS):
-        folder, name = os.path.realpath(os.path.dirname(here)), os.path.basename(here)
+        folder, name = os.path.realpath(os.path.dirname(link)), os.path.basename(link)
         if folder in folders and name.isdecimal():
             return int(name)
-        if not os.path.islink(here):
+        if not os.path.islink(link):
             return None
-        here = os.path.join(folder, os.readlink(here))
+        link = os.path.join(folder, os.readlink(link))
     return None
 
 
-# How a file comes to its place.
+# Moving a complete file to its target.
 
 
 def _place(unfinished: Path, path: Path, target: Path, rights: int, *, force: bool) -> None:
-    """Give a file that is complete its name.
+    """Move a complete file to its target.
 
     Args:
-        unfinished: the file.
-        path: the name as the user wrote it.
-        target: where that leads to.
-        rights: those of a new file.
-        force: whether it may replace a file that is there.
+        unfinished: the temporary file.
+        path: the target as the user wrote it.
+        target: the target with links resolved.
+        rights: the permissions of a new file.
+        force: whether it may replace an existing file.
     """
-    there = _status_of_itself(target)
-    if there is not None and not stat.S_ISREG(there.st_mode):
+    existing = _status_without_links(target)
+    if existing is not None and not stat.S_ISREG(existing.st_mode):
         raise FileError(f"{_named(path)} is no regular file any more; it is left alone.")
-    # safetensors writes files that nobody else may read
-    unfinished.chmod(rights if there is None else stat.S_IMODE(there.st_mode))
+    # safetensors creates files that only their owner may read
+    unfinished.chmod(rights if existing is None else stat.S_IMODE(existing.st_mode))
     if force:
         os.replace(unfinished, target)
         return
@@ -208,7 +208,7 @@ def _place(unfinished: Path, path: Path, target: Path, rights: int, *, force: bo
     except OSError:  # some file systems have no links
         pass
     try:
-        os.close(os.open(target, os.O_CREAT | os.O_EXCL | os.O_WRONLY))  # now the name is ours
+        os.close(os.open(target, os.O_CREAT | os.O_EXCL | os.O_WRONLY))  # reserve the name
     except FileExistsError as error:
         raise _there_already(path) from error
     try:
@@ -218,15 +218,15 @@ def _place(unfinished: Path, path: Path, target: Path, rights: int, *, force: bo
         raise
 
 
-def _status_of_itself(target: Path) -> os.stat_result | None:
+def _status_without_links(target: Path) -> os.stat_result | None:
     try:
         return os.lstat(target)
     except FileNotFoundError:
         return None
 
 
-def _pour(finished: Path, path: Path) -> None:
-    """Write a file's content to a device, a pipe or an open descriptor."""
+def _copy_to_stream(finished: Path, path: Path) -> None:
+    """Copy a file's content to a device, a pipe or an open descriptor."""
     number = _descriptor(path)
     out = os.open(path, os.O_WRONLY | getattr(os, "O_NOCTTY", 0)) if number is None else os.dup(number)
     with finished.open("rb") as content, open(out, "wb") as stream:
@@ -235,55 +235,55 @@ def _pour(finished: Path, path: Path) -> None:
         shutil.copyfileobj(content, stream)
 
 
-# Files that are not finished.
+# Unfinished files.
 
 _unfinished: set[Path] = set()
 
 
 @contextmanager
 def _removed(path: Path) -> Iterator[None]:
-    """Remove a file at the end, also where a signal ends the process."""
-    ours = []
-    if threading.current_thread() is threading.main_thread():  # no other may set handlers
+    """Remove a file on exit, even if a signal ends the process."""
+    handled = []
+    if threading.current_thread() is threading.main_thread():  # other threads cannot set handlers
         numbers = [getattr(signal, name) for name in ENDINGS if hasattr(signal, name)]
-        ours = [number for number in numbers if signal.getsignal(number) is signal.SIG_DFL]
+        handled = [number for number in numbers if signal.getsignal(number) is signal.SIG_DFL]
     _unfinished.add(path)
     try:
-        for number in ours:
+        for number in handled:
             signal.signal(number, _end)
         yield
     finally:
         with suppress(OSError):
             path.unlink()
         _unfinished.discard(path)
-        for number in ours:
+        for number in handled:
             signal.signal(number, signal.SIG_DFL)
 
 
 def _end(number: int, frame: Any) -> None:
-    """Remove what is not finished, and let the signal end the process as it would have."""
+    """Remove unfinished files, and let the signal end the process."""
     remove_unfinished()
     signal.signal(number, signal.SIG_DFL)
     os.kill(os.getpid(), number)
 
 
 def remove_unfinished() -> None:
-    """Remove what is not finished: the process ends."""
+    """Remove all unfinished files, because the process is about to end."""
     for path in list(_unfinished):
         with suppress(OSError):
             path.unlink()
 
 
-# What went wrong.
+# Errors.
 
 
 def _named(path: Path | str) -> str:
-    """A path as messages repeat it: whole, unless it is longer than any that people write."""
+    """Return a path as messages show it, shortened if it is very long."""
     return shortened(path, LONGEST_PATH)
 
 
 class FileThereError(FileError):
-    """A file is there already, and may not be replaced."""
+    """A file exists already, and may not be replaced."""
 
 
 def _there_already(path: Path) -> FileThereError:
@@ -293,7 +293,7 @@ def _there_already(path: Path) -> FileThereError:
 
 
 def _failure(path: Path, error: Exception) -> FileError:
-    """What a failure to write is told as: the system's reason, also where it led to another error."""
+    """Return the FileError for a failure to write, with the system's reason from its chain of causes."""
     reason: str | None = None
     cause: BaseException | None = error
     while reason is None and cause is not None:
@@ -303,10 +303,10 @@ def _failure(path: Path, error: Exception) -> FileError:
 
 
 def shown_path(file: str, here: Path | None = None) -> str:
-    """A file as a reader knows it: from here, if it is below."""
+    """Return a file's path relative to the current folder, if it is below it."""
     path = Path(file)
     try:
         here = here or Path.cwd()
-    except FileNotFoundError:  # code that was traced may have removed it
+    except FileNotFoundError:  # the traced code may have removed the current folder
         return file
     return str(path.relative_to(here)) if path.is_relative_to(here) else file

@@ -1,4 +1,4 @@
-"""Which keys are sinks: those that many heads look at where they look at nothing in particular."""
+"""Attention sinks: keys that many heads attend to when they attend to nothing in particular."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ from collections.abc import Iterable
 
 
 def sink_keys(special: Iterable[bool]) -> list[bool]:
-    """Whether each key of a sequence is a sink: the first token, and every special one.
+    """Return whether each key of a sequence is a sink: the first token and all special tokens are.
 
-    Special are `[CLS]`, `[SEP]`, `<s>`, `</s>` and their like, wherever they stand; `[UNK]` and `[MASK]`
-    stand for words, and are none.
+    Special tokens are `[CLS]`, `[SEP]`, `<s>`, `</s>` and the like, at any position; `[UNK]` and
+    `[MASK]` stand for words, so they are not.
 
     >>> sink_keys([True, False, False, True]), sink_keys([False, False])
     ([True, False, False, True], [True, False])
 
     Args:
-        special: of each key in order whether it is special (`Token.special`); without padding.
+        special: whether each key is a special token (`Token.special`), in order, without padding.
 
     Source: Xiao et al. 2023, "Efficient Streaming Language Models with Attention Sinks", section 3.1
         (the first token); Clark et al. 2019, "What Does BERT Look At?", section 3.2 (separators).
@@ -24,7 +24,7 @@ def sink_keys(special: Iterable[bool]) -> list[bool]:
 
 
 def sink_positions(special: Iterable[bool]) -> list[int]:
-    """The positions of the keys that are sinks, as `sink_keys` has them.
+    """Return the positions of the keys that are sinks, according to `sink_keys`.
 
     >>> sink_positions([True, False, False, True])
     [0, 3]

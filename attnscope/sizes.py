@@ -1,4 +1,4 @@
-"""Sizes that options and files give together: each axis has one, and everybody must agree on it."""
+"""The sizes of axes, collected from options and files, which must agree."""
 
 from __future__ import annotations
 
@@ -14,77 +14,78 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Said:
-    """A size, and the sentence in which it was said: `--dk says that d_K is 64`."""
+class KnownSize:
+    """A size, and the sentence that explains its origin: `--dk says that d_K is 64`."""
 
     size: int
     sentence: str
 
 
 class Sizes:
-    """The size of each axis, as far as options and files say it.
+    """The known sizes of axes, from options and files.
 
     Args:
-        options: the sizes that were asked for, by axis; None where nothing was.
-        flags: what the options are called, by axis.
+        options: the sizes set by options, by axis; None where an option was not used.
+        flags: the options' names, by axis.
 
     Raises:
         SizeError: a size is not a positive whole number.
     """
 
     def __init__(self, options: Mapping[str, int | None], flags: Mapping[str, str]) -> None:
-        given = {axis: size for axis, size in options.items() if size is not None}
-        check_sizes(given)
-        self._said = {
-            axis: Said(size, f"{flags[axis]} says that {axis} is {size}") for axis, size in given.items()
+        sizes = {axis: size for axis, size in options.items() if size is not None}
+        check_sizes(sizes)
+        self._known = {
+            axis: KnownSize(size, f"{flags[axis]} says that {axis} is {size}")
+            for axis, size in sizes.items()
         }
 
     def __contains__(self, axis: str) -> bool:
-        return axis in self._said
+        return axis in self._known
 
     def __getitem__(self, axis: str) -> int:
-        return self._said[axis].size
+        return self._known[axis].size
 
     def get(self, axis: str, default: int) -> int:
-        """An axis's size, or a default one where nobody has said any."""
-        return self._said[axis].size if axis in self._said else default
+        """Return the size of an axis, or the default if it is unknown."""
+        return self._known[axis].size if axis in self._known else default
 
     def learn(self, axis: str, size: int, sentence: str, *, note: str = "") -> None:
-        """Learn one size, in the sentence that says it.
+        """Add the size of an axis, with a sentence that explains its origin.
 
         Raises:
-            SizeError: others say something else; `note` is added to the message.
+            SizeError: the axis is known to have another size; `note` is added to the message.
         """
-        old = self._said.setdefault(axis, Said(size, sentence))
+        old = self._known.setdefault(axis, KnownSize(size, sentence))
         if old.size != size:
             raise SizeError(f"{sentence}, but {old.sentence}.", hint=note or None)
 
     def suppose(self, axis: str, size: int) -> None:
-        """Take a size for granted where nobody has said one."""
-        self._said.setdefault(axis, Said(size, f"{axis} is {size} by default"))
+        """Set the default size of an axis that is still unknown."""
+        self._known.setdefault(axis, KnownSize(size, f"{axis} is {size} by default"))
 
     def equate(self, axis: str, other: str) -> None:
-        """Two axes have the same size, as far as it is known.
+        """Give two axes the same size, if one of them is known.
 
         Raises:
-            SizeError: they have not.
+            SizeError: they are known to have different sizes.
         """
         if axis in self and other in self and self[axis] != self[other]:
-            raise SizeError(f"{self._said[axis].sentence}, but {self._said[other].sentence}.")
-        known = self._said.get(axis) or self._said.get(other)
+            raise SizeError(f"{self._known[axis].sentence}, but {self._known[other].sentence}.")
+        known = self._known.get(axis) or self._known.get(other)
         if known:
-            self._said[axis] = self._said[other] = known
+            self._known[axis] = self._known[other] = known
 
     def take(self, file: TensorFile, dims: str, *, note: str = "") -> None:
-        """Learn the sizes of a tensor's axes.
+        """Add the sizes of a tensor's axes.
 
         Args:
             file: the tensor.
-            dims: its axes' names. Of `n_head·d_K` one must be known for the other to be learnt.
-            note: what to do where it does not fit.
+            dims: the names of its axes. For `n_head·d_K`, one of the two must be known.
+            note: a hint for the error.
 
         Raises:
-            SizeError: its number of axes is another, or a size is not what others say.
+            SizeError: the tensor has another number of axes, or sizes disagree.
         """
         axes = dims.split()
         if len(axes) != len(file.shape):
@@ -101,7 +102,7 @@ class Sizes:
             for part in known:
                 if size % self[part]:
                     raise SizeError(
-                        f"{called(file)} is {size} wide {where}, but {self._said[part].sentence}:"
+                        f"{called(file)} is {size} wide {where}, but {self._known[part].sentence}:"
                         f" {size} / {self[part]} leaves {size % self[part]}.",
                         hint=note or None,
                     )
@@ -110,10 +111,10 @@ class Sizes:
 
 
 def one_dtype(files: Mapping[str, TensorFile], asked: str | None) -> str:
-    """The dtype to run in: the one that was asked for, or that of all files, or float32.
+    """Return the dtype to run in: the requested one, that of all files, or float32.
 
     Raises:
-        OptionError: the files have several, or one that attention does not run in.
+        OptionError: the files have different dtypes, or one that attention does not run in.
     """
     if asked is not None or not files:
         return asked or "float32"
@@ -139,10 +140,10 @@ def one_dtype(files: Mapping[str, TensorFile], asked: str | None) -> str:
 
 
 def called(file: TensorFile) -> str:
-    """What messages call a tensor of a file: `Q in q.npy`."""
+    """Return the name of a file's tensor in messages: `Q in q.npy`."""
     return f"{file.name} in {file}"
 
 
 def shape_of(file: TensorFile) -> str:
-    """A file's shape in a message: `3×30×64`."""
+    """Return the shape of a file's tensor in messages: `3×30×64`."""
     return "×".join(map(str, file.shape)) or "a scalar"

@@ -1,7 +1,7 @@
-"""Reads a tensor that a user names as FILE or FILE:NAME (.npy, .npz, .pt, .safetensors), or hands over.
+"""Tensors from the user: FILE or FILE:NAME (.npy, .npz, .pt, .safetensors), or arrays in memory.
 
-Opening reads headers, for which only torch's own format needs torch; values are read when asked
-for. Pickled objects are refused, and nothing in them is run.
+Opening a file reads only headers, and needs torch only for torch's own format; `load` reads the
+values. Pickled objects are refused, and nothing in them is run.
 
 Source: https://numpy.org/neps/nep-0001-npy-format.html, https://huggingface.co/docs/safetensors,
 https://docs.pytorch.org/docs/stable/notes/serialization.html
@@ -34,28 +34,28 @@ if TYPE_CHECKING:
     import torch
 
 Member = str | None
-"""A tensor's name in its file; None in a file of one tensor that has no name there."""
+"""A tensor's name in its file; None in a file of a single unnamed tensor."""
 
 Header = tuple[tuple[int, ...], str] | str
-"""A shape and the name of a dtype; or words that say why attnscope does not read the tensor."""
+"""A shape and the name of a dtype; or the reason why attnscope does not read the tensor."""
 
 Contents = Iterator[tuple[Member, Header, Callable[[], "torch.Tensor"]]]
-"""What is in a file, each with what reads its values. The file is open while one goes through it."""
+"""The tensors in a file, each with a function that loads its values while the file is open."""
 
 DTYPES = "bool uint8 int8 int16 int32 int64 float16 bfloat16 float32 float64".split()
 SAFETENSORS = dict(zip("BOOL U8 I8 I16 I32 I64 F16 BF16 F32 F64".split(), DTYPES, strict=True))
 LISTED = 8
-"""How many names an error lists."""
+"""The maximal number of names that an error lists."""
 
 
 @dataclass(frozen=True)
 class TensorFile:
-    """One tensor in a file: its header is known, its values are read when asked for.
+    """One tensor in a file, of which only the header has been read.
 
     Args:
-        name: what it is to be: `Q`, `W_Q`, `mask`.
+        name: its role: `Q`, `W_Q`, `mask`.
         path: the file.
-        member: what it is called in the file, if the file holds names.
+        member: its name in the file, if it has one there.
         shape: its shape.
         dtype: torch's name for its dtype, such as `bfloat16`.
     """
@@ -70,10 +70,10 @@ class TensorFile:
         return _called(self.path, self.member)
 
     def load(self) -> torch.Tensor:
-        """Its values: on the CPU, contiguous, in memory of their own, in the dtype that is stored.
+        """Read its values: on the CPU, contiguous, in memory of their own, in the stored dtype.
 
         Raises:
-            FileError: the file is gone, is damaged, or is not what it was when it was opened.
+            FileError: the file is missing, is damaged, or has changed since it was opened.
         """
         with _reading(self.path) as contents:
             for member, header, values in contents:
@@ -87,11 +87,11 @@ class TensorFile:
 
 @dataclass(frozen=True)
 class TensorInMemory(TensorFile):
-    """A tensor that is in memory already, and is treated as one in a file.
+    """A tensor in memory, with the interface of one in a file.
 
     Args:
         value: a numpy array or a torch tensor.
-        source: what messages call the place where it is.
+        source: its description in messages.
     """
 
     value: Any = field(default=None, repr=False, compare=False)
@@ -101,7 +101,7 @@ class TensorInMemory(TensorFile):
         return self.source
 
     def load(self) -> torch.Tensor:
-        """A copy of its values: on the CPU, contiguous, in the dtype that it has."""
+        """Return a copy of its values: on the CPU, contiguous, in its own dtype."""
         import numpy as np
         import torch
 
@@ -112,15 +112,15 @@ class TensorInMemory(TensorFile):
 
 
 def tensor_of(name: str, value: Any, source: str) -> TensorFile:
-    """A tensor that a caller hands over: as an array, a tensor, or the name of a file.
+    """Return the tensor for a caller's array, tensor or file name.
 
     Args:
-        name: what it is to be, such as `Q`.
-        value: FILE or FILE:NAME, a path, a torch tensor, or what numpy makes an array of.
-        source: what messages call it where it is no file, such as `the argument q`.
+        name: its role, such as `Q`.
+        value: FILE or FILE:NAME, a path, a torch tensor, or anything that numpy converts to an array.
+        source: its description in messages if it is not a file, such as `the argument q`.
 
     Raises:
-        FileError: as `open_tensor`.
+        FileError: as in `open_tensor`.
         OptionError: it is neither a file nor an array of numbers.
     """
     if isinstance(value, str | os.PathLike):
@@ -129,7 +129,7 @@ def tensor_of(name: str, value: Any, source: str) -> TensorFile:
 
 
 def in_memory(name: str, value: Any, source: str) -> TensorInMemory:
-    """A torch tensor, or what numpy makes an array of, as one in a file; as `tensor_of`."""
+    """Wrap a torch tensor, or anything that numpy converts to an array; arguments as in `tensor_of`."""
     if "torch" in sys.modules and isinstance(value, sys.modules["torch"].Tensor):
         header = _torch_header(value)
     else:
@@ -146,12 +146,12 @@ def in_memory(name: str, value: Any, source: str) -> TensorInMemory:
 
 
 def open_tensor(name: str, text: str) -> TensorFile:
-    """The tensor that the user names.
+    """Open the tensor that FILE or FILE:NAME names, reading only its header.
 
     Args:
-        name: what it is to be, such as `Q`.
-        text: FILE or FILE:NAME. Without NAME, it is the tensor that is called `name` in the file,
-            or else the only one that is there.
+        name: its role, such as `Q`.
+        text: FILE or FILE:NAME. Without NAME, the tensor called `name` in the file is opened, or
+            else the only one.
 
     Raises:
         FileError: there is no such file or tensor, or it cannot be read.
@@ -168,21 +168,21 @@ def open_tensor(name: str, text: str) -> TensorFile:
 
 
 def open_tensors(path: Path) -> dict[str, TensorFile]:
-    """Every tensor of a file, by its name there; by the file's name without suffix, if it has none.
+    """Open all tensors of a file, by name; an unnamed one by the file's name without its suffix.
 
-    What attnscope does not read is left out; `open_tensor` with FILE:NAME says why.
+    Tensors that attnscope cannot read are left out; `open_tensor` with FILE:NAME raises the reason.
 
     Raises:
-        FileError: there is no such file, it cannot be read, or nothing in it can.
+        FileError: there is no such file, it cannot be read, or no tensor in it can.
     """
     headers = _headers(path)
-    members = _readable(headers) or [_choose("", path, headers)]  # an error: it says why there is none
+    members = _readable(headers) or [_choose("", path, headers)]  # leads to an error with the reason
     names = [path.stem if member is None else member for member in members]
     return {n: _tensor_file(n, path, m, headers[m]) for n, m in zip(names, members, strict=True)}
 
 
 def _split(text: str) -> tuple[Path, Member]:
-    """The longest path before a colon, or of the whole text, that is there; and the name after it."""
+    """Split FILE:NAME at a colon so that FILE is the longest path that exists."""
     parts = text.split(":")
     for end in range(len(parts), 0, -1):
         path = ":".join(parts[:end])
@@ -193,7 +193,7 @@ def _split(text: str) -> tuple[Path, Member]:
 
 
 def _choose(name: str, path: Path, headers: dict[Member, Header]) -> Member:
-    """The tensor that is meant where the user names none."""
+    """Return the tensor to open if the user names none."""
     readable = _readable(headers)
     if name in headers:
         return name
@@ -234,12 +234,12 @@ def _headers(path: Path) -> dict[Member, Header]:
 
 @contextmanager
 def _reading(path: Path) -> Iterator[Contents]:
-    """What is in a file. Whatever its library raises while it is gone through, is a FileError."""
+    """Open a file, and turn everything that its library raises while it is read into a FileError."""
     size = _check(path)
     try:
         with warnings.catch_warnings(action="ignore"):  # of old formats, deprecated classes
             yield FORMATS[path.suffix](path)
-    except Exception as error:  # the libraries raise a dozen kinds
+    except Exception as error:  # the libraries raise a dozen different classes
         if is_out_of_memory(error):
             raise
         unknown = object_in_pickle(error)
@@ -255,7 +255,7 @@ def _reading(path: Path) -> Iterator[Contents]:
 
 
 def _check(path: Path) -> int:
-    """The size of a file in bytes. Raises a FileError unless it is one that can be read."""
+    """Return the size of a file in bytes; raise a FileError if it cannot be read."""
     try:
         status = path.stat()
         if S_ISREG(status.st_mode):
@@ -277,9 +277,9 @@ def _check(path: Path) -> int:
 
 
 def _reason(error: Exception) -> str:
-    """What a library says, in one sentence."""
-    said = type(error).__name__ if isinstance(error, LookupError) else first_line(error)
-    return shortened(printable(said.split(". ")[0].rstrip(".")), 120)
+    """Return the message of a library's error in one sentence."""
+    message = type(error).__name__ if isinstance(error, LookupError) else first_line(error)
+    return shortened(printable(message.split(". ")[0].rstrip(".")), 120)
 
 
 def _header(shape: Iterable[int], dtype: str) -> Header:
@@ -308,7 +308,7 @@ def _npz(path: Path) -> Contents:
 def _npy_header(file: IO[bytes], size: int) -> Header:
     from numpy.lib import format as npy
 
-    # Version 3 differs from 2 in how the names of fields are written, and no tensor has fields.
+    # Version 3 differs from 2 only in the encoding of field names, and tensors have no fields.
     old = npy.read_magic(file) == (1, 0)
     shape, _, dtype = (npy.read_array_header_1_0 if old else npy.read_array_header_2_0)(file)
     if dtype.hasobject:
@@ -334,7 +334,7 @@ def _pt(path: Path) -> Contents:
 
     import torch
 
-    # What torch wrote before 1.6 is no zip file, and cannot be mapped.
+    # Files that torch before 1.6 wrote are not zip files, and cannot be memory-mapped.
     whole = torch.load(path, map_location="cpu", weights_only=True, mmap=is_zipfile(path))
     for name, value in whole.items() if isinstance(whole, dict) else [(None, whole)]:
         if isinstance(name, str) or value is whole:
@@ -372,7 +372,7 @@ def _safetensors_values(path: Path, name: str) -> torch.Tensor:
 
 
 def _own(tensor: torch.Tensor) -> torch.Tensor:
-    """A plain copy: what lies in a file may change, and a parameter wants gradients."""
+    """Return a plain copy, because a mapped file may change, and a parameter requires gradients."""
     import torch
 
     return torch.empty(tensor.shape, dtype=tensor.dtype).copy_(tensor.detach())

@@ -1,4 +1,4 @@
-"""Text that comes from data, as it may be shown."""
+"""Making text from files and arguments safe and short enough to show."""
 
 from __future__ import annotations
 
@@ -8,30 +8,30 @@ import unicodedata
 from collections.abc import Iterable
 
 HIDDEN = ("Cc", "Cf", "Cs", "Zl", "Zp")
-"""Categories of Unicode that steer a terminal, or that nobody sees: controls, formats (bidi overrides
-among them), lone surrogates, line and paragraph separators."""
+"""Unicode categories that control a terminal or are invisible: controls, formats (including bidi
+overrides), lone surrogates, line and paragraph separators."""
 JOINERS = "\u200c\u200d"
-"""Formats that are part of words in some scripts, and of some emoji; they change nothing else."""
+"""Format characters that are part of words in some scripts and of some emoji, and harmless."""
 LEFT_TO_RIGHT_MARK = "\u200e"
-"""Ends a word that is read from the right. Without it, terminals that turn such words around would turn
-around what stands between two of them as well: columns would change places."""
+"""Ends a right-to-left word. Without it, terminals that reverse such words would also reverse the text
+between two of them, and swap table columns."""
 LONG = 80
-"""Characters of an argument, a name or a path that a message repeats, where it is too long."""
+"""The length to which messages shorten an argument, a name or a path that is too long."""
 TOO_LONG = 200
 
 
 def printable(text: object, own: str = "") -> str:
-    r"""A text on one line, with escapes for what would steer a terminal and for what nobody sees.
+    r"""Escape the characters of a text that would control a terminal or are invisible.
 
-    Names, settings and messages that come from files may hold anything: escape sequences, newlines,
-    overrides of the direction of writing. Escapes are Python's. What is printable stays as it is.
+    Names, settings and messages from files may contain anything: escape sequences, newlines,
+    overrides of the writing direction. Escapes are Python's; printable characters stay as they are.
 
     >>> printable("W\x1b[31m\nK\u202e")
     'W\\x1b[31m\\nK\\u202e'
 
     Args:
-        text: anything.
-        own: characters that do not come from data, and stay.
+        text: any value.
+        own: characters to leave as they are, because attnscope added them itself.
     """
     whole = str(text)
     if whole.isprintable():
@@ -40,26 +40,26 @@ def printable(text: object, own: str = "") -> str:
 
 
 def printable_lines(text: str, own: str = "") -> str:
-    r"""A text of several lines, which stay lines, with escapes for all else; tabs become spaces.
+    r"""Escape a text line by line, as `printable` does; newlines stay, and tabs become spaces.
 
     >>> printable_lines("if x:\n\treturn '\x1b[2J'")
     "if x:\n        return '\\x1b[2J'"
 
     Args:
-        text: its lines end with a newline, alone or after a carriage return.
-        own: characters that do not come from data, and stay.
+        text: lines that end in a newline, with or without a carriage return.
+        own: characters to leave as they are, because attnscope added them itself.
     """
     return "\n".join(printable(line.removesuffix("\r").expandtabs(), own) for line in text.split("\n"))
 
 
 def json_printable(document: str) -> str:
-    r"""A JSON document with JSON's escapes for what `printable` escapes: it says the same.
+    r"""Escape, in JSON's way, what `printable` escapes; the meaning of the document stays the same.
 
     >>> json_printable('["\x9b", "\u202e"]')
     '["\\u009b", "\\u202e"]'
 
     Args:
-        document: as `json.dumps` makes it, which escapes what comes before the space.
+        document: from `json.dumps`, which already escapes the control characters below the space.
     """
     if document.isascii() and "\x7f" not in document:
         return document
@@ -71,7 +71,7 @@ def json_printable(document: str) -> str:
 
 
 def shortened(text: object, length: int = LONG) -> str:
-    """What a message repeats of an argument, a name or a path: its beginning and its end, if it is long.
+    """Shorten a long argument, name or path for a message to its beginning and its end.
 
     >>> shortened("a" * 30 + "b" * 30, 21)
     'aaaaaaaaaa…bbbbbbbbbb'
@@ -84,7 +84,7 @@ def shortened(text: object, length: int = LONG) -> str:
 
 
 def without_long_echoes(message: str, arguments: Iterable[str]) -> str:
-    """A message in which long arguments of the command line are shortened, and all long words.
+    """Shorten long command-line arguments, and all other long words, in a message.
 
     >>> without_long_echoes("there is no folder " + "x" * 500 + ".", ["x" * 500]) == (
     ...     "there is no folder " + "x" * 40 + "…" + "x" * 39 + "."
@@ -92,8 +92,8 @@ def without_long_echoes(message: str, arguments: Iterable[str]) -> str:
     True
 
     Args:
-        message: what is told.
-        arguments: of the command line. Their parts after `=` and before `:` are looked for as well.
+        message: the message.
+        arguments: of the command line. Their parts between `=` and `:` are shortened as well.
     """
     parts = {part for argument in arguments for part in (argument, *re.split("[=:]", argument))}
     for part in sorted((part for part in parts if len(part) > TOO_LONG), key=len, reverse=True):

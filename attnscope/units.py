@@ -1,10 +1,10 @@
-"""Amounts as people read them."""
+"""Readable amounts: bytes, counts and FLOPs with units."""
 
 from __future__ import annotations
 
 
 def bytes_text(count: int) -> str:
-    """A number of bytes in binary units, to three or four digits: `18000` is `17.6 KiB`."""
+    """Format a number of bytes in binary units, with three or four digits: `18000` is `17.6 KiB`."""
     if count < 1024:
         return f"{count} B"
     size = float(count)
@@ -16,18 +16,18 @@ def bytes_text(count: int) -> str:
 
 
 def counted(count: int, what: str) -> str:
-    """So many of something: `1 token`, `1,152 tokens`."""
+    """Format a count with its noun: `1 token`, `1,152 tokens`."""
     return f"{count:,} {what}{'' if count == 1 else 's'}"
 
 
 def flops_text(count: int) -> str:
-    """Floating-point operations: `1152000` is `1.15 MFLOP`."""
+    """Format a number of floating-point operations: `1152000` is `1.15 MFLOP`."""
     amount, _, unit = (count_text(count) or "0").partition(" ")
     return f"{amount} {unit}FLOP"
 
 
 def count_text(count: int) -> str:
-    """A count in decimal units: `1152000` is `1.15 M`; nothing at all for none."""
+    """Format a count in decimal units: `1152000` is `1.15 M`; 0 is an empty string."""
     if count == 0:
         return ""
     if count < 1000:

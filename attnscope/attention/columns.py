@@ -27,7 +27,7 @@ def sdpa_columns(
     """Scaled dot-product attention by columns: V · softmax(Kᵀ · Q / √d_K).
 
     The transpose of `attnscope.sdpa` of the transposed inputs. The softmax runs down the
-    columns, because a query's scores now stand in one.
+    columns, because each column now holds the scores of one query.
 
     Args:
         Q: queries, `… d_K n_Q`.

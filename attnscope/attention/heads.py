@@ -1,4 +1,4 @@
-"""Heads: one wide tensor as several narrow ones, side by side."""
+"""Heads: splitting a wide axis into several narrow ones, and merging them again."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from attnscope.errors import groups_are_uneven, heads_do_not_divide
 
 
 def split_heads(x: torch.Tensor, n_head: int | None) -> torch.Tensor:
-    """Cut the last axis into heads, and move the heads before the rows: a view.
+    """Split the last axis into heads, and move the head axis before the rows. Return a view.
 
     Args:
         x: `n_batch n n_head·d`.
-        n_head: how many; None: it stays as it is.
+        n_head: the number of heads; None: return x unchanged.
 
     Returns:
         `n_batch n_head n d`.
@@ -29,14 +29,14 @@ def split_heads(x: torch.Tensor, n_head: int | None) -> torch.Tensor:
 
 
 def merge_heads(x: torch.Tensor, n_head: int | None) -> torch.Tensor:
-    """Undo `split_heads`: move the heads back, and put them side by side in one axis.
+    """Undo `split_heads`: move the head axis back, and merge it with the last axis.
 
     Args:
         x: `n_batch n_head n d`.
-        n_head: how many; None: it stays as it is.
+        n_head: the number of heads; None: return x unchanged.
 
     Returns:
-        `n_batch n n_head·d`; a copy, because heads that stand side by side do not lie so.
+        `n_batch n n_head·d`; a copy, because the transposed heads are not contiguous in memory.
     """
     if n_head is None:
         return x
@@ -44,18 +44,18 @@ def merge_heads(x: torch.Tensor, n_head: int | None) -> torch.Tensor:
 
 
 def shared(K: torch.Tensor, Q: torch.Tensor) -> torch.Tensor:
-    """Give each query head its keys (or values): the heads of one group have the same.
+    """Repeat keys (or values) so that every query head in a group has its own copy.
 
     Args:
         K: `n_batch n_kv_head n_K d`.
         Q: `n_batch n_head n_Q d_K`, where n_head is a multiple of n_kv_head; if they are equal,
-            or there are no heads at all, K stays as it is.
+            or there is no head axis, K is returned unchanged.
 
     Returns:
         `n_batch n_head n_K d`: the first key head n_head/n_kv_head times, then the second, ….
 
     Raises:
-        SizeError: n_head is no multiple of n_kv_head.
+        SizeError: n_head is not a multiple of n_kv_head.
 
     Source: Ainslie et al. 2023, "GQA: Training Generalized Multi-Query Transformer Models";
     one key head for all: Shazeer 2019, "Fast Transformer Decoding".

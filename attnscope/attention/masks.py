@@ -1,7 +1,7 @@
 """Masks: which queries may attend to which keys.
 
-A mask is a table of True where a query may look. Each kind is a function of two positions,
-the query's and the key's; a mask of several kinds is their `&`.
+A mask is True where a query may attend. Each kind is a function of two positions, the query's
+and the key's; kinds are combined with `&`.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ HIDES = -1e4
 
 
 def positions(n_Q: int, n_K: int, offset: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
-    """The positions of queries, `n_Q 1`, and of keys, `n_K`: they broadcast to `n_Q n_K`.
+    """Return the positions of queries, `n_Q 1`, and of keys, `n_K`: they broadcast to `n_Q n_K`.
 
     Args:
-        n_Q, n_K: how many.
+        n_Q, n_K: the number of queries and keys.
         offset: the first query's position (see `attnscope.attention.positions`).
     """
     return torch.arange(n_Q)[:, None] + offset, torch.arange(n_K)
 
 
 def causal(n_Q: int, n_K: int, *, offset: int = 0) -> torch.Tensor:
-    """A query sees itself and what comes before it: `n_Q n_K`.
+    """Let each query attend to its own position and earlier ones: `n_Q n_K`.
 
     Source: Vaswani et al. 2017, "Attention Is All You Need", section 3.2.3.
 
@@ -41,7 +41,7 @@ def causal(n_Q: int, n_K: int, *, offset: int = 0) -> torch.Tensor:
 
 
 def window(n_Q: int, n_K: int, left: int, right: int, *, offset: int = 0) -> torch.Tensor:
-    """A query sees the keys near to it, `left` before it to `right` after it: `n_Q n_K`.
+    """Let each query attend from `left` positions before it to `right` after it: `n_Q n_K`.
 
     Source: Beltagy et al. 2020, "Longformer", section 3.1.
     """
@@ -50,7 +50,7 @@ def window(n_Q: int, n_K: int, left: int, right: int, *, offset: int = 0) -> tor
 
 
 def prefix(n_Q: int, n_K: int, length: int, *, offset: int = 0) -> torch.Tensor:
-    """Every query sees the first `length` keys, and of the others those before it: `n_Q n_K`.
+    """Let each query attend to the first `length` keys, and causally to the others: `n_Q n_K`.
 
     Source: Raffel et al. 2020, "Exploring the Limits of Transfer Learning" (T5), figure 4.
     """
@@ -59,27 +59,27 @@ def prefix(n_Q: int, n_K: int, length: int, *, offset: int = 0) -> torch.Tensor:
 
 
 def lengths(of_each: Sequence[int], n_K: int) -> torch.Tensor:
-    """Sequences end, and what follows is padding that no query sees: `n_batch 1 n_K`.
+    """Hide the padding after the end of each sequence from all queries: `n_batch 1 n_K`.
 
     Args:
-        of_each: how many keys of each sequence are real.
-        n_K: how many keys there are, padding included.
+        of_each: the number of keys in each sequence without padding.
+        n_K: the number of keys with padding.
     """
     return torch.arange(n_K) < torch.tensor(of_each)[:, None, None]
 
 
 def additive(mask: torch.Tensor, fill: float, dtype: torch.dtype) -> torch.Tensor:
-    """A mask as numbers to add to the scores: 0 where a query may look, `fill` where it must not."""
+    """Convert a boolean mask to an additive one: 0 where a query may attend, `fill` elsewhere."""
     return torch.zeros_like(mask, dtype=dtype).masked_fill(~mask, fill)
 
 
 def hidden(mask: torch.Tensor) -> torch.Tensor:
-    """True where a mask hides a key from a query, whatever its style."""
+    """Return True where a boolean or additive mask hides a key from a query."""
     return ~mask if mask.dtype == torch.bool else mask <= HIDES
 
 
 def masked(scores: torch.Tensor, mask: torch.Tensor | None, fill: float = float("-inf")) -> torch.Tensor:
-    """The scores, with -inf (or less, for an additive mask) where a query must not look.
+    """Apply a mask to the scores.
 
     Args:
         scores: `… n_Q n_K`, logits.
@@ -109,7 +109,7 @@ def masked(scores: torch.Tensor, mask: torch.Tensor | None, fill: float = float(
 
 
 def mask_of(query: int, mask: torch.Tensor | None) -> torch.Tensor | None:
-    """One query's part of a mask, as a column: `… n_K 1` of `… n_Q n_K`."""
+    """Return one query's row of a mask as a column: `… n_K 1` of `… n_Q n_K`."""
     if mask is None:
         return None
     return mask[..., query if mask.size(-2) > 1 else 0, :, None]
@@ -118,16 +118,16 @@ def mask_of(query: int, mask: torch.Tensor | None) -> torch.Tensor | None:
 def filled(
     attention: torch.Tensor, mask: torch.Tensor | None, rows: str | None, dim: int = -1
 ) -> torch.Tensor:
-    """The weights, with rows of a chosen kind where a query sees no key at all.
+    """Replace the weights of queries that see no key at all.
 
-    The softmax of a row of -inf is 0/0: NaN, which spreads to all that it touches. Of a row
-    that is filled with one large negative number it is uniform: a query that should see
-    nothing collects the mean of everything.
+    The softmax of a row of -inf is 0/0: NaN, which spreads to everything computed from it. The
+    softmax of a row filled with one large negative number is uniform: a query that should see
+    nothing gets the mean of all values.
 
     Args:
         attention: `… n_Q n_K`, weights.
         mask: as in `masked`.
-        rows: `nan`, `uniform` or `zero`: what those rows are to be; None: what they are.
+        rows: the weights of those rows: `nan`, `uniform` or `zero`; None: leave them unchanged.
         dim: the axis of the keys.
 
     Returns:

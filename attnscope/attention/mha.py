@@ -37,26 +37,26 @@ class MultiHeadAttention(nn.Module):
                               x                    n_batch n_Q d_feat
     ```
 
-    Every other line of it is a variant: what is not asked for returns what it was given.
+    Every other line is a variant: one that is not used returns its input unchanged.
 
     Args:
         d_feat: the model's width.
-        n_head: heads; must divide d_feat.
-        n_kv_head: heads of K and V, shared by groups of query heads; n_head unless given.
-        d_V: a value's width in a head; d_head unless given.
-        d_context: the width of what K and V come from; d_feat unless given.
+        n_head: the number of heads; must divide d_feat.
+        n_kv_head: heads of K and V, shared by groups of query heads; default: n_head.
+        d_V: the width of a value in a head; default: d_head.
+        d_context: the width of the inputs of K and V; default: d_feat.
         bias: whether the four projections have biases.
-        dropout: the share of attention weights that is zeroed in training.
-        scale_by: the scores are divided by the root of this width. `d_head` is the width
-            that Q and K are multiplied over, and right; `d_feat` is a well-known slip.
-        scale: what the scores are multiplied with instead.
+        dropout: the fraction of attention weights that is zeroed in training.
+        scale_by: the scores are divided by the square root of this width. `d_head`, the width
+            that Q·Kᵀ sums over, is correct; `d_feat` is a common mistake.
+        scale: the factor of the scores, instead of `scale_by`.
         rope_theta, align, softcap, mask_fill, masked_rows, softmax_dtype: as in
             `attnscope.sdpa`.
         device, dtype: of the weights.
 
     Raises:
-        SizeError: n_head does not divide d_feat, or n_kv_head does not divide n_head; or d_head is
-            odd, where rotary positions turn pairs.
+        SizeError: n_head does not divide d_feat, n_kv_head does not divide n_head, or d_head is
+            odd with rotary positions, which rotate pairs.
 
     Source: Vaswani et al. 2017, "Attention Is All You Need", section 3.2.2.
     """
@@ -128,12 +128,12 @@ class MultiHeadAttention(nn.Module):
         """Attend from every query to every key, in every head.
 
         Args:
-            Q: what asks, `n_batch n_Q d_feat`.
-            K: what is compared with, `n_batch n_K d_context`; Q itself in self-attention.
-            V: what is collected, `n_batch n_K d_context`; K itself as a rule.
+            Q: the input of the queries, `n_batch n_Q d_feat`.
+            K: the input of the keys, `n_batch n_K d_context`; Q itself in self-attention.
+            V: the input of the values, `n_batch n_K d_context`; usually K itself.
             mask: broadcasts to `n_batch n_head n_Q n_K`; True (or 0, added) where a query
                 may attend.
-            K_past, V_past: keys and values of the past, projected, split and turned:
+            K_past, V_past: cached keys and values, projected, split and rotated:
                 `n_batch n_kv_head n_past d_head` and `n_batch n_kv_head n_past d_V`.
 
         Returns:

@@ -1,7 +1,7 @@
-"""Attention as checkpoints compute it, from queries, keys and values that a model has made.
+"""Attention as checkpoints compute it, from the queries, keys and values of a model.
 
-A model projects, splits, turns and caches in ways of its own; then comes this, the same in all
-of them. Every line but the formula's own is a variant: what is not asked for returns what it was given.
+Models project, split, rotate and cache in different ways; what follows is the same in all of them.
+Every line that is not in the formula is a variant: one that is not used returns its input unchanged.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ def observed(
     scale: float,
     softcap: float | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Attend in every head, and put the heads side by side.
+    """Compute attention in every head, and merge the heads.
 
     Args:
         Q: queries, `n_batch n_head n_Q d_K`.
@@ -32,14 +32,14 @@ def observed(
         mask: added to the scores; broadcasts to `n_batch n_head n_Q n_K`.
         position_bias: a score for each distance, added before the mask (Raffel et al. 2020, "T5",
             section 2.1).
-        sinks: a score for each head, `n_head`, that takes part in the softmax and gets no value (Xiao
+        sinks: one score per head, `n_head`, that takes part in the softmax and has no value (Xiao
             et al. 2023, "Efficient Streaming Language Models with Attention Sinks"; learned, as in
             gpt-oss).
-        scale: what the dot products are multiplied with.
-        softcap: the scores are soft-capped at this.
+        scale: the factor of the dot products.
+        softcap: the bound for soft-capping the scores.
 
     Returns:
-        What every query collected, `n_batch n_Q n_head·d_V`; and with which weights, `n_batch n_head
+        The output of every query, `n_batch n_Q n_head·d_V`, and the attention weights, `n_batch n_head
         n_Q n_K`.
 
     Source: Vaswani et al. 2017, "Attention Is All You Need", equation 1 and section 3.2.2.

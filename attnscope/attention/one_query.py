@@ -34,8 +34,8 @@ def sdpa_query(
     """Scaled dot-product attention of one query q: Σ_j softmax_j(k_j · q / √d_K) v_j.
 
     Args:
-        query: which query, counted from 0.
-        Q, K, V, mask, K_past, V_past: all of them, as in `attnscope.sdpa`, as everything else.
+        query: the index of the query, from 0.
+        Q, K, V, mask, K_past, V_past: for all queries, as in `attnscope.sdpa`; so are the options.
 
     Returns:
         `… d_V`.

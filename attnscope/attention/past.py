@@ -1,4 +1,4 @@
-"""The past: keys and values that were computed before, and are kept while a text grows."""
+"""The past: keys and values cached from earlier positions during generation."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ import torch
 
 
 def with_past(past: torch.Tensor | None, new: torch.Tensor, dim: int = -2) -> torch.Tensor:
-    """The keys (or values) of the past, and after them the new ones.
+    """Append new keys (or values) to those of the past.
 
     Args:
-        past: `… n_past d`; None: there is none, and the new ones stay as they are.
+        past: `… n_past d`; None: return the new ones unchanged.
         new: `… n_new d`.
         dim: the axis of the positions.
 

@@ -1,4 +1,4 @@
-"""Positions: where queries and keys stand in the sequence that they come from."""
+"""Positions of queries and keys in their sequence."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ Align = Literal["top-left", "bottom-right"]
 
 
 def offset_of(n_Q: int, n_K: int, *, align: Align) -> int:
-    """The position of the first query, where the first key stands at 0.
+    """Return the position of the first query, where the first key is at position 0.
 
     Args:
-        n_Q, n_K: how many queries and keys; keys of the past count.
-        align: `top-left`: the first query stands at the first key. `bottom-right`: the last
-            query stands at the last key, as it does when earlier keys come from a cache.
+        n_Q, n_K: the number of queries, and of keys with those of the past.
+        align: `top-left`: the first query has the position of the first key. `bottom-right`: the
+            last query has that of the last key, as when earlier keys come from a cache.
 
     Returns:
-        A position; below 0 where more queries than keys are aligned at their ends.
+        A position; negative for bottom-right alignment with more queries than keys.
 
     Source: PyTorch, `torch.nn.attention.bias.CausalVariant` (UPPER_LEFT and LOWER_RIGHT).
 
@@ -32,7 +32,7 @@ def offset_of(n_Q: int, n_K: int, *, align: Align) -> int:
 def places(
     Q: torch.Tensor, K: torch.Tensor, K_past: torch.Tensor | None, align: Align | None
 ) -> tuple[range, int, int]:
-    """All positions that there are, and where among them the queries and the new keys begin.
+    """Return the range of all positions, and the offsets of the queries and new keys in it.
 
     Args:
         Q: `… n_Q d_K`.
@@ -41,9 +41,9 @@ def places(
         align: as in `offset_of`; None: bottom-right with a past, else top-left.
 
     Returns:
-        The positions, as many as the greater of n_Q and n_K; they begin below 0 where more
-        queries than keys are aligned at their ends. And in them, the place of the first query
-        and that of the first new key.
+        The positions, max(n_Q, n_K) of them; they begin below 0 for bottom-right alignment with
+        more queries than keys. Then the index in this range of the first query, and that of the
+        first new key.
     """
     n_Q, n_new = Q.size(-2), K.size(-2)
     n_past = 0 if K_past is None else K_past.size(-2)

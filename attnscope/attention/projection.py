@@ -1,4 +1,4 @@
-"""Where Q, K and V come from: three views of the same embeddings."""
+"""Projections of the same embeddings to queries, keys and values."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ import torch
 def project(
     X: torch.Tensor, W_Q: torch.Tensor, W_K: torch.Tensor, W_V: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Queries, keys and values of the same embeddings: X · W_Q, X · W_K, X · W_V.
+    """Project embeddings to queries, keys and values: X · W_Q, X · W_K, X · W_V.
 
     Args:
-        X: embeddings, one a row: `… n_K d_feat`.
+        X: embeddings, one per row: `… n_K d_feat`.
         W_Q, W_K: `d_feat d_K`.
         W_V: `d_feat d_V`.
 
@@ -29,10 +29,10 @@ def project(
 def project_columns(
     X: torch.Tensor, W_Q: torch.Tensor, W_K: torch.Tensor, W_V: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """The same with everything transposed: embeddings are columns, and weights stand on the left.
+    """Project embeddings that are columns: W_Q · X, W_K · X, W_V · X.
 
     Args:
-        X: embeddings, one a column: `… d_feat n_K`.
+        X: embeddings, one per column: `… d_feat n_K`.
         W_Q, W_K: `d_K d_feat`.
         W_V: `d_V d_feat`.
 

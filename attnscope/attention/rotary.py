@@ -1,6 +1,6 @@
-"""Rotary positions: queries and keys are turned by where they stand.
+"""Rotary positions: queries and keys are rotated by angles that grow with their positions.
 
-Then the product of the two depends on how far apart they are.
+So their dot product depends on the distance between the two positions.
 """
 
 from __future__ import annotations
@@ -13,16 +13,16 @@ from attnscope.errors import width_is_odd
 def rotary_angles(
     positions: range, like: torch.Tensor, theta: float | None
 ) -> tuple[torch.Tensor, torch.Tensor] | tuple[None, None]:
-    """Cosine and sine of every position's angles.
+    """Return the cosines and sines of the angles at every position.
 
-    Pair i of a vector's d/2 pairs turns by position · theta^(-2i/d): the first pair fast, the
-    last one slowly.
+    Pair i of a vector's d/2 pairs is rotated by position · theta^(-2i/d): the first pair fast,
+    the last one slowly.
 
     Args:
-        positions: where the vectors to be turned stand, `n_pos` in all.
-        like: queries, `… d_K`, whose width, dtype and device the angles get. They are computed
-            in float32 at least.
-        theta: the base; None: no positions at all.
+        positions: the positions of the vectors to rotate, `n_pos` in all.
+        like: queries, `… d_K`, whose width, dtype and device the result has. The angles are
+            computed in float32 at least.
+        theta: the base; None: no rotary positions.
 
     Returns:
         cos and sin, each `n_pos d_K`: the d/2 angles twice, because the two halves of a vector
@@ -50,17 +50,17 @@ def rotary_angles(
 def rotated(
     x: torch.Tensor, cos: torch.Tensor | None, sin: torch.Tensor | None, start: int = 0
 ) -> torch.Tensor:
-    """Turn each vector by the angles of its position.
+    """Rotate each vector by the angles of its position.
 
     The pair (x_i, x_{i+d/2}) becomes (x_i cos − x_{i+d/2} sin, x_{i+d/2} cos + x_i sin).
 
     Args:
         x: `… n d_K`.
-        cos, sin: as `rotary_angles` returns them; None: x stays as it is.
-        start: the first vector's place in cos and sin.
+        cos, sin: as `rotary_angles` returns them; None: return x unchanged.
+        start: the index of the first vector in cos and sin.
 
     Returns:
-        `… n d_K`, as long as before.
+        `… n d_K`; the norm of each vector stays the same.
     """
     if cos is None or sin is None:
         return x

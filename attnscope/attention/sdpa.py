@@ -33,26 +33,26 @@ def sdpa(
     """Scaled dot-product attention: softmax(Q · Kᵀ / √d_K) · V.
 
     Each query is compared with every key; the softmax turns its scores into weights that
-    sum to one; the result is the mean of the values under those weights. Every other line
-    is a variant: what is not asked for returns what it was given.
+    sum to one; the result is the weighted mean of the values. Every other line is a
+    variant: one that is not used returns its input unchanged.
 
     Args:
         Q: queries, `… n_Q d_K`; the leading axes are none, `n_batch`, or `n_batch n_head`.
-        K: keys, `… n_K d_K`; they may have fewer heads than the queries, if these share them.
+        K: keys, `… n_K d_K`; they may have fewer heads than the queries, shared by groups of these.
         V: values, `… n_K d_V`, one for each key.
         mask: broadcasts to `… n_Q n_K`; True (or 0, added) where a query may attend.
         K_past, V_past: keys and values of the past, `… n_past d_K` and `… n_past d_V`, with
-            heads already split and positions already turned.
-        scale: what the dot products are multiplied with; 1/√d_K unless given.
-        n_head: Q is `n_batch n_Q n_head·d_K`, and is to be split into heads; so is the result
-            merged.
-        n_kv_head: the same for K and V; n_head unless given.
-        rope_theta: rotary positions of this base.
-        align: where the queries stand among the keys; bottom-right with a past, else top-left.
-        softcap: the scores are soft-capped at this.
+            heads already split and rotary positions already applied.
+        scale: the factor of the dot products; default: 1/√d_K.
+        n_head: split Q, `n_batch n_Q n_head·d_K`, into this many heads, and merge those of the
+            result.
+        n_kv_head: split K and V into this many heads; default: n_head.
+        rope_theta: the base of rotary positions.
+        align: the alignment of queries and keys; default: bottom-right with a past, else top-left.
+        softcap: the bound for soft-capping the scores.
         mask_fill: the score of a key that a boolean mask hides.
-        masked_rows: what becomes of queries that see no key: `nan`, `uniform` or `zero`.
-        softmax_dtype: the precision of the softmax; that of the scores unless given.
+        masked_rows: the weights of queries that see no key: `nan`, `uniform` or `zero`.
+        softmax_dtype: the dtype in which the softmax is computed; default: that of the scores.
 
     Returns:
         `… n_Q d_V`.

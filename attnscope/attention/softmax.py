@@ -1,4 +1,4 @@
-"""Scores become weights: what is done to a score on its way."""
+"""From scores to weights: soft-capping, biases and the softmax."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import torch
 
 
 def capped(scores: torch.Tensor, cap: float | None) -> torch.Tensor:
-    """Soft-capped scores, c · tanh(s / c): nearly s while it is small, never beyond ±c.
+    """Soft-cap the scores, c · tanh(s / c): nearly s while it is small, never beyond ±c.
 
     Args:
         scores: `… n_Q n_K`, logits.
-        cap: c; None: the scores stay as they are.
+        cap: c; None: return the scores unchanged.
 
     Source: Gemma Team 2024, "Gemma 2", section 2, "Logit soft-capping".
     """
@@ -20,11 +20,11 @@ def capped(scores: torch.Tensor, cap: float | None) -> torch.Tensor:
 
 
 def softmax(scores: torch.Tensor, dtype: torch.dtype | None = None, dim: int = -1) -> torch.Tensor:
-    """Weights that are positive and sum to one along the keys: exp(s_j) / Σ exp(s_i).
+    """Turn scores into positive weights that sum to one along the keys: exp(s_j) / Σ exp(s_i).
 
     Args:
         scores: `… n_Q n_K`, logits.
-        dtype: the precision that it is computed in; the scores' own unless given.
+        dtype: the dtype of the computation; default: that of the scores.
         dim: the axis of the keys.
 
     Returns:
@@ -34,19 +34,19 @@ def softmax(scores: torch.Tensor, dtype: torch.dtype | None = None, dim: int = -
 
 
 def added(scores: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
-    """Scores with something added to them, which broadcasts to their shape; None: nothing."""
+    """Add a bias that broadcasts to the scores' shape; None: return the scores unchanged."""
     return scores if bias is None else scores + bias
 
 
 def softmax_beside(scores: torch.Tensor, sinks: torch.Tensor) -> torch.Tensor:
-    """The softmax along the keys, with a sink among them that is left out of the result.
+    """Compute the softmax over the keys and a sink, and drop the sink's weight from the result.
 
     Args:
         scores: `n_batch n_head n_Q n_K`, logits.
         sinks: `n_head`, logits.
 
     Returns:
-        `n_batch n_head n_Q n_K`; what a row lacks to 1 went to the sink.
+        `n_batch n_head n_Q n_K`; a row sums to 1 minus the sink's weight.
     """
     beside = sinks[:, None, None].to(scores).expand(*scores.shape[:-1], 1)
     return torch.cat([scores, beside], dim=-1).softmax(dim=-1)[..., :-1]

@@ -1,10 +1,10 @@
-"""What every step of the textbook is: its name, axes, expression, and what it takes.
+"""Contracts: the declared steps of the textbook, with their names, axes, expressions and cost.
 
-From this alone a dry run prints every shape at any size, without torch. A real run is
-checked against it, step by step, and gets its axes' names from it. `sdpa` and `mha`
+A dry run prints every shape at any size from these alone, without torch. A real run is
+checked against them step by step, and takes its axis names from them. `sdpa` and `mha`
 declare the steps, with the `stages` that they share, for each form (`forms`) and variant
-(`variants`); `plan` makes a trace of them; `runs` compares a recorded one; `memory` says what
-it takes.
+(`variants`); `plan` turns them into a trace; `runs` compares a recorded trace; `memory`
+estimates the memory of a run.
 """
 
 from attnscope.contracts.memory import UNUSED_BY_PROOF, Uses, bytes_needed

@@ -1,4 +1,4 @@
-"""The forms of the formula: which axes its tensors have, and what its one product is."""
+"""The forms of the formula: the axes of its tensors, and the expression of the scores."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from attnscope.contracts.variants import Variant
 
 
 class Rows:
-    """By rows: every query, key and value is a row."""
+    """The form by rows: every query, key and value is a row."""
 
     keys_dim = -1
     of_scores = "n_Q n_K"
@@ -36,19 +36,19 @@ class Rows:
         )
 
     def vectors(self, lead: str, n: str, d: str) -> str:
-        """The axes of `n` vectors of width `d`."""
+        """Return the axes of `n` vectors of width `d`."""
         return f"{lead} {n} {d}"
 
     def layout_of(self, name: str) -> str:
-        """How queries or keys lie in memory while nobody has copied them."""
-        which = name[0]
+        """Return the memory order of the axes of queries or keys that have not been copied."""
+        letter = name[0]
         usual = (
-            f"{self.lead} n_Q {self.d_K}" if which == "Q" else f"{self.kv_lead} {self.new} {self.d_K}"
+            f"{self.lead} n_Q {self.d_K}" if letter == "Q" else f"{self.kv_lead} {self.new} {self.d_K}"
         )
-        return self._layouts.get(which, usual)
+        return self._layouts.get(letter, usual)
 
     def product(self, Q: str, K: str) -> str:
-        """The expression that compares every query with every key."""
+        """Return the expression of the scores of all queries and keys."""
         return f"{Q} @ {K}.mT * {self.scale}"
 
     def mask_dims(self) -> str:
@@ -70,7 +70,7 @@ class Rows:
 
 
 class Columns(Rows):
-    """By columns: everything transposed."""
+    """The form by columns: everything is transposed."""
 
     keys_dim = -2
     of_scores = "n_K n_Q"
@@ -96,7 +96,7 @@ class Columns(Rows):
 
 
 class OneQuery(Rows):
-    """One query, as a column; the keys still are rows."""
+    """The form of one query, which is a column; the keys are rows."""
 
     keys_dim = -2
     of_scores = "n_K 1"

@@ -20,16 +20,16 @@ def mha(
     self_attention: bool = True,
     v_is_k: bool = True,
 ) -> Trace:
-    """The steps of `attnscope.attention.mha.MultiHeadAttention.forward`.
+    """Declare the steps of `attnscope.attention.mha.MultiHeadAttention.forward`.
 
     Args:
-        sizes: `n_batch n_Q n_K d_feat n_head`, and where they differ from what they are else
-            `n_kv_head` (n_head), `d_V` (d_head) and `d_context` (d_feat); `n_past` where some of
-            the n_K keys are of the past. `d_head` follows.
-        dtype: the inputs'.
-        variant: which stages there are.
+        sizes: `n_batch n_Q n_K d_feat n_head`, and, if they differ from their defaults, `n_kv_head`
+            (n_head), `d_V` (d_head) and `d_context` (d_feat); `n_past` if some of the n_K keys
+            come from the past. `d_head` is computed from them.
+        dtype: the dtype of the inputs.
+        variant: selects the stages.
         self_attention: K and V are Q itself.
-        v_is_k: otherwise, V is K.
+        v_is_k: V is K itself, where it is not self-attention.
 
     Raises:
         SizeError: a size is not a positive whole number, or they do not fit together.
@@ -50,7 +50,7 @@ def mha(
 
 
 def merged_axis(heads: str, width: str) -> str:
-    """Heads side by side; the model's width where it is that."""
+    """Return the axis of merged heads: `d_feat` where it equals the model's width."""
     return "d_feat" if (heads, width) == ("n_head", "d_head") else f"{heads}·{width}"
 
 
@@ -123,7 +123,7 @@ def _split(name: str, n: str, heads: str, width: str) -> Stage:
 
 
 def _merged(d_V: str, weights: str, values: str) -> Iterator[Stage]:
-    """The weighted values, their heads merged, and the output."""
+    """Declare the weighted values, their merged heads, and the output projection."""
     x_raw = f"n_batch n_head n_Q {d_V}"
     yield Stage(
         "x_raw",

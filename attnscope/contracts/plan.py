@@ -1,4 +1,4 @@
-"""Declared steps become a trace, with every shape, byte and FLOP, before anything is computed."""
+"""Planned traces: from declared steps to every shape, byte and FLOP, without computing anything."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from attnscope.errors import OptionError, SizeError
 from attnscope.results.trace import Step, Trace
 
 DTYPES = {"float64": 8, "float32": 4, "float16": 2, "bfloat16": 2}
-"""The dtypes that attention runs in, and the bytes of an element."""
+"""The dtypes that attention runs in, with the bytes of one element."""
 
 SINGULAR = {
     "queries": "query",
@@ -25,10 +25,10 @@ SINGULAR = {
     "positions": "position",
     "heads": "head",
 }
-"""The nouns that sentences count."""
+"""The nouns that are counted in the explanations, with their singulars."""
 
 INPUT = "input"
-"""How a tensor was made that the caller handed in."""
+"""The expression of a tensor that the caller passes in."""
 
 
 @dataclass(frozen=True)
@@ -37,16 +37,16 @@ class Stage:
 
     Attributes:
         name: as in the code.
-        dims: the axes' names. `n_head·d_K` is one axis, as long as the two together.
+        dims: the names of the axes. `n_head·d_K` is one axis, whose size is the product.
         how: the expression, as in the code.
-        why: what it is, and why its shape is so; `{n_Q}` stands for that axis's size.
-        product: for a matrix product, the axes that it runs over: FLOPs = 2 · their sizes.
-        view_of: the step whose memory it looks at.
-        same_as: the step that it is, under another name.
-        layout: the axes in the order in which they lie in memory, if that is not `dims`; an axis
-            that `dims` lacks was left behind when one of its entries was taken.
-        copied: the view is copied into a memory of its own, unless it is contiguous.
-        dtype: if it is not the inputs'.
+        why: explains the step and its shape; `{n_Q}` is replaced by the size of that axis.
+        product: the axes of a matrix product: FLOPs = 2 · the product of their sizes.
+        view_of: the step whose memory it views.
+        same_as: the step with the same tensor under another name.
+        layout: the axes in memory order, if that differs from `dims`; an axis that `dims` lacks
+            was indexed, so only one of its entries remains.
+        copied: the view is copied into memory of its own, unless it is contiguous.
+        dtype: the dtype, if it is not that of the inputs.
     """
 
     name: str
@@ -71,18 +71,18 @@ def check_sizes(sizes: Mapping[str, int]) -> None:
 
 
 def size_of(axis: str, sizes: Mapping[str, int]) -> int:
-    """An axis's size; that of `n_head·d_K` is a product, and that of `1` is one."""
+    """Return the size of an axis: a product for `n_head·d_K`, and 1 for `1`."""
     return prod(1 if part == "1" else sizes[part] for part in axis.split("·"))
 
 
 def plan(title: str, sizes: dict[str, int], stages: Iterable[Stage], dtype: str) -> Trace:
-    """The trace that running these stages would make.
+    """Return the trace that running these stages would record.
 
     Args:
-        title: what is run.
+        title: the title of the trace.
         sizes: the size of every axis that the stages name.
-        stages: in the order in which they run.
-        dtype: the inputs'.
+        stages: in execution order.
+        dtype: the dtype of the inputs.
 
     Raises:
         SizeError: a size is not a positive whole number.
@@ -107,7 +107,7 @@ def plan(title: str, sizes: dict[str, int], stages: Iterable[Stage], dtype: str)
 
 def _step(stage: Stage, sizes: dict[str, int], dtype: str) -> Step:
     dims = tuple(stage.dims.split())
-    contiguous = _lies_in_order(stage, sizes)
+    contiguous = _is_contiguous(stage, sizes)
     own = stage.copied and not contiguous
     shape = tuple(size_of(axis, sizes) for axis in dims)
     return Step(
@@ -126,7 +126,7 @@ def _step(stage: Stage, sizes: dict[str, int], dtype: str) -> Step:
 
 
 def _sentence(text: str, sizes: Mapping[str, int]) -> str:
-    """A sentence with its sizes in it: `{n_Q} queries` is `3 queries`, or `1 query`."""
+    """Fill the sizes into a sentence: `{n_Q} queries` becomes `3 queries`, or `1 query`."""
     return re.sub(
         r"(?<![\d×·/])(?<![×·/] )\b1 (\w+)",
         lambda one: f"1 {SINGULAR.get(one[1], one[1])}",
@@ -134,14 +134,14 @@ def _sentence(text: str, sizes: Mapping[str, int]) -> str:
     )
 
 
-def _lies_in_order(stage: Stage, sizes: dict[str, int]) -> bool:
+def _is_contiguous(stage: Stage, sizes: dict[str, int]) -> bool:
     axes = _long_axes(stage.dims, sizes)
     layout = _long_axes(stage.layout or stage.dims, sizes)
-    while layout and layout[0] not in axes:  # nothing lies before the entry that was taken
+    while layout and layout[0] not in axes:  # indexing the outermost axis keeps a tensor contiguous
         layout = layout[1:]
     return layout == axes
 
 
 def _long_axes(dims: str, sizes: dict[str, int]) -> list[str]:
-    """The single axes, but for those of one, which do not count when elements are laid out."""
+    """Return the single axes without those of size 1, which do not matter for contiguity."""
     return [axis for axis in dims.replace("·", " ").split() if size_of(axis, sizes) != 1]

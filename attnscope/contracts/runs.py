@@ -1,4 +1,4 @@
-"""Recorded runs of the textbook: their axes' names, and whether they are what was declared."""
+"""Recorded runs of the textbook: name their axes, and check them against their contract."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ IDLE = {
         "out_merged",
     ),
 }
-"""Stages that return what they are given when there is nothing for them to do. Then they have no row."""
+"""Stages that return their input unchanged when their variant is not used; they get no row then."""
 
 
 def label(trace: Trace, function: str) -> None:
-    """Give a trace of the textbook its axes' names, and leave out the stages that did nothing.
+    """Name the axes of a trace of the textbook, and drop the stages that did nothing.
 
-    A trace of anything else, or of sizes that the contract does not know (inputs that
-    broadcast against each other, say), is left as it is.
+    A trace of another function, or of sizes that the contract does not cover (such as inputs
+    that broadcast against each other), is left as it is.
 
     Args:
-        trace: as it was recorded.
+        trace: the recorded trace.
         function: the traced function's module and qualified name.
     """
     if function not in _PLANS or not trace.steps:
@@ -40,35 +40,35 @@ def label(trace: Trace, function: str) -> None:
     trace.steps = without_idle_stages(step for step in trace.steps if step.depth == 0)
     steps = {step.name: step for step in trace.steps}
     if not {"Q", "K", "V"} <= set(steps) or not all(prod(step.shape) for step in trace.steps):
-        return  # tensors without elements, or none at all
+        return  # an input is missing, or a tensor has no elements
     plan = _PLANS[function](steps)
     if plan is None or len(plan.steps) != len(trace.steps):
         return
     pairs = list(zip(trace.steps, plan.steps, strict=True))
-    if all((real.name, real.shape) == (said.name, said.shape) for real, said in pairs):
+    if all((real.name, real.shape) == (planned.name, planned.shape) for real, planned in pairs):
         trace.title, trace.sizes = plan.title, plan.sizes
-        for real, said in pairs:
-            real.dims = said.dims
+        for real, planned in pairs:
+            real.dims = planned.dims
 
 
 def check(trace: Trace, plan: Trace) -> None:
-    """Make sure that a real run made the steps that its contract says.
+    """Check that a real run had exactly the steps that its contract declares.
 
-    What depends on the kernels that torch picked (`fresh_bytes`), the source (`line`) and the
-    values (`stats`) is not in the contract.
+    The contract does not include what depends on the kernels that torch picked (`fresh_bytes`),
+    the source (`line`) or the values (`stats`).
 
     Raises:
-        AssertionError: they differ, and one of the two is wrong.
+        AssertionError: they differ, so one of the two is wrong.
     """
-    real, said = _declared(trace), _declared(plan)
-    if real != said:
+    real, planned = _declared_fields(trace), _declared_fields(plan)
+    if real != planned:
         lines = ["the run is not what its contract says:"]
-        lines += [f"  ran       {row}" for row in real if row not in said]
-        lines += [f"  contract  {row}" for row in said if row not in real]
+        lines += [f"  ran       {row}" for row in real if row not in planned]
+        lines += [f"  contract  {row}" for row in planned if row not in real]
         raise AssertionError("\n".join(lines))
 
 
-def _declared(trace: Trace) -> list[tuple]:
+def _declared_fields(trace: Trace) -> list[tuple]:
     return [
         (s.name, s.dims, s.shape, s.dtype, s.how, s.bytes, s.flops, s.contiguous, s.view_of, s.same_as)
         for s in trace.steps
@@ -76,10 +76,10 @@ def _declared(trace: Trace) -> list[tuple]:
 
 
 def without_idle_stages(steps: Iterable[Step]) -> list[Step]:
-    """Drop the stages that returned their input, and name that input in what follows."""
+    """Drop the stages that returned their input, and name that input in later expressions."""
     kept: list[Step] = []
-    known: dict[str, str] = {}  # a step's name -> the name under which its tensor was first seen
-    idle: dict[str, str] = {}  # an idle stage's name -> what it was given
+    known: dict[str, str] = {}  # a step's name -> the first name of its tensor
+    idle: dict[str, str] = {}  # an idle stage's name -> its input's name
     for step in steps:
         for name, source in idle.items():
             step.how = re.sub(rf"\b{name}\b", source, step.how)
@@ -92,7 +92,7 @@ def without_idle_stages(steps: Iterable[Step]) -> list[Step]:
     return kept
 
 
-# A recorded trace -> the plan for its inputs' sizes, or None if the contract has none for them.
+# From a recorded trace to the plan for the sizes of its inputs; None if the contract has none.
 
 
 def _plan_for_sdpa(steps: dict[str, Step]) -> Trace | None:
@@ -162,7 +162,7 @@ def _variant(
     split: bool = False,
     transposed: bool = False,
 ) -> Variant:
-    """The stages that a recorded run had; what only their sentences name is not known."""
+    """Return the variant of a recorded run; values that only occur in explanations are placeholders."""
     return Variant(
         mask=_mask_dims(steps, sizes, axes, transposed) if "mask" in steps else None,
         mask_dtype="bool" if "mask" in steps and steps["mask"].dtype == "bool" else "",
@@ -177,7 +177,7 @@ def _variant(
 def _mask_dims(
     steps: dict[str, Step], sizes: dict[str, int], axes: tuple[str, ...], transposed: bool
 ) -> str:
-    """The mask's axes: the last of the scores', and 1 where it broadcasts."""
+    """Return the axes of the mask: the last ones of the scores, with 1 where it broadcasts."""
     shape = steps["mask"].shape[-len(axes) :]  # a wider mask will not match the plan
     if transposed:
         shape = _transposed(shape)

@@ -12,14 +12,14 @@ from attnscope.results.trace import Trace
 
 
 def sdpa(sizes: dict[str, int], *, dtype: str = "float32", variant: Variant | None = None) -> Trace:
-    """The steps of `attnscope.attention.sdpa.sdpa`.
+    """Declare the steps of `attnscope.attention.sdpa.sdpa`.
 
     Args:
-        sizes: `n_Q n_K d_K d_V`, after none, one or both of `n_batch n_head`; `n_kv_head` where
-            K and V have fewer heads; `n_past` where some of the n_K keys are of the past;
-            `d_feat`, an embedding's width, where they are projected.
-        dtype: the inputs'.
-        variant: which stages there are.
+        sizes: `n_Q n_K d_K d_V`, after none, one or both of `n_batch n_head`; `n_kv_head` if K
+            and V have fewer heads; `n_past` if some of the n_K keys come from the past;
+            `d_feat`, the width of the embeddings, if Q, K and V are projected.
+        dtype: the dtype of the inputs.
+        variant: selects the stages.
 
     Raises:
         SizeError: a size is not a positive whole number, or they do not fit together.
@@ -61,9 +61,9 @@ def sdpa(sizes: dict[str, int], *, dtype: str = "float32", variant: Variant | No
 def sdpa_columns(
     sizes: dict[str, int], *, dtype: str = "float32", variant: Variant | None = None
 ) -> Trace:
-    """The steps of `attnscope.attention.columns.sdpa_columns`; arguments as of `sdpa`.
+    """Declare the steps of `attnscope.attention.columns.sdpa_columns`; arguments as in `sdpa`.
 
-    The mask's dims are those of the rows' form; here it stands transposed.
+    The mask's dims are those of the form by rows; it is transposed here.
     """
     variant = named(variant, sizes)
 

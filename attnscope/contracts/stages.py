@@ -8,7 +8,7 @@ from attnscope.contracts.forms import Columns, OneQuery, Rows
 from attnscope.contracts.plan import INPUT, Stage
 
 QKV = Generator[Stage, None, tuple[str, str, str]]
-"""Stages, and at their end the names of the Q, K and V that the next ones work on."""
+"""A generator of stages that returns the names of the Q, K and V for the next stages."""
 
 
 def inputs(rows: Rows) -> Iterator[Stage]:
@@ -49,7 +49,7 @@ def inputs(rows: Rows) -> Iterator[Stage]:
 
 
 def _projected(rows: Rows, dims: dict[str, str], widths: dict[str, str]) -> Iterator[Stage]:
-    """X, the three weights, and what they make of it."""
+    """Declare X, the three projection weights, and the projected Q, K and V."""
     columns = isinstance(rows, Columns)
     lead = "n_batch" if "n_batch" in rows.sizes else ""
     yield Stage(
@@ -95,7 +95,7 @@ def mask_and_past(rows: Rows) -> Iterator[Stage]:
 
 
 def split(rows: Rows) -> QKV:
-    """Heads side by side become heads of their own."""
+    """Declare the splitting of merged heads."""
     if not rows.variant.split:
         return "Q", "K", "V"
     places = {
@@ -117,7 +117,7 @@ def split(rows: Rows) -> QKV:
 
 
 def prepared(rows: Rows, Q: str, K: str, V: str, turn: str) -> QKV:
-    """Queries and keys are turned, the past comes before the new, and groups share their keys."""
+    """Declare the stages before the scores: rotary positions, the past, and shared key heads."""
     variant, sizes, d = rows.variant, rows.sizes, rows.d_K
     if variant.rope_theta is not None:
         for name in ("cos", "sin"):
@@ -130,13 +130,13 @@ def prepared(rows: Rows, Q: str, K: str, V: str, turn: str) -> QKV:
                 f" vector's {{{d}}} numbers, twice, because its two halves are the pairs' two"
                 " coordinates",
             )
-        for name, made in (("Q", Q), ("K", K)):
+        for name, source in (("Q", Q), ("K", K)):
             n = "n_Q" if name == "Q" else rows.new
             lead = rows.lead if name == "Q" else rows.kv_lead
             yield Stage(
                 f"{name}_rot",
                 f"{lead} {n} {d}",
-                f"rotated({made}, cos, sin, {name}_at)",
+                f"rotated({source}, cos, sin, {name}_at)",
                 f"each vector, {{{n}}} in all, turned by the angles of its position; lengths and shape"
                 " stay",
                 layout=rows.layout_of(name),
@@ -166,7 +166,7 @@ def prepared(rows: Rows, Q: str, K: str, V: str, turn: str) -> QKV:
 
 
 def weighted(rows: Rows, Q: str, K: str, V: str) -> Generator[Stage, None, tuple[str, str]]:
-    """Scores, and what becomes of them until they are the weights of the values."""
+    """Declare the scores and all stages up to the final weights; return the names of weights and V."""
     variant = rows.variant
     yield Stage(
         "scores",
@@ -193,7 +193,7 @@ def weighted(rows: Rows, Q: str, K: str, V: str) -> Generator[Stage, None, tuple
 
 
 def _masked(rows: Rows, scores: str) -> Generator[Stage, None, str]:
-    """The mask on the scores; at the end, the mask's name."""
+    """Declare the masked scores, and return the mask's name."""
     variant, mask = rows.variant, "mask"
     assert variant.mask is not None
     if isinstance(rows, OneQuery):
@@ -224,7 +224,7 @@ def _masked(rows: Rows, scores: str) -> Generator[Stage, None, str]:
 
 
 def _weights(rows: Rows, scores: str, mask: str) -> Generator[Stage, None, str]:
-    """The softmax, and what becomes of its weights; at the end, their name."""
+    """Declare the softmax and the stages after it, and return the name of the final weights."""
     variant = rows.variant
     hidden = (
         "" if variant.mask is None else "; a hidden key's weight is 0, as long as the query sees another"
@@ -259,7 +259,7 @@ def _weights(rows: Rows, scores: str, mask: str) -> Generator[Stage, None, str]:
 
 
 def _why_scale(rows: Rows) -> str:
-    """What the scale is for, or that another one was chosen."""
+    """Explain the scale, or say that another one was chosen."""
     if rows.variant.scale is None:
         return (
             "The scale, 1/√{_d_K}, keeps the variance of these sums of {_d_K} products near that of one"
@@ -271,5 +271,5 @@ def _why_scale(rows: Rows) -> str:
 
 
 def size_text(axis: str) -> str:
-    """An axis in a sentence: its size, or its factors'."""
+    """Return the placeholder of an axis's size, or of its factors' sizes, for a sentence."""
     return "·".join(f"{{{part}}}" for part in axis.split("·"))

@@ -1,4 +1,4 @@
-"""What decides which stages there are: variants, and the sizes that they bring along."""
+"""Variants of attention, which select the stages, and the sizes that they add."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ ORDER = (
 
 @dataclass(frozen=True)
 class Variant:
-    """What decides which stages there are, beside the sizes.
+    """Everything beside the sizes that selects stages.
 
     Attributes:
-        scale: what the scores are multiplied with, if it is not 1/√(the width multiplied over).
+        scale: the factor of the scores, if it is not 1/√(the width summed over).
         mask: the mask's dims, or None for no mask.
-        mask_dtype: `bool`, or empty for an additive one, which has the inputs' dtype.
+        mask_dtype: `bool`, or empty for an additive mask, which has the dtype of the inputs.
         mask_fill: the score of a key that a boolean mask hides.
-        masked_rows: what becomes of queries that see no key, if that is chosen.
-        split: Q, K and V come with heads side by side, and are split; the result is merged.
+        masked_rows: the weights of queries that see no key, if chosen.
+        split: Q, K and V come with merged heads, which are split; those of the result are merged.
         rope_theta: the base of rotary positions, or None for none.
-        softcap: what the scores are capped at, or None.
-        dropout: the share of weights that is dropped.
+        softcap: the bound for soft-capping the scores, or None.
+        dropout: the fraction of weights that is dropped.
         embeddings: Q, K and V are projections of X.
     """
 
@@ -44,7 +44,7 @@ class Variant:
 
 
 def completed(sizes: dict[str, int], variant: Variant, d_K: str = "d_K") -> dict[str, int]:
-    """All sizes that the stages name, in the order in which people read them."""
+    """Return all sizes that the stages name, in the usual reading order."""
     check_sizes(sizes)
     sizes = dict(sizes)
     n_head, n_kv_head = sizes.get("n_head", 1), sizes.get("n_kv_head")
@@ -67,12 +67,12 @@ def completed(sizes: dict[str, int], variant: Variant, d_K: str = "d_K") -> dict
 
 
 def named(variant: Variant | None, sizes: dict[str, int]) -> Variant:
-    """The variant, with a mask whose axes bear their names even where they are of size 1 anyway."""
+    """Name the mask's axes of size 1 whose size in the scores is 1 too; return the variant."""
     variant = variant or Variant()
     if variant.mask is None:
         return variant
     axes = [axis for axis in ("n_batch", "n_head", "n_Q", "n_K") if axis in sizes]
     mask = variant.mask.split()
     aligned = zip(axes[len(axes) - len(mask) :], mask, strict=True)
-    dims = " ".join(axis if sizes[axis] == 1 else said for axis, said in aligned)
+    dims = " ".join(axis if sizes[axis] == 1 else dim for axis, dim in aligned)
     return replace(variant, mask=dims)

@@ -1,1 +1,1 @@
-"""The process that attnscope runs in: its signals, its streams, its memory, and its neighbours."""
+"""The process that attnscope runs in: signals, standard streams, memory, devices, torchrun."""

@@ -1,4 +1,4 @@
-"""How much memory a run may take: what a user allows, or a share of what is free."""
+"""The memory budget of a run: set by the user, or a share of the free memory."""
 
 from __future__ import annotations
 
@@ -7,19 +7,19 @@ import re
 from attnscope.errors import OptionError, SizeError
 
 SHARE = 0.8
-"""How much of the free memory a run may take, if nothing is said."""
+"""The default share of the free memory that a run may take."""
 
 UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 
 
 def parse_size(size: str | int) -> int:
-    """Return a size in bytes: a number of them, or `2G`, `500MB`, `1.5 GiB`; units are binary.
+    """Parse a size in bytes, such as `100`, `2G`, `500MB` or `1.5 GiB`; units are binary.
 
     >>> parse_size("2G"), parse_size("1.5 KiB"), parse_size("100"), parse_size(100)
     (2147483648, 1536, 100, 100)
 
     Raises:
-        OptionError: it is none.
+        OptionError: it is not a size.
     """
     number = r"(\d+(?:\.\d+)?)\s*([KMGT]?)(?:i?B)?"
     match = re.fullmatch(number, str(size).strip(), re.IGNORECASE)
@@ -30,17 +30,17 @@ def parse_size(size: str | int) -> int:
 
 
 def memory_budget(memory: str | int | None, device: str) -> int:
-    """Return how many bytes a run may take on a device: what is allowed, or a share of what is free.
+    """Return how many bytes a run may take on a device.
 
-    What is free is divided among the processes of a machine where they share it, as under torchrun.
+    Processes that share a machine's memory, as under torchrun, divide the free memory among them.
 
     Args:
-        memory: as `parse_size` takes it; None: a share of what is free.
+        memory: a size for `parse_size`; None: a share of the free memory.
         device: such as `cpu`.
 
     Raises:
-        OptionError: `memory` is no size.
-        SizeError: it is more than there is.
+        OptionError: `memory` is not a size.
+        SizeError: it is more than the free memory.
     """
     from attnscope.process.devices import room_of
     from attnscope.process.launch import processes_here

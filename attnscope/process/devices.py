@@ -1,4 +1,4 @@
-"""Draws tensors of given sizes; says whether a device can hold them."""
+"""Devices: check their names and free memory, and draw random tensors on them."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def check_device_name(device: str) -> None:
 
 
 def check_device(device: str) -> None:
-    """Raise an OptionError unless torch can use `device`, a device's name, here and now."""
+    """Raise an OptionError unless torch can use the device with this name on this machine."""
     import torch
 
     kind, _, number = device.partition(":")
@@ -44,7 +44,7 @@ def check_device(device: str) -> None:
 
 
 def room_of(device: str) -> Room | None:
-    """What there is of a device's memory, or None where that is not known."""
+    """Return the free memory of a device, or None if it is unknown."""
     if device.startswith("meta"):
         return Room(2**63 - 1)  # nothing is allocated, but torch counts bytes in 64 bits
     if device.startswith("cpu"):
@@ -66,7 +66,7 @@ DRY_RUN = "--dry-run, which shows the same rows at any size without computing th
 
 
 def check_memory(needed: int, device: str, hint: str = DRY_RUN) -> None:
-    """Raise a SizeError if a run needs more bytes than it may take; the hint says what to do instead."""
+    """Raise a SizeError with `hint` if a run needs more bytes than the device has free."""
     room = room_of(device)
     if room is not None and needed > room.free:
         raise SizeError(
@@ -77,9 +77,9 @@ def check_memory(needed: int, device: str, hint: str = DRY_RUN) -> None:
 
 @contextmanager
 def kept_random_state(device: str) -> Iterator[None]:
-    """Leave torch's random numbers as they are, on the host and on a device.
+    """Restore torch's random state on exit, on the host and on a device.
 
-    Where torch is not imported yet, nobody has drawn any, and it is not imported for that.
+    If torch has not been imported, no random state exists yet, and torch is not imported for this.
 
     Args:
         device: such as `cpu` or `cuda:1`.
@@ -100,9 +100,9 @@ def kept_random_state(device: str) -> Iterator[None]:
 
 @contextmanager
 def seeded(seed: int, device: str) -> Iterator[None]:
-    """Draw with a seed on the host and on a device, and leave torch's random numbers as they are.
+    """Seed torch on the host and on a device, and restore its random state on exit.
 
-    `torch.manual_seed` would seed every other device too.
+    `torch.manual_seed` would seed all other devices too.
 
     Args:
         seed: the same seed draws the same values.
@@ -122,10 +122,10 @@ def seeded(seed: int, device: str) -> Iterator[None]:
 
 
 def draw(*shapes: tuple[int, ...], dtype: str, device: str, seed: int) -> list[torch.Tensor]:
-    """Tensors of independent standard normal values.
+    """Draw tensors of independent standard normal values.
 
     Args:
-        shapes: one for each tensor.
+        shapes: one shape per tensor.
         dtype: such as `float32`.
         device: such as `cpu`; on `meta`, tensors have no values.
         seed: the same seed draws the same values.

@@ -1,9 +1,9 @@
 """Ctrl-C ends a command at once: status 130, one line on stderr, no temporary file left.
 
-Python would raise KeyboardInterrupt in whatever line runs. While torch is imported that may be a
-destructor or a callback, where the exception is lost, or Python code that C++ has called, which aborts
-the process; in the middle of a sum it would leave half a sum. So the handler here raises nothing and
-ends the process itself. Where an exception is right, in code of the user, `raised` lets Python raise it.
+Python would raise KeyboardInterrupt at whatever line is running. While torch is being imported, that
+may be in a destructor or callback, where the exception is lost, or in Python code called from C++, which
+aborts the process; elsewhere it may leave a computation half done. So this handler raises nothing and
+ends the process itself. In the user's code, where an exception is right, `raised` lets Python raise it.
 
 Source: https://docs.python.org/3/library/signal.html#note-on-signal-handlers-and-exceptions
 """
@@ -22,41 +22,41 @@ from typing import NoReturn
 from attnscope.process.launch import is_first
 
 STATUS = 130
-"""128 + SIGINT, as a shell shows it."""
+"""128 + SIGINT, as shells report it."""
 
 LINE = "attnscope: interrupted."
 
 _process: int | None = None
-"""The process whose Ctrl-C this is; None where nobody has called `install`."""
+"""The id of the process that called `install`; None before that."""
 
 
 def install() -> None:
-    """Let Ctrl-C end this process, unless it ignores SIGINT, as a shell's job in the background does."""
+    """Let Ctrl-C end this process, unless it ignores SIGINT, as a shell's background jobs do."""
     global _process
     if signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
         return
     _process = os.getpid()
-    atexit.register(_ignore)  # registered first, it runs last
+    atexit.register(_ignore)  # registered first, so it runs last
     signal.signal(signal.SIGINT, end)
 
 
 def end(*_: object) -> NoReturn:
-    """End the process; as a handler of SIGINT, it takes the signal and the frame."""
-    signal.signal(signal.SIGINT, signal.SIG_DFL)  # a second Ctrl-C need not wait for what follows
-    if _process in (None, os.getpid()):  # and not a child that code of the user has forked
-        # It may be in the middle of being imported: then it has written nothing.
+    """End the process. As a SIGINT handler, it is called with the signal number and the frame."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # a second Ctrl-C ends the process immediately
+    if _process in (None, os.getpid()):  # not in a child process that the user's code has forked
+        # The module may be only partly imported; then no file has been written.
         remove = getattr(sys.modules.get("attnscope.files"), "remove_unfinished", None)
         if remove is not None:
             remove()
-        with suppress(Exception):  # stderr may be closed, or in the middle of writing
+        with suppress(Exception):  # stderr may be closed, or the signal interrupted a write to it
             sys.stderr.flush()
         if is_first():
-            _say()
+            _report()
     _exit(STATUS)
 
 
-def _say() -> None:
-    # A spinner may have hidden the cursor, and stands where the line is to begin.
+def _report() -> None:
+    # A spinner may be on the current line, and may have hidden the cursor.
     clean = "\r\x1b[2K\x1b[?25h" if os.isatty(2) else ""
     with suppress(OSError):
         os.write(2, f"{clean}{LINE}\n".encode())
@@ -64,9 +64,9 @@ def _say() -> None:
 
 @contextmanager
 def raised() -> Iterator[None]:
-    """Let Ctrl-C raise KeyboardInterrupt in the code that runs, as Python does; a second one ends.
+    """Let Ctrl-C raise KeyboardInterrupt, as Python does; a second one ends the process.
 
-    Without `install`, as when a program imports attnscope, nothing changes.
+    Without `install`, as when a program imports attnscope, this does nothing.
     """
     if signal.getsignal(signal.SIGINT) is not end:
         yield
@@ -74,18 +74,18 @@ def raised() -> Iterator[None]:
     signal.signal(signal.SIGINT, _raise_once)
     try:
         yield
-    finally:  # also where the code has put a handler of its own there
+    finally:  # even if the code has installed a handler of its own
         signal.signal(signal.SIGINT, end)
 
 
 def leave_to_python() -> None:
-    """Let Ctrl-C do from now on what Python does, or what the program that runs makes of it."""
+    """Restore Python's own handling of Ctrl-C, which the running program may change."""
     if signal.getsignal(signal.SIGINT) is end:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def take_back() -> None:
-    """Let Ctrl-C end the process again, unless the program has put a handler of its own there."""
+    """Let Ctrl-C end the process again, unless the program has installed a handler of its own."""
     if _process is not None and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, end)
 
@@ -96,6 +96,6 @@ def _raise_once(*_: object) -> NoReturn:
 
 
 def _ignore() -> None:
-    """All is written: while Python takes itself down, nothing is left to interrupt."""
+    """Ignore Ctrl-C while Python shuts down: everything has been written."""
     if signal.getsignal(signal.SIGINT) is end:
         signal.signal(signal.SIGINT, signal.SIG_IGN)

@@ -1,6 +1,6 @@
-"""What torchrun tells each of the processes that it starts, in its environment.
+"""The environment variables that torchrun sets for each process it starts.
 
-Every command asks at its end; so this is apart from `ranks`, and imports nothing more.
+Every command reads them at its end, so this module is separate from `ranks` and imports only `os`.
 
 Source: https://docs.pytorch.org/docs/stable/elastic/run.html
 """
@@ -9,15 +9,15 @@ import os
 
 
 def launched() -> bool:
-    """Whether this process is one of several, as `torchrun` starts them."""
+    """Return whether this process is one of several that `torchrun` has started."""
     return "RANK" in os.environ and os.environ.get("WORLD_SIZE", "1") != "1"
 
 
 def is_first() -> bool:
-    """Whether this process is the first of several, or the only one."""
+    """Return whether this process is the first of several (rank 0), or the only one."""
     return not launched() or os.environ["RANK"] == "0"
 
 
 def processes_here() -> int:
-    """How many processes of a run are on this machine."""
+    """Return the number of processes of this run on this machine."""
     return int(os.environ.get("LOCAL_WORLD_SIZE", "1"))

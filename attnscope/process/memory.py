@@ -1,8 +1,8 @@
-"""Says how much memory this process may still take, and what limits it.
+"""The memory that this process may still take, and what limits it.
 
 Free memory is one limit. Control groups (containers, systemd, batch systems) and resource limits
-(`ulimit`) may leave less. Linux tells of them in files; no library in wide use reads them (psutil
-tells of the machine alone).
+(`ulimit`) may leave less. Linux publishes them in files that no widely used library reads (psutil
+only reports the memory of the machine).
 """
 
 from __future__ import annotations
@@ -18,47 +18,47 @@ from attnscope.errors import SizeError
 from attnscope.units import bytes_text
 
 ROOT = Path("/")
-"""Where /proc and /sys are looked for; a test puts a folder in its place."""
+"""The folder that contains /proc and /sys; tests replace it."""
 
 UNLIMITED = 2**60
-"""From here on, a limit is none: version 1 of control groups writes 2⁶³ rounded down to pages."""
+"""Larger limits mean "no limit": version 1 of control groups writes 2⁶³ rounded down to pages."""
 
 RESIDENT = 160 * 2**20
-"""The bytes of memory that importing torch takes beside its files, measured."""
+"""Bytes of memory that importing torch takes beside its mapped files, measured."""
 
 ADDRESSES = 256 * 2**20
-"""The bytes of address space that importing torch takes beside its libraries, measured."""
+"""Bytes of address space that importing torch takes beside its libraries, measured."""
 
 ADDRESSES_OF_TRANSFORMERS = 448 * 2**20
-"""The bytes that importing transformers and loading a small model take beside that, measured."""
+"""Bytes that importing transformers and loading a small model take in addition, measured."""
 
 ADDRESSES_OF_A_CORE = 40 * 2**20
-"""The bytes that importing torch takes for each core: a thread's stack, and its buffer for products."""
+"""Bytes that importing torch takes per core: a thread's stack, and its buffer for matrix products."""
 
 
 @dataclass(frozen=True)
 class Room:
-    """What one limit leaves.
+    """The memory that one limit leaves.
 
     Attributes:
-        free: how many bytes.
-        limit: what limits, such as `the cgroup's limit of 2.0 GiB`; None: there is no more memory.
+        free: in bytes.
+        limit: the limit, such as `the cgroup's limit of 2.0 GiB`; None: the device's free memory.
     """
 
     free: int
     limit: str | None = None
 
     def on(self, device: str) -> str:
-        """What there is: `cpu has 2.0 GiB free`, or what limits it."""
+        """Describe it in words: `cpu has 2.0 GiB free`, or the limit and what it leaves."""
         if self.limit is None:
             return f"{device} has {bytes_text(self.free)} free"
         return f"{self.limit} leaves {bytes_text(self.free)}"
 
 
 def room_on_host() -> Room:
-    """The tightest of all limits on the host's memory.
+    """Return the tightest of all limits on the host's memory.
 
-    Where torch is not imported yet, what its import is going to take is left out already.
+    If torch has not been imported yet, the memory that its import will take is already subtracted.
     """
     import psutil
 
@@ -71,10 +71,10 @@ def room_on_host() -> Room:
 
 
 def check_imports(*, transformers: bool = False) -> None:
-    """Raise a SizeError if `ulimit` leaves too little for importing torch, which would then crash.
+    """Raise a SizeError if `ulimit` leaves too little memory to import torch, which would crash.
 
     Args:
-        transformers: whether transformers is imported too, and loads a model.
+        transformers: whether transformers is imported and loads a model, too.
     """
     for room in _rooms_of_ulimits():
         more = ADDRESSES_OF_TRANSFORMERS if transformers and "transformers" not in sys.modules else 0
@@ -90,10 +90,10 @@ def check_imports(*, transformers: bool = False) -> None:
 
 
 def return_what_is_freed() -> None:
-    """Have the C library (glibc) give blocks of a MiB and more back to the system when they are freed.
+    """Make the C library (glibc) return blocks of 1 MiB or more to the system when they are freed.
 
-    Otherwise it comes to keep blocks of up to 32 MiB for the next ones, and where these are larger,
-    a process takes half as much again as it uses. Source: mallopt(3), M_MMAP_THRESHOLD.
+    By default it raises that threshold up to 32 MiB and keeps smaller blocks for reuse; where the next
+    blocks are larger, a process takes 50 % more than it uses. Source: mallopt(3), M_MMAP_THRESHOLD.
     """
     import ctypes
     from contextlib import suppress
@@ -108,7 +108,7 @@ def return_what_is_freed() -> None:
 
 @dataclass(frozen=True)
 class _Version:
-    """Where a version of control groups keeps what."""
+    """The file names and the field of `memory.stat` of one version of control groups."""
 
     limits: tuple[str, ...]
     usage: str
@@ -122,10 +122,10 @@ _VERSIONS = {
 
 
 def _rooms_of_cgroups() -> Iterator[Room]:
-    """What the process's control group and those that it is part of leave.
+    """Yield what the process's control group and its ancestors leave.
 
-    `memory.high` counts as a limit: beyond it the kernel slows a process down until it hardly moves.
-    Files that were read and may be dropped from memory count as free.
+    `memory.high` counts as a limit: beyond it the kernel throttles a process to a near standstill.
+    The page cache that can be reclaimed counts as free.
     """
     for kind, mounted, group in _groups():
         for folder in (group, *group.parents):
@@ -148,7 +148,7 @@ def _rooms_of_group(folder: Path, version: _Version) -> Iterator[Room]:
 
 
 def _groups() -> Iterator[tuple[str, Path, Path]]:
-    """Each hierarchy that may limit memory: its kind, where it is mounted, and the process's group."""
+    """Yield each hierarchy that may limit memory: its kind, mount point, and the process's group."""
     paths = {}  # by kind
     for line in _text(ROOT / "proc/self/cgroup").splitlines():
         _, controllers, path = line.split(":", 2)
@@ -162,7 +162,7 @@ def _groups() -> Iterator[tuple[str, Path, Path]]:
         if kind not in paths or (kind == "cgroup" and "memory" not in options.split(",")):
             continue
         root, mounted = fields[3], ROOT / _unescaped(fields[4]).lstrip("/")
-        # A container may see its own group alone, mounted where the whole hierarchy would be.
+        # A container may see only its own group, mounted in place of the whole hierarchy.
         path = paths[kind]
         below = path.removeprefix(root) if root != "/" and path.startswith(root) else path
         group = mounted / below.lstrip("/")
@@ -170,7 +170,7 @@ def _groups() -> Iterator[tuple[str, Path, Path]]:
 
 
 def _unescaped(path: str) -> str:
-    """A path of mountinfo: blanks and the like are written as octal numbers there."""
+    """Replace the octal escapes of blanks and the like in a path of mountinfo."""
     return re.sub(r"\\([0-7]{3})", lambda escape: chr(int(escape[1], 8)), path)
 
 
@@ -178,7 +178,7 @@ def _unescaped(path: str) -> str:
 
 
 def _rooms_of_ulimits() -> list[Room]:
-    """What `ulimit -v` and `ulimit -d` leave beside what importing torch is going to take."""
+    """Return what `ulimit -v` and `ulimit -d` leave after importing torch."""
     if sys.platform == "win32":
         return []
     import resource
@@ -196,7 +196,7 @@ def _rooms_of_ulimits() -> list[Room]:
 
 
 def _taken_by_imports(limit: str) -> int:
-    """The bytes under a resource limit that importing torch is going to take."""
+    """Return the bytes that importing torch will take of a resource limit; 0 once it is imported."""
     if "torch" in sys.modules:
         return 0
     return ADDRESSES + _libraries() if "-v" in limit else RESIDENT
@@ -204,7 +204,7 @@ def _taken_by_imports(limit: str) -> int:
 
 @cache
 def _libraries() -> int:
-    """The bytes of address space of torch's libraries and of its threads; torch is not imported."""
+    """Return the address space of torch's libraries and threads, in bytes, without importing torch."""
     from importlib.util import find_spec
     from os import cpu_count
 
@@ -214,11 +214,11 @@ def _libraries() -> int:
     return sum(file.stat().st_size for file in files) + ADDRESSES_OF_A_CORE * (cpu_count() or 1)
 
 
-# Files of the kernel's.
+# The kernel's files.
 
 
 def _text(path: Path) -> str:
-    """A file's text; nothing where there is no such file, as on other systems."""
+    """Return a file's text; empty if there is no such file, as on other systems."""
     try:
         return path.read_text(encoding="utf-8", errors="replace")
     except OSError:
@@ -226,6 +226,6 @@ def _text(path: Path) -> str:
 
 
 def _number(path: Path) -> int | None:
-    """The number in a file; None where there is none, as in `max`."""
+    """Return the number in a file; None if it holds none, as with `max`."""
     text = _text(path).strip()
     return int(text) if text.isdecimal() else None

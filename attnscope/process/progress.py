@@ -1,8 +1,8 @@
-"""Tells how far long work is, and what it was doing when memory ran out.
+"""Progress reports of long work, and errors that say what it was doing when memory ran out.
 
-A public function takes `progress=`, a callable. It gets a short text when a piece of work begins, such
-as `loading minilm …`, again when there is more to say, and None when that piece ends. Where it is known
-how much of the work is done, that is a second argument: its share, from 0 to 1.
+Public functions take `progress=`, a callable. It is called with a short text when a stage begins, such
+as `loading minilm …`, again when there is more to report, and with None when the stage ends. Where the
+completed share of the work is known, it is the second argument, from 0 to 1.
 """
 
 from __future__ import annotations
@@ -18,22 +18,22 @@ from attnscope.errors import AttnscopeError, OutOfMemoryError, is_out_of_memory
 
 
 class Progress(Protocol):
-    """What is told how far work is."""
+    """A callable that receives progress reports."""
 
     def __call__(self, doing: str | None, share: float | None = None, /) -> None:
-        """Show what is done, and how much of it, from 0 to 1; None: that is over, or not known."""
+        """Show the stage (None: it has ended) and its completed share, from 0 to 1 (None: unknown)."""
 
 
 def silent(doing: str | None, share: float | None = None, /) -> None:
-    """Tell nobody: the progress of functions that were given none."""
+    """Report nothing: the default progress of public functions."""
 
 
 def notify(message: str, *, important: bool = False) -> None:
-    """Tell what a user may want to know while a run goes on, on the logger `attnscope`.
+    """Log a message for the user during a run, on the logger `attnscope`.
 
     Args:
         message: a sentence without a full stop.
-        important: whether it is a warning: something comes out otherwise than it might be expected.
+        important: log a warning, for results that may differ from what the user expects.
     """
     import logging
 
@@ -42,14 +42,14 @@ def notify(message: str, *, important: bool = False) -> None:
 
 @contextmanager
 def stage(progress: Progress, doing: str) -> Iterator[None]:
-    """Tell what is being done, as long as it is.
+    """Report a stage of the work while it runs.
 
     Args:
-        progress: is told.
-        doing: what is done, such as `running sdpa …`.
+        progress: called with `doing` at the start, and with None at the end.
+        doing: the name of the stage, such as `running sdpa …`.
 
     Raises:
-        OutOfMemoryError: it runs out of memory; the error says what was being done.
+        OutOfMemoryError: memory ran out; the error names the stage.
     """
     progress(doing)
     try:
@@ -65,13 +65,13 @@ def stage(progress: Progress, doing: str) -> Iterator[None]:
 
 
 def out_of_memory(error: BaseException, message: str) -> OutOfMemoryError:
-    """What to tell a user of an exception for which `is_out_of_memory` holds.
+    """Return the error to raise for an exception for which `is_out_of_memory` holds.
 
-    What its frames hold is let go of, so that there is memory for telling it.
+    The local variables of its frames are released, so that there is memory to report it.
 
     Args:
         error: the exception.
-        message: what was being done, without a full stop.
+        message: the beginning of the error message, without a full stop.
     """
     from attnscope.process.memory import room_on_host
     from attnscope.units import bytes_text
@@ -89,11 +89,11 @@ def out_of_memory(error: BaseException, message: str) -> OutOfMemoryError:
 
 @contextmanager
 def without_garbage_collection() -> Iterator[None]:
-    """Import and load without the search for garbage: it finds none, and takes a fifth of the time."""
-    collects = gc.isenabled()
+    """Disable garbage collection while importing and loading, where it takes a fifth of the time."""
+    was_enabled = gc.isenabled()
     gc.disable()
     try:
         yield
     finally:
-        if collects:
+        if was_enabled:
             gc.enable()

@@ -1,4 +1,4 @@
-"""Leaves the random numbers of this process as they were."""
+"""The random state of this process: Python's, numpy's and torch's."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from contextlib import contextmanager
 
 @contextmanager
 def random_state_kept() -> Iterator[None]:
-    """Put back the random state of Python, numpy and torch, on the CPU and on GPUs in use."""
+    """Restore the random state of Python, numpy and torch on exit, on the CPU and on GPUs in use."""
     import torch
 
     numpy = sys.modules.get("numpy.random")
     devices = list(range(torch.cuda.device_count())) if torch.cuda.is_initialized() else []
-    of_python, of_numpy = random.getstate(), numpy and numpy.get_state()
+    python_state, numpy_state = random.getstate(), numpy and numpy.get_state()
     try:
         with torch.random.fork_rng(devices):
             yield
     finally:
-        random.setstate(of_python)
+        random.setstate(python_state)
         if numpy is not None:
-            numpy.set_state(of_numpy)
+            numpy.set_state(numpy_state)

@@ -1,7 +1,7 @@
-"""The standard streams of a command: none of them has to be open.
+"""The standard streams of a command, any of which may be closed.
 
-A result that cannot be written is an error; what is said on stderr is not worth failing for. Code of the
-user may close or replace its streams as it likes: it has others than the command.
+A result that cannot be written to stdout is an error; a message that cannot be written to stderr is not.
+The user's code may close or replace its streams: they are not those of the command.
 """
 
 from __future__ import annotations
@@ -15,26 +15,25 @@ from contextlib import contextmanager, suppress
 from typing import TextIO
 
 _stderr: TextIO | None = None
-"""The stderr that Python has opened."""
+"""The stderr that Python opened at start-up."""
 
 
 class Lenient(io.FileIO):
-    """A file that takes what cannot be written, and drops it."""
+    """A file that drops data that cannot be written, instead of raising an error."""
 
     def write(self, data: object) -> int:
-        """Write as far as possible; how much there was to write."""
+        """Write as much as possible, and return the number of bytes written or dropped."""
         with suppress(OSError):
             return super().write(data)  # type: ignore[arg-type]
         return memoryview(data).nbytes  # type: ignore[arg-type]
 
 
 def prepare(command: str | None) -> None:
-    """Make the streams of this process what its command needs.
+    """Set up the standard streams of this process for a command.
 
     Args:
         command: its name. `run` leaves stdout to the program that it runs. `trace` has a stdout of its
-            own: what the traced code writes there goes to stderr, and so does what is written by
-            processes that it starts.
+            own: what the traced code, or a process that it starts, writes to stdout goes to stderr.
     """
     global _stderr
     _fill_gaps()
@@ -49,28 +48,28 @@ def prepare(command: str | None) -> None:
         file = io.BufferedWriter(io.FileIO(own, "w"))
         sys.stdout = io.TextIOWrapper(file, encoding, line_buffering=os.isatty(own))
     for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):  # what an encoding lacks is escaped
+        if isinstance(stream, io.TextIOWrapper):  # escape characters that the encoding lacks
             stream.reconfigure(errors="backslashreplace")
 
 
 def _fill_gaps() -> None:
-    """Open what is closed of the numbers 0 to 2: the next file that is opened would be a stream."""
+    """Open the closed ones of descriptors 0 to 2; otherwise the next file would become a stream."""
     for number in range(3):
         try:
             os.fstat(number)
         except OSError:
-            # Opened for reading, so that writing to a stdout that was closed fails as it should.
+            # Open stdout for reading only, so that writing to a closed stdout still fails.
             os.open(os.devnull, os.O_RDONLY if number == 1 else os.O_RDWR)
 
 
 def give_back() -> None:
-    """Let a program have the stderr that it would have without us, if it would have one."""
+    """Restore the stderr that Python opened at start-up, for a program that the command runs."""
     if _stderr is not None:
         sys.stderr = _stderr
 
 
 def _lenient_stderr() -> TextIO:
-    """A stderr that drops what cannot be written, and stays open when another is closed."""
+    """Return a stderr that drops what it cannot write, and stays open if descriptor 2 is closed."""
     encoding = sys.stderr.encoding if sys.stderr is not None else None
     file = io.BufferedWriter(Lenient(os.dup(2), "w"))
     return io.TextIOWrapper(file, encoding, errors="backslashreplace", line_buffering=True)
@@ -78,7 +77,7 @@ def _lenient_stderr() -> TextIO:
 
 @contextmanager
 def of_user() -> Iterator[None]:
-    """While code of the user runs, it has streams of its own, both of which write to stderr."""
+    """Give the user's code a stdout and stderr of its own, which both write to stderr."""
     before = sys.stdout, sys.stderr
     sys.stdout, sys.stderr = _forwarding(before[1]), _forwarding(before[1])
     try:
@@ -89,10 +88,10 @@ def of_user() -> Iterator[None]:
 
 
 class _Forwarding(io.RawIOBase):
-    """Writes into another stream, and does not close it.
+    """A stream that writes into another stream and never closes it.
 
     Args:
-        stream: the other one.
+        stream: the other stream.
     """
 
     def __init__(self, stream: TextIO) -> None:
@@ -100,20 +99,20 @@ class _Forwarding(io.RawIOBase):
         self.decoder = codecs.getincrementaldecoder("utf-8")("backslashreplace")
 
     def write(self, data: object) -> int:
-        """Write text, as far as its bytes are whole characters."""
+        """Write the text of all complete characters; keep an incomplete one for the next call."""
         self.stream.write(self.decoder.decode(bytes(data)))  # type: ignore[call-overload]
         return memoryview(data).nbytes  # type: ignore[arg-type]
 
     def writable(self) -> bool:
-        """Yes."""
+        """Return True."""
         return True
 
     def fileno(self) -> int:
-        """That of the other stream."""
+        """Return the descriptor of the other stream."""
         return self.stream.fileno()
 
     def isatty(self) -> bool:
-        """As the other stream says."""
+        """Return whether the other stream is a terminal."""
         return self.stream.isatty()
 
 

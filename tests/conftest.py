@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from types import FunctionType
 
 import numpy as np
 import profiles  # noqa: F401 - registers Hypothesis's profiles
@@ -31,6 +32,7 @@ from attnscope.cli.app import main
 # A trace looks through all objects for the functions that it watches: those of torch are left out, for they
 # are hundreds of thousands. A test that traces one of them asks for the fixture `with_torch`.
 gc.collect()
+FUNCTIONS_OF_TORCH = [each for each in gc.get_objects() if type(each) is FunctionType]
 gc.freeze()
 
 # Workers that share the cores compute with one thread each, as do the processes that they start.
@@ -93,11 +95,13 @@ def read_tensors() -> Callable[[Path], dict[str, torch.Tensor]]:
 
 
 @pytest.fixture
-def with_torch() -> Iterator[None]:
-    """A trace may watch the functions of torch too."""
-    gc.unfreeze()
-    yield
-    gc.freeze()
+def with_torch(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A trace may watch the functions of torch too.
+
+    To freeze again afterwards would leave out what other tests have imported.
+    """
+    objects = gc.get_objects
+    monkeypatch.setattr(gc, "get_objects", lambda: [*objects(), *FUNCTIONS_OF_TORCH])
 
 
 @pytest.fixture(scope="session")

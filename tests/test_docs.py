@@ -73,14 +73,16 @@ def test_every_command_is_in_the_readme():
         assert f"`attnscope {command.callback.__name__}`" in readme
 
 
-def test_the_python_example_of_the_readme_runs(capsys):
+def test_the_python_example_of_the_readme_runs(capsys, tmp_path, monkeypatch):
     (code,) = re.findall(
         r"^```python\n([\s\S]*?)^```$", (ROOT / "README.md").read_text(encoding="utf-8"), re.MULTILINE
     )
+    monkeypatch.chdir(tmp_path)
     exec(code, {})
     printed = capsys.readouterr().out
-    assert "scores ('n_batch', 'n_head', 'n_Q', 'n_K') (128, 5, 32, 32)" in printed
-    assert "encoder.layer.0.attention.self.query.weight (32, 384)" in printed
+    assert "(128, 5, 32, 40)\nTrue\n[]\n(32, 384)\n" in printed
+    assert "entropy" in printed
+    assert (tmp_path / "heads.html").stat().st_size > 100_000
 
 
 def test_every_key_of_a_record_is_documented():

@@ -9,7 +9,7 @@ import sys
 import pytest
 
 import attnscope as package
-from attnscope.cli import app, textbook
+from attnscope.cli import app
 from attnscope.cli.app import main
 
 COMMANDS = ["sdpa", "mha", "example", "scaling", "trace", "run", "bert", "model", "heads"]
@@ -55,7 +55,7 @@ def test_an_error_of_ours_is_a_traceback_not_a_friendly_line(monkeypatch):
     def broken(*_, **__):
         raise ZeroDivisionError("ours")
 
-    monkeypatch.setattr(textbook, "run", broken)
+    monkeypatch.setattr("attnscope.textbook.compute.run", broken)
     with pytest.raises(ZeroDivisionError, match="ours"):
         main(["sdpa"])
 
@@ -81,7 +81,7 @@ def test_a_closed_pipe_is_no_traceback():
 
 
 def test_interrupting_exits_130_without_a_traceback():
-    code = "import time; from attnscope.cli import textbook, app; textbook.run = run"
+    code = "from attnscope.cli import app; from attnscope.textbook import compute; compute.run = run"
     code = "import os, time\ndef run(*_, **__): os.write(1, b'it runs'); time.sleep(60)\n" + code
     code += "\nraise SystemExit(app.main(['sdpa']))"
     running = subprocess.Popen(

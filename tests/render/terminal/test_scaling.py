@@ -13,8 +13,9 @@ from rich.console import Console
 
 from attnscope.render.records.records import json_text, record
 from attnscope.render.records.scaling import csv_text, markdown_text
-from attnscope.render.terminal.scaling import findings, print_scaling
+from attnscope.render.terminal.scaling import print_scaling
 from attnscope.results.scaling import Scaling, ScalingRow
+from attnscope.textbook.scaling import findings_of
 
 SIZES = {"n_batch": 64, "n_Q": 32, "n_K": 16}
 ROWS = [
@@ -30,7 +31,7 @@ NUMBERS = re.compile(r"\d+(?:\.\d+)?(?:e-\d+)?")
 
 def scaling(rows=ROWS, **options):
     result = Scaling(**{"sizes": SIZES, "dtype": "float32", "seed": 7, "rows": rows} | options)
-    result.findings = findings(result)
+    result.findings = findings_of(result)
     return result
 
 

@@ -1,1 +1,1 @@
-"""Results as files: tensors, pictures, pages and records."""
+"""Results as files: tensors, figures, pages and records."""

@@ -1,4 +1,4 @@
-"""Writes maps that are larger than memory into a file, a few rows at a time: the whole file or none."""
+"""Write matrices larger than memory to a file, a few rows at a time: the complete file or none."""
 
 from __future__ import annotations
 
@@ -19,25 +19,25 @@ if TYPE_CHECKING:
     import numpy as np
 
 ITEM = 4
-"""The bytes of a float32."""
+"""The size of a float32 in bytes."""
 
 AT_ONCE = 2**24
-"""So many bytes are copied at a time."""
+"""The number of bytes copied at a time."""
 
 
 class MatrixFile:
-    """Float32 matrices of one shape in a file, whose rows come in any order.
+    """Float32 matrices of one shape in a file, whose rows can be written in any order.
 
-    A `.safetensors` file is written in place: where each matrix begins is known before there is any. The
-    others are gathered in a temporary file without a name in the same folder, because a `.npz` has a
-    checksum of every matrix before the next one begins, and torch writes a `.pt` from whole storages.
+    A `.safetensors` file is written in place, because the offset of each matrix is known in advance. For
+    the other formats, rows are collected in an unnamed temporary file in the same folder, because a
+    `.npz` has a checksum after every matrix, and torch writes a `.pt` from complete storages.
 
     Args:
-        path: the file to write, which is there and empty.
-        called: what it is to be called; the suffix names the format.
+        path: the file to write, which exists and is empty.
+        called: its final name; the suffix decides the format.
 
     Attributes:
-        size: how many bytes it has, once it is finished.
+        size: its size in bytes, once it is finished.
     """
 
     def __init__(self, path: Path, called: Path) -> None:
@@ -52,18 +52,18 @@ class MatrixFile:
 
     @property
     def matrix_bytes(self) -> int:
-        """The size of one matrix."""
+        """The size of one matrix in bytes."""
         return self.shape[0] * self.shape[1] * ITEM
 
     def begin(self, names: Sequence[str], shape: tuple[int, int]) -> None:
-        """Make room for the matrices.
+        """Allocate space for the matrices.
 
         Args:
-            names: what they are called, in the order of the file.
-            shape: of each, `n_Q n_K`.
+            names: their names, in the order of the file.
+            shape: the shape of each, `n_Q n_K`.
 
         Raises:
-            FileError: the disk has less room than they take.
+            FileError: the disk does not have enough space.
         """
         self.names, self.shape = list(names), shape
         self._rows = dict.fromkeys(names, 0)
@@ -91,8 +91,8 @@ class MatrixFile:
         """Write some rows of a matrix.
 
         Args:
-            name: the matrix.
-            row: the number of the first of them.
+            name: the name of the matrix.
+            row: the index of the first row.
             rows: `… n_K`.
         """
         import numpy as np
@@ -103,7 +103,7 @@ class MatrixFile:
         self._rows[name] += len(rows)
 
     def finish(self) -> None:
-        """Bring what was gathered into the file's format."""
+        """Convert the collected rows to the file's format."""
         assert self._file is not None
         lacking = [name for name, n in self._rows.items() if n != self.shape[0]]
         assert not lacking, f"{lacking[0]} has {self._rows[lacking[0]]} of {self.shape[0]} rows"
@@ -113,19 +113,19 @@ class MatrixFile:
         self.size = self.path.stat().st_size
 
     def close(self) -> None:
-        """Let the file go."""
+        """Close the file."""
         if self._file is not None:
             self._file.close()
 
     def _header(self) -> bytes:
-        """What stands before the matrices: https://huggingface.co/docs/safetensors, "Format"."""
+        """Return the header before the matrices: https://huggingface.co/docs/safetensors, "Format"."""
         size = self.matrix_bytes
         about = {
             name: {"dtype": "F32", "shape": self.shape, "data_offsets": [start, start + size]}
             for name, start in self._starts.items()
         }
         text = json.dumps(about, separators=(",", ":")).encode()
-        text += b" " * (-len(text) % 8)  # so that the matrices begin where float32 may
+        text += b" " * (-len(text) % 8)  # so that the matrices are aligned for float32
         return len(text).to_bytes(8, "little") + text
 
     def _write_npz(self) -> None:
@@ -157,7 +157,7 @@ class MatrixFile:
         try:
             with self.path.open("wb") as file:
                 torch.save(matrices, file)
-        except RuntimeError as error:  # so torch tells of a disk that is full
+        except RuntimeError as error:  # torch raises it if the disk is full
             raise OSError(str(error)) from error
 
 
@@ -165,19 +165,19 @@ FORMATS: dict[str, Callable[[MatrixFile], None]] = {
     ".npz": MatrixFile._write_npz,
     ".pt": MatrixFile._write_pt,
 }
-"""The formats that are written at the end, from what was gathered."""
+"""The formats that are written at the end, from the collected rows."""
 
 
 @contextmanager
 def matrix_file(path: Path, *, force: bool = False) -> Iterator[MatrixFile]:
-    """A file of matrices that takes its place when all of them are written.
+    """Open a file of matrices, which appears under its name once all of them are written.
 
     Args:
-        path: the file; its suffix names the format.
-        force: whether it may replace one that is there.
+        path: the file; its suffix decides the format.
+        force: whether to overwrite an existing file.
 
     Raises:
-        FileError: it cannot be written; then nothing is.
+        FileError: it cannot be written; nothing is left of it then.
     """
     check_target(path, force=force, dtypes=["float32"])
     with whole_file(path, force=force) as unfinished:

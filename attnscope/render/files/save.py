@@ -1,4 +1,4 @@
-"""Writes a result into a file, of the kind that its suffix names."""
+"""Write a result to a file, in the format that its suffix names."""
 
 from __future__ import annotations
 

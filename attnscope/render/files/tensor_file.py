@@ -1,4 +1,4 @@
-"""Writes tensors by name into one file: `.safetensors`, `.npz` or `.pt`. The whole file or none."""
+"""Write tensors by name to a `.safetensors`, `.npz` or `.pt` file: the complete file or none."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ Tensors = dict[str, "tuple[np.ndarray, str]"]
 
 
 def check_target(path: Path, *, force: bool, dtypes: Collection[str]) -> None:
-    """Find out whether a file can be written, before any work is done for it.
+    """Check that a file can be written, before any work is done for it.
 
     Args:
         path: the file.
-        force: whether it may replace one that is there.
-        dtypes: the dtypes that it is to hold.
+        force: whether to overwrite an existing file.
+        dtypes: the dtypes of its tensors.
 
     Raises:
-        FileError: it cannot: unknown suffix, no such folder, no right to write, there already.
+        FileError: unknown suffix, no such folder, no permission to write, or the file exists.
     """
     if path.suffix == ".npz" and "bfloat16" in dtypes:
         raise FileError(
@@ -44,16 +44,16 @@ def check_target(path: Path, *, force: bool, dtypes: Collection[str]) -> None:
 def save(
     path: Path, tensors: Tensors, *, force: bool = False, metadata: dict[str, str] | None = None
 ) -> int:
-    """Write tensors into a file, in the format that its suffix names; how many bytes it has.
+    """Write tensors to a file, in the format that its suffix names; return its size in bytes.
 
     Args:
         path: the file.
-        tensors: what to write.
-        force: whether it may replace a file that is there.
-        metadata: what else a `.safetensors` file says; the other formats have no place for it.
+        tensors: the tensors by name.
+        force: whether to overwrite an existing file.
+        metadata: the metadata of a `.safetensors` file; the other formats have none.
 
     Raises:
-        FileError: it cannot be written; then nothing is.
+        FileError: it cannot be written; nothing is left of it then.
     """
     import numpy as np
     from safetensors import SafetensorError
@@ -81,7 +81,7 @@ def _write_npz(path: Path, tensors: Tensors, metadata: dict[str, str] | None) ->
 
     from numpy.lib import format as npy
 
-    # As np.savez does it, but for any name: savez takes none that it has an argument of.
+    # Like np.savez, but for any name: savez does not accept names of its own arguments.
     with ZipFile(path, "w") as archive:
         for name, (array, _) in tensors.items():
             with archive.open(f"{name}.npy", "w", force_zip64=True) as member:
@@ -97,12 +97,12 @@ def _write_pt(path: Path, tensors: Tensors, metadata: dict[str, str] | None) -> 
         )
         for name, (array, dtype) in tensors.items()
     }
-    with path.open("wb") as file:  # torch's own says of a full disk "basic_ios::clear"
+    with path.open("wb") as file:  # given a path, torch reports a full disk as "basic_ios::clear"
         torch.save(whole, file)
 
 
 def _writable(array: np.ndarray) -> np.ndarray:
-    """An array that torch takes without a warning: itself, if it is not a file's or another's."""
+    """Return an array that torch accepts without a warning: a copy, if it is read-only."""
     return array if array.flags.writeable else array.copy()
 
 

@@ -1,6 +1,6 @@
-"""Attention as one HTML file that people mail to each other: it needs no server, no network, nothing.
+"""Attention as one self-contained HTML file, which needs neither a server nor a network.
 
-`packing` makes the weights small, `heads` has the metrics; `page` puts weights, tokens, metrics,
-style and script into one text. In the browser, `weights.js` unpacks, `drawing.js` paints a head,
-`overview.js` shows all heads at once, `metrics.js` tells their metrics, and `page.js` listens.
+`packing` compresses the weights, `heads` prepares the metrics, and `page` combines weights, tokens,
+metrics, style and script. In the browser, `weights.js` unpacks the weights, `drawing.js` draws a head,
+`overview.js` all heads, `metrics.js` shows their metrics, and `page.js` handles events.
 """

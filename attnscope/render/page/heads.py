@@ -1,4 +1,4 @@
-"""The metrics of heads as the page's data: the same numbers, in the order of the metrics, for each head.
+"""Prepare the metrics of heads as the page's data: for each head, a list in the order of the metrics.
 
 A head of the page has a map, metrics, or both.
 """
@@ -16,7 +16,7 @@ ERROR_DIGITS = 3
 
 
 def with_measured(stacks: list[AttentionMaps], heads: HeadTable) -> list[AttentionMaps]:
-    """The stacks that have maps, and after them those that only have metrics: without tokens or maps."""
+    """Append stacks that only have metrics, without tokens or maps, to those that have maps."""
     mapped = {stack.stack for stack in stacks}
     measured = {row.stack for row in heads.rows} - mapped
     return stacks + [
@@ -27,7 +27,7 @@ def with_measured(stacks: list[AttentionMaps], heads: HeadTable) -> list[Attenti
 
 
 def metrics_data(heads: HeadTable | None) -> list[dict[str, str]]:
-    """What each metric is called, and what it means."""
+    """Return the name and the meaning of each metric."""
     metrics = {} if heads is None else heads.metrics
     return [{"name": name, "meaning": meaning} for name, meaning in metrics.items()]
 
@@ -35,12 +35,12 @@ def metrics_data(heads: HeadTable | None) -> list[dict[str, str]]:
 def heads_data(
     mapped: list[dict[str, Any]], heads: HeadTable | None, stack: str
 ) -> list[dict[str, Any]]:
-    """A stack's heads by layer and then by head: those that have a map, a row of the table, or both.
+    """Return a stack's heads in order: those that have a map, a row of the table, or both.
 
     Args:
-        mapped: what the page knows of the heads that have a map.
-        heads: the table, if there is one.
-        stack: whose rows of it are wanted.
+        mapped: the page's data of heads that have a map.
+        heads: the table of metrics, if any.
+        stack: the stack's name.
     """
     if heads is None:
         return mapped
@@ -53,7 +53,7 @@ def heads_data(
 
 
 def _numbers(row: HeadRow, metrics: dict[str, str]) -> dict[str, list[float | None]]:
-    """A head's values, one for each metric or None; and their standard errors, if it has any."""
+    """Return a head's value for each metric, or None; and their standard errors, if any."""
     numbers = {"values": [_rounded(row.values.get(name), VALUE_DIGITS) for name in metrics]}
     if any(error is not None for error in row.errors.values()):
         numbers["errors"] = [_rounded(row.errors.get(name), ERROR_DIGITS) for name in metrics]
@@ -61,5 +61,5 @@ def _numbers(row: HeadRow, metrics: dict[str, str]) -> dict[str, list[float | No
 
 
 def _rounded(number: float | None, digits: int) -> float | None:
-    """A number to so many significant digits; JSON has none that is infinite or not a number."""
+    """Round to significant digits; infinities and NaN, which JSON lacks, become None."""
     return None if number is None or not isfinite(number) else float(f"{number:.{digits}g}")

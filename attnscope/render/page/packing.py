@@ -1,25 +1,24 @@
-"""Attention weights as short text, which a browser unpacks by itself.
+"""Pack attention weights as compact text, which a browser unpacks without a library.
 
-A weight w is kept as the square root of it, in 16 bits: attention is mostly small numbers, and the
-root keeps their digits. The high byte of the code says
+A weight w is stored as its square root, in 16 bits: most attention weights are small, and the root
+preserves their digits. The high byte h of the code means
 
     0           w is exactly 0, as masked weights are
     1 … 254     √w lies in the cell [h - 1, h] / 254
-    255         w is not a number
+    255         w is NaN
 
-and the low byte divides that cell by 256. All low bytes are kept of few weights. Of many, only those
-of weights that are at least `(COARSE_TO - 1) / 254` squared: below, the high byte alone is exact to
-1/2000, since the square is flat near 0. Where the low byte is missing, w is taken from the middle of
-the cell.
+and the low byte divides that cell into 256 parts. A small page keeps all low bytes. A large one keeps
+only those of weights of at least `(COARSE_TO - 1) / 254` squared: below, the high byte alone is exact
+to 1/2000, since the square is flat near 0. If the low byte is missing, √w is the middle of the cell.
 
-The text of a head is base64 (RFC 4648) of a zlib stream (RFC 1950), of these bytes in this order:
+The text of a head is base64 (RFC 4648) of a zlib stream (RFC 1950) of these bytes, in this order:
 
-    the keys, 16 bits each, least significant byte first: those that get least come first
+    the key indices, 16 bits each, least significant byte first: keys of the least weight come first
     the high bytes: for each key, in that order, one for each query
     the low bytes that are kept, in the same order
 
-Neighbours then look alike: what queries give to one key differs less than what one query gives to
-its keys. That makes a page of 512 tokens an eighth smaller than rows in their own order would.
+Neighbouring bytes are then similar: the weights that one key receives differ less than those that one
+query gives. This makes a page of 512 tokens an eighth smaller than with rows in their own order.
 """
 
 from __future__ import annotations
@@ -38,32 +37,32 @@ if TYPE_CHECKING:
     import numpy as np
 
 CELLS = 254
-"""How many cells of equal width the high byte divides √w into."""
+"""The number of cells of equal width that the high byte divides √w into."""
 
 NOT_A_NUMBER = 255
-"""The high byte of a weight that is not a number."""
+"""The high byte of NaN."""
 
 COARSE_TO = 32
 """The first high byte whose weights have a low byte in a large page."""
 
 FINE_TO = 2**21
-"""A page with at most so many weights keeps every low byte."""
+"""The largest number of weights for which a page keeps every low byte."""
 
 THUMBNAIL = 24
-"""A small map has at most so many rows and columns."""
+"""The most rows and columns of a thumbnail."""
 
 ROUNDING = 1e-3
-"""How far a softmax in bfloat16 may go past 1; what goes further is no attention."""
+"""How far a weight may exceed 1 by rounding in bfloat16; a larger one is an error."""
 
 
 @dataclass(frozen=True)
 class PackedHead:
-    """One head's weights, as the page holds them.
+    """One head's weights, as the page stores them.
 
     Attributes:
-        text: base64, as the module says.
-        largest_error: the largest absolute difference between a weight and what is unpacked.
-        thumbnail: the small map, as `thumbnail` makes it; None: the map itself is as small.
+        text: base64, as described in the module's docstring.
+        largest_error: the largest absolute difference between a weight and its unpacked value.
+        thumbnail: the result of `thumbnail`; None: the map itself is as small.
     """
 
     text: str
@@ -72,11 +71,11 @@ class PackedHead:
 
 
 def pack(maps: Sequence[AttentionMap], *, fine: bool) -> list[PackedHead]:
-    """Pack several heads, on all processors at once: zlib and numpy let go of Python's lock.
+    """Pack several heads in parallel threads: zlib and numpy release Python's global lock.
 
     Args:
-        maps: weights between 0 and 1; those that are not a number stay so.
-        fine: whether all low bytes are kept.
+        maps: weights between 0 and 1, or NaN.
+        fine: whether to keep all low bytes.
 
     Raises:
         ModelError: a weight is less than 0 or more than 1.
@@ -86,13 +85,13 @@ def pack(maps: Sequence[AttentionMap], *, fine: bool) -> list[PackedHead]:
 
 
 def thumbnail(attention: np.ndarray, most: int = THUMBNAIL) -> np.ndarray:
-    """A small map of a large one: what the queries of a block give, on average, to the keys of a block.
+    """Reduce a map: average over blocks of queries, and sum over blocks of keys.
 
-    Its rows sum to what the rows of the large one do, however small it is.
+    So its rows, before the root is taken, sum to what those of the map do on average.
 
     Args:
-        attention: `n_Q n_K`. What is not a number counts as 0.
-        most: how many rows and columns it may have.
+        attention: `n_Q n_K`. NaN is treated as 0.
+        most: the most rows and columns of the result.
 
     Returns:
         √weight · 255, rounded, uint8.
@@ -127,7 +126,7 @@ def _pack_head(each: AttentionMap, fine: bool) -> PackedHead:
 
 
 def _check(attention: np.ndarray, each: AttentionMap) -> None:
-    """Raise a ModelError if a weight lies outside of what a softmax gives."""
+    """Raise a ModelError if a weight is outside the range of a softmax."""
     import numpy as np
 
     if not attention.size:
@@ -141,7 +140,7 @@ def _check(attention: np.ndarray, each: AttentionMap) -> None:
 
 
 def _code(attention: np.ndarray) -> np.ndarray:
-    """Each weight's 16 bits."""
+    """Return the 16-bit code of each weight."""
     import numpy as np
 
     missing = np.isnan(attention)
@@ -154,12 +153,12 @@ def _code(attention: np.ndarray) -> np.ndarray:
 
 
 def _kept(code: np.ndarray, fine: bool) -> np.ndarray:
-    """Which weights keep their low byte."""
+    """Return a mask of the weights that keep their low byte."""
     return code >= (1 if fine else COARSE_TO) << 8
 
 
 def _decoded(code: np.ndarray, kept: np.ndarray) -> np.ndarray:
-    """The weights as the browser will see them."""
+    """Return the weights as the browser will unpack them."""
     import numpy as np
 
     precise = (code.astype(np.float32) - (256 - 0.5)) / (CELLS * 256)
@@ -171,7 +170,7 @@ def _decoded(code: np.ndarray, kept: np.ndarray) -> np.ndarray:
 
 
 def _deflated(content: bytes) -> bytes:
-    """A zlib stream. Short matches are chance here, and cost more than they save: hence Z_FILTERED."""
+    """Compress bytes with zlib and Z_FILTERED: short matches are random here, and cost space."""
     import zlib
 
     stream = zlib.compressobj(level=5, strategy=zlib.Z_FILTERED)

@@ -1,8 +1,8 @@
-"""The page: what the weights, the tokens, the style and the script become one text of.
+"""Combine weights, tokens, style and script into one HTML page.
 
-No part of it asks the network for anything. Its Content-Security-Policy forbids all requests, and
-allows one script and one style by their hashes (W3C, Content Security Policy Level 3, § 2.3.1), so
-that nothing in a token, a name or a notice can run or reach out.
+The page makes no network requests. Its Content-Security-Policy forbids them, and allows one script and
+one style by their hashes (W3C, Content Security Policy Level 3, § 2.3.1), so that nothing in a token,
+a name or a notice can run code or send data.
 """
 
 from __future__ import annotations
@@ -30,22 +30,22 @@ from attnscope.units import counted
 
 SCRIPTS = ("weights.js", "drawing.js", "overview.js", "metrics.js", "page.js")
 STYLES = ("page.css", "metrics.css")
-"""They are one script and one style in the page, in this order."""
+"""The files that form the page's script and its style, in this order."""
 
 OF_METRICS = {"metrics.js", "metrics.css"}
-"""What a page without metrics has no use for."""
+"""The files that a page without metrics does not need."""
 
 
 MOST = 16_384
-"""Queries, or keys, of the largest map that a page shows: every browser has a canvas of that size. (Of
-more than 65,536 keys the packing has no numbers.)"""
+"""The most queries or keys of a map on a page: every browser supports a canvas of that size. (The
+packing allows up to 65,536 keys.)"""
 
 
 def check_map_size(n: int) -> None:
-    """Find out whether a page can show maps of so many queries or keys.
+    """Check that a page can show maps of this many queries or keys.
 
     Raises:
-        SizeError: browsers do not draw them.
+        SizeError: browsers cannot draw them.
     """
     if n > MOST:
         raise SizeError(
@@ -56,15 +56,15 @@ def check_map_size(n: int) -> None:
 
 
 def check_page(path: Path, *, name: str, force: bool = False) -> None:
-    """Find out whether a page can be written.
+    """Check that a page can be written.
 
     Args:
         path: the file.
-        name: what it may be called, for who names a folder.
-        force: whether it may replace a file that is there.
+        name: a file name to suggest if the path is a folder.
+        force: whether to overwrite an existing file.
 
     Raises:
-        FileError: it cannot: unknown suffix, no such folder, no right to write, there already.
+        FileError: unknown suffix, no such folder, no permission to write, or the file exists.
     """
     inside = f"--page {path / name}"
     check_file(path, force=force, suffixes=(".html", ".htm"), kind="a page", inside=inside)
@@ -104,20 +104,20 @@ def page_html(
     metric: str | None = None,
     without_sink: bool = False,
 ) -> str:
-    """One HTML document that shows attention in a browser, by itself.
+    """Return a self-contained HTML document that shows attention in a browser.
 
     Args:
-        stacks: the maps that it shows; those without maps are left out.
-        layer, head: what it shows first, in the first stack that has it.
-        query: the row that is chosen at first, if one is: a query's position, or a pooled map's cell.
-        title: its heading, and its title.
+        stacks: the maps to show; stacks without maps are left out.
+        layer, head: the head shown at first, in the first stack that has it.
+        query: the row selected at first, if any: a query's position, or a row of a pooled map.
+        title: the heading and the title.
         heads: metrics that colour the overview, of these heads and of others.
-        metric: the one that it shows first, or `map`; None for the first of them.
-        without_sink: whether the switch that leaves the sink out is on at first.
+        metric: the metric shown at first, or `map`; None: the first metric.
+        without_sink: whether the switch that leaves the sink out is initially on.
 
     Raises:
         SizeError: a map is larger than browsers can draw.
-        ModelError: a weight is not between 0 and 1. Those that are not a number are shown as such.
+        ModelError: a weight is not between 0 and 1. (NaN is shown as such.)
     """
     from jinja2 import Environment, StrictUndefined
     from markupsafe import Markup
@@ -152,7 +152,7 @@ def page_html(
     names = [stack.model for stack in stacks] + ([] if heads is None else [heads.model])
 
     def without_folders(text: str) -> str:
-        """A text that names models without the folders they lie in: a page is given to others."""
+        """Remove the folders from models' names in a text, since pages are passed on to others."""
         for name in names:
             text = text.replace(name, model_name(name))
         return text
@@ -192,9 +192,9 @@ def heads_page(table: HeadTable) -> str:
 
 
 def model_name(model: str) -> str:
-    """A model's name without the folders that it lies in.
+    """Return a model's name without the folders that contain it.
 
-    What may be a name on the hub, one / with an owner before it, stays as it is.
+    A possible name on the hub, `owner/name`, stays as it is.
 
     >>> model_name("google/vit-base"), model_name("/home/me/google/vit-base"), model_name("../vit/")
     ('google/vit-base', 'vit-base', 'vit')
@@ -204,7 +204,7 @@ def model_name(model: str) -> str:
 
 
 def _size(stack: AttentionMaps) -> str:
-    """How many tokens a stack looks from, and at."""
+    """Describe the numbers of queries and keys of a stack."""
     n_Q, n_K = len(stack.query_tokens), len(stack.key_tokens)
     if stack.query_tokens == stack.key_tokens:
         return counted(n_Q, "token")
@@ -217,7 +217,7 @@ def _stack_data(
     details: dict[str, Any],
     heads: HeadTable | None,
 ) -> dict[str, Any]:
-    """What the script knows of a stack besides its weights."""
+    """Return the script's data of a stack, without its weights."""
     mapped = [_head_data(i, *each) for i, each in enumerate(zip(stack.maps, packed, strict=True))]
     n_Q, first = len(stack.query_tokens), stack.first_query
     same_axis = stack.key_tokens == stack.query_tokens
@@ -236,17 +236,17 @@ def _stack_data(
 
 
 def _pooled_text(stack: AttentionMaps) -> str:
-    """How the maps of a stack are pooled, if several tokens share a cell."""
+    """Describe how the maps of a stack are pooled; empty if no cell has several tokens."""
     if stack.pooling is None or all(len(cell) == 1 for axis in positions(stack) for cell in axis):
         return ""
     return pooling_text(stack)
 
 
 def _details(stack: AttentionMaps) -> dict[str, Any]:
-    """What the script knows of the tokens of a stack, before its cells are named by them.
+    """Return the script's data of the tokens of a stack, whose cells are not yet replaced by tokens.
 
-    `sinks` are the columns of its maps that have a token of the sink. Of pooled maps `pooled` is what a
-    cell shows of its weights, and `words` are all tokens of each row and column, for the search.
+    `sinks` are the columns of its maps that contain a token of the sink. For pooled maps, `pooled` is
+    the kind of pooling, and `words` are all tokens of each row and column, for the search.
     """
     is_sink = sink_keys(token.special for token in stack.key_tokens)
     columns = positions(stack)[1]
@@ -275,7 +275,7 @@ def _token_data(token: Token) -> dict[str, Any]:
 
 
 def _head_data(number: int, each: AttentionMap, packed: packing.PackedHead) -> dict[str, Any]:
-    """What the script knows of a head that has a map; its weights are the text of that number."""
+    """Return the script's data of a head with a map; `number` is the index of its packed weights."""
     data = {"layer": each.layer, "head": each.head, "kvHead": each.kv_head, "weights": number}
     small = packed.thumbnail
     if small is None:
@@ -294,12 +294,12 @@ def _picture_data(picture: Picture) -> dict[str, Any]:
 
 
 def _json_in_html(data: Any) -> str:
-    """JSON that ends no script element and begins no comment (HTML Standard, § 4.12.1.3)."""
+    """Return JSON that cannot end a script element or begin a comment (HTML Standard, § 4.12.1.3)."""
     return json.dumps(data, separators=(",", ":")).replace("<", "\\u003c")
 
 
 def _hash(text: str) -> str:
-    """How a policy names a script or a style that may be used."""
+    """Return the hash by which the policy allows a script or a style."""
     return f"sha256-{_base64(sha256(text.encode()).digest())}"
 
 
@@ -308,11 +308,11 @@ def _base64(content: bytes) -> str:
 
 
 def _joined(names: tuple[str, ...], *, metrics: bool) -> str:
-    """The text of the files that the page needs, without comments on lines of their own."""
+    """Join the files that the page needs, without comments on lines of their own."""
     text = "\n".join(_own(name) for name in names if metrics or name not in OF_METRICS)
     return re.sub(r"^ *(//.*|/\*(?:[^*]|\*(?!/))*\*/)\n", "", text, flags=re.MULTILINE)
 
 
 def _own(name: str) -> str:
-    """The text of a file that lies beside this one."""
+    """Read a file from this package."""
     return files(__package__).joinpath(name).read_text(encoding="utf-8")

@@ -10,7 +10,7 @@ from attnscope.results.weights import HeadWeights
 
 
 def circuits_text(head: HeadWeights) -> str:
-    """The same as Markdown."""
+    """Return a head's circuits and checks as Markdown."""
     tables = [markdown_table(circuit_columns(head.circuits or [], head.d_head))]
     tables += [markdown_table(check_columns(head.checks))] if head.checks else []
     return markdown(heading(head), *tables)

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def frame(result: Any) -> pandas.DataFrame:
-    """A table with a row for each line of the result's CSV, in plain numbers.
+    """Return a table with a row for each line of the result's CSV, in plain numbers.
 
     Raises:
         OptionError: pandas is not installed.
@@ -56,7 +56,7 @@ def _columns(result: Any) -> list[Column]:
 
 
 def _maps_frame(maps: AttentionMaps) -> pandas.DataFrame:
-    """A row for each head, query and key; of pooled maps, for each cell."""
+    """Return a row for each head, query and key; for pooled maps, a row for each cell."""
     import io
 
     import pandas

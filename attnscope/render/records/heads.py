@@ -1,4 +1,4 @@
-"""Measured heads as JSON, CSV and Markdown."""
+"""Metrics of heads as JSON, CSV and Markdown."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Attention maps as headings and records: what stands above a picture, and the same for programs."""
+"""Attention maps as JSON, CSV and Markdown."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def _map_record(each: AttentionMap) -> dict[str, Any]:
 
 
 def _pooling_record(pooling: Pooling) -> dict[str, Any]:
-    """What is shown, and of each row and column of cells how many tokens share it."""
+    """Return the kind of pooling, and the number of tokens in each row and column of cells."""
     return {
         "shown": pooling.shown,
         "queries": [len(cell) for cell in pooling.queries],
@@ -83,7 +83,7 @@ def strongest_record(maps: AttentionMaps, map: AttentionMap, k: int) -> list[lis
 
 
 def maps_json(record: dict[str, Any]) -> str:
-    """One JSON document with a line for each key, and in a map for each query."""
+    """Return a JSON document with a line for each key, and within maps a line for each query."""
     lines = [f"  {json.dumps(key)}: {_compact(key, value)}" for key, value in record.items()]
     return "{\n" + ",\n".join(lines) + "\n}"
 
@@ -146,7 +146,7 @@ def _cells_csv(maps: AttentionMaps) -> Iterator[str]:
 
 
 def _csv(texts: Iterable[str]) -> list[str]:
-    """Texts as fields of CSV."""
+    """Quote texts as fields of CSV."""
     fields = []
     for text in texts:
         line = io.StringIO()
@@ -156,9 +156,9 @@ def _csv(texts: Iterable[str]) -> list[str]:
 
 
 def _rows(attention: Any) -> Iterator[list[Any]]:
-    """Weights in as few digits as tell a float32 from its neighbours; NaN by its name.
+    """Yield weights with the fewest digits that identify a float32; NaN as a string.
 
-    They come row by row: as text, weights take fifty times their own memory.
+    They are yielded row by row, since weights as text take fifty times their own memory.
     """
     for row in attention.astype("float32", copy=False):
         yield [number(float(weight)) for weight in row.astype(str).tolist()]

@@ -50,7 +50,7 @@ def several(traces: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def json_text(record: dict[str, Any]) -> str:
-    """One JSON document; no NaN or infinity can be in it."""
+    """Return a JSON document, which cannot contain NaN or infinity."""
     return json.dumps(record, indent=2, allow_nan=False, ensure_ascii=False)
 
 

@@ -8,12 +8,12 @@ from attnscope.results.scaling import Scaling
 
 
 def csv_text(result: Scaling) -> str:
-    """Two lines for each width, without the scale and with it, in plain numbers."""
+    """Return two lines for each width, without and with the scale, in plain numbers."""
     return csv_table(columns(result))
 
 
 def markdown_text(result: Scaling) -> str:
-    """The same rows as a Markdown table, with what was run above and what they say below."""
+    """Return the same rows as a Markdown table, with the sizes above and the findings below."""
     title, *about = heading(result)
     parts = [f"**{title}**", *about, markdown_table(columns(result)), *legend(result)]
     return "\n\n".join([*parts, *(f"- {finding.message}" for finding in result.findings)])

@@ -14,7 +14,7 @@ from attnscope.text import printable
 
 
 def csv_table(columns: list[Column]) -> str:
-    """A line for each row, with every column that programs read."""
+    """Return a line for each row, with every column for programs."""
     columns = in_order([column for column in columns if column.raw])
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
@@ -25,9 +25,9 @@ def csv_table(columns: list[Column]) -> str:
 
 
 def csv_value(value: Any) -> Any:
-    r"""A value as a field of CSV: a text on one line, and with a ' before what spreadsheets would run.
+    r"""Return a value as a field of CSV: text on one line, with a ' before what spreadsheets would run.
 
-    Tabs and ends of lines, which may stand before a formula too, are escaped. Numbers stay as they are.
+    Tabs and newlines, which may precede a formula too, are escaped. Numbers stay as they are.
 
     Source: OWASP, "CSV Injection", https://owasp.org/www-community/attacks/CSV_Injection
 
@@ -41,13 +41,13 @@ def csv_value(value: Any) -> Any:
 
 
 def markdown(lines: list[str], *parts: str) -> str:
-    """A Markdown document: a title, what there is to say at first, and its parts."""
+    """Join a title, the lines below it, and further parts to a Markdown document."""
     title, *about = map(printable, lines)
     return "\n\n".join([f"**{title}**", *about, *parts])
 
 
 def plain(value: Any) -> Any:
-    """A result as dicts and lists; what only rides along (and is kept out of `repr`) stays out."""
+    """Convert a result to dicts and lists, without fields that are not in its `repr`, such as arrays."""
     if is_dataclass(value):
         return {f.name: plain(getattr(value, f.name)) for f in fields(value) if f.repr}
     if isinstance(value, dict):
@@ -58,7 +58,7 @@ def plain(value: Any) -> Any:
 
 
 def markdown_table(columns: list[Column], wide: bool = False) -> str:
-    """Columns as a Markdown table: those that people read, or all with `wide`."""
+    """Return a Markdown table of the columns that a table shows, or of all with `wide`."""
     shown = in_order([each.printable() for each in columns if each.cells and (wide or not each.wide)])
 
     def row(cells: list[str]) -> str:
@@ -72,7 +72,7 @@ def markdown_table(columns: list[Column], wide: bool = False) -> str:
 
 
 FORMULA = tuple("=+-@＝＋－＠")
-"""What a text begins with that spreadsheets take for a formula, in full width too."""
+"""The first characters of formulas in spreadsheets, including the full-width ones."""
 
 
 NUMBER = re.compile(

@@ -1,4 +1,4 @@
-"""A head's circuits: their ranks and norms in a table, and their singular values as lines of bars."""
+"""Print a head's circuits: a table of ranks and norms, with singular values as bars."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ def print_circuits(
     """Print a row for each circuit.
 
     Args:
-        circuits: of one head.
-        d_head: its width, which no rank exceeds.
-        console: where; bars are ASCII where its encoding has no others.
-        wide: all columns, however narrow the terminal is.
+        circuits: the circuits of one head.
+        d_head: the head's width, which bounds every rank.
+        console: the console; bars are ASCII if its encoding lacks the block characters.
+        wide: whether to show all columns, however narrow the terminal is.
     """
     bars = BARS if can_show(BARS, console.encoding) else ASCII_BARS
     columns = circuit_columns(circuits, d_head, bars)
@@ -33,7 +33,7 @@ def print_circuits(
 
 
 def print_head_circuits(head: HeadWeights, console: Console, *, wide: bool = False) -> None:
-    """Print whose circuits they are, the circuits, and comparisons with references."""
+    """Print the head's name, its circuits, and comparisons with references."""
     print_heading(heading(head), console)
     print_circuits(head.circuits or [], head.d_head, console, wide=wide)
     if head.checks:

@@ -1,4 +1,4 @@
-"""The console that everything is shown on: text from data cannot steer the terminal."""
+"""The console for all output: text from data cannot control the terminal."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from attnscope.text import LEFT_TO_RIGHT_MARK, printable_lines
 
 
 class Terminal(Console):
-    """A console that escapes what is not printable, and knows no markup in texts.
+    """A console that escapes unprintable characters and does not interpret markup in texts.
 
-    Views escape names and messages where they compose a line of them, newlines included. This is the
-    last gate: styles and lines pass, and nothing else that is not printable.
+    Views escape names and messages, including newlines, when they compose lines from them. This is the
+    last safeguard: only styles and line breaks pass, and no other unprintable characters.
 
     Args:
         options: those of `rich.console.Console`.
@@ -27,9 +27,9 @@ class Terminal(Console):
     def render(
         self, renderable: RenderableType, options: ConsoleOptions | None = None
     ) -> Iterable[Segment]:
-        """As `rich.console.Console.render`."""
+        """Render as `rich.console.Console.render` does, with text escaped."""
         for segment in super().render(renderable, options):
-            if segment.control:  # of Rich itself: it moves the cursor of a progress bar
+            if segment.control:  # Rich's own: it moves the cursor of a progress bar
                 yield segment
             else:
                 yield Segment(printable_lines(segment.text, LEFT_TO_RIGHT_MARK), segment.style)

@@ -1,4 +1,4 @@
-"""The worked example: every number of every form, and whether the forms agree."""
+"""Print the worked example: the values of every form, and whether the forms agree."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from attnscope.results.example import WorkedExample
 
 
 def print_example(example: WorkedExample, console: Console) -> None:
-    """Print each form, and below it how it compares with the first."""
+    """Print each form, followed by its comparison with the first."""
     for i, trace in enumerate(example.forms.values()):
         title, *about = heading(trace)
         print_line(console, Text(("\n\n" if i else "") + title, "bold"))

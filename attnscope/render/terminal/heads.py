@@ -1,4 +1,4 @@
-"""How the heads of a model attend, as numbers: on a console, and as records for programs."""
+"""Print metrics of a model's heads on a console."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from attnscope.results.heads import HeadRow, HeadTable
 from attnscope.units import counted
 
 FEW = 12
-"""So many heads, or those of one layer, are read in a table rather than seen in a grid."""
+"""Up to this number, heads are listed in a table and not drawn as a grid; so are those of one layer."""
 
 
 def print_heads(table: HeadTable, console: Console, *, wide: bool = False) -> None:
     """Print heads ranked by one metric, or every metric at a glance.
 
     Args:
-        table: what was measured, and how its heads are ranked; a grid of that metric follows.
-        console: where; piped tables are never cut.
-        wide: all columns, in as many tables as the terminal's width demands.
+        table: the measured metrics, and how its heads are ranked; a grid of that metric follows.
+        console: the console; piped tables are never truncated.
+        wide: whether to show all columns, in as many tables as the terminal's width requires.
     """
     print_heading(heads_heading(table), console)
     rows, sort = shown(table), table.sort
@@ -45,7 +45,7 @@ def _are_few(rows: list[HeadRow]) -> bool:
 
 
 def _order(table: HeadTable, rows: list[HeadRow]) -> str:
-    """Which heads a table shows, and in which order."""
+    """Describe which heads a table shows, and in which order."""
     which = counted(len(table.rows), "head")
     if len(rows) < len(table.rows):
         which = f"{len(rows):,} of {which}"

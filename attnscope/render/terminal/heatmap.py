@@ -1,4 +1,4 @@
-"""One head's map in a terminal: queries downwards, keys across, each weight as a cell."""
+"""Print one head's map in a terminal: a row for each query, a column for each key."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ from attnscope.results.maps import AttentionMap, AttentionMaps
 if TYPE_CHECKING:
     import numpy as np
 
-MOST_ROWS = 60  # on a terminal; of more, nobody sees the first and the last together
-PIPED = 200  # columns that piped maps may have, for the sake of whole tokens
-SHORTEST = 4  # letters of a key that are worth reading across
-TALLEST = 10  # letters of a key written downwards
-LONGEST = 24  # cells of a query's token
-EVERY = 5  # columns from one position to the next, where keys are not written across
+MOST_ROWS = 60  # on a terminal; more would not be visible at the same time
+PIPED = 200  # columns that piped maps may have, so that tokens need not be truncated
+SHORTEST = 4  # the least letters of a key written horizontally
+TALLEST = 10  # the most letters of a key written vertically
+LONGEST = 24  # the most terminal cells of a query's token
+EVERY = 5  # columns between positions in the ruler above the map
 SMALLEST = 0.005  # weights below it are 0 %
 HIDDEN = "; what a query cannot see is 0, and counts"
 
@@ -44,17 +44,17 @@ HIDDEN = "; what a query cannot see is 0, and counts"
 def print_heatmap(
     maps: AttentionMaps, map: AttentionMap, console: Console, *, query: int | None = None
 ) -> None:
-    """Print what a head looks at: a map, a picture, or one query's weights as bars.
+    """Print a head's attention: a map, an image's patches, or one query's weights as bars.
 
-    A map has numbers in its cells where there is room for them, and else colours or shades alone.
-    Where not even those have room, it is pooled: neighbouring tokens share a cell, which shows the
-    largest of their weights.
+    The cells of a map contain numbers if they fit, and otherwise colours or shades alone. If even these
+    do not fit, the map is pooled: neighbouring tokens share a cell, which shows the largest of their
+    weights.
 
     Args:
-        maps: whose tokens they are.
+        maps: the maps, for their tokens.
         map: the head.
-        console: where. On a terminal no line is wider than it, and a map has at most 60 rows; piped,
-            it has all rows, and up to 200 columns.
+        console: the console. On a terminal, a map fits its width and has at most 60 rows; piped, it has
+            all rows and up to 200 columns.
         query: the position of the only query to show.
     """
     if maps.picture is not None:
@@ -66,7 +66,7 @@ def print_heatmap(
 
 
 class Keys(Enum):
-    """How the keys stand above their columns."""
+    """How keys are written above their columns."""
 
     ACROSS = "written across"
     DOWN = "written downwards, one letter above the other"
@@ -78,13 +78,13 @@ class Column:
     """A column of a map.
 
     Attributes:
-        columns: of the map, those that share it.
+        columns: the columns of the attention matrix that are pooled into it.
         keys: the positions of their keys.
-        text: the first of them, as it is written.
-        style: of that text.
-        width: in cells of the terminal.
-        divided: whether another text begins with it, so that a line stands before it.
-        left_out: whether it has no colour: its keys are those of a sink.
+        text: the first key, as it is written.
+        style: the style of that text.
+        width: in terminal cells.
+        divided: whether a further text begins with it, so that a line is drawn before it.
+        left_out: whether it has no colour, because its keys belong to a sink.
     """
 
     columns: range
@@ -101,11 +101,11 @@ class Layout:
     """How a map is drawn.
 
     Attributes:
-        scale: what weights look like.
-        indent: cells before the first column, for the queries.
-        columns: of the map.
-        keys: how keys stand above them.
-        numbers: whether the weights are written into the cells.
+        scale: the scale of colours or shades.
+        indent: terminal cells before the first column, for the queries.
+        columns: the columns of the map.
+        keys: how keys are written above them.
+        numbers: whether the cells contain numbers.
     """
 
     scale: Scale
@@ -115,7 +115,7 @@ class Layout:
     numbers: bool
 
     def head(self) -> Iterator[Text]:
-        """The lines above the map, with the keys."""
+        """Yield the lines with the keys above the map."""
         if self.keys is Keys.ACROSS:
             positions = [
                 axes.centred(str(each.keys.start), each.width, self.scale, axes.KEY)
@@ -140,7 +140,7 @@ class Layout:
                 yield self.line(Text(), cells)
 
     def _ruler(self) -> Text:
-        """The positions of keys, each above its column as far as there is room."""
+        """Return a line with the positions of some keys, each above its column."""
         line, free = Text(" " * self.indent), self.indent
         place, end = self.indent, self.indent + sum(each.width + each.divided for each in self.columns)
         for i, each in enumerate(self.columns):
@@ -153,10 +153,10 @@ class Layout:
         return line
 
     def row(self, label: Text, weights: Iterable[float]) -> Text:
-        """A row of the map.
+        """Return a row of the map.
 
         Args:
-            label: what stands before it, of at most `indent` cells.
+            label: the text before it, of at most `indent` cells.
             weights: one for each column.
         """
         cells = []
@@ -171,13 +171,13 @@ class Layout:
         return self.line(label, cells)
 
     def divider(self) -> Text:
-        """The line between the queries of two texts."""
+        """Return the line between the queries of two texts."""
         rule = self.scale.marks.horizontal
         rules = [Text(rule * each.width, "dim") for each in self.columns]
         return self.line(Text(rule * self.indent, "dim"), rules, self.scale.marks.cross)
 
     def line(self, label: Text, cells: Iterable[Text], between: str | None = None) -> Text:
-        """A label and the cells of all columns, with `between` between two texts, or a vertical line."""
+        """Join a label and the cells of all columns; between two texts comes `between`, or a bar."""
         line = label + Text(" " * (self.indent - label.cell_len))
         for cell, each in zip(cells, self.columns, strict=True):
             line.append(between or self.scale.marks.vertical if each.divided else "", "dim").append_text(
@@ -187,7 +187,7 @@ class Layout:
 
 
 def _print_map(maps: AttentionMaps, attention: np.ndarray, console: Console) -> None:
-    """Print the map, its scale, and what a reader must know of it."""
+    """Print the map, its colour scale, and sentences that explain it."""
     scale = Scale.of(console, attention)
     terminal = console.is_terminal
     room = console.width if terminal else max(console.width, PIPED)
@@ -218,7 +218,7 @@ def _print_map(maps: AttentionMaps, attention: np.ndarray, console: Console) -> 
 
 
 def _labels(maps: AttentionMaps, rows: list[range], width: int, scale: Scale) -> list[Text]:
-    """What stands before each row: its queries' positions, and as many tokens as fit into `width`."""
+    """Return the label of each row: its queries' positions, and as many tokens as fit into `width`."""
     spans = [span(positions(maps)[0], row) for row in rows]
     numbers = [axes.range_text(each, scale) for each in spans]
     own = [maps.query_tokens[each.start - maps.first_query :][: min(len(each), width)] for each in spans]
@@ -234,13 +234,13 @@ def _labels(maps: AttentionMaps, rows: list[range], width: int, scale: Scale) ->
 
 
 def _layout(maps: AttentionMaps, room: int, indent: int, scale: Scale) -> Layout:
-    """The layout that says most in the room there is.
+    """Choose the most detailed layout that fits.
 
     Args:
-        maps: whose keys stand above it.
-        room: columns of the terminal.
-        indent: how many of them stand before the map.
-        scale: what weights look like.
+        maps: the maps, for their keys.
+        room: the width of the terminal.
+        indent: the cells before the map.
+        scale: the scale of colours or shades.
     """
     (_, tokens), (_, places) = first_tokens(maps), positions(maps)
     starts = borders(tokens)
@@ -274,15 +274,15 @@ def _layout(maps: AttentionMaps, room: int, indent: int, scale: Scale) -> Layout
 
 
 def _widths(lengths: list[int], digits: int, room: int) -> list[int] | None:
-    """How wide columns are whose keys are written across: the longest keys are cut first.
+    """Return the widths of columns whose keys are written horizontally; the longest are truncated first.
 
     Args:
-        lengths: of the keys.
-        digits: of the longest number in a cell.
-        room: for all columns together.
+        lengths: the lengths of the keys.
+        digits: the digits of the longest number in a cell.
+        room: the width of all columns together.
 
     Returns:
-        The widths, a blank included; None where too little would be left of the keys.
+        The widths, including a blank; None if too little would be left of the keys.
     """
     longest = max(lengths)
     for most in range(longest, min(SHORTEST, longest) - 1, -1):
@@ -301,7 +301,7 @@ def _percent(weight: float, scale: Scale) -> str:
 
 
 def _sentences(maps: AttentionMaps, rows: list[range], layout: Layout) -> Iterator[Text]:
-    """What a reader must know of a map."""
+    """Yield sentences that explain a map."""
     marks = layout.scale.marks
     said = Text.assemble("rows are ", ("queries", axes.QUERY), ", columns ", ("keys", axes.KEY))
     if layout.numbers:

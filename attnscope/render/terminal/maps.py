@@ -19,9 +19,9 @@ def print_maps(maps: AttentionMaps, console: Console, *, wide: bool = False) -> 
     """Print a picture of what heads look at, or their strongest keys, with what there is to say.
 
     Args:
-        maps: of one head, or of several, of which an overview is printed.
-        console: where.
-        wide: all columns.
+        maps: one head, or several, which are printed as an overview.
+        console: the console.
+        wide: whether to show all columns.
     """
     if maps.query is not None and maps.pooling is not None:
         maps = of_query(maps, maps.query)

@@ -1,4 +1,4 @@
-"""Metrics of all heads at a glance: layers downwards, heads across, each head a cell."""
+"""Print metrics of all heads as grids: a row for each layer, a column for each head."""
 
 from __future__ import annotations
 
@@ -22,24 +22,24 @@ from attnscope.results.heads import HeadTable
 if TYPE_CHECKING:
     import numpy as np
 
-SQUARE = 2  # characters that are as wide as a line is high
+SQUARE = 2  # characters side by side that form a square
 GAP = 3  # between two small grids
 NARROWEST = 24  # characters of a small grid's title
-MOST_LINES = 12  # of a small grid; more layers share lines where there are colours
+MOST_LINES = 12  # of a small grid; with colours, more layers share lines
 MOST_ROWS = 60  # of a large grid, likewise
-EVERY = 5  # columns from one head's number to the next, where not each has room
+EVERY = 5  # columns between the numbers of heads, if they do not all fit
 
 
 def print_grids(table: HeadTable, console: Console, metrics: Sequence[str]) -> None:
-    """Print a grid for each metric and stack, each on a scale of its own: from 0 to its largest value.
+    """Print a grid for each metric and stack, each on its own scale from 0 to its largest value.
 
-    Several metrics are small grids side by side. A single one is large, with the numbers of layers and
-    heads at its sides, and with its values in the cells where there is room for them.
+    Several metrics become small grids side by side. A single one becomes a large grid, labelled with
+    layers and heads, and with values in its cells if they fit.
 
     Args:
-        table: what was measured.
-        console: where.
-        metrics: the names of those that are shown.
+        table: the measured metrics.
+        console: the console.
+        metrics: the names of the metrics to show.
     """
     for stack, rows in by_stack(table).items():
         print_line(console, Text())
@@ -56,7 +56,7 @@ def print_grids(table: HeadTable, console: Console, metrics: Sequence[str]) -> N
 
 
 def _print_large(grid: Grid, console: Console) -> None:
-    """Print one metric, as large as there is room."""
+    """Print one metric as large as possible."""
     scale = Scale.of(console, grid.values)
     for line in _title(grid, scale):
         print_line(console, line)
@@ -81,7 +81,7 @@ def _print_large(grid: Grid, console: Console) -> None:
 
 
 def _cells(grid: Grid, room: int, scale: Scale) -> tuple[int, Callable[[float], str] | None]:
-    """How wide a cell is, and how its value is written into it, if there is room for that."""
+    """Return the width of a cell, and the format of its value, or None if values do not fit."""
 
     def whole(value: float) -> str:
         text = grid.text(value)
@@ -102,7 +102,7 @@ def _cells(grid: Grid, room: int, scale: Scale) -> tuple[int, Callable[[float], 
 def _lines(
     values: np.ndarray, scale: Scale, width: int, write: Callable[[float], str] | None = None
 ) -> list[Text]:
-    """A line for each layer, with a cell for each head; a dash where there is no value."""
+    """Return a line for each layer, with a cell for each head; a dash marks a missing value."""
     levels = len(scale.ramp or scale.marks.shades[1:])
 
     def cell(value: float) -> Text:
@@ -118,7 +118,7 @@ def _lines(
 
 
 def _ruler(numbers: list[int], width: int) -> Text:
-    """The numbers of heads, each above its column as far as there is room."""
+    """Return a line with the numbers of heads above their columns, as many as fit."""
     every = 1 if width > len(str(numbers[-1])) else EVERY
     line = Text()
     for i, number in list(enumerate(numbers))[::every]:
@@ -160,13 +160,13 @@ def _print_small(grids: list[Grid], console: Console) -> None:
 
 
 def _picture(values: np.ndarray, scale: Scale, room: int, wide: int, pixels: bool) -> list[Text]:
-    """A small grid in at most `room` characters: of too many heads, some stand below the others.
+    """Draw a small grid at most `room` characters wide; if heads do not fit, some go below the others.
 
     Args:
         values: `layers heads`.
-        scale: what they look like.
-        room: in characters.
-        wide: how many of them a head has.
+        scale: the scale of colours or shades.
+        room: the width in characters.
+        wide: the characters of a head.
         pixels: whether layers share lines.
     """
     import numpy as np
@@ -182,27 +182,27 @@ def _picture(values: np.ndarray, scale: Scale, room: int, wide: int, pixels: boo
 
 
 def _title(grid: Grid, scale: Scale) -> list[Text]:
-    """The metric's name and its range, and below it the head that leads."""
+    """Return lines with the metric's name and range, and with the head of the largest value."""
     name = Text.assemble((grid.metric, "bold"), "  ", grid.range(scale.marks.dash))
     return [name, Text(grid.leader(), "dim")]
 
 
 def _clean(values: np.ndarray) -> np.ndarray:
-    """Values as a scale that begins at 0 can show them."""
+    """Replace NaN and negative values by 0, where the scale begins."""
     import numpy as np
 
     return np.maximum(np.nan_to_num(values), 0.0)
 
 
 def _print_line(console: Console, scale: Scale, line: Text) -> None:
-    """Print a line of a picture, without the blanks at its end where they have no colour."""
+    """Print a line of a picture, without trailing blanks if there are no colours."""
     if not scale.ramp:
         line.rstrip()
     console.print(line, soft_wrap=True)
 
 
 def _sentence(grids: list[Grid], scale: Scale, drawn: list[Text]) -> str:
-    """What a reader must know of grids of the same heads, and of the marks that were drawn."""
+    """Explain grids of the same heads, and the marks in them."""
     layers, heads = _spelled(grids[0].layers, scale), _spelled(grids[0].heads, scale)
     layer, head = grids[0].layers[-1], grids[0].heads[-1]
     said = [f"layers {layers} downwards, heads {heads} across"]
@@ -215,7 +215,7 @@ def _sentence(grids: list[Grid], scale: Scale, drawn: list[Text]) -> str:
 
 
 def _spelled(numbers: list[int], scale: Scale) -> str:
-    """Numbers in order: the first and the last, where all between them are there."""
+    """Format sorted numbers, as a range if they are consecutive."""
     if len(numbers) == numbers[-1] - numbers[0] + 1 > 1:
         return f"{numbers[0]}{scale.marks.dash}{numbers[-1]}"
     return " ".join(map(str, numbers))

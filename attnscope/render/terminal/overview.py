@@ -1,4 +1,4 @@
-"""All heads of a model at a glance: a small map for each, a row for each layer."""
+"""Print an overview of all heads: a small map for each, with a row for each layer."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from attnscope.results.maps import AttentionMap, AttentionMaps
 if TYPE_CHECKING:
     import numpy as np
 
-LEAST, MOST = 5, 24  # characters that a map is wide
+LEAST, MOST = 5, 24  # width of a map in characters
 GAP = 1  # between two maps
 HEAD = "head"
 HEAD_STYLE = AXIS_STYLES["n_head"]
@@ -27,14 +27,14 @@ LAYER = "bold"
 
 
 def print_overview(maps: AttentionMaps, console: Console) -> None:
-    """Print every map that was asked for, heads side by side and layers below each other.
+    """Print every map, with a row for each layer and a column for each head.
 
-    All have one scale, from 0 to the largest weight of all. Maps are as large as the width allows, and
-    long texts are pooled: each spot shows the largest weight of several.
+    All maps share one scale, from 0 to the largest weight. Maps are as large as the width allows, and
+    those of long texts are pooled: each spot shows the largest of several weights.
 
     Args:
-        maps: what is shown; heads that it does not have are left out.
-        console: where.
+        maps: the maps; heads without a map are left blank.
+        console: the console.
     """
     import numpy as np
 
@@ -64,7 +64,7 @@ def print_overview(maps: AttentionMaps, console: Console) -> None:
 
 
 def _sentence(maps: AttentionMaps, width: int, scale: Scale) -> str:
-    """What a reader must know of the small maps."""
+    """Explain the small maps."""
     n_Q, n_K = len(maps.query_tokens), len(maps.key_tokens)
     queries, keys = positions(maps)
     high = len(span(queries, chunks(len(queries), _height(width, scale))[0]))
@@ -80,12 +80,12 @@ def _sentence(maps: AttentionMaps, width: int, scale: Scale) -> str:
 
 
 def _height(width: int, scale: Scale) -> int:
-    """How many rows of spots are as high as `width` spots are wide, or a little less for a gap below."""
+    """Return the rows of a square map of `width` spots, or slightly fewer to leave a gap below."""
     return (width - 1) // 2 * 2 + 1 if scale.rows_per_line == 2 else ceil(width / 2)
 
 
 def _head(heads: list[int], indent: int, width: int) -> Text:
-    """The numbers of the heads, each above its column of maps."""
+    """Return a line with the numbers of the heads above their columns of maps."""
     line = Text(HEAD.ljust(indent), "dim")
     for head in heads:
         line.append(str(head).ljust(width + GAP), HEAD_STYLE)
@@ -94,7 +94,7 @@ def _head(heads: list[int], indent: int, width: int) -> Text:
 
 
 def _small(maps: AttentionMaps, map: AttentionMap, width: int, height: int) -> np.ndarray:
-    """A map of at most so many spots; those of keys that are left out are empty."""
+    """Pool a map to at most `height` × `width` spots; those of keys that are left out are 0."""
     rows, columns = map.attention.shape
     small, left_out = smaller_without(maps, map.attention, chunks(rows, height), chunks(columns, width))
     small[:, left_out] = 0
@@ -102,7 +102,7 @@ def _small(maps: AttentionMaps, map: AttentionMap, width: int, height: int) -> n
 
 
 def _picture(small: np.ndarray | None, width: int, scale: Scale) -> list[Text]:
-    """A map in `width` characters, about as high as wide, with a gap below; nothing for no map."""
+    """Draw a map `width` characters wide, about square, with a gap below; None has no lines."""
     import numpy as np
 
     if small is None:
@@ -113,7 +113,7 @@ def _picture(small: np.ndarray | None, width: int, scale: Scale) -> list[Text]:
 
 
 def _side_by_side(pictures: list[list[Text]], width: int) -> Iterator[Text]:
-    """The lines of pictures that stand beside each other."""
+    """Yield the lines of pictures placed side by side."""
     for parts in zip_longest(*pictures, fillvalue=Text()):
         line = Text()
         for part in parts:

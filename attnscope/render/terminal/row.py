@@ -1,4 +1,4 @@
-"""What one query looks at: its weight for each key as a bar."""
+"""Print one query's weights as bars, one for each key."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ if TYPE_CHECKING:
     import numpy as np
 
 LONGEST_BAR = 50
-FEW = 3  # so many keys of weight 0 still have a line each
+FEW = 3  # up to this number, neighbouring keys of weight 0 have a line each
 NUMBER = len(" 0.1234")
 
 
 def print_row(maps: AttentionMaps, attention: np.ndarray, query: int, console: Console) -> None:
-    """Print a query's weights, a line for each key; of those that have none in a row, one for all.
+    """Print a query's weights, one line for each key; runs of keys of weight 0 share a line.
 
     Args:
-        maps: whose tokens they are.
+        maps: the maps, for their tokens.
         attention: `n_Q n_K`.
-        query: its position.
-        console: where.
+        query: the query's position.
+        console: the console.
     """
     import numpy as np
 
@@ -56,7 +56,7 @@ def _lines(maps: AttentionMaps, weights: list[float], scale: Scale, width: int) 
     label = min(max(map(cell_len, texts)), room // 2)
     longest = min(LONGEST_BAR, room - label)
     starts = borders(tokens)
-    for positions in _together(weights, starts):
+    for positions in _runs(weights, starts):
         if positions.start in starts:
             yield Text(scale.marks.horizontal * (width - room + label + longest), "dim")
         if len(positions) > 1:
@@ -70,14 +70,14 @@ def _lines(maps: AttentionMaps, weights: list[float], scale: Scale, width: int) 
         yield line.append(f"{weight:.4f}" if weight else "0", "dim" if left_out or not weight else "")
 
 
-def _together(weights: list[float], starts: list[int]) -> Iterator[range]:
-    """Each key by itself; neighbours in one text that are many and have no weight, together."""
+def _runs(weights: list[float], starts: list[int]) -> Iterator[range]:
+    """Yield each key by itself, and long runs of keys of weight 0 within one text together."""
     text_of = [sum(start <= key for start in starts) for key in range(len(weights))]
-    for (_, nothing), run in groupby(
+    for (_, is_zero), run in groupby(
         range(len(weights)), key=lambda key: (text_of[key], weights[key] == 0)
     ):
         keys = list(run)
-        if nothing and len(keys) > FEW:
+        if is_zero and len(keys) > FEW:
             yield range(keys[0], keys[-1] + 1)
         else:
             yield from (range(key, key + 1) for key in keys)

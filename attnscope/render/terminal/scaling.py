@@ -15,11 +15,11 @@ EIGHTHS = " ▏▎▍▌▋▊▉"
 
 
 def print_scaling(result: Scaling, console: Console, *, plot: bool = True) -> None:
-    """Print a table, with the scale and without it side by side, bars, and what they say.
+    """Print a table with and without the scale side by side, bars, and the findings.
 
     Args:
-        result: what was measured.
-        console: where; a narrow terminal gets several tables, and piped output is never cut.
+        result: the measurements.
+        console: the console; a narrow terminal gets several tables, and piped output is never truncated.
         plot: whether to draw the bars.
     """
     title, *about = heading(result)
@@ -39,7 +39,7 @@ def print_scaling(result: Scaling, console: Console, *, plot: bool = True) -> No
 
 
 def _bars(rows: list[ScalingRow], width: int) -> list[Text]:
-    """The largest weight at each width, without the scale and with it, each a bar between 0 and 1."""
+    """Draw the largest weight at each width as bars between 0 and 1, without and with the scale."""
     names = {scaled: name for scaled, (name, _) in SCALED.items()}
     values = [row.text("largest_weight") for row in rows]
     digits = max(len("d_K"), *(len(str(row.d_K)) for row in rows))
@@ -58,7 +58,7 @@ def _bars(rows: list[ScalingRow], width: int) -> list[Text]:
 
 
 def _bar(share: float, longest: int) -> str:
-    """A bar of a share of the longest, to an eighth of a character; what there is is seen."""
+    """Draw a bar to the nearest eighth of a character; any positive share is visible."""
     if not share > 0:
         return ""
     eighths = max(1, round(min(share, 1) * longest * 8))

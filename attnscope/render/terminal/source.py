@@ -1,4 +1,4 @@
-"""The code that ran, with the axes and the shape of every tensor beside the line that made it."""
+"""Print the code that ran, with the dims and shape of every tensor beside the line that computed it."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from attnscope.results.trace import Source, Step, Trace
 from attnscope.text import printable, printable_lines
 
 GAP = 3  # between the code and what stands at its right
-DEEPER = 4  # columns that what belongs to a line stands further in than the line
+DEEPER = 4  # columns by which notes below a line are indented further than the line
 SHAPE_COMMENT = re.compile(r"\s*#\s*(?:[\w, ]+: *)?[\[(][^\[\]()]*[\])]\s*$")
-FEW = 8  # a line that is broken is not broken into pieces shorter than this
+FEW = 8  # the least length of the pieces of a broken line
 
 
 @dataclass
@@ -27,11 +27,11 @@ class Line:
     """One line of code.
 
     Attributes:
-        number: in its file.
-        text: as it stands there, but printable; of a docstring, only its indentation.
-        docstring: whether it stands for a whole docstring.
-        idle: whether all that it does is to hand on what it was given.
-        steps: the tensors that it makes.
+        number: its number in the file.
+        text: its text, with unprintable characters escaped; for a docstring, only its indentation.
+        docstring: whether it represents a whole docstring.
+        idle: whether the call in it did nothing, such as dropout in eval mode.
+        steps: the tensors that it computes.
     """
 
     number: int
@@ -42,52 +42,52 @@ class Line:
 
     @property
     def indent(self) -> int:
-        """How far in it stands."""
+        """Its indentation in columns."""
         return len(self.text) - len(self.text.lstrip())
 
 
 def print_source(trace: Trace, console: Console) -> None:
-    """Print the code that a trace ran, with dims and shapes at the right of what makes tensors.
+    """Print the code that a trace ran, with dims and shapes at the right of each line.
 
-    Where the terminal has no room at the right, they stand below. What did nothing is dim.
+    If the terminal is too narrow, they are printed below the lines. Calls that did nothing are dim.
 
     Args:
-        trace: with `source`; its steps find their lines by name, and by `line` where it is known.
-        console: where; piped output is as wide as it needs to be, and never cut.
+        trace: a trace with `source`; steps are matched to lines by name, and by `line` if it is known.
+        console: the console; piped output is as wide as necessary, and never truncated.
     """
     for source, lines in annotated(trace):
         console.print()
-        if "." in source.function:  # else its first line says it
+        if "." in source.function:  # else its first line contains the name
             console.print(Text(printable(source.function), "dim"), soft_wrap=True)
         for text in _page(source, lines, console.width if console.is_terminal else None):
             console.print(text, soft_wrap=True)
 
 
 def source_text(trace: Trace) -> str:
-    """The same as Markdown: a block of Python for each function, with comments at the right."""
+    """Return the same as Markdown: a code block for each function, with comments at the right."""
     return "\n\n".join(_block(lines) for _, lines in annotated(trace))
 
 
 def annotated(trace: Trace) -> Iterator[tuple[Source, list[Line]]]:
-    """The lines of each function that a trace ran, with the tensors that each makes."""
+    """Yield each function that a trace ran, and its lines with the tensors that they compute."""
     functions = [_Function(source) for source in trace.source]
     current = 0
     for step in trace.steps:
         for i, function in enumerate(functions[current:], start=current):
             if function.take(step):
-                current = i  # what ran later is not looked for in what ran before
+                current = i  # later steps are not searched for in functions that ran earlier
                 break
     known: dict[str, Step] = {}
     for function in functions:
-        function.hand_in(known)
+        function.add_arguments(known)
         known |= {step.name: step for line in function.lines for step in line.steps}
         function.mark_idle(trace.steps)
-        function.leave_out_shape_comments()
+        function.remove_shape_comments()
         yield function.source, function.lines
 
 
 class _Function:
-    """A function's source, and where in it names are bound."""
+    """A function's source, and the lines that bind names."""
 
     def __init__(self, source: Source) -> None:
         self.source = source
@@ -114,12 +114,12 @@ class _Function:
         self.by_number = {line.number: line for line in self.lines}
 
     def take(self, step: Step) -> bool:
-        """Put a step at its line, if that is here."""
+        """Add a step to its line, and return whether this function has that line."""
         line = self.by_number.get(self._place(step) or 0)
         if line is None:
             return False
         alike = [(s.name, s.dims, s.shape) for s in line.steps]
-        if (step.name, step.dims, step.shape) not in alike:  # a loop makes it again and again
+        if (step.name, step.dims, step.shape) not in alike:  # a loop computes it repeatedly
             line.steps.append(step)
         return True
 
@@ -136,23 +136,23 @@ class _Function:
         here = line is not None and (name == "return" or name in _words(line.text))
         return step.line if here else None
 
-    def hand_in(self, known: dict[str, Step]) -> None:
-        """Put tensors that were made before at the arguments of their names."""
+    def add_arguments(self, known: dict[str, Step]) -> None:
+        """Add tensors that were computed before to the lines of arguments with their names."""
         taken = {_first_word(step.name) for line in self.lines for step in line.steps}
         for name, number in self.arguments.items():
             if name in known and name not in taken:
                 self.by_number[number].steps.append(known[name])
 
-    def leave_out_shape_comments(self) -> None:
-        """What ran says it at the right of the line."""
+    def remove_shape_comments(self) -> None:
+        """Remove the code's own shape comments, which the notes at the right replace."""
         for line in self.lines:
             if line.steps or line.idle:
                 line.text = SHAPE_COMMENT.sub("", line.text)
 
     def mark_idle(self, steps: Iterable[Step]) -> None:
-        """Find the calls whose results neither are steps nor are named where a step is made.
+        """Mark calls whose results are neither steps nor used in the expression of a step.
 
-        The steps' expressions do not name a stage that did nothing: they name what it was given.
+        Steps' expressions do not name the result of a stage that did nothing: they name its argument.
         """
         if not any(line.steps for line in self.lines):
             return
@@ -167,7 +167,7 @@ class _Function:
 
 
 def _parsed(source: Source) -> ast.FunctionDef | ast.AsyncFunctionDef:
-    """The function's tree, with the numbers that its lines have in their file."""
+    """Parse a function, with the line numbers of its file."""
     indented = source.text[:1].isspace()  # a method
     tree = ast.parse("if True:\n" + source.text if indented else source.text)
     ast.increment_lineno(tree, source.line - 1 - indented)
@@ -175,13 +175,13 @@ def _parsed(source: Source) -> ast.FunctionDef | ast.AsyncFunctionDef:
 
 
 def _arguments(node: ast.FunctionDef | ast.AsyncFunctionDef) -> list[ast.arg]:
-    given = node.args
-    single = [each for each in (given.vararg, given.kwarg) if each is not None]
-    return [*given.posonlyargs, *given.args, *given.kwonlyargs, *single]
+    arguments = node.args
+    single = [each for each in (arguments.vararg, arguments.kwarg) if each is not None]
+    return [*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs, *single]
 
 
 def _bound(node: ast.AST) -> set[str]:
-    """The names that a statement binds."""
+    """Return the names that a statement binds."""
     names = [each for each in ast.walk(node) if isinstance(each, ast.Name)]
     return {each.id for each in names if isinstance(each.ctx, ast.Store)}
 
@@ -191,7 +191,7 @@ def _words(text: str) -> list[str]:
 
 
 def _first_word(name: str) -> str:
-    """What is bound: `x` of `x[0]`."""
+    """Return the variable of an expression: `x` of `x[0]`."""
     return next(iter(_words(name)), name)
 
 
@@ -199,7 +199,7 @@ def _first_word(name: str) -> str:
 
 
 def _page(source: Source, lines: list[Line], width: int | None) -> Iterator[Text]:
-    """The lines as they are printed; `width` is the terminal's, None for a pipe."""
+    """Yield the lines to print; `width` is that of the terminal, None for a pipe."""
     whole = Syntax("", "python", theme="ansi_dark").highlight(source.text)
     whole.style = ""  # the terminal's own background
     coloured = whole.split("\n", allow_blank=True)
@@ -221,7 +221,7 @@ def _page(source: Source, lines: list[Line], width: int | None) -> Iterator[Text
 def _rows(
     line: Line, code: Text, notes: list[Text], place: int | None, room: int | None
 ) -> Iterator[Text]:
-    """A line of code with the first note beside it, if there is room, and the others below."""
+    """Yield a line of code with the first note beside it, if it fits, and the others below."""
     if notes and place is not None and len(line.text) <= place:
         free = " " * (place + GAP - code.cell_len)
         code, notes = Text.assemble(code, free, notes[0]), notes[1:]
@@ -237,7 +237,7 @@ def _rows(
 
 
 def _notes(lines: list[Line]) -> list[list[Text]]:
-    """The dims and the shape of each tensor of each line, with its name if there are several."""
+    """Return the notes of each line: dims and shape of its tensors, with names if there are several."""
     alone = _widest_dims(line.steps[0] for line in lines if len(line.steps) == 1)
     notes = []
     for line in lines:
@@ -262,7 +262,7 @@ def _note(step: Step, name_width: int, dims_width: int) -> Text:
 
 
 def _place_of_notes(lines: list[Line], notes: list[list[Text]], width: int | None) -> int | None:
-    """The column that all notes stand GAP behind; None: below their lines, for lack of room."""
+    """Return the column after which notes are aligned; None: they do not fit, and go below the lines."""
     lengths = [len(line.text) for line in lines if line.steps]
     if not lengths:
         return None
@@ -274,7 +274,7 @@ def _place_of_notes(lines: list[Line], notes: list[list[Text]], width: int | Non
 
 
 def _broken(code: Text, indent: int, width: int | None) -> list[Text]:
-    """A line of code in pieces of at most `width`, broken at spaces; the later ones indented."""
+    """Break a line of code at spaces into pieces of at most `width`, all but the first indented."""
     if width is None or code.cell_len <= width:
         return [code]
     indent = min(indent, max(0, width - FEW))

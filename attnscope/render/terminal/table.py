@@ -1,4 +1,4 @@
-"""Results as tables for people: as many columns as the terminal has room for."""
+"""Print results as tables, with as many columns as fit the terminal."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from attnscope.results.trace import Trace
 from attnscope.results.weights import HeadWeights
 from attnscope.text import printable
 
-NARROWEST = 15  # that an expression is broken into
+NARROWEST = 15  # the least width of a column of expressions
 
 
 def print_table(result: Trace | HeadWeights, console: Console, *, wide: bool = False) -> None:
-    """Print a result: what it is about, a row for each tensor, and what there is to add.
+    """Print a result: its heading, a row for each tensor, and its summary, findings and checks.
 
     Args:
         result: a trace, or a head's weights.
-        console: where; piped output is as wide as it needs to be, and never cut.
-        wide: all columns, in as many tables as the terminal's width demands.
+        console: the console; piped output is as wide as necessary, and never truncated.
+        wide: whether to show all columns, in as many tables as the terminal's width requires.
     """
     print_heading(heading(result), console)
     print_columns(columns_of(result), console, wide)
@@ -44,7 +44,7 @@ def print_table(result: Trace | HeadWeights, console: Console, *, wide: bool = F
 
 
 def print_heading(lines: list[str], console: Console) -> None:
-    """Print a title, and below it what there is to say at first."""
+    """Print a title, and the lines below it."""
     title, *about = map(printable, lines)
     print_line(console, Text(title, style="bold"))
     for line in about:
@@ -52,23 +52,28 @@ def print_heading(lines: list[str], console: Console) -> None:
 
 
 def print_notices(console: Console, notices: Iterable[str]) -> None:
-    """Print what there is to say beside a result, a line each."""
+    """Print notices, one line each."""
     for notice in notices:
         print_line(console, Text(printable(notice), style="dim"))
 
 
 def print_line(console: Console, text: Text) -> None:
-    """Print a line: broken where a terminal ends, and piped whole."""
+    """Print a line, wrapped at the width of a terminal; piped lines are not wrapped."""
     console.print(text, soft_wrap=not console.is_terminal)
 
 
 def print_columns(columns: list[Column], console: Console, wide: bool = False) -> int:
-    """Print columns, the most wanted first: those that fit, or all, in several tables if need be.
+    """Print the columns that fit, or all of them, split into several tables if necessary.
 
-    Sentences stand below their rows; flexible ones do only where there is no room beside.
+    Sentences are printed below their rows; flexible ones only if they do not fit beside them.
+
+    Args:
+        columns: the most important first.
+        console: the console.
+        wide: whether to show all columns.
 
     Returns:
-        How many had no room.
+        The number of columns that did not fit.
     """
     shown = [each.printable() for each in columns if each.cells and (wide or not each.wide)]
     beside = [column for column in shown if not column.below]
@@ -94,22 +99,22 @@ def _fits(columns: list[Column], console: Console) -> bool:
 
 
 def _choose(columns: list[Column], width: int) -> list[Column]:
-    """As many columns as fit, the most wanted first."""
+    """Choose as many columns as fit, beginning with the most important."""
     room = width + GAP
     chosen: list[Column] = []
     for column in columns:
         needed = GAP + (min(_width(column), NARROWEST) if column.flexible else _width(column))
-        if needed <= room or not chosen:  # the first stays, however narrow the terminal is
+        if needed <= room or not chosen:  # the first column always stays
             chosen.append(column)
             room -= needed
     fitted = [_fitted(each, min(_width(each), NARROWEST) + room) for each in chosen]
-    while _total(fitted) > width and len(fitted) > 1:  # a word is longer than there is room
+    while _total(fitted) > width and len(fitted) > 1:  # a word is longer than its column
         fitted.pop()
     return fitted
 
 
 def _split(columns: list[Column], width: int) -> list[list[Column]]:
-    """All columns, in parts that fit; each part begins with what says which row it is."""
+    """Split columns into parts that fit; each part begins with the columns that identify its rows."""
     leading = 1 + sum(column.lead for column in columns)
     lead, others = columns[:leading], columns[leading:]
     parts = [lead]
@@ -122,7 +127,7 @@ def _split(columns: list[Column], width: int) -> list[list[Column]]:
 
 
 def _fitted(column: Column, width: int, *, elide: bool = True) -> Column:
-    """A column; if it is flexible, broken into lines of at most `width`, and shortened to them."""
+    """Break the cells of a flexible column into lines of at most `width`, and shorten them to fit."""
     if not column.flexible:
         return column
     cells = []
@@ -142,7 +147,7 @@ def _total(columns: list[Column]) -> int:
 
 
 def _print_table(columns: list[Column], console: Console, below: list[Column]) -> None:
-    """Print columns side by side, and under each row the sentences `below`."""
+    """Print columns side by side, and below each row the sentences in `below`."""
     widths = [_width(column) for column in columns]
     room = min(console.width, max(_total(columns), READABLE)) if console.is_terminal else None
 
@@ -164,4 +169,4 @@ def _print_table(columns: list[Column], console: Console, below: list[Column]) -
             sentence, style = column.cells[i][0]
             lines += [Text(" " * GAP + line, style) for line in wrapped(sentence, room and room - GAP)]
     for line in lines:
-        console.print(line, soft_wrap=True)  # every line fits; what is piped may be longer
+        console.print(line, soft_wrap=True)  # every line fits; piped lines may be longer

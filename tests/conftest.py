@@ -49,9 +49,6 @@ settings.load_profile("few")  # unless --hypothesis-profile names another
 SEERS = ("vit", "clip", "deit", "dinov2", "yolos")
 """Families that read pictures."""
 
-SEERS = ("vit", "clip", "deit", "dinov2", "yolos")
-"""Families that read pictures."""
-
 
 @dataclass
 class Ran:

@@ -73,7 +73,7 @@ def test_every_command_is_in_the_readme():
         assert f"`attnscope {command.callback.__name__}`" in readme
 
 
-def test_the_python_example_of_the_readme_runs(capsys, tmp_path, monkeypatch):
+def test_the_python_example_of_the_readme_runs(capsys, tmp_path, monkeypatch, with_torch):
     (code,) = re.findall(
         r"^```python\n([\s\S]*?)^```$", (ROOT / "README.md").read_text(encoding="utf-8"), re.MULTILINE
     )

@@ -7,24 +7,17 @@ import gc
 import os
 import sys
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from enum import IntEnum
+from importlib import import_module
 from typing import Annotated, Any
 
 import typer
+from typer.core import TyperCommand, TyperGroup
 from typer.exceptions import TyperException
 
 import attnscope
-from attnscope.cli.bert import bert
-from attnscope.cli.example import example
-from attnscope.cli.heads import heads
-from attnscope.cli.mha import mha
-from attnscope.cli.model import model
-from attnscope.cli.run import ScriptCommand, run
-from attnscope.cli.scaling import scaling
-from attnscope.cli.sdpa import sdpa
-from attnscope.cli.trace import trace
 from attnscope.errors import AttnscopeError, OptionError, OptionWarning, is_out_of_memory
 from attnscope.process import interrupt, streams
 from attnscope.process.launch import is_first, launched
@@ -44,15 +37,49 @@ class ExitStatus(IntEnum):
 NOT_WRITTEN = {errno.ENOSPC: None, errno.EIO: None, errno.EBADF: "stdout is closed"}
 """The errors of writing a result that are told in a line, with words where Python's are obscure."""
 
+COMMANDS = ("sdpa", "mha", "example", "scaling", "trace", "run", "bert", "model", "heads")
+"""In the order of the help."""
+
+
+class Commands(Mapping[str, TyperCommand]):
+    """The commands by name, each imported when it is first used: most of them are not."""
+
+    def __init__(self) -> None:
+        self._imported: dict[str, TyperCommand] = {}
+
+    def __getitem__(self, name: str) -> TyperCommand:
+        if name not in COMMANDS:
+            raise KeyError(name)
+        if name not in self._imported:
+            module = import_module(f"attnscope.cli.{name}")
+            alone = typer.Typer(add_completion=False)
+            alone.command(name, cls=getattr(module, "COMMAND_CLASS", None))(getattr(module, name))
+            self._imported[name] = typer.main.get_command(alone)  # type: ignore[assignment]
+        return self._imported[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(COMMANDS)
+
+    def __len__(self) -> int:
+        return len(COMMANDS)
+
+
+class CommandGroup(TyperGroup):
+    """`attnscope` itself."""
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**settings)
+        self.commands = Commands()  # type: ignore[assignment]
+
+
 app = typer.Typer(
+    cls=CommandGroup,
     help="See attention: the shape, the making, the cost and the values of every tensor"
     " between Q, K, V and the output.",
     no_args_is_help=True,
     context_settings={"help_option_names": ["-h", "--help"]},
     pretty_exceptions_enable=False,
 )
-for command in (sdpa, mha, example, scaling, trace, run, bert, model, heads):
-    app.command(cls=ScriptCommand if command is run else None)(command)
 
 
 def _print_version(asked: bool) -> None:

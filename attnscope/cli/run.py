@@ -237,6 +237,10 @@ class ScriptCommand(TyperCommand):
         return super().parse_args(ctx, ours_first(args, takes_value))
 
 
+COMMAND_CLASS = ScriptCommand
+"""How Typer reads this command's arguments."""
+
+
 def ours_first(words: list[str], takes_value: dict[str, bool]) -> list[str]:
     """The words of a command line, sorted: our options, `--`, the script and its arguments.
 

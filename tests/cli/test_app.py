@@ -25,7 +25,7 @@ def test_help_names_every_command(attnscope):
     r = attnscope("--help")
     assert r.exit_status == 0
     assert all(re.search(rf"^│ {command} ", r.out, re.MULTILINE) for command in COMMANDS)
-    assert [command.callback.__name__ for command in app.app.registered_commands] == COMMANDS
+    assert list(app.COMMANDS) == COMMANDS
 
 
 @pytest.mark.parametrize("command", COMMANDS)

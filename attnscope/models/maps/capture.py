@@ -1,4 +1,4 @@
-"""Gather the maps of heads while a model runs."""
+"""Collect the maps of heads while a model runs."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ if TYPE_CHECKING:
     import torch
 
 AT_ONCE = 2**26
-"""How many weights are computed at once: 256 MiB of float32."""
+"""The number of weights computed at once: 256 MiB of float32."""
 
 
 @dataclass(frozen=True)
 class HeadSelection:
-    """Select heads of a model by stack, layer and number.
+    """A selection of heads by stack, layer index and head index.
 
     Attributes:
-        stack: `encoder`, `cross` and the like; None: every one that runs.
-        layers: by number; `first`: the first that attends; None: all.
-        heads: None: all.
+        stack: `encoder`, `cross` and the like; None: every stack that runs.
+        layers: indices of layers; `first`: the first layer with attention; None: all.
+        heads: indices of heads; None: all.
     """
 
     stack: str | None = None
@@ -38,11 +38,11 @@ class HeadSelection:
     heads: Collection[int] | None = None
 
     def heads_of(self, stack: str, layer: int, n_head: int, *, first: bool = False) -> list[int]:
-        """Those of one layer's heads that are wanted.
+        """Return the selected heads of one layer.
 
         Args:
-            stack, layer, n_head: which layer, and how many heads it has.
-            first: whether it is the first of its stack that attends.
+            stack, layer, n_head: the layer, and its number of heads.
+            first: whether it is the first layer of its stack with attention.
         """
         named = first if self.layers == "first" else self.layers is None or layer in self.layers
         if self.stack not in (None, stack) or not named:
@@ -52,16 +52,16 @@ class HeadSelection:
 
 @dataclass
 class CollectedMaps:
-    """The maps of a run, and what was found out about the model.
+    """The maps of a run, and facts about the model.
 
     Attributes:
-        stacks: the maps that were wanted, a stack each.
+        stacks: the selected maps of each stack.
         output: the model's logits, or else its last hidden states.
-        layers: every layer that has attention, by stack and number, with the number of its heads.
-        n_layer: how many layers each stack has, with attention or without.
-        call: what one layer handed to its attention, where it was to be kept.
-        measured: the heads as they were measured on the way, where that was asked for.
-        eager: why a stack's maps are from the model's eager attention, of those whose are.
+        layers: for every layer with attention, by stack and index, the number of its heads.
+        n_layer: the number of layers of each stack, with or without attention.
+        call: the inputs and outputs of one layer's attention, if requested.
+        measured: the metrics of heads measured during the run, if requested.
+        eager: the stacks whose maps come from the model's eager attention, with the reasons.
     """
 
     stacks: list[AttentionMaps]
@@ -73,7 +73,7 @@ class CollectedMaps:
     measured: list[HeadRow] = field(default_factory=list)
 
     def check(self, model: str, stack: str, layers: Collection[int], heads: Collection[int]) -> None:
-        """Raise a ModelError if there is no such layer or head, or the layer has no attention."""
+        """Raise a ModelError if a layer or head does not exist, or a layer has no attention."""
         having = sorted(layer for each, layer in self.layers if each == stack)
         if not having:
             raise ModelError(f"{model} ran no {stack} attention: only {', '.join(self.n_layer)}.")
@@ -82,11 +82,11 @@ class CollectedMaps:
 
 @dataclass(frozen=True)
 class Layer:
-    """One layer's attention, in numbers.
+    """The location and the sizes of one layer's attention.
 
     Attributes:
-        stack, number: which.
-        n_layer: how many layers the stack has.
+        stack, number: the layer's stack and index.
+        n_layer: the number of layers of the stack.
         n_batch, n_head, n_kv_head, n_Q, n_K: the sizes of its attention.
     """
 
@@ -101,7 +101,7 @@ class Layer:
 
 
 class MapCollector:
-    """Gather the maps of the selected heads while a model runs."""
+    """Collect the maps of the selected heads while a model runs."""
 
     def __init__(
         self,
@@ -122,7 +122,7 @@ class MapCollector:
         self.unexplained: dict[str, str] = {}  # why, by stack
 
     def see(self, call: Call) -> None:
-        """Take what is wanted of one call of attention: computed from what was handed to it."""
+        """Compute the selected maps of one layer from the inputs of its attention."""
         layer = self.layer(call)
         if layer is None:
             return
@@ -137,22 +137,22 @@ class MapCollector:
             self.call = self.call or call
 
     def take_call(self, call: Call) -> None:
-        """Take what is wanted of the weights that a layer's own eager attention returned."""
+        """Collect the selected maps from the weights that a layer's own eager attention returned."""
         layer = self.layer(call)
         if layer is not None and layer.stack in self.stacks and call.weights is not None:
             heads = self.announce(layer)
             self._add(layer, heads, call.weights[0, heads], sinks=call.sinks is not None)
 
     def take(self, stack: str, number: int, n_layer: int, attention: torch.Tensor | None) -> None:
-        """Take what is wanted of the weights that a model returned for one of its layers.
+        """Collect the selected maps from the weights that a model returned for one of its layers.
 
         Args:
-            stack, number: which layer.
-            n_layer: how many there are.
+            stack, number: the layer's stack and index.
+            n_layer: the number of layers of the stack.
             attention: `n_batch n_head n_Q n_K`; None: the layer has no attention.
 
         Raises:
-            ModelError: they are no weights, or not from each token to each token.
+            ModelError: they are not weights, or do not cover all pairs of tokens.
         """
         if attention is None:
             return
@@ -162,18 +162,18 @@ class MapCollector:
         self._add(layer, heads, attention[0, heads])
 
     def forget(self, stack: str) -> None:
-        """Let go of what was taken of a stack."""
+        """Discard what was collected of a stack."""
         self.found.pop(stack, None)
         self.n_layer.pop(stack, None)
         self.layers = {key: n for key, n in self.layers.items() if key[0] != stack}
 
     def seen(self, output: torch.Tensor) -> CollectedMaps:
-        """All that was gathered."""
+        """Return everything that was collected."""
         stacks = [self.found[stack] for stack in STACKS if stack in self.found]
         return CollectedMaps(stacks, output, self.layers, self.n_layer, self.call)
 
     def layer(self, handed: Handed) -> Layer | None:
-        """The layer that attends; None if it has done so before: its calls cannot be told apart."""
+        """Return the layer of a call; None if it attends more than once, which is not supported."""
         stack = stack_of(handed.path, self.model.config, cross=handed.cross)
         number, n_layer = layer_of(self.model, stack, handed.path, self.layers)
         if (stack, number) in self.layers:
@@ -184,10 +184,10 @@ class MapCollector:
         return Layer(stack, number, n_layer, n_batch, n_head, n_kv_head, n_Q, n_K)
 
     def announce(self, layer: Layer) -> list[int]:
-        """Note that a layer has attention; the heads of it that are wanted.
+        """Record that a layer has attention, and return its selected heads.
 
         Raises:
-            ModelError: it does not attend from each token to each token.
+            ModelError: its attention does not cover all pairs of tokens.
         """
         stack, first = layer.stack, layer.stack not in self.n_layer
         self.layers[stack, layer.number] = layer.n_head
@@ -207,7 +207,7 @@ class MapCollector:
         return heads
 
     def _empty(self, layer: Layer, queries: list[Token], keys: list[Token]) -> AttentionMaps:
-        """A stack without its maps; of queries that the model wrote, with these alone."""
+        """Return a stack without maps; if tokens were generated, their queries are its only ones."""
         generated = [i for i, token in enumerate(queries) if token.generated]
         rows = self.rows[layer.stack] = generated or list(range(len(queries)))
         picture = self.reading.picture
@@ -227,7 +227,7 @@ class MapCollector:
         )
 
     def _tokens(self, stack: str, which: str, n: int) -> list[Token]:
-        """The tokens that are a stack's queries, or keys; `n` of them, if a picture's."""
+        """Return the tokens of a stack's queries or keys; those of an image are `n`."""
         if stack == "decoder" or (stack == "cross" and which == "Q"):
             return self.reading.target
         if self.reading.picture:
@@ -237,10 +237,10 @@ class MapCollector:
     def _add(
         self, layer: Layer, heads: list[int], attention: torch.Tensor, *, sinks: bool = False
     ) -> None:
-        """Keep the maps of some heads, `n_head n_Q n_K`: the rows that are shown.
+        """Add the maps of some heads, `n_head n_Q n_K`, restricted to the rows that are shown.
 
         Raises:
-            ModelError: they are no weights.
+            ModelError: they are not weights.
         """
         if not heads:
             return
@@ -253,7 +253,7 @@ class MapCollector:
 
 
 def _parts(heads: list[int], size: int) -> Iterator[list[int]]:
-    """Heads in parts whose maps, of `size` weights each, are computed at once."""
+    """Yield groups of heads whose maps, of `size` weights each, are computed at once."""
     n = max(1, AT_ONCE // max(size, 1))
     for start in range(0, len(heads), n):
         yield heads[start : start + n]

@@ -1,10 +1,10 @@
-"""Collect whole attention maps: run a model on one text or picture, and compute its weights again.
+"""Collect whole attention maps: run a model on one text or image, and recompute its weights.
 
-A model runs once, observed; of each layer that is wanted, the weights of the wanted heads are
-computed from the queries, keys, mask and scale that its attention got, and everything else is let
-go. With the same weights the values are collected again: if that is not what the model's own
-attention returned, or if the model never calls attention through transformers' registry, its maps
-are taken from its own eager attention instead.
+The model runs once with a hook. For each selected layer, the weights of the selected heads are computed
+from the queries, keys, mask and scale that its attention received; everything else is discarded. The
+weights are checked by multiplying them with the values: if the result is not the output of the model's
+own attention, or if the model does not call attention through transformers' registry, its maps are taken
+from its own eager attention instead.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ def collect_maps(
     """Run a model and collect the maps of the selected heads.
 
     Args:
-        checkpoint: where the model is from; it is loaded anew if it has to run eager.
+        checkpoint: the model's checkpoint; it is loaded again if eager attention is needed.
         model: as `load_model` returned it.
-        reading: what it reads.
-        wanted: the heads to keep.
-        keep: the stack of which the first wanted layer's call of attention is kept, too.
+        reading: the model's inputs.
+        wanted: the heads to collect.
+        keep: a stack; the inputs and outputs of its first selected layer's attention are kept, too.
 
     Raises:
         ModelError: the model has no attention, or none that can be shown as maps.
@@ -65,27 +65,27 @@ def collect_maps(
 
 
 def first_tokens(reading: Reading, n: int) -> Reading:
-    """What is read, cut to the first `n` tokens."""
+    """Truncate inputs to the first `n` tokens."""
     inputs = {name: tensor[:, :n] for name, tensor in reading.inputs.items()}
     return replace(reading, inputs=inputs, source=reading.source[:n], target=reading.target[:n])
 
 
 def add_notice(seen: CollectedMaps, notice: str | None, stacks: Collection[str] | None = None) -> None:
-    """Have the maps of some stacks, or of all, say something, if there is something to say."""
+    """Add a notice, unless it is None, to the maps of some stacks, or of all."""
     for maps in seen.stacks if notice else []:
         if stacks is None or maps.stack in stacks:
             maps.notices.append(str(notice))
 
 
 def wanted_stacks(model: Any, reading: Reading, wanted: HeadSelection) -> list[str]:
-    """The stacks that a reading runs through, or the one that is wanted."""
+    """Return the selected stack, or all stacks that run."""
     picture, decodes = reading.picture is not None, bool(reading.target)
     runs = stacks_that_run(model.config, picture=picture, decodes=decodes)
     return [wanted.stack] if wanted.stack else runs
 
 
 def _take_eager(seen: CollectedMaps, eager: CollectedMaps) -> None:
-    """Replace the stacks that were not seen, or not understood, by the model's own eager maps."""
+    """Replace stacks that could not be observed or explained by the model's own eager maps."""
     for stack in eager.stacks:
         stack.notices.append(
             f"{seen.eager[stack.stack]}. These are the maps of its own eager attention."
@@ -100,19 +100,19 @@ def _take_eager(seen: CollectedMaps, eager: CollectedMaps) -> None:
 def eager_maps(
     checkpoint: Checkpoint, model: Any, reading: Reading, wanted: HeadSelection, stacks: Collection[str]
 ) -> CollectedMaps:
-    """The maps that a model's own eager attention returns.
+    """Collect the maps that a model's own eager attention returns.
 
-    They are taken where each layer returns them, so that layers without attention do not shift the
-    others' numbers; or else, as `output_attentions` has them.
+    They are captured where each layer returns them, so that layers without attention do not shift the
+    indices of the others; or else taken from `output_attentions`.
 
     Args:
-        checkpoint: where it is loaded from once more, with eager attention.
-        model: the one that is there: its dtype and device are taken.
+        checkpoint: the model's checkpoint, which is loaded again with eager attention.
+        model: the loaded model, whose dtype and device are used.
         reading, wanted: as in `collect_maps`.
-        stacks: those that are needed.
+        stacks: the stacks that are needed.
 
     Raises:
-        ModelError: it returns none for one of them, or they are not a weight for each query and key.
+        ModelError: it returns no maps for one of them, or maps that do not cover all queries and keys.
     """
     eager = load_eager(checkpoint, model)
     collector = MapCollector(checkpoint.name, eager, reading, wanted, stacks=stacks)
@@ -121,7 +121,7 @@ def eager_maps(
     for stack in collector.unexplained:
         collector.forget(stack)
     if not set(stacks) <= set(collector.n_layer):
-        # All maps of all layers at once: there is no other way.
+        # This holds all maps of all layers at once, but there is no other way.
         with told_as_the_models_fault(checkpoint):
             output = run(eager, reading, output_attentions=True)
         picture = reading.picture is not None
@@ -141,7 +141,7 @@ def eager_maps(
 
 
 def bytes_of_maps(config: Any, reading: Reading, wanted: HeadSelection) -> int:
-    """What whole maps take as float32, as far as a configuration tells."""
+    """Return the bytes of whole maps in float32, estimated from a configuration."""
     n = max(len(reading.source), len(reading.labels))
     if reading.picture:
         n = reading.picture.rows * reading.picture.columns
@@ -149,7 +149,7 @@ def bytes_of_maps(config: Any, reading: Reading, wanted: HeadSelection) -> int:
 
 
 def number_of_maps(config: Any, reading: Reading, wanted: HeadSelection) -> int:
-    """How many heads are wanted, as far as a configuration tells."""
+    """Return the number of selected heads, estimated from a configuration."""
     n_layer, n_head = counts(config, reading)
     if wanted.layers is not None:
         n_layer = 1 if wanted.layers == "first" else len(wanted.layers)

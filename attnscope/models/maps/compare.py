@@ -1,4 +1,4 @@
-"""Compare attnscope's maps with the model's own, and an observed model with itself unobserved."""
+"""Compare attnscope's maps with the model's own, and the output of a model with and without hooks."""
 
 from __future__ import annotations
 
@@ -22,27 +22,27 @@ if TYPE_CHECKING:
     import torch
 
 TOLERANCE = 1e-5
-"""How far weights may be apart in float32: a model's layers add up what rounding does."""
+"""The tolerance for weights in float32, since rounding errors accumulate over layers."""
 
 
 def compare(
     checkpoint: Checkpoint, model: Any, reading: Reading, wanted: HeadSelection, seen: CollectedMaps
 ) -> list[Check]:
-    """Two comparisons with the model itself.
+    """Make two comparisons with the model itself.
 
-    Its own eager attention returns its weights; ours, computed from q, k, mask and scale, must be
-    the same. And observing must not change what the model computes, in any bit. Maps that were pooled
-    on the way are compared with its own, pooled; there attnscope attended in the model's place, so
-    that its output is another by rounding.
+    The weights computed from queries, keys, mask and scale must equal those that its own eager attention
+    returns. And the hooks must not change a single bit of the model's output. Maps that were pooled
+    during the run are compared with its own, pooled; then attnscope computed attention in place of the
+    model, so that the output differs by rounding and is not compared.
 
     Args:
-        checkpoint: where the eager model is loaded from.
-        model: the one that was observed.
-        reading, wanted: what it read, and which maps are compared.
-        seen: what came of it.
+        checkpoint: the model's checkpoint, from which the eager model is loaded.
+        model: the model that was observed.
+        reading, wanted: its inputs, and the selected maps.
+        seen: the collected maps.
 
     Returns:
-        A check for the maps of each stack, and one for the output of a model that was observed.
+        A check for the maps of each stack, and one for the output, unless maps are pooled.
 
     Raises:
         ModelError: transformers cannot run the model, or not with eager attention.
@@ -74,7 +74,7 @@ def compare(
 
 
 def _of_maps(ours: AttentionMaps, theirs: AttentionMaps, dtype: torch.dtype) -> Check:
-    """The largest difference between two sets of maps."""
+    """Compare two sets of maps by their largest difference."""
     import torch
 
     pairs = _pairs(ours, theirs)
@@ -86,7 +86,7 @@ def _of_maps(ours: AttentionMaps, theirs: AttentionMaps, dtype: torch.dtype) -> 
     largest = _largest(pairs)
     whole = max(1e-3, pairs[0][1].shape[-1] * torch.finfo(dtype).eps)
     if not largest <= tolerance and all(abs(other.sum(-1) - 1).max() <= whole for _, other in pairs):
-        # A sink may take its part after the softmax, and the weights be returned as they were before.
+        # A sink may take its part after the softmax, while the weights returned are those before.
         without = _largest([(own / own.sum(-1, keepdim=True), other) for own, other in pairs])
         if without <= tolerance:
             largest = without
@@ -95,7 +95,7 @@ def _of_maps(ours: AttentionMaps, theirs: AttentionMaps, dtype: torch.dtype) -> 
 
 
 def _beside_rounding(check: Check, spread: float, dtype: torch.dtype) -> Check:
-    """The same check; undecided, where rounding alone explains what it found."""
+    """Return the same check, with `ok` None if rounding alone explains the difference."""
     import torch
 
     if check.ok or check.max_abs_diff is None or not check.max_abs_diff <= spread:
@@ -106,7 +106,7 @@ def _beside_rounding(check: Check, spread: float, dtype: torch.dtype) -> Check:
 
 
 def _pairs(ours: AttentionMaps, theirs: AttentionMaps) -> list[tuple[torch.Tensor, torch.Tensor]]:
-    """What is compared: maps; of pooled ones, the means and the largest weights of the cells."""
+    """Return pairs of maps to compare; for pooled maps, of the means and the maxima of the cells."""
     import torch
 
     pairs = []
@@ -120,7 +120,7 @@ def _pairs(ours: AttentionMaps, theirs: AttentionMaps) -> list[tuple[torch.Tenso
 
 
 def _pooled(attention: np.ndarray, pooling: Pooling) -> tuple[np.ndarray, np.ndarray]:
-    """The mean and the largest weight of each cell of a whole map."""
+    """Return the mean and the largest weight of each cell of a whole map."""
     import numpy as np
 
     first = pooling.queries[0].start

@@ -1,9 +1,9 @@
 """Hook a model's attention, and capture its inputs: the true queries, keys, values, mask and scale.
 
 transformers' models call attention through a registry (`AttentionInterface`) by a name, `sdpa` or
-`eager`. While a model is observed, these names lead to a function that does what the model's own
-does, with the very arguments that it got, and lets somebody look. The names stay the model's own: so
-masks are made as always, and a model that asks what its attention is called takes its usual path.
+`eager`. While a model is observed, these names lead to a function that calls the model's own attention
+with unchanged arguments, and passes them to a callback. The names stay the same, so masks are built as
+usual, and a model that branches on the name of its attention takes its usual path.
 """
 
 from __future__ import annotations
@@ -24,22 +24,22 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Handed:
-    """What one layer hands to its attention.
+    """The inputs of one layer's attention.
 
     Attributes:
         path: the module's name in the model.
-        query: `n_batch n_head n_Q d_K`, with positions turned where they are rotary.
+        query: `n_batch n_head n_Q d_K`, after rotary position embedding, if any.
         key: `n_batch n_kv_head n_K d_K`.
         value: `n_batch n_kv_head n_K d_V`.
         mask: broadcasts to `n_batch n_head n_Q n_K`: True where a query may attend, or added to the
-            scores. None: it hides nothing.
-        causal: whether, without a mask, no query sees a key that comes after it; queries and keys begin
-            together.
-        scale: what the dot products are multiplied with.
-        softcap: what the scores are soft-capped at.
+            scores. None: nothing is masked.
+        causal: whether attention is causal if there is no mask; queries and keys begin at the same
+            position.
+        scale: the factor of the dot products.
+        softcap: the soft cap of the scores.
         position_bias: added to the scores; broadcasts to `n_batch n_head n_Q n_K`.
-        sinks: a score for each head, `n_head`, beside the keys'.
-        cross: whether the keys are of another sequence than the queries.
+        sinks: an additional score for each head, `n_head`.
+        cross: whether keys and queries come from different sequences.
     """
 
     path: str
@@ -56,16 +56,16 @@ class Handed:
 
     @property
     def n_head(self) -> int:
-        """How many heads the queries have."""
+        """The number of query heads."""
         return self.query.shape[1]
 
     @property
     def n_kv_head(self) -> int:
-        """How many heads keys and values have."""
+        """The number of key/value heads."""
         return self.key.shape[1]
 
     def added_mask(self) -> torch.Tensor | None:
-        """The mask as eager attention adds it: the lowest number of its dtype where a key is hidden."""
+        """Return the mask that eager attention adds: the lowest number of its dtype where masked."""
         import torch
 
         mask, like = self.mask, self.query
@@ -80,24 +80,24 @@ class Handed:
 
 @dataclass(frozen=True)
 class Call(Handed):
-    """What one layer hands to its attention, and what it gets.
+    """The inputs and outputs of one layer's attention.
 
     Attributes:
-        output: what the model's own attention returned, `n_batch n_Q n_head d_V`.
-        weights: the weights that it returned beside it, `n_batch n_head n_Q n_K`, if it is eager.
+        output: the output of the model's own attention, `n_batch n_Q n_head d_V`.
+        weights: the weights that eager attention returns in addition, `n_batch n_head n_Q n_K`.
     """
 
     output: torch.Tensor
     weights: torch.Tensor | None
 
     def arguments(self, heads: list[int] | None = None) -> dict[str, Any]:
-        """The arguments of `attnscope.attention.observed`.
+        """Return the arguments for `attnscope.attention.observed`.
 
-        They are float32 at least: a model's own kernels round less than its dtype would.
+        They are at least float32: a model's own kernels round less than its dtype would.
 
         Args:
-            heads: only these query heads, each with its own copy of the key head that it reads.
-                None: all of them, with key heads as they are.
+            heads: only these query heads, each with its own copy of the key/value head that it reads.
+                None: all query heads, with key/value heads as they are.
         """
         import torch
 
@@ -107,7 +107,7 @@ class Call(Handed):
         kv = own if heads is None else [head // (self.n_head // self.n_kv_head) for head in heads]
 
         def part(x: torch.Tensor | None) -> torch.Tensor | None:
-            """The same heads of a mask or a bias, which may be one for all."""
+            """Select the same heads of a mask or a bias, unless all heads share one."""
             return x if x is None or x.dim() < 3 or x.shape[-3] == 1 else x[..., own, :, :]
 
         return {
@@ -126,12 +126,12 @@ class Call(Handed):
 def observing(
     model: torch.nn.Module, see: Callable[[Call], None] | Callable[[Call], torch.Tensor]
 ) -> Iterator[None]:
-    """Let somebody see every call of attention that a model makes through the registry.
+    """Call a function for every attention that a model computes through the registry.
 
     Args:
         model: as transformers loads it.
-        see: called with each, in the order in which the model makes them. What it raises is raised; if
-            it returns a tensor, the model goes on with that in place of what its attention returned.
+        see: called with each layer's inputs and outputs, in the order in which they run. Its exceptions
+            propagate; if it returns a tensor, that replaces the output of the attention.
     """
     failures: list[Exception] = []
 
@@ -147,12 +147,12 @@ def observing(
 
 @contextmanager
 def attending(model: torch.nn.Module, attend: Callable[[Handed], torch.Tensor | None]) -> Iterator[None]:
-    """Let somebody compute the attention of a model, wherever it calls attention through the registry.
+    """Replace every attention that a model computes through the registry by a function.
 
     Args:
         model: as transformers loads it.
-        attend: returns what the values are collected to, `n_batch n_Q n_head d_V`; or None, and the
-            model's own attention is called. What it raises is raised.
+        attend: returns the weighted values, `n_batch n_Q n_head d_V`; or None, to call the model's own
+            attention. Its exceptions propagate.
     """
     failures: list[Exception] = []
 
@@ -167,7 +167,7 @@ def attending(model: torch.nn.Module, attend: Callable[[Handed], torch.Tensor | 
 
 @contextmanager
 def _kept(failures: list[Exception]) -> Iterator[None]:
-    """Note what is raised, and let it pass."""
+    """Record an exception and raise it again."""
     try:
         yield
     except Exception as error:
@@ -177,7 +177,7 @@ def _kept(failures: list[Exception]) -> Iterator[None]:
 
 @contextmanager
 def _raised_first(failures: list[Exception]) -> Iterator[None]:
-    """A failure of who looks is not the model's, whatever it was told as."""
+    """Raise the callback's own exception, even if the model's code turned it into another."""
     try:
         yield
     except Exception:
@@ -190,9 +190,9 @@ def _raised_first(failures: list[Exception]) -> Iterator[None]:
 def _in_place_of_attention(
     model: torch.nn.Module, call: Callable[[Handed, Callable[[], Returned]], Returned]
 ) -> Iterator[None]:
-    """Put a function where a model's attention is: it gets what is handed to that, and that itself.
+    """Replace a model's attention by a function of its inputs and of the attention itself.
 
-    The registry is the process's: one model is observed at a time.
+    The registry is global to the process, so one model is observed at a time.
     """
     from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
@@ -222,7 +222,7 @@ def _in_place_of_attention(
 
 
 def _eager_of(module: torch.nn.Module) -> Callable[..., Returned]:
-    """The eager attention of the file that a module is written in."""
+    """Return the eager attention of the file that defines a module's class."""
     file = vars(sys.modules[type(module).__module__])
     names = [name for name in file if name.endswith("eager_attention_forward")]
     return file[min(names, key=len)]
@@ -239,7 +239,7 @@ def _handed(
     *,
     fused: bool,
 ) -> Handed:
-    """Put together what was handed over in the words of transformers."""
+    """Convert the arguments of transformers' attention functions."""
     scale = given.get("scaling")
     causal = given.get("is_causal")
     causal = getattr(module, "is_causal", True) if causal is None else causal
@@ -259,6 +259,6 @@ def _handed(
 
 
 def is_cross(path: str, module: Any) -> bool:
-    """Whether a module's keys are of another sequence than its queries, as far as names tell."""
+    """Check by names whether a module's keys and queries come from different sequences."""
     named = re.search(r"cross|encoder_attn|encdecattention", path.lower())
     return bool(named) or getattr(module, "is_cross_attention", False)

@@ -1,4 +1,4 @@
-"""Compute attention in a model's place, a block of queries at a time, in as much memory as is given."""
+"""Replace a model's attention by one that computes a block of queries at a time, in bounded memory."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ if TYPE_CHECKING:
 
 
 FEW = 48
-"""How many tokens are read to compare attnscope's attention with the model's own."""
+"""The number of tokens used to compare attnscope's attention with the model's own."""
 
 TIDY = 32
-"""Matrix products are faster with a multiple of so many rows."""
+"""Matrix products are faster with a multiple of this number of rows."""
 
 
 class Blockwise:
-    """Computes what a layer's attention returns, and shows the weights of each block on the way.
+    """Compute a layer's attention block by block, and pass the weights of each block to a callback.
 
     Args:
-        block_bytes: how much a block's weights, and what they are made of, may take. It is at least one
-            query's.
+        block_bytes: the memory for a block's weights and for computing them. A block has at least one
+            query.
     """
 
     def __init__(self, block_bytes: int) -> None:
@@ -35,11 +35,11 @@ class Blockwise:
         self._memory: torch.Tensor | None = None
 
     def attend(self, handed: Handed, see: Callable[[Block], None]) -> torch.Tensor:
-        """What the values are collected to, `n_batch n_Q n_head d_V`.
+        """Return the weighted values, `n_batch n_Q n_head d_V`.
 
         Args:
-            handed: what a layer hands to its attention.
-            see: gets each block; its weights are gone when the next one comes.
+            handed: the inputs of a layer's attention.
+            see: called with each block, whose weights are overwritten by the next one.
         """
         attention = blocked(handed)
         rows, memory = self._room(attention)
@@ -53,7 +53,7 @@ class Blockwise:
         return collected
 
     def _room(self, attention: BlockedAttention) -> tuple[int, torch.Tensor]:
-        """How many queries there are in a block, and the memory for its weights."""
+        """Return the number of queries in a block, and the memory for its weights."""
         of_a_query = attention.numbers_of_a_query
         rows = tidy(self.block_bytes // (attention.dtype.itemsize * of_a_query), attention.n_Q)
         self._memory = memory_for(self._memory, rows * of_a_query, attention.K)
@@ -61,7 +61,7 @@ class Blockwise:
 
 
 def disagreement(call: Call, number: int, blockwise: Blockwise) -> str | None:
-    """How far blocks are from what a layer's own attention returned, if rounding does not explain it."""
+    """Describe a difference from the output of a layer's own attention that exceeds rounding, if any."""
     collected = blockwise.attend(call, let_go)
     difference = difference_of(collected, call.output.to(collected))
     if difference <= output_tolerance(call):
@@ -70,13 +70,13 @@ def disagreement(call: Call, number: int, blockwise: Blockwise) -> str | None:
 
 
 def tidy(rows: int, n_Q: int) -> int:
-    """How many queries a block has, of those that there is room for: one at least, `n_Q` at most."""
+    """Round the number of queries in a block down to a multiple of TIDY, within 1 … `n_Q`."""
     rows = max(1, min(rows, n_Q))
     return rows - rows % TIDY if TIDY < rows < n_Q else rows
 
 
 def is_lean(model: Any, handed: Handed) -> bool:
-    """Whether a model's own attention makes no whole map: torch's is fused where K and V are as wide."""
+    """Check that a model's own attention builds no whole map: torch's is fused if d_K equals d_V."""
     fused = model.config._attn_implementation == "sdpa"
     return fused and handed.query.shape[-1] == handed.value.shape[-1]
 
@@ -86,7 +86,7 @@ def let_go(block: Block) -> None:
 
 
 def blocked(handed: Handed) -> BlockedAttention:
-    """The attention that a layer asks for, to be computed in blocks."""
+    """Return a layer's attention, to be computed in blocks."""
     from attnscope.attention.blocks import BlockedAttention
 
     return BlockedAttention(

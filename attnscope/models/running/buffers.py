@@ -1,4 +1,4 @@
-"""Memory of one size that blocks of weights are written into, over and over."""
+"""Reusable memory of constant size for blocks of weights."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ if TYPE_CHECKING:
 
 
 class Store:
-    """Memory for what is asked of pairs of tokens: it is taken once, and written over again and again.
+    """Memory for numbers about pairs of tokens, which is allocated once and overwritten repeatedly.
 
-    Blocks of a causal model grow with what their queries see. Where each takes memory of its own size
-    and leaves something small behind, none fits where an earlier one was: with glibc, a process that
-    held a few hundred MiB grew to ten GiB.
+    The blocks of a causal model grow with the keys that their queries see. If each allocated memory of
+    its own size and left something small behind, none would fit into the gap of an earlier one: with
+    glibc, a process that used a few hundred MiB grew to ten GiB.
 
     Args:
-        keep: how many bytes may be kept until the store forgets, of all layers together.
+        keep: the bytes of all layers together that may be kept until `forget` is called.
     """
 
     def __init__(self, keep: int = 0) -> None:
@@ -28,17 +28,17 @@ class Store:
         self._n_kept = 0
 
     def forget(self) -> None:
-        """Give the room of all that is kept to others."""
+        """Release all kept numbers, whose memory is reused."""
         self._n_kept = 0
 
     def room(self, shape: tuple[int, ...], most: int, like: torch.Tensor, *, keep: bool = False) -> Room:
-        """Room for numbers that are not known yet.
+        """Return memory to write numbers into.
 
         Args:
-            shape: theirs.
-            most: how many there may be another time: so large is the memory that is taken.
+            shape: the shape of the numbers.
+            most: the most numbers of any later call, which determines the size of the allocation.
             like: a tensor of the same dtype and device.
-            keep: whether they may be kept.
+            keep: whether the numbers may be kept.
         """
         size = prod(shape)
         if keep and (self._n_kept + size) * like.itemsize <= self.keep:
@@ -54,8 +54,8 @@ class Room:
     """Memory to write numbers into.
 
     Attributes:
-        numbers: a tensor, whose values mean nothing yet.
-        kept: whether nothing else is written there before the store forgets.
+        numbers: an uninitialized tensor.
+        kept: whether it is not overwritten until `Store.forget` is called.
     """
 
     numbers: torch.Tensor
@@ -63,7 +63,7 @@ class Room:
 
 
 def memory_for(old: torch.Tensor | None, size: int, like: torch.Tensor) -> torch.Tensor:
-    """Memory for so many numbers: what there is, if it is large enough and of the same kind."""
+    """Return memory for `size` numbers: `old`, if it is large enough, of the same dtype and device."""
     import torch
 
     if old is not None and old.numel() >= size and (old.device, old.dtype) == (like.device, like.dtype):

@@ -1,7 +1,7 @@
-"""Puts characters together whose bytes are divided among several tokens.
+"""Reassemble characters whose bytes are split across several tokens.
 
-Byte-level vocabularies (GPT-2, Llama 3, Qwen, ByT5) and sentencepiece's byte fallback cut what they do
-not know into bytes. `漢` may then be three tokens, none of which is a character.
+Byte-level vocabularies (GPT-2, Llama 3, Qwen, ByT5) and sentencepiece's byte fallback split unknown
+characters into bytes. `漢` may then be three tokens, none of which is a character.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from functools import cache
 
 MARK = "⋯"
-"""Stands where a character goes on in the next token, or comes from the token before."""
+"""Marks a character that continues in the next token, or began in an earlier one."""
 
 
 def bytes_of(piece: str) -> bytes | None:
@@ -70,13 +70,13 @@ def characters_of(parts: Sequence[bytes]) -> list[str]:
 
 
 def _size_of_character(first: int) -> int:
-    """How many bytes a character has, told by its first; 1 where no character begins so."""
+    """Return the number of bytes of a character by its first byte; 1 if no character begins with it."""
     return 4 if first >= 0xF0 else 3 if first >= 0xE0 else 2 if first >= 0xC0 else 1
 
 
 @cache
 def _byte_alphabet() -> dict[str, int]:
-    """The byte that each letter of GPT-2's alphabet stands for: printable ones for themselves."""
+    """Return the byte that each letter of GPT-2's alphabet represents; printable bytes are unchanged."""
     printable = [*range(ord("!"), ord("~") + 1), *range(ord("¡"), ord("¬") + 1), *range(ord("®"), 256)]
     others = [byte for byte in range(256) if byte not in printable]
     return {chr(byte): byte for byte in printable} | {

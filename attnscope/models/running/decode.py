@@ -1,4 +1,4 @@
-"""Give a decoder its input: a text, or what it generates itself."""
+"""Provide a decoder's input: a target text, or the tokens that it generates."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from attnscope.models.running.tokenize import Reading, room, tokens_of
 
 
 def give_target(checkpoint: Checkpoint, model: Any, reading: Reading) -> None:
-    """Let the decoder read the target's labels, moved to the right as the model was trained.
+    """Set the decoder's inputs to the target's labels, shifted right as in training.
 
     Args:
-        checkpoint: what to name in an error.
-        model: an encoder with a decoder.
-        reading: its labels become the decoder's inputs, and its target.
+        checkpoint: the model's checkpoint, for error messages.
+        model: an encoder-decoder model.
+        reading: its labels become the decoder's inputs and its target.
 
     Raises:
         ModelError: transformers cannot run it.
@@ -31,10 +31,10 @@ def give_target(checkpoint: Checkpoint, model: Any, reading: Reading) -> None:
 
 
 def shifted(model: Any, labels: list[int]) -> list[int]:
-    """What a decoder reads to write these labels: moved to the right, behind the token that starts.
+    """Shift labels right: return the start token, followed by all labels but the last.
 
     Raises:
-        ModelError: nothing says which token that is.
+        ModelError: the start token is not known.
     """
     import torch
 
@@ -59,7 +59,7 @@ def shifted(model: Any, labels: list[int]) -> list[int]:
 
 
 def _no_start(model: Any, told: str = "has no decoder_start_token_id") -> ModelError:
-    """The error for a model whose config.json does not say with which token its decoder starts."""
+    """Return the error for a model whose config.json does not give the decoder's start token."""
     return ModelError(
         f"the config.json of {model.name_or_path or model.config.model_type} {told}: nothing says which"
         " token its decoder starts with.",
@@ -68,22 +68,21 @@ def _no_start(model: Any, told: str = "has no decoder_start_token_id") -> ModelE
 
 
 def write_on(checkpoint: Checkpoint, model: Any, reading: Reading, n: int) -> str:
-    """Let the model write up to `n` tokens, and add them to what it read.
+    """Generate up to `n` tokens greedily, and add them to the model's inputs.
 
-    It takes the likeliest each time, after what its generation_config.json says of repetition and
-    tokens to suppress.
+    The repetition penalty and suppressed tokens of its generation_config.json are applied.
 
     Args:
-        checkpoint: what to name in an error.
-        model: a causal one, or an encoder with a decoder.
-        reading: the tokens are added to its source, or become its target.
-        n: how many; fewer, if the text ends before.
+        checkpoint: the model's checkpoint, for error messages.
+        model: a causal or an encoder-decoder model.
+        reading: the tokens are appended to its source, or become its target.
+        n: the number of tokens; fewer, if the text ends earlier.
 
     Returns:
-        The text that was written.
+        The generated text.
 
     Raises:
-        OptionError: the model does not take so many tokens.
+        OptionError: the sequence would exceed the model's limit.
         ModelError: transformers cannot run it.
     """
     import torch
@@ -127,5 +126,5 @@ def write_on(checkpoint: Checkpoint, model: Any, reading: Reading, n: int) -> st
 
 
 def _decoded(tokenizer: Any, ids: list[int], **options: Any) -> str:
-    """The text of what was written; without a tokenizer its ids."""
+    """Decode generated ids to text; without a tokenizer, list the ids."""
     return " ".join(map(str, ids)) if tokenizer is None else tokenizer.decode(ids, **options)

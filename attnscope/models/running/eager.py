@@ -1,8 +1,8 @@
-"""Fall back to a model's own eager attention: when, and which maps it returns.
+"""Decide when to fall back to a model's own eager attention, and validate the maps that it returns.
 
-What comes back needs care. Hybrids such as LFM2 return maps of those layers alone that attend, without
-their numbers; and where sinks take their part after the softmax, as in granite, the returned maps are
-not the weights that were used.
+The returned maps need care. Hybrids such as LFM2 return only the maps of layers with attention, without
+their indices; and if sinks take their part after the softmax, as in granite, the returned maps are not
+the weights that were used.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ if TYPE_CHECKING:
 def why_eager(
     name: str, stacks: Collection[str], unexplained: Mapping[str, str], seen: Collection[str]
 ) -> dict[str, str]:
-    """Why a stack's weights have to come from the model's eager attention, of those whose have to.
+    """Return the stacks whose weights have to come from the model's eager attention, with the reasons.
 
     Args:
-        name: what the user called the model.
-        stacks: those that are needed.
-        unexplained: what was wrong with some of them.
-        seen: those that attended where it can be seen.
+        name: the model's name as the user gave it.
+        stacks: the stacks that are needed.
+        unexplained: by stack, why the captured inputs do not explain the output of its attention.
+        seen: the stacks whose attention was captured.
     """
     reasons = {}
     for stack in stacks:
@@ -41,16 +41,16 @@ def why_eager(
 
 
 def returned_maps(name: str, output: Any, config: Any, *, picture: bool) -> Iterator[tuple[str, Any]]:
-    """The maps of all layers that a model returned, by stack: of each layer `n_batch n_head n_Q n_K`.
+    """Yield the maps of all layers that a model returned, by stack: `n_batch n_head n_Q n_K` each.
 
     Args:
-        name: what the user called the model.
-        output: of a run with `output_attentions`.
-        config: the model's.
-        picture: whether it looked at one.
+        name: the model's name as the user gave it.
+        output: the output of a run with `output_attentions`.
+        config: the model's configuration.
+        picture: whether its input was an image.
 
     Raises:
-        ModelError: they are not all layers' maps of all tokens.
+        ModelError: layers are missing, or a map does not cover all tokens.
     """
     names = {
         "encoder": "encoder_attentions",
@@ -85,7 +85,7 @@ def returned_maps(name: str, output: Any, config: Any, *, picture: bool) -> Iter
 
 
 def _check_is_map(name: str, config: Any, attention: Any) -> None:
-    """Raise a ModelError unless what a model returned for a layer is a map, or nothing."""
+    """Raise a ModelError unless a model returned a map, or None, for a layer."""
     shape = getattr(attention, "shape", None)
     if attention is None or (shape is not None and len(shape) == 4):
         return

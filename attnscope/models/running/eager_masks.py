@@ -1,8 +1,8 @@
-"""Check whether a model's default attention and its eager attention see the same keys.
+"""Check whether a model's default attention and its eager attention mask the same keys.
 
-transformers leaves a mask out where the fused kernel can do without it, and masks by what a module says
-of itself instead. Where a family gets that wrong, a model looks both ways by default and only back with
-eager attention (PaliGemma's text), and both are the model's own.
+transformers passes no mask if the fused kernel does not need one, and relies on the module's `is_causal`
+instead. If a family sets that wrong, a model attends in both directions by default, but is causal with
+eager attention (PaliGemma's text), and either is the model's own behaviour.
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ if TYPE_CHECKING:
     import torch
 
 SOME = 8
-"""How many tokens are read to see which keys a query may look at."""
+"""The number of tokens used to find out which keys a query can attend to."""
 
 FAR = 0.1
-"""How far outputs may be apart, in parts of the largest, before it is more than rounding."""
+"""The largest difference of outputs, relative to the largest output, that is attributed to rounding."""
 
 
 def unlike_eager(name: str, model: Any, run: Callable[[], Any]) -> str | None:
-    """What to tell of a model whose queries see other keys with eager attention; None if there are none.
+    """Return a notice if a model's queries attend to other keys with eager attention; None if not.
 
     Args:
-        name: what the user called it.
-        model: as `load_model` returned it. It runs twice, and is left as it was.
-        run: lets it read a few tokens.
+        name: the model's name as the user gave it.
+        model: as `load_model` returned it. It runs twice, and is left unchanged.
+        run: runs it on a few tokens.
     """
     if model.config._attn_implementation == "eager":
         return None
@@ -38,7 +38,7 @@ def unlike_eager(name: str, model: Any, run: Callable[[], Any]) -> str | None:
     with _eager(model):
         try:
             eager = _visible(model, run)
-        except Exception:  # its eager attention does not run: then there is nothing to compare with
+        except Exception:  # its eager attention does not run, so there is nothing to compare with
             return None
     for path, keys in usual.items():
         other = eager.get(path)
@@ -55,10 +55,10 @@ def unlike_eager(name: str, model: Any, run: Callable[[], Any]) -> str | None:
 
 
 def outputs_unlike(name: str, usual: torch.Tensor, eager: torch.Tensor) -> str | None:
-    """What to tell of a model that computes something else with eager attention; None if it does not.
+    """Return a notice if a model's output differs with eager attention; None if not.
 
     Args:
-        name: what the user called it.
+        name: the model's name as the user gave it.
         usual, eager: its output by default and with eager attention.
     """
     largest = float(usual.abs().max())
@@ -75,7 +75,7 @@ def outputs_unlike(name: str, usual: torch.Tensor, eager: torch.Tensor) -> str |
 
 @contextmanager
 def _eager(model: Any) -> Iterator[None]:
-    """Have a model attend eagerly for a while."""
+    """Switch a model to eager attention temporarily."""
     before = set_attention(model, "eager")
     try:
         yield
@@ -85,7 +85,7 @@ def _eager(model: Any) -> Iterator[None]:
 
 
 def _visible(model: Any, run: Callable[[], Any]) -> dict[str, torch.Tensor]:
-    """Which keys each query of the first sequence may look at, by the module that attends: `n_Q n_K`."""
+    """Return which keys each query of the first sequence can attend to, by module: `n_Q n_K`."""
     visible: dict[str, torch.Tensor] = {}
 
     def see(call: Call) -> None:
@@ -97,7 +97,7 @@ def _visible(model: Any, run: Callable[[], Any]) -> dict[str, torch.Tensor]:
 
 
 def _keys_seen(handed: Handed) -> torch.Tensor:
-    """Which keys each query of the first sequence may look at, in any head: `n_Q n_K`."""
+    """Return which keys each query of the first sequence can attend to in any head: `n_Q n_K`."""
     import torch
 
     n_Q, n_K = handed.query.shape[-2], handed.key.shape[-2]

@@ -1,4 +1,4 @@
-"""Check that a model's weights fit into memory, with what is made beside them."""
+"""Check that a model's weights fit into memory, together with what is computed."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def dtype_of(config: Any, dtype: str | None) -> str:
-    """What a model is to run in: the dtype that is asked for; else what its configuration says."""
+    """Return the dtype that a model runs in: the one requested, else that of its configuration."""
     return dtype or str(getattr(config, "dtype", None)).removeprefix("torch.")
 
 
@@ -26,18 +26,18 @@ def check_weights_fit(
     what: str = "maps",
     hint: str | None = None,
 ) -> None:
-    """Raise a SizeError if a model's weights, and what is made beside them, have no room together.
+    """Raise a SizeError if a model's weights and what is computed do not fit together.
 
-    It is told before the weights are loaded.
+    The check runs before the weights are loaded.
 
     Args:
-        checkpoint: the model; of one whose files are not here yet, nothing is known.
+        checkpoint: the model; nothing is checked if its files are not downloaded yet.
         config: its configuration.
-        dtype: what it is to run in; None: what its configuration says.
-        device: where.
-        beside: how many bytes are taken beside them.
-        what: what these bytes are.
-        hint: what makes them fewer.
+        dtype: the dtype that it will run in; None: that of its configuration.
+        device: the device that it will run on.
+        beside: the bytes needed in addition to the weights.
+        what: what these bytes are for.
+        hint: how to reduce them.
     """
     from attnscope.checkpoints.tensors import bytes_of_weights
     from attnscope.contracts import DTYPES

@@ -1,4 +1,4 @@
-"""Run a model, or the part of it that reads."""
+"""Run a model, or the part of it that the inputs need."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 class Inputs(Protocol):
-    """What a model reads, one text or several."""
+    """The inputs of a model: one text or several."""
 
     @property
     def inputs(self) -> dict[str, Any]:
@@ -19,17 +19,17 @@ class Inputs(Protocol):
 
     @property
     def target(self) -> object:
-        """What a decoder beside an encoder reads; empty or None: none reads."""
+        """The input of the decoder in an encoder-decoder model; empty or None: it does not run."""
 
 
 def run(model: Any, reading: Inputs, *, logits: bool = True, **options: Any) -> Any:
-    """Run a model, or the part of it that the reading is for, and return its output.
+    """Run a model, or the part of it that the inputs need, and return its output.
 
     Args:
         model: as `load_model` returned it.
-        reading: what it reads: its inputs, on the model's device, and whether a decoder reads too.
-        logits: whether to compute them: of a long text, they are the largest tensor.
-        options: more for the model.
+        reading: its inputs, on the model's device.
+        logits: whether to compute logits: for a long text, they are the largest tensor.
+        options: further arguments of the model.
     """
     import torch
 
@@ -48,6 +48,6 @@ def run(model: Any, reading: Inputs, *, logits: bool = True, **options: Any) -> 
 
 
 def main_output(output: Any) -> torch.Tensor:
-    """What a model computes in the end: its logits, or else its last hidden states."""
+    """Return a model's logits, or else its last hidden states."""
     names = [name for name in ("logits", "last_hidden_state", "pooler_output") if name in output]
     return output[names[0]] if names else next(iter(output.values()))

@@ -1,4 +1,4 @@
-"""Find out which stack and which layer a module belongs to, and how many of them a model has."""
+"""Determine the stack and the layer that a module belongs to, and how many a model has."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ STACKS = ("self", "text", "encoder", "decoder", "cross", "vision")
 
 
 def has_towers(config: Any) -> bool:
-    """Whether a model has one stack of layers for text and another for pictures."""
+    """Check whether a model has separate stacks for text and for images."""
     return hasattr(config, "text_config") and hasattr(config, "vision_config")
 
 
 def stacks_that_run(config: Any, *, picture: bool, decodes: bool) -> list[str]:
-    """The stacks of a model that a reading runs through, the first to run first."""
+    """Return the stacks of a model that run, in order."""
     if config.is_encoder_decoder:
         return ["encoder", "decoder", "cross"] if decodes else ["encoder"]
     if has_towers(config):
@@ -28,7 +28,7 @@ def stacks_that_run(config: Any, *, picture: bool, decodes: bool) -> list[str]:
 
 
 def stack_of(path: str, config: Any, *, cross: bool) -> str:
-    """Which stack a module belongs to, by its name in the model."""
+    """Return the stack that a module belongs to, according to its name in the model."""
     if cross:
         return "cross"
     if config.is_encoder_decoder:
@@ -39,16 +39,16 @@ def stack_of(path: str, config: Any, *, cross: bool) -> str:
 
 
 def layer_of(model: Any, stack: str, path: str, known: Collection[tuple[str, int]]) -> tuple[int, int]:
-    """The number of the layer that a module attends for, and how many there are.
+    """Return the index of the layer that a module belongs to, and the number of layers.
 
     Args:
-        model: whose module it is.
-        stack: which of its stacks the module belongs to.
+        model: the model.
+        stack: the stack that the module belongs to.
         path: the module's name in the model.
-        known: the layers that have attended before it, by stack and number.
+        known: the layers whose attention ran before, by stack and index.
     """
     config = model.config
-    if getattr(config, "num_hidden_groups", None):  # ALBERT runs the same modules again and again
+    if getattr(config, "num_hidden_groups", None):  # ALBERT runs the same modules repeatedly
         n_known = sum(each == stack for each, _ in known)
         return n_known, config.num_hidden_layers * getattr(config, "inner_group_num", 1)
     match = re.match(r"(?:(.*?)\.)?(\d+)(?:\.|$)", path)
@@ -60,7 +60,7 @@ def layer_of(model: Any, stack: str, path: str, known: Collection[tuple[str, int
 def check_numbers(
     model: str, config: Any, reading: Reading, layers: Collection[int], heads: Collection[int]
 ) -> None:
-    """Raise a ModelError if a configuration tells that there is no such layer or head."""
+    """Raise a ModelError if a layer or head is out of range according to the configuration."""
     n_layer, n_head = counts(config, reading)
     if config.is_encoder_decoder:
         return  # its two stacks may differ
@@ -71,7 +71,7 @@ def check_numbers(
 
 
 def counts(config: Any, reading: Reading) -> tuple[int | None, int | None]:
-    """How many layers and heads a configuration tells of, in the stack that reads."""
+    """Return the numbers of layers and heads in the configuration of the stack that runs, if given."""
     seen = getattr(config, "vision_config", config)
     own = seen if reading.picture else config.get_text_config()
     counts = [getattr(own, name, None) for name in ("num_hidden_layers", "num_attention_heads")]

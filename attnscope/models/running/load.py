@@ -1,7 +1,7 @@
 """Load a model, its tokenizer and its image processor with transformers.
 
-Of a model that its user has loaded (`LoadedModel`), a copy runs that shares its weights: whatever is
-changed to run it is changed in the copy. So the user's own stays as it is, whatever happens.
+For a model that the user has loaded (`LoadedModel`), a copy that shares its weights is run. All changes
+are made to the copy, so that the user's model stays as it is, also after an exception.
 """
 
 from __future__ import annotations
@@ -25,21 +25,21 @@ TOKENIZER = (
     *("sentencepiece.bpe.model", "source.spm", "tokenizer_config.json"),
 )
 IMAGES = ("preprocessor_config.json", "processor_config.json")
-"""Where a model keeps its tokenizer, and what cuts pictures for it: one of these each."""
+"""The names of files with a model's tokenizer, and with its image processor: one of each suffices."""
 
 
 def load_config(checkpoint: Checkpoint) -> Any:
-    """The model's configuration, as transformers reads it.
+    """Load the model's configuration with transformers.
 
     Raises:
-        ModelError: it has none, or transformers does not know this kind of model.
+        ModelError: there is none, or transformers does not know this type of model.
     """
     if isinstance(checkpoint, LoadedModel):
         _hush()
         config = deepcopy(checkpoint.module.config)
         config.dtype = checkpoint.module.dtype
         return config
-    stored = checkpoint.config()  # tells in its own words what is no checkpoint at all
+    stored = checkpoint.config()  # raises a clearer error if there is no checkpoint
     if "auto_map" in stored and not _is_known(stored.get("model_type")):
         raise ModelError(
             f"{checkpoint.name} ({stored.get('model_type')}) brings code of its own, which attnscope"
@@ -69,17 +69,17 @@ def load_model(
     writes: bool = False,
     device_map: str | None = None,
 ) -> Any:
-    """The whole model, ready to run: as the class that its checkpoint names, weights and all.
+    """Load the model with its weights, as the class that its checkpoint names, ready to run.
 
     Args:
-        checkpoint: the model. Of one that is loaded, a copy is returned, which shares its weights if
-            they need not be converted.
+        checkpoint: the model. For a loaded model, a copy is returned, which shares its weights unless
+            they have to be converted.
         config: as `load_config` returned it.
-        dtype: `float32` and the like; None: what the weights are stored in.
-        device: where it is to run, as `device_of` says.
-        attention: `eager` or `sdpa`; None: what the model takes by itself.
+        dtype: `float32` and the like; None: the dtype in which the weights are stored.
+        device: the device to run on, as `device_of` returned it.
+        attention: `eager` or `sdpa`; None: the model's default.
         writes: whether it has to generate text.
-        device_map: `auto` and the like: how accelerate divides it among devices; `device` is ignored.
+        device_map: `auto` and the like: how accelerate distributes it over devices, instead of `device`.
 
     Raises:
         OptionError: there is no such dtype, or accelerate is not installed.
@@ -93,7 +93,7 @@ def load_model(
             hint="pip install 'attnscope[accelerate]'",
         )
     if checkpoint.folder is not None:
-        weights.open_weights(checkpoint)  # tells in its own words what is damaged
+        weights.open_weights(checkpoint)  # raises a clearer error if a file is damaged
     with told_as_the_models_fault(checkpoint):
         loaded = checkpoint.module if isinstance(checkpoint, LoadedModel) else None
         model_class = class_of(config) if loaded is None else type(loaded)
@@ -119,12 +119,12 @@ def load_model(
 
 
 def load_eager(checkpoint: Checkpoint, model: Any, *, instead: bool = False) -> Any:
-    """A loaded model once more, in the same dtype on the same device or devices, with eager attention.
+    """Load a model again, in the same dtype and on the same devices, with eager attention.
 
     Args:
         checkpoint: the model.
         model: as `load_model` returned it.
-        instead: whether it is not needed any more: then its weights are let go of before.
+        instead: whether that model is no longer needed, so that its weights are freed first.
     """
     if isinstance(checkpoint, LoadedModel):
         return _ready_copy(model, None, str(model.device), "eager")
@@ -139,12 +139,12 @@ def load_eager(checkpoint: Checkpoint, model: Any, *, instead: bool = False) -> 
 
 
 def _ready_copy(loaded: Any, dtype: str | None, device: str, attention: str | None) -> Any:
-    """A copy of a loaded model that is ready to run, with what was put on its modules: hooks and all.
+    """Return a copy of a loaded model, including its hooks, that is ready to run.
 
     Args:
-        loaded: it; nothing of it is changed. The copy shares its weights, unless they are converted.
-        dtype, device, attention: as in `load_model`; None leaves them as they are, but for kinds of
-            attention that cannot be observed, in whose place it takes torch's own.
+        loaded: the model, which is not changed. The copy shares its weights unless they are converted.
+        dtype, device, attention: as in `load_model`; None keeps them, except that kinds of attention
+            that cannot be observed are replaced by torch's own.
     """
     import torch
 
@@ -171,10 +171,10 @@ def _ready_copy(loaded: Any, dtype: str | None, device: str, attention: str | No
 
 
 def set_attention(model: Any, implementation: str) -> list[tuple[Any, str | None]]:
-    """Have a model attend in another way, and return the configurations and what they said before.
+    """Change a model's attention implementation; return its configurations with their previous values.
 
     Args:
-        model: the model, which reads its configuration whenever it attends.
+        model: the model, which reads its configuration at every call of attention.
         implementation: `eager` or `sdpa`.
     """
     configs = [module.config for module in model.modules() if hasattr(module, "config")]
@@ -185,20 +185,20 @@ def set_attention(model: Any, implementation: str) -> list[tuple[Any, str | None
 
 
 def device_of(checkpoint: Checkpoint, device: str) -> str:
-    """Return where a model is to run: a loaded one where it is, unless another than cpu is named."""
+    """Return the device to run on: a loaded model stays on its own, unless `device` is not cpu."""
     if isinstance(checkpoint, LoadedModel) and device == "cpu":
         return str(checkpoint.module.device)
     return device
 
 
 def forget_the_past(model: Any) -> None:
-    """Have a model keep no keys and values for a next token: there will be none."""
+    """Disable a model's key/value cache, which is useless without further tokens."""
     for config in (model.config, model.config.get_text_config()):
         config.use_cache = False
 
 
 def load_tokenizer(checkpoint: Checkpoint) -> Any:
-    """The model's tokenizer.
+    """Load the model's tokenizer.
 
     Raises:
         ModelError: it has none.
@@ -232,16 +232,16 @@ def load_tokenizer(checkpoint: Checkpoint) -> Any:
 
 
 def tokenizer_of(checkpoint: Checkpoint) -> Any:
-    """The model's tokenizer; None if it has none."""
+    """Load the model's tokenizer; return None if it has none."""
     if isinstance(checkpoint, LoadedModel):
         return checkpoint.tokenizer
     return load_tokenizer(checkpoint) if checkpoint.first_file(*TOKENIZER) else None
 
 
 def _check_unknown(tokenizer: Any) -> None:
-    """Raise a ValueError if the unknown token is none, which transformers would look for without end."""
+    """Raise a ValueError if the unknown token is not a token: transformers recurses without end."""
     try:
-        tokenizer.unk_token_id  # noqa: B018 - a property, which looks for it
+        tokenizer.unk_token_id  # noqa: B018 - a property, which searches for it
     except RecursionError:
         raise ValueError("what it has as unk_token is no token") from None
 
@@ -255,7 +255,7 @@ def _is_utf_8(path: object) -> bool:
 
 
 def load_image_processor(checkpoint: Checkpoint) -> Any:
-    """What cuts and scales pictures for the model.
+    """Load the model's image processor, which crops and resizes images.
 
     Raises:
         ModelError: it has none, or pillow is not installed.
@@ -283,11 +283,11 @@ def load_image_processor(checkpoint: Checkpoint) -> Any:
 
 @contextmanager
 def told_as_the_models_fault(checkpoint: Checkpoint, file: str | None = None) -> Iterator[None]:
-    """What transformers cannot load or run is the checkpoint's fault, whatever it raises.
+    """Turn exceptions of transformers into a ModelError about the checkpoint.
 
     Args:
         checkpoint: the model.
-        file: the one of its files that is read.
+        file: the name of the file being read, if any.
     """
     try:
         yield
@@ -302,14 +302,14 @@ def told_as_the_models_fault(checkpoint: Checkpoint, file: str | None = None) ->
 
 
 def _is_known(model_type: Any) -> bool:
-    """Whether transformers itself has models of this type."""
+    """Check whether transformers itself has models of this type."""
     from transformers import CONFIG_MAPPING
 
     return model_type in CONFIG_MAPPING
 
 
 def _hush() -> None:
-    """Keep transformers' warnings and progress bars off the terminal: what matters is told by us."""
+    """Turn off transformers' warnings and progress bars: attnscope reports what matters itself."""
     from transformers.utils import logging
 
     logging.set_verbosity_error()
@@ -318,9 +318,9 @@ def _hush() -> None:
 
 @contextmanager
 def kept_verbosity() -> Iterator[None]:
-    """Leave transformers' warnings and progress bars as they are, whatever `load_config` does to them.
+    """Restore transformers' settings of warnings and progress bars, which `load_config` changes.
 
-    It is not imported for that: where it is not yet, its defaults are what there is to restore.
+    It is not imported for this: if it has not been imported before, its defaults are restored.
     """
     logging: Any = sys.modules.get("transformers.utils.logging")
     level = logging.get_verbosity() if logging else None
@@ -337,7 +337,7 @@ def kept_verbosity() -> Iterator[None]:
 def _from_here_or_the_hub(
     load: Callable[..., Any], checkpoint: Checkpoint, files: tuple[str, ...], **options: Any
 ) -> Any:
-    """Call a `from_pretrained`; where one of its files is in the hub's cache, so that nobody waits.
+    """Call a `from_pretrained`; if a file is in the hub's cache, first without any network request.
 
     Code that comes with a model is not run.
     """
@@ -345,15 +345,15 @@ def _from_here_or_the_hub(
         try:
             return load(checkpoint.source, local_files_only=True, trust_remote_code=False, **options)
         except (OSError, ValueError):
-            pass  # another file, that it needs, is not in the cache
+            pass  # another file that it needs is not in the cache
     return load(checkpoint.source, trust_remote_code=False, **options)
 
 
 def class_of(config: Any) -> Any:
-    """The class that a checkpoint was saved from; the bare model where transformers does not have it.
+    """Return the class that a checkpoint was saved from, or the base model if transformers lacks it.
 
     Raises:
-        ModelError: there is no such class either.
+        ModelError: transformers has neither.
     """
     import transformers
 

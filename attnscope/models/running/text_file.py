@@ -14,27 +14,27 @@ if TYPE_CHECKING:
 
 
 BYTES_OF_A_TOKEN = 1024
-"""How many bytes of a text a token may stand for; more than any does, but for endless blanks."""
+"""An upper bound of the bytes of a token; only endless blanks exceed it."""
 
 
 LEAST = 2**20
-"""How many bytes of a file are read in any case."""
+"""The number of bytes of a file that are read in any case."""
 
 
 MOST = 2**28
-"""How many bytes of a file are read at most, as where nothing but memory limits a model's texts."""
+"""The most bytes of a file that are read, which matters if only memory limits a model's texts."""
 
 
 def text_of_file(path: Path, n_token: int | None, *, truncate: bool = False) -> str:
-    """A file as one text; of a file that may have no end, no more than a model can use.
+    """Read a file as one text, but no more than a model can use, since a file may be endless.
 
     Args:
         path: the file.
-        n_token: how many tokens the model takes; None: any number.
-        truncate: whether what is too long is cut rather than refused.
+        n_token: the model's limit in tokens; None: no limit.
+        truncate: whether to truncate a text that is too long instead of raising an error.
 
     Raises:
-        FileError: it cannot be read, is not UTF-8, or is longer than so many tokens can be.
+        FileError: it cannot be read, is not UTF-8, or is too long for this number of tokens.
     """
     most = MOST if n_token is None else min(MOST, max(LEAST, n_token * BYTES_OF_A_TOKEN))
     try:
@@ -43,7 +43,7 @@ def text_of_file(path: Path, n_token: int | None, *, truncate: bool = False) -> 
         raise FileError(f"there is no file {path}.") from error
     except OSError as error:
         raise FileError(f"cannot read {path}: {error.strerror}.") from error
-    try:  # what is cut may end within a character
+    try:  # truncated bytes may end within a character
         text = getincrementaldecoder("utf-8-sig")().decode(raw, final=not more)
     except UnicodeDecodeError as error:
         raise FileError(f"{path} is not UTF-8.", hint="iconv -t utf-8 …") from error
@@ -59,7 +59,7 @@ def text_of_file(path: Path, n_token: int | None, *, truncate: bool = False) -> 
 
 
 def _beginning(path: Path, most: int) -> tuple[bytes, bool]:
-    """A file's first bytes, and whether there are more; it ends at once where a NUL makes it no text."""
+    """Return a file's first bytes, and whether there are more; stop at a NUL, which no text contains."""
     parts: list[bytes] = []
     left = most + 1
     with path.open("rb") as file:

@@ -1,4 +1,4 @@
-"""Make a model's inputs of tokens or token ids, exactly as they are given."""
+"""Build a model's inputs from tokens or token ids, exactly as they are given."""
 
 from __future__ import annotations
 
@@ -28,15 +28,15 @@ def read_ids(
     target: str | None = None,
     truncate: bool = False,
 ) -> Reading:
-    """Return what a model reads that is given as token ids: just these, nothing is added.
+    """Build a model's inputs from token ids, to which no special tokens are added.
 
     Args:
-        checkpoint: the model; its tokenizer, if it has one, says what the ids stand for.
-        config: the model's.
-        ids: the tokens' numbers, as `parse_ids` or `find_tokens` returned them.
-        named: what they are called in errors.
-        target: what a decoder beside an encoder reads, as text.
-        truncate: whether ids that are too many are cut rather than refused.
+        checkpoint: the model; its tokenizer, if it has one, decodes the ids.
+        config: the model's configuration.
+        ids: the token ids, as `parse_ids` or `find_tokens` returned them.
+        named: their name in error messages.
+        target: the text for the decoder of an encoder-decoder model.
+        truncate: whether to truncate too many ids instead of raising an error.
 
     Raises:
         OptionError: an id is not in the model's vocabulary, or there are too many.
@@ -56,7 +56,7 @@ def read_ids(
 
 
 def ids_of(checkpoint: Checkpoint, ids: Any, tokens: str | Sequence[str] | None) -> list[int]:
-    """Return the token ids that `ids` or `tokens` names; raise as `parse_ids` and `find_tokens`.
+    """Return the token ids that `ids` or `tokens` specifies; raise as `parse_ids` and `find_tokens`.
 
     Args:
         checkpoint: the model, whose vocabulary has the tokens.
@@ -121,7 +121,7 @@ def check_ids(checkpoint: Checkpoint, config: Any, ids: list[int], named: str) -
 def cut_ids(
     ids: list[int], named: str, limit: int | None, truncate: bool
 ) -> tuple[list[int], list[str]]:
-    """Return the ids that a model takes, and a notice if some were cut off.
+    """Truncate ids to the model's limit, and return them with a notice if some were cut off.
 
     Raises:
         OptionError: there are more than the model takes, and `truncate` does not allow to cut them.
@@ -135,7 +135,7 @@ def cut_ids(
 
 
 def notices_of_ids(tokenizer: Any, ids: list[int], named: str) -> list[str]:
-    """Return what a reader should know of ids that are read as they are."""
+    """Return notices about ids that are read as they are."""
     if tokenizer is None:
         return [f"{named} has no words: the model has no tokenizer that knows them."]
     added = tokenizer("")["input_ids"]

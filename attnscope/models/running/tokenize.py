@@ -1,4 +1,4 @@
-"""Make a model's inputs: texts as tokens, pictures as patches."""
+"""Build a model's inputs: tokens of texts, patches of images."""
 
 from __future__ import annotations
 
@@ -26,27 +26,27 @@ PAD_FIRST = {
     *("roberta", "xlm-roberta", "xlm-roberta-xl", "camembert", "roberta-prelayernorm", "data2vec-text"),
     *("longformer", "mpnet", "xmod", "ibert", "esm", "luke", "markuplm", "layoutlmv3", "led_text"),
 }
-"""Families whose positions begin after the padding's, and so leave rows of their tables idle."""
+"""Families whose position ids begin after that of padding, which leaves rows of their tables unused."""
 
 HEARS = {"input_features", "input_values"}
-"""The main inputs of models that listen."""
+"""The main inputs of audio models."""
 
 
 @dataclass
 class Reading:
-    """A model's inputs, and what its positions are.
+    """A model's inputs, and the tokens at their positions.
 
     Attributes:
-        inputs: what the model is called with, by name: `input_ids` and its like, `n_batch n_Q`;
-            `pixel_values`, `n_batch n_channel height width`. One sequence, or one picture.
-        source: the tokens of its only sequence, or of its encoder's. Of a picture, they are known
-            when the model runs: it adds some of its own.
-        target: the tokens of its decoder, if it has an encoder too.
-        labels: the ids of the text that its decoder is to read.
-        tokenizer: what made the tokens, of a text.
-        picture: what it looks at; `first` is not known yet.
-        most_added: how many tokens the model may put before a picture's.
-        notices: what else a reader should know: sentences.
+        inputs: the model's arguments by name: `input_ids` and the like, `n_batch n_Q`;
+            `pixel_values`, `n_batch n_channel height width`. One sequence, or one image.
+        source: the tokens of the only sequence, or of the encoder's. For an image, they are known only
+            when the model runs, since it adds some of its own.
+        target: the tokens of the decoder in an encoder-decoder model.
+        labels: the token ids of the target text.
+        tokenizer: the tokenizer of a text.
+        picture: the image; its `first` is not known yet.
+        most_added: the most tokens that the model may put before the patches.
+        notices: further sentences for the reader.
     """
 
     inputs: dict[str, Any]
@@ -73,16 +73,16 @@ def read_text(
     target: str | None = None,
     truncate: bool = False,
 ) -> Reading:
-    """Tokenize a text, or a pair of texts, and what a decoder is to read.
+    """Tokenize a text, or a pair of texts, and a decoder's target.
 
     Args:
         checkpoint: the model whose tokenizer is used.
-        config: the model's.
-        text: what the model, or its encoder, reads.
-        named: what it is called in errors.
+        config: the model's configuration.
+        text: the input of the model, or of its encoder.
+        named: its name in error messages.
         pair: the second text of a pair.
-        target: what a decoder beside an encoder reads.
-        truncate: whether a text that is too long is cut rather than refused.
+        target: the text for the decoder of an encoder-decoder model.
+        truncate: whether to truncate a text that is too long instead of raising an error.
 
     Raises:
         OptionError: a text is empty or too long.
@@ -114,19 +114,19 @@ def read_text(
 
 
 def unknown_tokens(tokenizer: Any, ids: list[int], named: str) -> list[str]:
-    """Return a notice if a vocabulary does not have some of a text's tokens, with their share.
+    """Return a notice with the share of unknown tokens, if there are any.
 
     Args:
-        tokenizer: the model's; where its unknown token ends texts too, as GPT-2's does, none is known.
-        ids: the tokens.
-        named: what they are called.
+        tokenizer: the model's; if its unknown token also ends texts, as GPT-2's does, none is counted.
+        ids: the token ids.
+        named: the name of the text in the notice.
     """
     count, n_token = count_unknown(tokenizer, ids)
     return [told_unknown(tokenizer, count, n_token, named)] if count else []
 
 
 def count_unknown(tokenizer: Any, ids: list[int]) -> tuple[int, int]:
-    """How many tokens are unknown, and among how many: special ones, which no text has, do not count."""
+    """Return the number of unknown tokens, and of all tokens except special ones."""
     unknown = tokenizer.unk_token_id
     others = {getattr(tokenizer, f"{name}_token_id") for name in ("bos", "eos", "pad", "cls", "sep")}
     if unknown is None or unknown in others:
@@ -136,7 +136,7 @@ def count_unknown(tokenizer: Any, ids: list[int]) -> tuple[int, int]:
 
 
 def told_unknown(tokenizer: Any, count: int, n_token: int, named: str) -> str:
-    """A notice of unknown tokens, with their share."""
+    """Return a notice with the number and share of unknown tokens."""
     are = "is" if count == 1 else "are"
     return (
         f"{count:,} of {counted(n_token, 'token')} in {named} ({count / n_token:.0%}) {are}"
@@ -145,14 +145,14 @@ def told_unknown(tokenizer: Any, count: int, n_token: int, named: str) -> str:
 
 
 def read_target(tokenizer: Any, config: Any, target: str, truncate: bool) -> tuple[list[int], list[str]]:
-    """The ids of what a decoder is to read, and notices about them."""
+    """Return the token ids of a decoder's target, and notices about them."""
     encoding, notices = _encode(tokenizer, (target,), "--target", room(config), truncate)
     ids = encoding["input_ids"]
     return ids, notices + unknown_tokens(tokenizer, ids, "--target")
 
 
 def check_reads(checkpoint: Checkpoint, config: Any, what: str) -> None:
-    """Raise a ModelError unless a model reads `text`, or looks at an `image`, and attends."""
+    """Raise a ModelError unless a model takes this input, `text` or `image`, and has attention."""
     check_attends(config.model_type, checkpoint.name)
     with told_as_the_models_fault(checkpoint):
         takes = class_of(config).main_input_name
@@ -172,7 +172,7 @@ def check_reads(checkpoint: Checkpoint, config: Any, what: str) -> None:
 
 
 def room(config: Any) -> int | None:
-    """How many tokens a model takes; None where nothing but memory limits it."""
+    """Return the most tokens that a model takes; None if only memory limits it."""
     of_text = config.get_text_config()
     positions = getattr(of_text, "max_position_embeddings", None)
     if not isinstance(positions, int) or positions <= 0:
@@ -185,13 +185,13 @@ def room(config: Any) -> int | None:
 def tokens_of(tokenizer: Any, ids: list[int], **said: Any) -> list[Token]:
     """Return tokens as text, a leading space included.
 
-    Where the bytes of a character are divided among tokens, the last of them shows it, and all of them
-    bear a mark: see `byte_tokens.characters_of`.
+    If the bytes of a character are split across tokens, the last of them shows it, and all of them have
+    a mark: see `byte_tokens.characters_of`.
 
     Args:
-        tokenizer: what knows the ids; None: a token's text is its number.
-        ids: the tokens' numbers, in the order of the text.
-        said: what is true of all of them, such as `generated=True`.
+        tokenizer: the tokenizer; None: a token's text is its id.
+        ids: the token ids, in the order of the text.
+        said: attributes of all tokens, such as `generated=True`.
     """
     if tokenizer is None:
         return [Token(f"<{number}>", **said) for number in ids]
@@ -212,16 +212,16 @@ def tokens_of(tokenizer: Any, ids: list[int], **said: Any) -> list[Token]:
 
 
 def read_image(checkpoint: Checkpoint, config: Any, picture: Any) -> Reading:
-    """Read a picture, cut and scaled as the model wants it: `pixel_values`, `1 3 height width`.
+    """Read an image, cropped and resized for the model: `pixel_values`, `1 3 height width`.
 
     Args:
-        checkpoint: the model; its image processor cuts and scales.
-        config: the model's.
+        checkpoint: the model; its image processor crops and resizes.
+        config: the model's configuration.
         picture: a file, or an image of pillow.
 
     Raises:
-        FileError: there is no such file, or it is no picture.
-        ModelError: the model has no image processor, or does not cut pictures into patches.
+        FileError: there is no such file, or it is not an image.
+        ModelError: the model has no image processor, or does not divide images into patches.
     """
     import numpy as np
 
@@ -262,7 +262,7 @@ def read_image(checkpoint: Checkpoint, config: Any, picture: Any) -> Reading:
 
 
 def _opened(path: str | Path) -> Any:
-    """The picture of a file; a FileError if it is none."""
+    """Open an image file; raise a FileError if it is not an image."""
     from PIL import Image, UnidentifiedImageError
 
     try:
@@ -276,7 +276,7 @@ def _opened(path: str | Path) -> Any:
         ) from error
     except OSError as error:
         raise FileError(f"cannot read {path}: {error.strerror or first_line(error)}.") from error
-    except Exception as error:  # of a damaged picture pillow raises half a dozen kinds
+    except Exception as error:  # for a damaged image, pillow raises half a dozen types
         if is_out_of_memory(error):
             raise
         raise FileError(f"{path} is a damaged picture: {first_line(error).rstrip('.')}.") from error
@@ -287,16 +287,16 @@ def _short(setting: Any) -> str:
 
 
 def patches(picture: Picture, n: int, most_added: int) -> list[Token]:
-    """The tokens of a picture: those that the model adds, and the patches as one reads them.
+    """Return the tokens of an image: those that the model adds, and the patches row by row.
 
     Args:
-        picture: how many rows and columns it has.
-        n: how many tokens the model made of it.
-        most_added: how many may stand before the patches: `[CLS]`, one for distillation, registers.
+        picture: the image, for its rows and columns.
+        n: the number of the model's tokens.
+        most_added: the most tokens before the patches: `[CLS]`, one for distillation, registers.
 
     Raises:
-        ModelError: there are fewer tokens than patches, which the model merges; or more, which may
-            stand behind them.
+        ModelError: there are fewer tokens than patches, which the model merges; or too many, which may
+            come after the patches.
     """
     first = n - picture.rows * picture.columns
     if not 0 <= first <= most_added:
@@ -311,12 +311,12 @@ def patches(picture: Picture, n: int, most_added: int) -> list[Token]:
 
 
 def encoded(tokenizer: Any, texts: dict[str, Any], **options: Any) -> Any:
-    """What a tokenizer makes of texts; a ModelError if it cannot read them.
+    """Encode texts with a tokenizer; raise a ModelError if it fails.
 
     Args:
-        tokenizer: the model's.
-        texts: by the names that it takes them under.
-        options: what else it takes.
+        tokenizer: the model's tokenizer.
+        texts: the texts by the names of the tokenizer's arguments.
+        options: further arguments of the tokenizer.
     """
     try:
         return tokenizer(**texts, **options)
@@ -329,14 +329,14 @@ def encoded(tokenizer: Any, texts: dict[str, Any], **options: Any) -> Any:
 def _encode(
     tokenizer: Any, texts: tuple[str, ...], option: str, limit: int | None, truncate: bool
 ) -> tuple[Any, list[str]]:
-    """The tokens of a text or a pair, no more than the model takes; and whether some were cut off.
+    """Encode a text or a pair within the model's limit; return a notice if it was truncated.
 
     Args:
-        tokenizer: the model's.
-        texts: one or two.
-        option: what they are called; a `--target` is cut as the decoder reads it.
-        limit: how many tokens the model takes.
-        truncate: whether they may be cut to that.
+        tokenizer: the model's tokenizer.
+        texts: one text or two.
+        option: their name in messages; a `--target` is encoded as the decoder's text.
+        limit: the model's limit in tokens; None: no limit.
+        truncate: whether they may be truncated to it.
     """
     names = ("text_target",) if option == "--target" else ("text", "text_pair")
     given = dict(zip(names, texts, strict=False))
@@ -353,16 +353,16 @@ def _encode(
 
 
 def _tokens_of_encoding(tokenizer: Any, encoding: Any, first: str) -> list[Token]:
-    """Tokens with their segments; what the tokenizer added belongs to the text before it.
+    """Return tokens with their segments; a special token belongs to the text before it.
 
     Args:
-        tokenizer, encoding: what cut the text, and into what.
+        tokenizer, encoding: the tokenizer and its result.
         first: the first text.
     """
     ids, special_mask = encoding["input_ids"], encoding["special_tokens_mask"]
     if encoding.is_fast:
         segments = encoding.sequence_ids(0)
-    else:  # those of Python alone do not say which text a token is from
+    else:  # tokenizers in pure Python do not give the text that a token is from
         n_first = len(tokenizer(first, add_special_tokens=False)["input_ids"])
         own = accumulate(1 - added for added in special_mask)
         segments = [
@@ -376,7 +376,7 @@ def _tokens_of_encoding(tokenizer: Any, encoding: Any, first: str) -> list[Token
 
 
 def _text(tokenizer: Any, number: int, piece: str | None, special: bool) -> str | bytes:
-    """One token's text, as it decodes; its bytes where these are not whole characters."""
+    """Decode one token; return its bytes if they are not complete characters."""
     if piece is None:  # the model has more ids than its tokenizer
         return f"<{number}>"
     if special or piece.startswith("##"):
@@ -398,12 +398,12 @@ def batch_of(numbers: list[int]) -> Any:
 
 
 def _of_vision(config: Any) -> Any:
-    """The configuration of what sees."""
+    """Return the configuration of the vision model."""
     return getattr(config, "vision_config", None) or getattr(config, "encoder", None) or config
 
 
 def _patch_size(config: Any) -> tuple[int, int] | None:
-    """Height and width of a patch in pixels."""
+    """Return height and width of a patch in pixels, if the configuration gives them."""
     size = getattr(_of_vision(config), "patch_size", None)
     if isinstance(size, int):
         return size, size

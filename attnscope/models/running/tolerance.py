@@ -1,4 +1,4 @@
-"""Compare attention weights computed in two ways, within what rounding may part."""
+"""Compare attention weights computed in two ways, with a tolerance for rounding."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ if TYPE_CHECKING:
 
 
 def weights_of(call: Call, heads: list[int]) -> tuple[torch.Tensor, float, float]:
-    """The weights of some heads of the first sequence, and whether they explain what the model computed.
+    """Compute the weights of some heads of the first sequence, and check them by the model's output.
 
     Args:
-        call: what the layer handed to its attention.
+        call: the inputs and outputs of the layer's attention.
         heads: query heads.
 
     Returns:
-        The weights, `n_head n_Q n_K` in float32 (of these heads); how far the values that they
-        collect are at most from what the model's own attention returned; and how far rounding may
-        part the two.
+        The weights, `n_head n_Q n_K` in float32 (of these heads); the largest difference between the
+        values that they collect and the output of the model's own attention; and the largest
+        difference that rounding explains.
     """
     from attnscope.attention.observed import observed
 
@@ -30,7 +30,7 @@ def weights_of(call: Call, heads: list[int]) -> tuple[torch.Tensor, float, float
 
 
 def difference_of(ours: torch.Tensor, theirs: torch.Tensor) -> float:
-    """The largest difference between two results; NaN where one is not a number and the other is."""
+    """Return the largest difference between two results; NaN if only one of two values is NaN."""
     import torch
 
     same = (ours == theirs) | (torch.isnan(ours) & torch.isnan(theirs))
@@ -38,15 +38,15 @@ def difference_of(ours: torch.Tensor, theirs: torch.Tensor) -> float:
 
 
 def output_tolerance(call: Call) -> float:
-    """How far rounding may part two ways of collecting a call's values."""
+    """Return the largest difference that rounding explains between two outputs of a call."""
     return weight_tolerance(call) * max(float(call.value.abs().max()), 1e-6)
 
 
 def weight_tolerance(call: Call) -> float:
-    """How far rounding may part two ways of computing a call's weights.
+    """Return the largest difference that rounding explains between two computations of a call's weights.
 
-    Both sum up in float32, where a score is known to its own size times float32's precision; the
-    model rounds weights and what it collects to its dtype, and eager attention its scores as well.
+    Both accumulate in float32, where the error of a score is its size times float32's precision. The
+    model rounds weights and output to its dtype; eager attention also rounds its scores.
     """
     import torch
 
@@ -59,5 +59,5 @@ def weight_tolerance(call: Call) -> float:
 
 
 def largest_score(call: Call) -> float:
-    """What no score of a call exceeds, before a mask and a bias are added: by Cauchy and Schwarz."""
+    """Return an upper bound of a call's scores, without mask and bias, by Cauchy–Schwarz."""
     return call.scale * float(call.query.norm(dim=-1).max() * call.key.norm(dim=-1).max())

@@ -1,7 +1,7 @@
-"""Check that what a model returned as its attention weights are weights.
+"""Check that the tensors that a model returned as attention weights are weights.
 
-Not every model's `output_attentions` is: those of SqueezeBERT, and of ProphetNet's encoder, are scores.
-So every row that is shown is checked.
+The `output_attentions` of some models are not: those of SqueezeBERT and of ProphetNet's encoder are
+scores. So every row that is shown is checked.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""The proof: what a run of the textbook computed, against references that share no code with it.
+"""The proof: a run of the textbook is compared with references that share no code with it.
 
-`run` brings a trace to one form, `naive` computes it again with loops, `references` asks
-PyTorch, `rounding` says how far rounding alone may part them, `checks` compares.
+`run` brings a trace to one common form, `naive` recomputes it with loops, `references` with
+PyTorch, `rounding` bounds the differences that rounding explains, and `checks` compares.
 """
 
 from attnscope.textbook.reference.checks import verify

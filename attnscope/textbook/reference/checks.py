@@ -1,4 +1,4 @@
-"""The checks of a run: what each reference says, how far the run is off, and how far it may be."""
+"""The checks of a run: its difference from each reference, and the tolerance."""
 
 from __future__ import annotations
 
@@ -60,13 +60,13 @@ def verify(trace: Trace, weights: Mapping[str, torch.Tensor] | None = None) -> l
 
 @dataclass(frozen=True)
 class Naive:
-    """What the loop made of a run's inputs.
+    """The results of the naive loop for a run's inputs.
 
     Attributes:
         weighted: the weighted values: `n_batch n_head n_Q d_V`.
         final: the end result: `weighted` itself, or with heads merged `n_batch n_Q …`.
-        without_numbers: True for rows of weights with NaN among them, `n_batch n_head n_Q`.
-        to_hidden: how much weight each query gives to keys that it must not see, `n_batch n_head n_Q`.
+        without_numbers: True for rows of weights that contain NaN, `n_batch n_head n_Q`.
+        to_hidden: the weight that each query gives to hidden keys, `n_batch n_head n_Q`.
     """
 
     weighted: np.ndarray
@@ -76,7 +76,7 @@ class Naive:
 
 
 def _naive(run: Run) -> tuple[Naive, Tolerances]:
-    """Let the loop compute a run, and gather what is asked of its weights before they are let go of."""
+    """Recompute a run with the naive loop; collect what the checks need before weights are freed."""
     import numpy as np
 
     inputs = inputs_of(run)
@@ -150,7 +150,7 @@ def _check_sums(run: Run, made: Naive) -> Check:
 
 
 def _both(run: Run) -> int:
-    """By how much a tolerance grows because a reference in float64 rounds as much as the run does."""
+    """Return 2 if the run rounds like the references in float64, whose error then adds up; else 1."""
     import torch
 
     return 2 if run.dtype == torch.float64 else 1
@@ -158,12 +158,12 @@ def _both(run: Run) -> int:
 
 @dataclass(frozen=True)
 class _Without:
-    """Rows of the scores that a reference computes otherwise, and is right to.
+    """Rows that are not compared, because a reference rightly computes something else.
 
     Attributes:
-        rows: True for these, `n_batch n_head n_Q`.
-        one, several: what they are.
-        why: why they are not compared.
+        rows: True for these rows, `n_batch n_head n_Q`.
+        one, several: their description in singular and plural.
+        why: the reason.
     """
 
     rows: np.ndarray
@@ -177,7 +177,7 @@ def _blind(rows: np.ndarray, why: str) -> _Without:
 
 
 def _leaking(run: Run, made: Naive) -> _Without:
-    """Queries that see some keys and give weight to hidden ones too: the fill is not low enough."""
+    """Exclude queries that give weight to hidden keys although they see others: the fill is too high."""
     import numpy as np
     import torch
 
@@ -191,7 +191,7 @@ def _leaking(run: Run, made: Naive) -> _Without:
 
 
 def _part_of(run: Run, end: str) -> str:
-    """What part of a run is compared, if it is not all of it."""
+    """Describe the part of a run that is compared; empty if it is the whole run."""
     Q, K, V = run.multiplied
     if (Q, K, V, end) == ("Q", "K", "V", run.final) and not run.projects:
         return ""
@@ -212,15 +212,15 @@ def _compared(
     without: list[_Without],
     part: str = "",
 ) -> Check:
-    """The check of a result, `n_batch n_head n_Q …`, or `n_batch n_Q …` where heads are merged.
+    """Compare a result, `n_batch n_head n_Q …`, or `n_batch n_Q …` where heads are merged.
 
     Args:
         run: the run.
-        name: the check's.
-        ours, theirs: the result, and what it should be.
-        may: how far each number may be off; the largest of these is the tolerance.
-        without: rows that are left out.
-        part: what part of the run is compared.
+        name: the name of the check.
+        ours, theirs: the result of the run and of the reference.
+        may: the tolerated error of each number; the largest of these is the tolerance.
+        without: rows to leave out.
+        part: the part of the run that is compared.
     """
     import numpy as np
     import torch

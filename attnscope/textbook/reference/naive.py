@@ -1,6 +1,6 @@
-"""Attention as its formula says it, query by query: the slow and obvious way, in float64.
+"""Attention computed directly from its formula, query by query, in float64: slow and obvious.
 
-It shares no code with `attnscope.attention`, and is numpy where that is torch.
+It shares no code with `attnscope.attention`, and uses numpy instead of torch.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ if TYPE_CHECKING:
 
 
 BLOCK = 2**17
-"""How many weights are computed together, and let go of: a megabyte in float64."""
+"""The number of weights computed at a time: a megabyte in float64."""
 
 
 @dataclass(frozen=True)
 class Inputs:
-    """What enters the product.
+    """The queries, keys and values that enter the product.
 
     Attributes:
-        unturned: Q, K and V before they are turned, `n_batch n_head n d`, by name.
-        Q, K, V: what is multiplied: `n_batch n_head n_Q d_K`, and with those of the past
+        unturned: Q, K and V before rotary positions, `n_batch n_head n d`, by name.
+        Q, K, V: the factors: `n_batch n_head n_Q d_K`, and with those of the past
             `n_batch n_kv_head n_K d_K` and `n_batch n_kv_head n_K d_V`.
     """
 
@@ -38,13 +38,13 @@ class Inputs:
 
 @dataclass(frozen=True)
 class Rows:
-    """What the loop made of some queries of one head.
+    """The loop's results for a block of queries of one head.
 
     Attributes:
-        batch, head: whose.
-        queries: which.
-        weights: of each query for each key, before any is dropped: `n_Q n_K`.
-        weighted: the values under these weights: `n_Q d_V`.
+        batch, head: the indices of the sequence and the head.
+        queries: the range of the queries.
+        weights: the weights before dropout: `n_Q n_K`.
+        weighted: the weighted values: `n_Q d_V`.
     """
 
     batch: int
@@ -55,12 +55,12 @@ class Rows:
 
     @property
     def place(self) -> tuple[int, int, slice]:
-        """Where they stand in what is `n_batch n_head n_Q …`."""
+        """The index of these queries in arrays of shape `n_batch n_head n_Q …`."""
         return self.batch, self.head, self.queries
 
 
 def inputs_of(run: Run) -> Inputs:
-    """What a run multiplies, from its inputs.
+    """Recompute the queries, keys and values that enter the product from a run's inputs.
 
     Source: Vaswani et al. 2017, "Attention Is All You Need", section 3.2.2.
     """
@@ -80,7 +80,7 @@ def inputs_of(run: Run) -> Inputs:
 
 
 def attended(run: Run, inputs: Inputs) -> Iterator[Rows]:
-    """Attention of all queries, some at a time: all weights together would take too much memory.
+    """Compute attention in blocks of queries, because all weights together would take too much memory.
 
     Source: Vaswani et al. 2017, "Attention Is All You Need", equation 1.
     """
@@ -107,14 +107,14 @@ def attended(run: Run, inputs: Inputs) -> Iterator[Rows]:
 def weights_of(
     q: np.ndarray, K: np.ndarray, mask: np.ndarray | None, run: Run, *, blind: bool
 ) -> np.ndarray:
-    """How much one query attends to each key: softmax(q · Kᵀ · scale).
+    """Compute the weights of one query: softmax(q · Kᵀ · scale).
 
     Args:
         q: the query, `d_K`.
         K: the keys, `n_K d_K`.
         mask: the query's row of the mask, `n_K`.
-        run: says what is done to the scores on their way.
-        blind: whether the query sees no key.
+        run: has the options: scale, soft cap, fill.
+        blind: whether the query sees no key at all.
 
     Returns:
         `n_K`.
@@ -133,9 +133,9 @@ def weights_of(
 
 
 def dropped(weights: np.ndarray, kept: np.ndarray, share: float) -> np.ndarray:
-    """The weights that were kept, grown by as much as the others take away.
+    """Apply dropout: zero the dropped weights, and scale the others by 1 / (1 − share).
 
-    Source: Srivastava et al. 2014, "Dropout", section 10 (scaled while it learns).
+    Source: Srivastava et al. 2014, "Dropout", section 10 (scaled during training).
     """
     import numpy as np
 
@@ -143,12 +143,12 @@ def dropped(weights: np.ndarray, kept: np.ndarray, share: float) -> np.ndarray:
 
 
 def turned(x: np.ndarray, start: int, theta: float) -> np.ndarray:
-    """Vectors at positions from `start` on, each pair of numbers a complex one that is turned.
+    """Apply rotary positions from `start` on, treating each pair of numbers as a complex number.
 
     Args:
         x: `… n d`; numbers i and i + d/2 are pair i.
         start: the first vector's position.
-        theta: pair i turns by position · theta^(-2i/d).
+        theta: the base: pair i is rotated by position · theta^(-2i/d).
 
     Source: Su et al. 2021, "RoFormer: Enhanced Transformer with Rotary Position Embedding",
     equations 13 and 15.
@@ -163,7 +163,7 @@ def turned(x: np.ndarray, start: int, theta: float) -> np.ndarray:
 
 
 def projected(x: np.ndarray, by: tuple[np.ndarray, np.ndarray | float] | None) -> np.ndarray:
-    """Each row times the weights, `input × output`, plus the biases; x itself if there are none."""
+    """Multiply each row by the weights, `input × output`, and add the biases; None: return x."""
     import numpy as np
 
     return x if by is None else np.tensordot(x, by[0], axes=1) + by[1]
@@ -174,7 +174,7 @@ def _projected(run: Run, name: str) -> np.ndarray:
 
 
 def with_heads(run: Run, name: str, x: np.ndarray) -> np.ndarray:
-    """`n_batch n_head n d`, with heads cut from each row, one after the other, if the run does that."""
+    """Return `n_batch n_head n d`, splitting each row into heads if the run does so."""
     import numpy as np
 
     if "Q_split" in run:
@@ -185,12 +185,12 @@ def with_heads(run: Run, name: str, x: np.ndarray) -> np.ndarray:
 
 
 def final_of(run: Run, weighted: np.ndarray) -> np.ndarray:
-    """The end result: the heads' results side by side, and projected, if the run does that."""
+    """Return the end result: merge the heads and apply the output projection, if the run does so."""
     return projected(merged(run, weighted), run.projection("O"))
 
 
 def merged(run: Run, weighted: np.ndarray) -> np.ndarray:
-    """`n_batch n_Q n_head·d_V` of `n_batch n_head n_Q d_V`, if the run does that."""
+    """Merge the heads, `n_batch n_head n_Q d_V` to `n_batch n_Q n_head·d_V`, if the run does so."""
     import numpy as np
 
     if run.final == "out":

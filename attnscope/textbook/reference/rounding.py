@@ -1,21 +1,21 @@
-"""How far rounding alone may part a run from the formula: an error analysis that runs along.
+"""Running error analysis: the deviation from the formula that rounding alone explains.
 
-Beside each number that the naive loop computes stands the error that rounding makes of it, as a
-standard deviation. A number x that is rounded is off by u·|x| at most, and by u/2·|x| or less as a
-rule, where u is the dtype's unit roundoff. A sum of n terms is off by about √n·u times the sum of
-their magnitudes; where the terms are alike, so are their roundings, and it is off by about n·u times
-itself. Errors of different operations are independent, and their squares add up. Those at different
-keys are not where keys repeat, and their magnitudes add up. A tolerance is five standard deviations.
+For each number that the naive loop computes, the rounding error of the run is estimated as a
+standard deviation. Rounding a number x changes it by at most u·|x|, and typically by u/2·|x| or less,
+where u is the dtype's unit roundoff. The error of a sum of n terms is about √n·u times the sum of
+their magnitudes; where the terms are alike, so are their roundings, and it is about n·u times
+the sum. Errors of different operations are independent, so their squares add up. Errors at different
+keys are not where keys repeat, so their magnitudes add up. A tolerance is five standard deviations.
 
-A shorter rule is common: at most twice the error of another implementation in the same dtype, where
-both are compared with float64. Of 3,000 right runs of `sdpa` of random sizes it calls 2 % wrong in
-float32, 41 % in bfloat16 and 43 % in float16, beside `F.scaled_dot_product_attention`, which rounds
-fewer stages.
+A simpler rule is common: at most twice the error of another implementation in the same dtype, where
+both are compared with float64. Compared with `F.scaled_dot_product_attention`, which rounds fewer
+stages, that rule rejects 2 % of 3,000 correct runs of `sdpa` of random sizes in float32, 41 % in
+bfloat16 and 43 % in float16.
 
 Source: Higham and Mary 2019, "A New Approach to Probabilistic Rounding Error Analysis", for √n in
 the place of n; Higham 2002, "Accuracy and Stability of Numerical Algorithms", section 3.3, for
-errors that are computed beside the numbers; Blanchard, Higham and Higham 2021, "Accurately
-Computing the Log-Sum-Exp and Softmax Functions", for what becomes of a score's error.
+running error analysis; Blanchard, Higham and Higham 2021, "Accurately
+Computing the Log-Sum-Exp and Softmax Functions", for the propagation of errors of scores.
 """
 
 from __future__ import annotations
@@ -30,19 +30,20 @@ if TYPE_CHECKING:
     import numpy as np
 
 DEVIATIONS = 5.0
-"""A tolerance in standard deviations: the largest of a million normal errors is about that."""
+"""A tolerance in standard deviations: about the largest of a million normal errors."""
 
 MOST = 50.0
-"""The logarithm of a number that stands for any that is larger."""
+"""The upper bound of exponents, which avoids overflow."""
 
 
 @dataclass(frozen=True)
 class Tolerances:
-    """How far the results of a run may be off, number by number.
+    """The tolerated errors of a run's results, for each number.
 
     Attributes:
-        weighted: the weighted values, if what enters the product is exact, `n_batch n_head n_Q d_V`.
-        final: the end result, if the inputs are exact.
+        weighted: of the weighted values, if the factors of the product are exact,
+            `n_batch n_head n_Q d_V`.
+        final: of the end result, if the inputs are exact.
     """
 
     weighted: np.ndarray
@@ -50,11 +51,11 @@ class Tolerances:
 
 
 class Errors:
-    """The errors of a run's weighted values, gathered while the naive loop makes them.
+    """The errors of a run's weighted values, collected while the naive loop computes them.
 
     Args:
-        run: whose dtypes decide.
-        inputs: what enters the product, whose numbers decide.
+        run: the run, for its dtypes and options.
+        inputs: the factors of the product.
     """
 
     def __init__(self, run: Run, inputs: Inputs) -> None:
@@ -68,11 +69,11 @@ class Errors:
         self.weighted = self.exact if self.entering is None else np.empty(shape)
 
     def add(self, rows: Rows) -> None:
-        """Find the errors of some queries of one head."""
+        """Compute the errors for a block of queries of one head."""
         b, h, some = rows.place
         run, inputs = self.run, self.inputs
         group = inputs.Q.shape[1] // inputs.K.shape[1]
-        what = (
+        block = (
             run,
             inputs.Q[b, h, some],
             inputs.K[b, h // group],
@@ -83,38 +84,38 @@ class Errors:
             run.mask_of(b, h, some),
             run.kept(b, h, some),
         )
-        self.exact[rows.place] = _Block(*what, None).error()
+        self.exact[rows.place] = _Block(*block, None).error()
         if self.entering is not None:
             errors = {
                 name: each[b, h, some] if name == "Q" else each[b, h // group]
                 for name, each in self.entering.items()
             }
-            self.weighted[rows.place] = _Block(*what, errors).error()
+            self.weighted[rows.place] = _Block(*block, errors).error()
 
     def tolerances(self, weighted: np.ndarray, final: np.ndarray) -> Tolerances:
-        """How far the run may be off and yet be right.
+        """Return the tolerated errors of a correct run.
 
         Args:
-            weighted, final: what the naive loop made of all queries, and of these the end result.
+            weighted, final: the weighted values and the end result of the naive loop.
         """
         of_final = _of_final(self.run, weighted, final, self.weighted)
         return Tolerances(DEVIATIONS * self.exact, DEVIATIONS * of_final)
 
 
 def tolerance_of_sums(run: Run) -> float:
-    """How far the weights of one query may sum to something else than 1: each is rounded."""
+    """Return the tolerated deviation from 1 of the sum of a query's rounded weights."""
     r, n_K = _Roundoff.of(run), run.trace.sizes["n_K"]
     return DEVIATIONS * (r.rounding + r.softmax + r.softmax_sum(n_K) + r.tiny * n_K)
 
 
 @dataclass(frozen=True)
 class _Roundoff:
-    """The errors of single operations in a run's dtypes, relative to their results.
+    """The relative errors of single operations in a run's dtypes.
 
     Attributes:
-        rounding, softmax: of a number that is rounded to the run's dtype, and to the softmax's.
-        term, softmax_term: of a sum, for each of its terms; float16 and bfloat16 are summed in float32.
-        tiny: not relative: of numbers too small for the dtype's precision.
+        rounding, softmax: of rounding a number to the run's dtype, and to the softmax's dtype.
+        term, softmax_term: of each term of a sum; float16 and bfloat16 are summed in float32.
+        tiny: the absolute error of subnormal numbers.
     """
 
     rounding: float
@@ -135,22 +136,22 @@ class _Roundoff:
         return cls(rounding, softmax, term, max(term, softmax_term), tiny)
 
     def sum(self, n: int, magnitudes: np.ndarray, sums: np.ndarray) -> np.ndarray:
-        """The error of sums of n terms; of equal terms the roundings are alike, and do not cancel.
+        """Return the error of sums of n terms; roundings of equal terms do not cancel.
 
         Args:
-            n: how many terms there are.
+            n: the number of terms.
             magnitudes: the sums of their magnitudes.
             sums: the sums themselves.
         """
         return _together(self.term * (n**0.5 + 4) * magnitudes, self.term * (n / 4) * sums)
 
     def softmax_sum(self, n: int) -> float:
-        """Of the weights, by the sum of n powers that they are divided by, and by the powers."""
+        """Return the error of weights from their n exponentials and the sum of these."""
         return self.softmax_term * (n / 4 + n**0.5 + 8)
 
 
 def _of_entering(run: Run, inputs: Inputs) -> dict[str, np.ndarray] | None:
-    """The errors of Q, K and V where they enter the product, if they are projected or turned."""
+    """Return the errors of the factors Q, K and V; None if they are neither projected nor rotated."""
     import numpy as np
 
     theta = run.option("rope_theta")
@@ -159,7 +160,7 @@ def _of_entering(run: Run, inputs: Inputs) -> dict[str, np.ndarray] | None:
     errors = {name: _of_projection(run, inputs, name) for name in "QKV"}
     if theta is not None:
         for name, start in zip("QK", run.starts, strict=True):
-            errors[name] = _of_turning(run, inputs.unturned[name], errors[name], start, theta)
+            errors[name] = _of_rotation(run, inputs.unturned[name], errors[name], start, theta)
     if "K_past" in run:
         for name in "KV":
             exact = np.zeros(run.heads(f"{name}_past").shape)
@@ -170,7 +171,7 @@ def _of_entering(run: Run, inputs: Inputs) -> dict[str, np.ndarray] | None:
 
 
 def _of_projection(run: Run, inputs: Inputs, name: str) -> np.ndarray:
-    """The error of Q, K or V before it is turned, `n_batch n_head n d`; 0 if it is an input."""
+    """Return the error of Q, K or V before rotation, `n_batch n_head n d`; 0 if it is an input."""
     import numpy as np
 
     by = run.projection(name)
@@ -183,8 +184,8 @@ def _of_projection(run: Run, inputs: Inputs, name: str) -> np.ndarray:
     return _together(r.rounding * values, r.sum(len(weight), magnitudes, values), r.tiny)
 
 
-def _of_turning(run: Run, x: np.ndarray, error: np.ndarray, start: int, theta: float) -> np.ndarray:
-    """The error of turned vectors: by their angles, computed in float32 at least, and by turning."""
+def _of_rotation(run: Run, x: np.ndarray, error: np.ndarray, start: int, theta: float) -> np.ndarray:
+    """Return the error of rotated vectors, from the angles (float32 at least) and the rotation."""
     import numpy as np
 
     r = _Roundoff.of(run)
@@ -193,14 +194,14 @@ def _of_turning(run: Run, x: np.ndarray, error: np.ndarray, start: int, theta: f
     frequencies = theta ** (-np.arange(half) / half)
     positions = np.arange(x.shape[-2])[:, None] + abs(start)
     angles = 2 * r.term * positions * frequencies * (2 + np.abs(np.log(frequencies)))
-    turning = (2 * r.rounding + angles) * np.hypot(first, second)
-    both = _together(turning, error[..., :half], error[..., half:])
+    rotation = (2 * r.rounding + angles) * np.hypot(first, second)
+    both = _together(rotation, error[..., :half], error[..., half:])
     return np.concatenate((both, both), axis=-1)
 
 
 @dataclass(frozen=True)
 class _Block:
-    """Some queries of one head, all its keys, and what they are weighted to: `n_Q …`, `n_K …`."""
+    """A block of queries of one head, all its keys and values, and the results: `n_Q …`, `n_K …`."""
 
     run: Run
     Q: np.ndarray
@@ -214,7 +215,7 @@ class _Block:
     entering: dict[str, np.ndarray] | None
 
     def error(self) -> np.ndarray:
-        """The error of the weighted values, `n_Q d_V`: by scores, weights, values and their sum."""
+        """Return the error of the weighted values, `n_Q d_V`, from scores, weights, values and sums."""
         import numpy as np
 
         run, r, n_K = self.run, _Roundoff.of(self.run), len(self.K)
@@ -224,9 +225,9 @@ class _Block:
         magnitudes = weights @ np.abs(self.V)
         roundings = 1 + (self.kept is not None) + (run.query is not None)
         of_weights = _together(roundings**0.5 * r.rounding, r.softmax, r.softmax_sum(n_K))
-        terms = n_K if run.query is not None else 0  # which are rounded only there
+        terms = n_K if run.query is not None else 0  # only that form rounds each term
         most = largest * np.abs(self.V).max(axis=0) + np.abs(self.out)
-        if run.is_mha:  # then W_O sums up how far all coordinates are off
+        if run.is_mha:  # W_O sums the errors of all coordinates
             most *= DEVIATIONS
         return _together(
             np.minimum(self._by_scores(grown), most) / DEVIATIONS,
@@ -238,11 +239,11 @@ class _Block:
         )
 
     def _by_scores(self, grown: np.ndarray | float) -> np.ndarray:
-        """How far errors of scores, as large as they may be, move the weighted values, `n_Q d_V`.
+        """Bound the change of the weighted values by errors of the scores, `n_Q d_V`.
 
-        If score j is off by δ_j, the weights a become a·e^δ / Σ a·e^δ, and the weighted values are
-        off by Σ a·(e^δ - 1)·(g·V - out) / Σ a·e^δ, where g is by how much dropout lets weights
-        grow. Cauchy and Schwarz bound that by what takes matrix products alone.
+        If score j has the error δ_j, the weights a become a·e^δ / Σ a·e^δ, and the weighted values
+        change by Σ a·(e^δ - 1)·(g·V - out) / Σ a·e^δ, where g is the factor of dropout.
+        The Cauchy–Schwarz inequality bounds that by an expression of matrix products only.
         """
         import numpy as np
 
@@ -259,7 +260,7 @@ class _Block:
         return np.where(self.blind[:, None], 0, moved)
 
     def _scores(self) -> tuple[np.ndarray, np.ndarray]:
-        """The scores as the softmax sees them, and their errors, both `n_Q n_K`."""
+        """Return the scores that enter the softmax, and their errors, both `n_Q n_K`."""
         import numpy as np
 
         run, r = self.run, _Roundoff.of(self.run)
@@ -267,7 +268,7 @@ class _Block:
         scores = self.Q @ self.K.T * scale
         lengths = np.outer(np.linalg.norm(self.Q, axis=1), np.linalg.norm(self.K, axis=1))
         error = _together(
-            1.5 * r.rounding * scores,  # the product is rounded, and once more when it is scaled
+            1.5 * r.rounding * scores,  # rounded after the product, and again after scaling
             r.sum(width, scale * lengths, scores),
             r.tiny * scale,
             self._of_products(scores),
@@ -286,10 +287,10 @@ class _Block:
         return scores, np.where(np.isinf(scores), 0, error)
 
     def _of_products(self, scores: np.ndarray) -> np.ndarray | float:
-        """What errors of queries and keys make of the scores, `n_Q n_K`.
+        """Return the errors of the scores that come from errors of queries and keys, `n_Q n_K`.
 
-        Those of different coordinates are independent, as a rule; where all coordinates are alike,
-        so are their errors, and the score's is relative.
+        Errors of different coordinates are usually independent; where all coordinates are alike,
+        so are their errors, and the error of the score is proportional to it.
         """
         import numpy as np
 
@@ -303,7 +304,7 @@ class _Block:
 
 
 def _of_final(run: Run, weighted: np.ndarray, final: np.ndarray, error: np.ndarray) -> np.ndarray:
-    """The error of the end result, from independent ones of the weighted values: through W_O."""
+    """Return the error of the end result: independent errors of the weighted values, through W_O."""
     import numpy as np
 
     error, by = merged(run, error), run.projection("O")
@@ -313,7 +314,7 @@ def _of_final(run: Run, weighted: np.ndarray, final: np.ndarray, error: np.ndarr
     magnitudes = projected(np.abs(merged(run, weighted)), (np.abs(weight), np.abs(bias)))
     return _together(
         np.sqrt(projected(error**2, (weight**2, 0.0))),
-        _together(r.rounding, r.softmax) * (final - bias),  # a weight too large is so for all values
+        _together(r.rounding, r.softmax) * (final - bias),  # a weight's error is shared by all values
         r.rounding * final,
         r.sum(len(weight), magnitudes, final),
         r.tiny,
@@ -321,7 +322,7 @@ def _of_final(run: Run, weighted: np.ndarray, final: np.ndarray, error: np.ndarr
 
 
 def _together(*errors: np.ndarray | float) -> np.ndarray:
-    """The error of a sum of independent errors: the root of the sum of their squares."""
+    """Combine independent errors: the root of the sum of their squares."""
     import numpy as np
 
     return np.sqrt(sum(np.square(error) for error in errors))

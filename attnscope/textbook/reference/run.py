@@ -1,4 +1,4 @@
-"""A finished run, brought to the one form that every reference works on."""
+"""A finished run, brought to the common form that all references use."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ if TYPE_CHECKING:
     import torch
 
 HIDES = -1e4
-"""A mask that adds this or less hides the key; `attnscope.attention.masks` says the same."""
+"""A mask that adds this or less hides the key; same value as in `attnscope.attention.masks`."""
 
 
 PART = 2**20
-"""How many scores are looked at together."""
+"""The number of scores processed at a time."""
 
 
 @dataclass(frozen=True)
@@ -46,24 +46,24 @@ class Run:
         return {step.name: step.tensor.detach() for step in kept}
 
     def option(self, name: str, default: Any = None) -> Any:
-        """What else decided the numbers; `default` where it was not used."""
+        """Return an option of the run; `default` if it was not used."""
         return self.trace.options.get(name, default)
 
     # What was run.
 
     @property
     def is_mha(self) -> bool:
-        """Whether it was multi-head attention, with projections of its own."""
+        """Whether this is multi-head attention, with its own projections."""
         return self.trace.title == "mha"
 
     @property
     def projects(self) -> bool:
-        """Whether it made Q, K and V of something else."""
+        """Whether Q, K and V are projections of the inputs."""
         return self.is_mha or "X" in self
 
     @property
     def query(self) -> int | None:
-        """The one query that was run, if it was one alone."""
+        """The index of the query, if only one was run."""
         return self.option("query")
 
     @property
@@ -78,7 +78,7 @@ class Run:
 
     @property
     def multiplied(self) -> tuple[str, str, str]:
-        """The names of what enters the product: turned, and with the past, but not yet shared."""
+        """The names of the factors of the product: rotated, with the past, but not yet repeated."""
         return (
             self._first("Q_rot", "Q_split", "Q"),
             self._first("K_all", "K_rot", "K_split", "K"),
@@ -100,24 +100,24 @@ class Run:
 
     @cached_property
     def dtype(self) -> torch.dtype:
-        """What it was computed in."""
+        """The dtype of the run."""
         return self._tensors[self.final].dtype
 
     @cached_property
     def softmax_dtype(self) -> torch.dtype:
-        """What its softmax was computed in."""
+        """The dtype of the softmax."""
         import torch
 
         return getattr(torch, self.option("softmax_dtype", str(self.dtype).removeprefix("torch.")))
 
     @property
     def dropout(self) -> float:
-        """The share of weights that was dropped; 0 where nothing was."""
+        """The fraction of weights that was dropped; 0 without dropout."""
         return self.option("dropout") if "attention_drop" in self else 0.0
 
     @property
     def starts(self) -> tuple[int, int]:
-        """The positions of the first query and of the first new key, if the very first key is at 0."""
+        """The positions of the first query and of the first new key; the first key of all is at 0."""
         sizes = self.trace.sizes
         n_past = sizes.get("n_past", 0)
         align = self.option("align", "bottom-right" if n_past else "top-left")
@@ -126,7 +126,7 @@ class Run:
     # Its tensors.
 
     def rows(self, name: str) -> torch.Tensor:
-        """A tensor with vectors as rows, and otherwise the axes that it has."""
+        """Return a tensor with vectors as rows; its other axes stay."""
         tensor = self._tensors[name]
         if self.query is not None and name == "out":
             return tensor.unsqueeze(-2)
@@ -134,25 +134,25 @@ class Run:
         return tensor.mT if of_query or self.option("layout") == "columns" else tensor
 
     def heads(self, name: str) -> torch.Tensor:
-        """A tensor as `n_batch n_head n d`; axes that it does not have are of size 1."""
+        """Return a tensor as `n_batch n_head n d`; missing axes get size 1."""
         tensor = self.rows(name)
         if tensor.dim() == 3 and "n_head" not in self.trace.sizes:
             tensor = tensor.unsqueeze(1)
         return tensor[(None,) * (4 - tensor.dim())]
 
     def entering(self, name: str) -> torch.Tensor:
-        """One of `multiplied`, as `n_batch n_head n d`; of Q the one query, if there is one alone."""
+        """Return one of `multiplied` as `n_batch n_head n d`; of Q only the query that was run."""
         tensor = self.heads(name)
         if self.query is None or name[0] != "Q":
             return tensor
         return tensor[:, :, self.query : self.query + 1]
 
     def result(self, name: str) -> np.ndarray:
-        """What was computed: `n_batch n_head n_Q d_V`, or `n_batch n_Q …` where heads are merged."""
+        """Return a result: `n_batch n_head n_Q d_V`, or `n_batch n_Q …` where heads are merged."""
         return array(self.rows(name) if name in ("x", "out_merged") else self.heads(name))
 
     def projection(self, name: str) -> tuple[np.ndarray, np.ndarray | float] | None:
-        """The weights, `input × output`, and biases that make Q, K, V or x (`O`), if there are any."""
+        """Return the weights, `input × output`, and biases of the projection to Q, K, V or x (`O`)."""
         if name in "QKV" and not self.projects:
             return None
         if self.is_mha:
@@ -163,14 +163,14 @@ class Run:
         return None
 
     def source(self, name: str) -> np.ndarray:
-        """What Q, K or V is a projection of, or itself."""
+        """Return the input of the projection to Q, K or V; without one, Q, K or V itself."""
         return array(self.rows("X" if "X" in self else name))
 
     # Its mask.
 
     @cached_property
     def mask(self) -> torch.Tensor | None:
-        """The mask, as `n_batch n_head n_Q n_K`, where axes of size 1 stand for all."""
+        """The mask as `n_batch n_head n_Q n_K`; axes of size 1 broadcast."""
         if "mask" not in self:
             return None
         mask = self.heads("mask")
@@ -180,7 +180,7 @@ class Run:
 
     @cached_property
     def fill(self) -> float:
-        """The score of a key that a boolean mask hides, as the softmax's dtype holds it."""
+        """The score of a key that a boolean mask hides, rounded to the softmax's dtype."""
         import torch
 
         return float(
@@ -188,7 +188,7 @@ class Run:
         )
 
     def mask_of(self, batch: int, head: int, queries: slice) -> np.ndarray | None:
-        """The mask of some queries of one head, `n_Q n_K`, or `1 n_K` if it is the same for all."""
+        """Return the mask of some queries of one head, `n_Q n_K`, or `1 n_K` if all have the same."""
         if self.mask is None:
             return None
         mask = self.mask[batch if len(self.mask) > 1 else 0]
@@ -210,10 +210,10 @@ class Run:
 
     @cached_property
     def rounded_away(self) -> np.ndarray:
-        """True for blind queries whose weights are what rounding left of their scores.
+        """True for blind queries whose weights are dominated by rounding.
 
-        An additive mask hides a key by a large number. Where it hides all keys, the softmax sees
-        nothing but differences of scores, and these were rounded at the size of that number.
+        An additive mask hides a key by a large number. Where it hides all keys, the softmax depends
+        only on differences of scores, which were rounded at the magnitude of that number.
         """
         import numpy as np
 
@@ -223,7 +223,7 @@ class Run:
 
     @cached_property
     def zeroed(self) -> np.ndarray:
-        """True for blind queries whose weights are 0, whatever the mask's numbers are."""
+        """True for blind queries whose weights are 0, independent of the mask's values."""
         import numpy as np
 
         if self.mask is None or self.option("masked_rows") != "zero":
@@ -233,12 +233,12 @@ class Run:
 
     @property
     def leaks(self) -> bool:
-        """Whether keys that are hidden by a finite score may keep some weight beside others."""
+        """Whether keys hidden by a finite score may keep some weight beside visible ones."""
         return self.mask is not None and not self.mask.is_floating_point() and isfinite(self.fill)
 
     @cached_property
     def overflows(self) -> bool:
-        """Whether a score is infinite, before any mask."""
+        """Whether any score is infinite before masking."""
         return any(part.isinf().any() for part in self.parts("scores"))
 
     @cached_property
@@ -250,7 +250,7 @@ class Run:
         return array(torch.cat(sums)).reshape(*self.heads("attention").shape[:-1], 1)
 
     def parts(self, name: str) -> Iterator[torch.Tensor]:
-        """The rows of scores or weights, some at a time: what is computed of all takes memory."""
+        """Yield the rows of scores or weights in blocks, to save memory."""
         heads = self.heads(name)
         step = max(1, PART // heads.size(-1))
         for of_sequence in heads:
@@ -258,7 +258,7 @@ class Run:
                 yield from of_head.split(step)
 
     def kept(self, batch: int, head: int, queries: slice) -> np.ndarray | None:
-        """True where some queries' weights of a head were not dropped: `n_Q n_K`; None: nothing was."""
+        """Return True where a query's weight was not dropped: `n_Q n_K`; None without dropout."""
         if not self.dropout:
             return None
         before = self.heads(self._first("attention_filled", "attention"))[batch, head, queries]
@@ -267,7 +267,7 @@ class Run:
 
 
 def array(tensor: torch.Tensor) -> np.ndarray:
-    """A tensor's exact values, as float64 or bool."""
+    """Convert a tensor to float64, exactly, or to bool."""
     import torch
 
     tensor = tensor.detach().cpu()

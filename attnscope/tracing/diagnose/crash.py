@@ -1,4 +1,4 @@
-"""Why traced code failed: the expression, what went into it, and which axes do not fit together."""
+"""The cause of a failure in traced code: the expression, its tensors, and the axes that do not fit."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ BROADCASTS = {
 def failure_of(
     exception: BaseException, files: Collection[str], shapes: Mapping[Place, Shape]
 ) -> Failure | None:
-    """Where an exception comes from, in files of which we know the source.
+    """Locate the origin of an exception in files whose source is known.
 
     Args:
         exception: as it was caught.
@@ -68,7 +68,7 @@ def failure_of(
 
 
 def crash_of(failure: Failure, dims_of: Callable[[Part], tuple[str, ...] | None], file: str) -> Crash:
-    """A failure in words.
+    """Describe a failure in words.
 
     Args:
         failure: what happened.
@@ -82,7 +82,7 @@ def crash_of(failure: Failure, dims_of: Callable[[Part], tuple[str, ...] | None]
 
 
 def _told(exception: BaseException) -> str:
-    """The last line of the traceback."""
+    """Return the last line of the traceback."""
     try:
         lines = traceback.format_exception_only(exception)  # those of a note are the last
     except BaseException:  # raised by the exception's own code, or by that of its metaclass
@@ -97,7 +97,7 @@ def _tracebacks(tb: TracebackType | None) -> Iterator[TracebackType]:
 
 
 def _node_at(file: str, tb: TracebackType) -> ast.expr | ast.AugAssign | None:
-    """The expression whose evaluation raised: Python knows its first and last line and column.
+    """Return the expression whose evaluation raised, from the lines and columns that Python stores.
 
     `x += y` computes too, and is none.
     """
@@ -120,7 +120,7 @@ _COMPUTES = (ast.Call, ast.BinOp, ast.UnaryOp, ast.Compare, ast.Subscript, ast.A
 
 
 def _statement_at(file: str, line: int) -> str:
-    """What stands in a line, on one line: a statement, or as much of one as begins there."""
+    """Return the statement that begins in a line, on one line."""
     text = linecache.getline(file, line).strip()
     tree = _parsed("".join(linecache.getlines(file)))
     for node in ast.walk(tree):
@@ -131,12 +131,12 @@ def _statement_at(file: str, line: int) -> str:
 
 @lru_cache(maxsize=8)
 def _parsed(source: str) -> ast.Module:
-    """A file is the same in all runs that fail in it."""
+    """Parse a file; cached, because several runs may fail in the same file."""
     return ast.parse(source)
 
 
 def _operands(node: ast.expr | ast.AugAssign) -> Iterator[ast.expr]:
-    """What goes into an expression, from left to right."""
+    """Return the tensors in an expression, from left to right."""
     if isinstance(node, ast.BinOp):
         yield from (node.left, node.right)
     elif isinstance(node, ast.AugAssign):
@@ -177,7 +177,7 @@ def _shapes(
 
 
 def _shape(tensor: Any) -> Shape:
-    """A tensor's shape as torch knows it; no code of the user's runs."""
+    """Return a tensor's shape without running the user's code."""
     from attnscope.tracing.instrument.torch_internals import TENSOR, without_torch_function
 
     with without_torch_function():
@@ -185,7 +185,7 @@ def _shape(tensor: Any) -> Shape:
 
 
 def _value(node: ast.expr, frame: FrameType) -> Any:
-    """What a name, or an attribute of one, stands for; nothing else is evaluated."""
+    """Return the value of a name or of its attribute; nothing else is evaluated."""
     if isinstance(node, ast.Name):
         return {**frame.f_globals, **frame.f_locals}.get(node.id)
     if isinstance(node, ast.Attribute):
@@ -194,7 +194,7 @@ def _value(node: ast.expr, frame: FrameType) -> Any:
 
 
 def _stored(owner: Any, name: str) -> Any:
-    """An object's attribute, if it is stored: what would have to be computed may fail once more."""
+    """Return a stored attribute of an object; computing one could fail again."""
     import torch
 
     if issubclass(type(owner), torch.Tensor) and name in VIEWS:
@@ -216,7 +216,7 @@ def _span(node: ast.expr | ast.stmt) -> tuple[int, int, int, int]:
 
 
 def _text(node: ast.expr | ast.stmt, file: str) -> str:
-    """What a node is in its file, on one line."""
+    """Return a node's source, on one line."""
     segment = ast.get_source_segment("".join(linecache.getlines(file)), node)
     return " ".join((segment or ast.unparse(node)).split())
 
@@ -225,7 +225,7 @@ def _text(node: ast.expr | ast.stmt, file: str) -> str:
 
 
 def _compare(failure: Failure, node: ast.expr | ast.AugAssign, frame: FrameType) -> None:
-    """Find out what kind of expression it is, and which pair of axes disagrees."""
+    """Determine the kind of the expression, and the pairs of axes that disagree."""
     name = ""
     if isinstance(node, ast.Call):
         name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
@@ -259,7 +259,7 @@ def _compare(failure: Failure, node: ast.expr | ast.AugAssign, frame: FrameType)
 
 
 def _is_linear(failure: Failure, node: ast.Call, frame: FrameType) -> bool:
-    """Whether a module is called that multiplies with its weight, which is then a part too."""
+    """Return whether the call is one of a module that multiplies by its weight, a part as well."""
     from torch import nn
 
     module = _value(node.func, frame)
@@ -294,7 +294,7 @@ def _compare_broadcast(failure: Failure, shapes: list[Shape]) -> None:
 
 
 def _compare_joined(failure: Failure, shapes: list[Shape]) -> None:
-    """All axes but the one that is joined, which torch says."""
+    """Compare all axes except the joined one, which torch's message names."""
     match = re.search(r"except in dimension (\d+)", said(failure.exception))
     joined = int(match[1]) if match else None
     for i, other in enumerate(shapes[1:], start=1):
@@ -305,7 +305,7 @@ def _compare_joined(failure: Failure, shapes: list[Shape]) -> None:
 
 
 def _compare_attention(failure: Failure, shapes: list[Shape]) -> None:
-    """Queries and keys are of one width; there are as many values as keys."""
+    """Compare the widths of queries and keys, and the numbers of keys and values."""
     if len(shapes) < 3 or not all(len(shape) >= 2 for shape in shapes[:3]):
         return
     failure.kind = "contraction"
@@ -349,7 +349,7 @@ def _compare_einsum(failure: Failure, node: ast.expr | ast.AugAssign) -> None:
 
 
 def _expect_equal(failure: Failure, one: tuple[int, int], other: tuple[int, int]) -> None:
-    """That an axis of a part is as long as one of another; each may be counted from the end."""
+    """Compare the sizes of two parts' axes, whose indices may be negative."""
     first, second = (
         (part, axis % max(len(failure.parts[part].shape), 1)) for part, axis in (one, other)
     )
@@ -371,7 +371,7 @@ def _in_words(failure: Failure, operands: list[Operand]) -> str | None:
 
 
 def _view_in_words(source: Operand, error: str) -> str | None:
-    """Why a tensor cannot be viewed so, from what torch says."""
+    """Explain, from torch's message, why a tensor cannot be viewed in this shape."""
     count = f"{source.text} has {' · '.join(map(str, source.shape))} = {prod(source.shape)} elements"
     asked = re.search(r"shape '?\[?([-\d, ]+)\]?'? is invalid", error)
     if asked:

@@ -1,8 +1,8 @@
-"""What looks wrong in attention that runs: found out from its operators while it does.
+"""Likely mistakes in attention, found from the operators of a run.
 
-Each tensor that comes from a matrix product or a softmax carries a note of that, which follows
-it through views, masks, scalings and casts, until it is used: a product's output that gets into
-a softmax were scores; a softmax's output that gets into a product was attention.
+Each tensor that comes from a matrix product or a softmax gets a note of its origin, which follows
+it through views, masks, scalings and casts until it is used: the output of a product that enters
+a softmax is scores; the output of a softmax that enters a product is attention.
 """
 
 from __future__ import annotations
@@ -30,31 +30,31 @@ from attnscope.tracing.instrument.torch_internals import below_autograd, without
 from attnscope.units import bytes_text
 
 LARGE = 64 * 2**20
-"""Bytes from which on a silent copy is worth telling."""
+"""The minimal size of a silent copy that is reported, in bytes."""
 
 HIDDEN = -1e4
-"""Scores of this, or less, hide a key."""
+"""A score of this or less hides a key."""
 
 Line = tuple[str, int]
-"""A file, and a line of it."""
+"""A file and a line number."""
 
 
 @dataclass(frozen=True)
 class Note:
-    """Where a tensor comes from.
+    """The origin of a tensor.
 
     Attributes:
-        factor: what it was multiplied with since it was projected, by plain numbers; None if unknown.
-        width: over how many elements its product was; None if it comes from none.
-        sums_to_one: the axis along which a softmax made it sum to one.
-        log: whether it was, and its logarithm does not.
-        merged: whether that axis was merged with others since.
-        dropped: whether dropout went over it since.
-        masked: whether a mask did.
-        changed: the line that changed single elements of it since.
-        noise: whether it is what dropout multiplies with.
-        line: of the softmax.
-        scaled: the line that multiplied it with a number.
+        factor: the product of the plain numbers that have scaled it since its projection; None if unknown.
+        width: the size of the axis that its product summed over; None if it comes from no product.
+        sums_to_one: the axis of the softmax that it comes from.
+        log: whether it is the logarithm of a softmax.
+        merged: whether that axis has been merged with others since.
+        dropped: whether dropout has been applied since.
+        masked: whether a mask has been applied.
+        changed: the line that has changed single elements since.
+        noise: whether it is the random mask of dropout.
+        line: the line of the softmax.
+        scaled: the line that multiplied it by a number.
     """
 
     factor: float | None = 1.0
@@ -85,7 +85,7 @@ UNCHANGED = SAME | VIEWS | {"permute", "transpose", "t", "unsqueeze", "expand", 
 
 
 class Watcher:
-    """Is told of every operator and of every row of one run, and notes what looks wrong.
+    """Receives every operator and every row of one run, and collects findings.
 
     Args:
         files: the files whose lines findings name.
@@ -98,15 +98,17 @@ class Watcher:
         self.views: dict[tuple, tuple[tuple[int, ...], tuple[int, ...]]] = {}  # those that regroup axes
         self.has_nan = False
         self._notes: dict[int, tuple[weakref.ref[torch.Tensor], Note]] = {}
-        self._bounds: dict[int, tuple[weakref.ref[torch.Tensor], float]] = {}  # no value is larger
-        self._empty: dict[int, weakref.ref[torch.Tensor]] = {}  # what is in them will be overwritten
-        self._overwritten = False  # something was: what is known of values may be no longer true
+        self._bounds: dict[
+            int, tuple[weakref.ref[torch.Tensor], float]
+        ] = {}  # upper bounds of absolute values
+        self._empty: dict[int, weakref.ref[torch.Tensor]] = {}  # uninitialized, to be overwritten
+        self._overwritten = False  # in-place operators ran: notes of masks may be out of date
         self._regrouped: dict[int, tuple[weakref.ref[torch.Tensor], tuple]] = {}  # the keys of views
 
     # Called by the recorder.
 
     def operator(self, func: Any, args: tuple, kwargs: dict, out: Any) -> None:
-        """An ATen operator has run."""
+        """Update the notes after an ATen operator."""
         name, rule, mutable = _known(func)
         if mutable:
             self._bounds.clear()
@@ -120,12 +122,12 @@ class Watcher:
             self._bound_result(name, args, out)
 
     def row(self, step: Step, tensor: torch.Tensor) -> None:
-        """A tensor has got its name: does it have values that are no numbers?"""
+        """Report the first named tensor that contains NaN or inf."""
         if self.has_nan or step.view_of or step.same_as or tensor.device.type == "meta":
             return
         plain = tensor.is_floating_point() and tensor.element_size() > 1 and tensor.numel()
         if not plain or tensor.layout is not torch.strided or storage_of(tensor) is None:
-            return  # nobody can look at the values of one inside of `vmap`
+            return  # the values of tensors inside `vmap` cannot be read
         empty = self._empty.get(id(tensor))
         if (empty is not None and empty() is tensor) or self._bound(tensor, look=True) is not None:
             return
@@ -139,10 +141,10 @@ class Watcher:
                 (step.file or "", step.line or 0),
             )
 
-    # Bounds: what is computed from small numbers need not be looked at, to know that it is finite.
+    # Bounds: results of small numbers are finite, and their values need not be read.
 
     def _bound_result(self, name: str, args: tuple, out: Any) -> None:
-        """How large the values can be that an operator made, if those that it took are bounded."""
+        """Record a bound of an operator's output, if its inputs are bounded."""
         if not isinstance(out, torch.Tensor) or not out.is_floating_point():
             return
         bound: float | None = None
@@ -164,11 +166,11 @@ class Watcher:
             self._bounds[id(out)] = weakref.ref(out), bound
 
     def _bound(self, tensor: Any, *, look: bool = False) -> float | None:
-        """What no value of a tensor is larger than; None if that is not known, or not finite.
+        """Return an upper bound of a tensor's absolute values; None if unknown or not finite.
 
         Args:
-            tensor: what is asked about.
-            look: whether to look at its values; at a parameter's, which is used once, in any case.
+            tensor: the tensor.
+            look: whether to read its values; those of parameters are always read.
         """
         if not isinstance(tensor, torch.Tensor) or tensor.device.type == "meta":
             return None
@@ -194,7 +196,7 @@ class Watcher:
             self._notes[id(tensor)] = weakref.ref(tensor), note
 
     def _where(self) -> Line:
-        """The line of the source that is running."""
+        """Return the source line that is running."""
         frame = sys._getframe(2)
         while frame is not None and frame.f_code.co_filename not in self.files:
             frame = frame.f_back  # type: ignore[assignment]
@@ -205,15 +207,15 @@ class Watcher:
         if finding not in self.findings:
             self.findings.append(finding)
 
-    # Products: here scores are made, and attention is used.
+    # Products compute scores, and apply attention to values.
 
     def product(self, a: torch.Tensor, b: torch.Tensor, out: Any, *, added: bool = False) -> None:
-        """Two tensors were multiplied over the last axis of one and the last but one of the other.
+        """Handle a matrix product, over the last axis of `a` and the last but one of `b`.
 
         Args:
-            a, b: these.
-            out: what came of it.
-            added: whether something was added to that, which may be a mask.
+            a, b: the factors.
+            out: the product.
+            added: whether something was added to the product, which may be a mask.
         """
         left, right = self._note(a), self._note(b)
         self._used(a, left, a.dim() - 1)
@@ -224,7 +226,7 @@ class Watcher:
             self._set(out, Note(factor=factor, width=a.shape[-1], masked=added, scaled=scaled))
 
     def _used(self, weights: torch.Tensor, note: Note, axis: int) -> None:
-        """Attention is multiplied with values, over one of its axes."""
+        """Check attention that is multiplied with values, summing over one of its axes."""
         if note.sums_to_one is None or note.log:
             return
         if note.sums_to_one != axis:
@@ -248,12 +250,12 @@ class Watcher:
                 )
 
     def softmax(self, x: torch.Tensor, dim: int, out: torch.Tensor, *, log: bool = False) -> None:
-        """Scores become attention, perhaps; or its logarithm."""
+        """Handle a softmax or log-softmax, whose input may be scores."""
         note, line = self._note(x), self._where()
         axis = dim % max(x.dim(), 1)
         if note.width is not None:
             self._scaled(note, note.scaled or line)
-        masked = note.masked or note.width is None or self._overwritten  # or may be, for all we know
+        masked = note.masked or note.width is None or self._overwritten  # or may be masked
         if masked and x.device.type != "meta" and x.numel():
             blind = x.detach().amax(dim=axis) <= HIDDEN
             if bool(blind.any()):
@@ -265,7 +267,7 @@ class Watcher:
         self._set(out, Note(sums_to_one=axis, line=line, log=log))
 
     def fused(self, args: tuple, kwargs: dict) -> None:
-        """Scores and attention in one operator."""
+        """Handle a fused operator, which computes scores and attention."""
         query, key = args[0], args[1]
         note, other = self._note(query), self._note(key)
         scale = kwargs.get("scale")
@@ -290,7 +292,7 @@ class Watcher:
         if size < LARGE or name == "copy_" or (name == "_to_copy" and source.dtype != out.dtype):
             return
         line = self._where()
-        if ".clone(" in linecache.getline(*line):  # that is what clone says
+        if ".clone(" in linecache.getline(*line):  # an explicit copy
             return
         expanded = any(
             stride == 0 and n > 1 for stride, n in zip(source.stride(), source.shape, strict=True)
@@ -298,14 +300,14 @@ class Watcher:
         what = "an expanded input, which took no memory" if expanded else "an input in another order"
         self._find(f"this copies {bytes_text(size)}: {what}. It may be wanted", line)
 
-    # What a note goes through.
+    # Propagation of notes.
 
     def keeps(self, x: Any, out: Any) -> None:
-        """The same values, in the same axes."""
+        """Handle an operator that keeps values and axes."""
         self._set(out, self._note(x))
 
     def moves(self, x: Any, out: Any, axes: list[int]) -> None:
-        """The same values; axis i of the output is axis `axes[i]` of the input, or new if that is -1."""
+        """Handle permuted axes: output axis i is input axis `axes[i]`, or new if that is -1."""
         note = self._note(x)
         if note.sums_to_one is not None:
             axis = axes.index(note.sums_to_one) if note.sums_to_one in axes else None
@@ -313,7 +315,7 @@ class Watcher:
         self._set(out, note)
 
     def viewed(self, x: torch.Tensor, out: torch.Tensor) -> None:
-        """The same values in another shape: an axis is found again by what stands behind it."""
+        """Handle a view: an axis is identified by the number of elements behind it."""
         if x.shape != out.shape and _regroups(tuple(x.shape), tuple(out.shape)):
             line = self._where()
             turn = sum(where == line for where, _ in self.views)
@@ -326,13 +328,13 @@ class Watcher:
         self._set(out, note)
 
     def cut(self, x: torch.Tensor, out: torch.Tensor, axis: int) -> None:
-        """A part of it: one less of what was just regrouped means that rows are shifted, on purpose."""
+        """Handle a slice; cutting one row off a regrouped view is the usual trick to shift rows."""
         known = self._regrouped.get(id(x))
         if known is not None and known[0]() is x and out.shape[axis] == x.shape[axis] - 1:
             self.views.pop(known[1], None)
 
     def times(self, x: Any, y: Any, out: Any, *, divided: bool = False) -> None:
-        """Multiplied or divided, with a number or a tensor."""
+        """Handle a multiplication or division by a number or a tensor."""
         if not isinstance(x, torch.Tensor):
             x, y = y, x
         note = self._note(x)
@@ -352,16 +354,16 @@ class Watcher:
             self._set(out, replace(kept, dropped=True) if kept.sums_to_one is not None else kept)
         elif note.sums_to_one is not None or other.sums_to_one is not None:
             first = note if note.sums_to_one is not None else other
-            if divided:  # made to sum to one again
+            if divided:  # probably renormalized
                 self._set(out, PLAIN)
             else:
                 self._set(out, replace(first, changed=first.changed or self._where()))
-        else:  # by a norm, by positions: what it amounts to is not known
+        else:  # by a norm or by positions: the factor is unknown
             known = note.factor not in (None, 1.0) or other.factor not in (None, 1.0)
             self._set(out, Note(factor=None) if known or divided else PLAIN)
 
     def masked(self, args: tuple, out: Any) -> None:
-        """A mask is added, or filled in."""
+        """Handle a mask that is added or filled in."""
         tensors = [arg for arg in args if isinstance(arg, torch.Tensor)]
         notes = [self._note(tensor) for tensor in tensors]
         attention = [note for note in notes if note.sums_to_one is not None]
@@ -377,26 +379,26 @@ class Watcher:
             self._set(out, Note(factor=factors.pop()) if len(factors) == 1 else Note(factor=None))
 
     def exponential(self, x: Any, out: Any) -> None:
-        """A logarithm of attention becomes attention."""
+        """Handle exp, which turns the logarithm of attention into attention."""
         note = self._note(x)
         self._set(out, replace(note, log=False) if note.log else PLAIN)
 
     def dropped(self, x: Any, out: Any) -> None:
-        """Dropout went over it."""
+        """Handle dropout."""
         note = self._note(x)
         self._set(out[0] if isinstance(out, tuple) else out, replace(note, dropped=True))
 
 
 @lru_cache(maxsize=256)
 def _regroups(before: tuple[int, ...], after: tuple[int, ...]) -> bool:
-    """Whether a view takes several axes apart and puts them together in another way."""
+    """Return whether a view splits several axes and merges them in another way."""
     return any(len(old) > 1 and len(new) > 1 for old, new in regroupings(before, after))
 
 
 def _largest(tensor: torch.Tensor) -> float | None:
-    """A number that no value of a tensor is larger than: its norm, which is quick; else its largest.
+    """Return an upper bound of a tensor's absolute values: its norm, which is fast, or its maximum.
 
-    None if there is none, because values are not finite.
+    Return None if some values are not finite.
     """
     plain = type(tensor) in (torch.Tensor, torch.nn.Parameter)
     if plain and tensor.is_contiguous() and tensor.dtype in (torch.float32, torch.float64):
@@ -411,12 +413,12 @@ def _largest(tensor: torch.Tensor) -> float | None:
 
 
 def _moved(note: Note, axis: int, before: tuple[int, ...], after: tuple[int, ...]) -> Note:
-    """A note after a view: where its axis is now, alone or merged with others; else it ends."""
+    """Return a note after a view, with the new index of its axis; a plain note if that is lost."""
     behind = math.prod(before[axis + 1 :])
     alone = [
         i for i, size in enumerate(after) if size == before[axis] and math.prod(after[i + 1 :]) == behind
     ]
-    if alone:  # of several axes of one element, the one as far from the end
+    if alone:  # of several axes of size 1, the one at the same distance from the end
         from_end = len(before) - axis
         return replace(note, sums_to_one=min(alone, key=lambda i: abs(len(after) - i - from_end)))
     for old, new in regroupings(before, after):
@@ -430,14 +432,14 @@ Rule = Callable[[Watcher, tuple, dict, Any], None]
 
 @cache
 def _known(func: Any) -> tuple[str, Rule | None, bool]:
-    """An operator's name, what becomes of notes in it, and whether it overwrites something."""
+    """Return an operator's name, its rule for notes, and whether it writes in place."""
     name: str = func._overloadpacket.__name__
     in_place = name.endswith("_") and name[0] != "_"
     return name, _rule(name.rstrip("_") if in_place else name), func._schema.is_mutable
 
 
 def _rule(name: str) -> Rule | None:
-    """What becomes of notes in an operator of this name; None: they end there."""
+    """Return the rule that propagates notes through an operator; None if it ends them."""
     if name in PRODUCTS:
         one, other = PRODUCTS[name]
         added = name == "baddbmm"
@@ -479,7 +481,7 @@ def _sliced(w: Watcher, args: tuple, kwargs: dict, out: Any) -> None:
     axis = (args[1] if len(args) > 1 else 0) % args[0].dim()
     w.cut(args[0], out, axis)
     if w._note(args[0]).sums_to_one == axis and out.shape != args[0].shape:
-        return  # a part of each row, as where a sink is cut off
+        return  # a part of each row, as when a sink is cut off
     w.keeps(args[0], out)
 
 
@@ -510,7 +512,7 @@ def _times(one: float | None, other: float | None) -> float | None:
 
 
 def _number(value: Any) -> float | None:
-    """A plain number, or a tensor that holds one and was computed from none."""
+    """Return the value of a number or of a constant scalar tensor; else None."""
     if isinstance(value, torch.Tensor):
         if (
             value.dim()
@@ -526,13 +528,13 @@ def _number(value: Any) -> float | None:
 def findings_of_one_run(
     steps: list[Step], parts: dict[Place, Shape], watcher: Watcher, sizes: Mapping[str, int]
 ) -> list[Finding]:
-    """All findings that need no other sizes, in the order of their lines.
+    """Return all findings that need only one run, sorted by line.
 
     Args:
-        steps: what ran.
-        parts: the last shapes of the expressions in it.
-        watcher: was told of every operator.
-        sizes: what names stand for, where some are known.
+        steps: the steps of the run.
+        parts: the last shapes of its expressions.
+        watcher: has seen every operator of the run.
+        sizes: the known sizes, by name.
     """
     names = Symbols({name: (size,) for name, size in sizes.items()})
     inferred = Inferred(names, [Run(steps, parts, watcher.amounts)], complete=False)
@@ -540,11 +542,11 @@ def findings_of_one_run(
     return sorted(found, key=lambda finding: finding.line or 0)
 
 
-# The scale, once it is known what the sizes are.
+# The scale, once the sizes have names.
 
 
 def scale_findings(inferred: Inferred) -> list[Finding]:
-    """Findings: scores whose scale is not 1/√(the width that they are multiplied over).
+    """Find scores whose scale is not 1/√(the width that the product sums over).
 
     No scale at all (T5 has none) is a choice, and so is a multiple that is the same at all sizes, unless
     it is 1/√ of another axis' size, a power of the width, or a number that stands in that line. A size
@@ -576,7 +578,7 @@ def scale_findings(inferred: Inferred) -> list[Finding]:
 
 
 def _origin(inferred: Inferred, pairs: list[Any], contracted: str, text: str) -> str | None:
-    """What a scale is made of, if it is something that it should not be."""
+    """Describe how a scale was computed, if that is probably a mistake; else return None."""
     scale, width = pairs[0]
     seen = [pair for pair in pairs if pair is not None]
     once = round(scale**-2)  # 1/√ of what it is; by one run alone, a size that is there is most likely

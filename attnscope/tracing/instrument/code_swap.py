@@ -1,9 +1,9 @@
-"""Lends rewritten code to functions that are already there, and takes it back.
+"""Swapping rewritten code into existing functions, and swapping it out again.
 
-Only code objects are used, so whoever holds a function (a class, a decorator, another module)
-runs the rewritten one, and nothing is imported twice. A relay is a constant of that code: no
-name is needed for it, traces may be nested, and a closure that outlives the trace that it was
-made in goes on to work.
+Only code objects are replaced, so whatever holds a function (a class, a decorator, another module)
+runs the rewritten code, and nothing is imported twice. A relay is a constant of that code: it
+needs no name, traces may be nested, and a closure that outlives the trace in which it was
+created keeps working.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ if TYPE_CHECKING:
 
 
 class Relay:
-    """What rewritten code calls: hands on to recorders, or does nothing while there is none."""
+    """Receives the calls of rewritten code, and forwards them to the attached recorders, if any."""
 
     __slots__ = ("_recorders", "_several", "begin", "bound", "end", "enter", "leave", "part")
 
     _recorders: list[Recorder]
-    _several: bool  # whether there were several at once since there was none
+    _several: bool  # whether several recorders were attached at once since the last time there was none
     enter: Callable[[int], None]
     leave: Callable[[], None]
     begin: Callable[[int], Any]
@@ -40,7 +40,7 @@ class Relay:
         self.detach()
 
     def attach(self, recorder: Recorder) -> None:
-        """Hand on to this recorder too, from now on."""
+        """Forward calls to this recorder too."""
         self._recorders = [*self._recorders, recorder]
         self._several |= len(self._recorders) > 1
         for name in ("begin", "bound", "end", "enter", "leave", "part"):
@@ -49,7 +49,7 @@ class Relay:
             )
 
     def detach(self, recorder: Recorder | None = None) -> None:
-        """Hand on to this recorder no more; without one, to none."""
+        """Stop forwarding calls to this recorder; without an argument, to all recorders."""
         left = [] if recorder is None else [each for each in self._recorders if each is not recorder]
         self._recorders = left
         if not left:
@@ -60,7 +60,7 @@ class Relay:
             self.end = lambda site, mark, value: value
             self.bound = self.part = lambda site, value: value
 
-    # Several traces of the same code at once: each has marks of its own.
+    # Several simultaneous traces of the same code, each with its own marks.
 
     def _enter_all(self, site: int) -> None:
         for recorder in self._recorders:
@@ -89,7 +89,7 @@ class Relay:
 
     @staticmethod
     def attribute(owner: Any, name: str) -> Any:
-        """An object's own attribute, if it is stored as it is; no code of the user's runs."""
+        """Return an attribute stored in an object, or None, without running the user's code."""
         torch = sys.modules.get("torch")
         if torch is not None and type(owner) is torch.Tensor and name in VIEWS:
             from attnscope.tracing.instrument.torch_internals import (
@@ -111,7 +111,7 @@ class Relay:
 
     @staticmethod
     def item(owner: Any, index: Any) -> Any:
-        """An item of a list, a dict or a tensor, as it is stored; no code of the user's runs."""
+        """Return a stored item of a list, dict or tensor, or None, without running the user's code."""
         if is_a(owner, dict):
             return dict.get(owner, index)
         if is_a(owner, list):
@@ -133,15 +133,15 @@ class Relay:
 
 @contextmanager
 def lent(code: Rewritten, relay: Relay, compiled: Collection[FunctionType] = ()) -> Iterator[None]:
-    """Run functions rewritten, reporting to `relay`, while the context lasts.
+    """Run functions with rewritten code, which reports to `relay`, within the context.
 
-    A function is left alone if its code is not what its source says, because the file has
+    A function is left alone if its code does not match its source, because the file has
     changed since it was imported.
 
     Args:
         code: the rewritten source.
-        relay: gets what the functions report.
-        compiled: functions that are left alone, because torch compiles them.
+        relay: receives the reports of the functions.
+        compiled: functions to leave alone because torch compiles them.
     """
     codes = {key: with_relay(relay, each) for key, each in code.codes.items()}
     files = {file for file, *_ in codes}
@@ -158,12 +158,12 @@ def lent(code: Rewritten, relay: Relay, compiled: Collection[FunctionType] = ())
     finally:
         ours = {id(new) for new in codes.values()}
         for function, old in lent:
-            if id(function.__code__) in ours:  # else a trace that began later has it
+            if id(function.__code__) in ours:  # otherwise a later trace has replaced it
                 function.__code__ = old
 
 
 def with_relay(relay: Relay, code: CodeType) -> CodeType:
-    """The code, and all code in it, with a relay in its place."""
+    """Insert a relay into code and all nested code."""
     constants: list[Any] = list(code.co_consts)
     for i, constant in enumerate(constants):
         if isinstance(constant, CodeType):
@@ -174,7 +174,7 @@ def with_relay(relay: Relay, code: CodeType) -> CodeType:
 
 
 def _same(code: CodeType, original: CodeType) -> bool:
-    """Whether code is what its source says, or what another trace has made of it."""
+    """Return whether code matches its source, or is another trace's rewritten version of it."""
     if any(isinstance(constant, Relay) for constant in code.co_consts):
         return code.co_freevars == original.co_freevars
     parts = ("co_code", "co_names", "co_varnames", "co_freevars")

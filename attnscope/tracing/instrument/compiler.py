@@ -1,7 +1,7 @@
-"""What `torch.compile` compiles runs as if nobody watched.
+"""Keeping recording calls out of code that `torch.compile` compiles.
 
-Compiled functions are left as they are; and where torch compiles code with recording calls in it
-(a helper, say, that a compiled function calls), it sees calls that do nothing.
+Compiled functions are not rewritten; and where torch compiles rewritten code anyway
+(such as a helper that a compiled function calls), it sees recording calls that do nothing.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ TRANSLATOR = "torch._dynamo.symbolic_convert"
 
 
 def compiled_functions() -> set[FunctionType]:
-    """The functions that `torch.compile` compiles: it would compile our recording calls with them."""
+    """Return the functions that `torch.compile` compiles, which must not get recording calls."""
     if "torch._dynamo" not in sys.modules:
         return set()
     from torch import nn
@@ -44,14 +44,14 @@ def compiled_functions() -> set[FunctionType]:
 
 
 def compiled_module(module: nn.Module) -> nn.Module | None:
-    """The module that runs compiled when this one is called; None for what is not compiled."""
+    """Return the module that runs compiled when this one is called; None if it is not compiled."""
     if module.__dict__.get("_compiled_call_impl") is not None:
         return module
     return module._modules.get("_orig_mod") if type(module).__name__ == "OptimizedModule" else None
 
 
 def is_compiled(target: Any) -> bool:
-    """Whether calling it runs what `torch.compile` has made of it."""
+    """Return whether calling the target runs code compiled by `torch.compile`."""
     if "torch._dynamo" not in sys.modules:
         return False
     from torch import nn
@@ -62,7 +62,7 @@ def is_compiled(target: Any) -> bool:
 
 
 class Silence:
-    """What `torch.compile` sees in place of a relay: it does nothing, and leaves nothing behind."""
+    """The replacement of a relay in compiled code: its calls do nothing and leave no trace."""
 
     @staticmethod
     def enter(site: int) -> None:
@@ -104,13 +104,13 @@ class Silence:
 def hide_from_compiler(
     translator: ModuleType, compiles: Callable[[CodeType], None] = lambda code: None
 ) -> Callable[[], None]:
-    """Let `torch.compile` compile code with recording calls to what it would be without.
+    """Make `torch.compile` compile code with recording calls as if it had none.
 
-    A relay is a constant of that code, and constants that are no literals are an error there.
+    A relay is a constant of that code, and the compiler only accepts literals as constants.
 
     Args:
         translator: the module `TRANSLATOR`.
-        compiles: is told of code with recording calls that is compiled.
+        compiles: called with each code object with recording calls that is compiled.
 
     Returns:
         What takes it back.
@@ -133,7 +133,7 @@ def hide_from_compiler(
 
 
 def hide(compiles: Callable[[CodeType], None] = lambda code: None) -> Callable[[], None]:
-    """The same from now on, also if the compiler is not imported yet.
+    """Apply `hide_from_compiler` now, or as soon as the compiler is imported.
 
     Args:
         compiles: as for `hide_from_compiler`.
@@ -158,7 +158,7 @@ def hide(compiles: Callable[[CodeType], None] = lambda code: None) -> Callable[[
 
 @contextmanager
 def hidden_from_compiler() -> Iterator[None]:
-    """The same while the context lasts."""
+    """Apply `hide` within the context."""
     take_back = hide()
     try:
         yield
@@ -169,14 +169,14 @@ def hidden_from_compiler() -> Iterator[None]:
 def found_by_others(
     finder: Any, name: str, path: Sequence[str] | None, target: ModuleType | None
 ) -> ModuleSpec | None:
-    """What the finders after this one find."""
+    """Return the module spec that the finders after this one find."""
     after = sys.meta_path[sys.meta_path.index(finder) + 1 :]
     specs = (each.find_spec(name, path, target) for each in after if hasattr(each, "find_spec"))
     return next((spec for spec in specs if spec is not None), None)
 
 
 class _Finder:
-    """Finds the compiler as others find it, and tells when it has been imported."""
+    """A meta path finder that delegates to the others, and calls back once the compiler is imported."""
 
     def __init__(self, imported: Callable[[ModuleType], None]) -> None:
         self.imported = imported

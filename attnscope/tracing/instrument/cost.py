@@ -1,4 +1,4 @@
-"""What one operator costs: floating-point operations, and memory that was not there before."""
+"""The cost of an operator: floating-point operations and newly allocated memory."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from attnscope.tracing.instrument.torch_internals import TENSOR
 
 aten = torch.ops.aten
 
-# Products that torch's own counter passes over, or is slow to count: (shapes of the arguments) -> FLOPs.
+# Products that torch's own counter omits or counts slowly: (shapes of the arguments) -> FLOPs.
 _MORE_PRODUCTS: dict[Any, Callable[..., int]] = {
     aten.addmm: lambda y, A, B: 2 * prod(A) * B[-1],
     aten.baddbmm: lambda y, A, B: 2 * prod(A) * B[-1],
@@ -29,7 +29,7 @@ _MORE_PRODUCTS: dict[Any, Callable[..., int]] = {
 
 @dataclass(frozen=True)
 class Cost:
-    """Floating-point operations, and bytes that were allocated."""
+    """Floating-point operations, and newly allocated bytes."""
 
     flops: int = 0
     fresh_bytes: int = 0
@@ -42,27 +42,27 @@ NOTHING = Cost()
 
 
 def cost_of(operator: Any, args: tuple, kwargs: dict, out: Any) -> Cost:
-    """What one operator cost.
+    """Return the cost of one call of an operator.
 
     Args:
         operator: the ATen overload that ran, on `args` and `kwargs`, and returned `out`.
     """
     if not _computes(operator):
         return NOTHING
-    given = () if _makes_new(operator) else (args, kwargs)
-    return Cost(_flops(operator, args, kwargs, out), _fresh_bytes(given, out))
+    inputs = () if _makes_new(operator) else (args, kwargs)
+    return Cost(_flops(operator, args, kwargs, out), _fresh_bytes(inputs, out))
 
 
 @cache
 def _computes(operator: Any) -> bool:
-    """Whether an operator may cost anything: those that return views of their inputs do not."""
+    """Return whether an operator may cost anything; one that returns a view of its input does not."""
     returns = operator._schema.returns
     views = all(each.alias_info is not None and not each.alias_info.is_write for each in returns)
     return not (returns and views)
 
 
 def _flops(operator: Any, args: tuple, kwargs: dict, out: Any) -> int:
-    """Of a matrix product, a convolution or a fused attention: a multiply and an add are two.
+    """Count the FLOPs of a matrix product, a convolution or fused attention; a multiply-add counts two.
 
     Element-wise work is not counted.
 
@@ -74,7 +74,7 @@ def _flops(operator: Any, args: tuple, kwargs: dict, out: Any) -> int:
 
 @cache
 def _formula(operator: Any) -> Callable[[tuple, dict, Any], int] | None:
-    """The FLOPs of an operator by its arguments and what it returned; None where there are none."""
+    """Return a function that counts an operator's FLOPs from its arguments and result; None if 0."""
     packet = operator._overloadpacket
     if packet in _MORE_PRODUCTS:
         more = _MORE_PRODUCTS[packet]
@@ -83,7 +83,7 @@ def _formula(operator: Any) -> Callable[[tuple, dict, Any], int] | None:
         )
     if packet in flop_registry:
         of_tensors = flop_registry[packet]
-        of_shapes = getattr(of_tensors, "__wrapped__", None)  # without torch's search for shapes
+        of_shapes = getattr(of_tensors, "__wrapped__", None)  # skips torch's own extraction of shapes
         if of_shapes is None:
             return lambda args, kwargs, out: of_tensors(*args, **kwargs, out_val=out)
         return lambda args, kwargs, out: of_shapes(
@@ -93,7 +93,7 @@ def _formula(operator: Any) -> Callable[[tuple, dict, Any], int] | None:
 
 
 def _shapes(tree: Any) -> Any:
-    """The same with shapes in place of tensors."""
+    """Replace the tensors in nested lists, tuples and dicts by their shapes."""
     if isinstance(tree, torch.Tensor):
         return tree.shape
     if isinstance(tree, tuple | list):
@@ -103,7 +103,7 @@ def _shapes(tree: Any) -> Any:
 
 @cache
 def _makes_new(operator: Any) -> bool:
-    """Whether an operator says that what it returns is nothing that it was given."""
+    """Return whether an operator's schema declares that its results alias none of its inputs."""
     returns = operator._schema.returns
     return (
         all(each.alias_info is None for each in returns)
@@ -111,18 +111,18 @@ def _makes_new(operator: Any) -> bool:
     )
 
 
-def _fresh_bytes(given: Any, out: Any) -> int:
-    """Bytes of the storages that an operator returned and was not given."""
+def _fresh_bytes(inputs: Any, out: Any) -> int:
+    """Return the bytes of the storages in an operator's results that are not in its inputs."""
     returned = {storage._cdata: storage for storage in storages_in(out)}
-    for storage in storages_in(given):
+    for storage in storages_in(inputs):
         returned.pop(storage._cdata, None)
     return sum(storage.nbytes() for storage in returned.values())
 
 
 def storages_in(tree: Any) -> Iterator[torch.UntypedStorage]:
-    """The storages of the tensors in nested lists, tuples and dicts.
+    """Yield the storages of the tensors in nested lists, tuples and dicts.
 
-    Their `_cdata` tells them apart, on every device, meta included.
+    Their `_cdata` identifies them on every device, including meta.
     """
     if isinstance(tree, torch.Tensor):
         storage = storage_of(tree)
@@ -136,7 +136,7 @@ def storages_in(tree: Any) -> Iterator[torch.UntypedStorage]:
 
 
 def storage_of(tensor: torch.Tensor) -> torch.UntypedStorage | None:
-    """A tensor's one plain memory; sparse tensors and those inside of vmap have none."""
+    """Return a tensor's storage; None for sparse tensors and for those inside vmap."""
     if TENSOR.layout.__get__(tensor) is not torch.strided:
         return None
     try:

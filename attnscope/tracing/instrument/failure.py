@@ -1,4 +1,4 @@
-"""What is known of an expression that failed."""
+"""The description of an expression that failed."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ Shape = tuple[int, ...]
 
 @dataclass(frozen=True)
 class Part:
-    """A tensor in an expression that failed: its text, where it stands, and its shape."""
+    """A tensor in an expression that failed: its source text, its place, and its shape."""
 
     text: str
     place: Place
@@ -23,13 +23,13 @@ class Failure:
     """An exception in traced code.
 
     Attributes:
-        file, line: where the expression stands that failed.
-        expression: its text, on one line.
-        place: where it stands, if it is one.
+        file, line: the location of the expression that failed.
+        expression: its source text, on one line.
+        place: its place in the source, if it is an expression.
         parts: the tensors in it.
-        kind: `contraction`, `broadcast`, `view`, `join`, or nothing if it is none of these.
-        axes: two axes that do not fit together, each as the number of its part and its own.
-        exception: what was raised.
+        kind: `contraction`, `broadcast`, `view`, `join`, or empty for anything else.
+        axes: pairs of axes that do not fit together, each as the index of its part and its own index.
+        exception: the exception that was raised.
     """
 
     file: str

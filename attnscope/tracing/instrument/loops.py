@@ -1,4 +1,4 @@
-"""Folds what a loop made again and again."""
+"""Folding of the repeated steps of loops."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from dataclasses import replace
 from attnscope.results.trace import Step
 
 LONGEST = 200
-"""A loop's body of more steps than this is not folded."""
+"""The maximal number of steps in a loop body that is folded."""
 
 
 def folded(steps: Sequence[Step]) -> list[Step]:
-    """The steps, with one turn of each loop in place of all turns that made the same.
+    """Replace identical iterations of each loop by a single one.
 
-    Each step says how many `times` it was made, and has the tensor of the last turn. Loops in loops
+    Each step counts its iterations in `times`, and has the tensor of the last one. Nested loops
     are folded from the inside out.
 
     >>> from attnscope.results.trace import Step
@@ -33,7 +33,7 @@ def folded(steps: Sequence[Step]) -> list[Step]:
 
 
 def _fold_bodies(steps: list[Step], length: int) -> list[Step]:
-    """Fold bodies of one length."""
+    """Fold all loop bodies of one length."""
     keys = [_key(step) for step in steps]
     result: list[Step] = []
     start = 0
@@ -56,7 +56,7 @@ def _fold_bodies(steps: list[Step], length: int) -> list[Step]:
 
 
 def _key(step: Step) -> tuple:
-    """What must be equal for a turn to be the same as another."""
+    """Return what must be equal for two steps to count as the same iteration."""
     where = step.file, step.line, step.name, step.depth, step.times
     return (
         *where,

@@ -1,8 +1,8 @@
-"""Keeps what compiles out of runs on the meta device, which have no use for it.
+"""Runs on the meta device without importing torch's compiler.
 
-Many of meta's kernels are Python functions. The first call of one imports torch's compiler, to
-say that it is not to be compiled, and an algebra of symbolic shapes, to ask whether plain shapes
-are right: two seconds, most of the time of a run.
+Many kernels of the meta device are Python functions. The first call of one imports torch's compiler,
+to mark it as not to be compiled, and the library for symbolic shapes, to compare plain
+shapes: two seconds, most of the time of a run.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from typing import Any
 
 
 def _as_it_is(function: Any = None, *args: Any, **options: Any) -> Any:
-    """What marks a function as not to be compiled: nobody compiles."""
+    """Return a function unchanged: the stand-in for the decorator that disables compilation."""
     return function
 
 
 class _NoExpression:
-    """What sizes that are plain numbers are not."""
+    """The stand-in for sympy's class of expressions; plain sizes are no instances of it."""
 
 
 ANSWERS: dict[str, dict[str, Any]] = {
@@ -40,14 +40,14 @@ ANSWERS: dict[str, dict[str, Any]] = {
         "free_unbacked_symbols": lambda sizes: set(),
     },
 }
-"""What is asked of modules, and what they would answer where nothing is symbolic."""
+"""The attributes of modules that kernels use, with stand-ins that are right without symbolic sizes."""
 
 
 @contextmanager
 def without_compiler() -> Iterator[None]:
-    """Answer for these modules while they are not imported, and this context lasts.
+    """Replace these modules by stand-ins within the context, if they are not imported yet.
 
-    Whoever asks for anything else of one of them gets the module itself.
+    Access to any other attribute imports the real module.
     """
     stand_ins = {name: _StandIn(name) for name in ANSWERS if name not in sys.modules}
     sys.modules.update(stand_ins)

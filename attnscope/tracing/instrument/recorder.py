@@ -1,4 +1,4 @@
-"""Listens to a rewritten function while it runs, and writes down each tensor that gets a name."""
+"""The recorder of a rewritten function: records each tensor that is bound to a name."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ from attnscope.tracing.instrument.torch_internals import (
 
 
 class Watch(Protocol):
-    """Who is told of what runs, and what is written down."""
+    """The callbacks for operators and rows of a recording."""
 
     def operator(self, func: Any, args: tuple, kwargs: dict, out: Any) -> None:
-        """An ATen operator has run."""
+        """Receive an ATen operator that has run."""
 
     def row(self, step: Step, tensor: torch.Tensor) -> None:
-        """A tensor has got its name."""
+        """Receive a tensor that was bound to a name, with its row."""
 
 
 class Recorder(TorchDispatchMode):
@@ -48,12 +48,12 @@ class Recorder(TorchDispatchMode):
 
     Args:
         sites: the places in the source that rewritten code names by their index.
-        file, line: where the target's code begins.
-        stats: whether to compute the six numbers of each tensor.
+        file, line: the beginning of the target's code.
+        stats: whether to compute the statistics of each tensor.
         keep: the names whose tensors are kept with their steps, or True for all.
-        depth: calls deeper than this have no rows: what they cost goes to the row that called them.
-        watch: is told of every operator and of every row.
-        finished: is called when the target has returned or raised.
+        depth: deeper calls get no rows; their cost is added to the row of the caller.
+        watch: receives every operator and every row.
+        finished: called when the target has returned or raised.
     """
 
     supports_higher_order_operators = True  # such as flex_attention, which is passed on
@@ -80,31 +80,31 @@ class Recorder(TorchDispatchMode):
         self.finished = finished
         self.steps: list[Step] = []
         self.done = False
-        self.device: str | None = None  # of the first tensor
-        self.functions: dict[tuple[str, int], Site] = {}  # those that ran, by file and first line
-        self.parts: dict[Place, tuple[int, ...]] = {}  # the last shapes in the middle of expressions
+        self.device: str | None = None  # the device of the first tensor
+        self.functions: dict[tuple[str, int], Site] = {}  # functions that ran, by file and first line
+        self.parts: dict[Place, tuple[int, ...]] = {}  # the last shapes of subexpressions
 
-        self._open: list[tuple[int, Cost]] = []  # the sites being evaluated, and what they have cost
-        self._frames: list[int] = []  # how many expressions were open when each call began
+        self._open: list[tuple[int, Cost]] = []  # the sites being evaluated, and their costs so far
+        self._frames: list[int] = []  # the number of open expressions at the beginning of each call
         self._quiet = False  # while the recorder itself computes
-        self._thread = get_ident()  # what other threads run meanwhile is none of its business
+        self._thread = get_ident()  # operators of other threads are not recorded
         self._storages: dict[int, tuple[StorageWeakRef, str]] = {}
         self._tensors: dict[int, tuple[weakref.ref[torch.Tensor], str]] = {}
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
-        """No: torch would import its compiler (two seconds) to keep it off `__torch_dispatch__`."""
+        """Return False; otherwise torch imports its compiler (two seconds) to protect this mode."""
         return False
 
     @classmethod
     def ignore_compile_internals(cls) -> bool:
-        """Yes: what is compiled would else be compiled anew, with the recorder in it."""
+        """Return True; otherwise compiled code would be recompiled with the recorder in it."""
         return True
 
-    # Called by rewritten code. Nothing counts but what happens while the target runs.
+    # Called by rewritten code; ignored unless the target is running.
 
     def enter(self, site: int) -> None:
-        """A function begins."""
+        """Begin a function call."""
         function = self.sites[site]
         if self._quiet:
             return
@@ -119,7 +119,7 @@ class Recorder(TorchDispatchMode):
         self._frames.append(len(self._open))
 
     def leave(self) -> None:
-        """A function ends, by returning or by raising."""
+        """End a function call that returned or raised."""
         if self._outside():
             return
         spent = self._close(self._frames.pop())
@@ -132,11 +132,11 @@ class Recorder(TorchDispatchMode):
             self.finished()
 
     def begin(self, site: int) -> int:
-        """An expression is about to be evaluated.
+        """Begin the evaluation of an expression.
 
         Returns:
-            A mark for `end`: what was opened since and never closed (because it raised, and
-            the exception was caught) is closed with it.
+            A mark for `end`, which also closes expressions opened since and never closed (because
+            they raised an exception that was caught).
         """
         if self._outside():
             return 0
@@ -144,15 +144,15 @@ class Recorder(TorchDispatchMode):
         return len(self._open) - 1
 
     def end(self, site: int, mark: int | None, value: Any) -> Any:
-        """An expression has been evaluated, and its value is about to be bound.
+        """End the evaluation of an expression whose value is about to be bound.
 
         Args:
             site: the index of the site.
-            mark: what `begin` returned, or None to close the last expression of this site.
+            mark: from `begin`; None closes the last expression of this site.
             value: the value.
 
         Returns:
-            The value; as a tuple, if it is only unpacked and is neither a tuple nor a list, so
+            The value; converted to a tuple if it is unpacked and is neither a tuple nor a list, so
             that the objects recorded are the ones that get bound.
         """
         if self._outside():
@@ -164,7 +164,7 @@ class Recorder(TorchDispatchMode):
         if len(found.targets) == 1 and isinstance(found.targets[0], tuple):
             value = _unpacked(found.targets[0], value)
         depth = len(self._frames) - 1
-        with without_torch_function():  # it is none of the user's code that we look at tensors
+        with without_torch_function():  # reading tensors must not run the user's code
             if _is_tensor(value):
                 self.parts[found.place] = _shape(value)
             if self.depth is None or depth <= self.depth:
@@ -172,34 +172,34 @@ class Recorder(TorchDispatchMode):
                     for name, tensor, element in _bindings(target, value):
                         how = found.elements[element] if element < len(found.elements) else found.how
                         self._record(name, tensor, found, how, spent, depth)
-                        spent = NOTHING  # charged once, to the first of several names
+                        spent = NOTHING  # charge it once, to the first of several names
         if spent is not NOTHING:
             self._spend(spent)
         return value
 
     def bound(self, site: int, value: Any) -> Any:
-        """A value that had to be waited for is about to be bound: what it cost is not known."""
+        """Record an awaited value that is about to be bound; its cost is unknown."""
         return self.end(site, self.begin(site), value)
 
     def part(self, site: int, value: Any) -> Any:
-        """An expression in the middle of another has been evaluated."""
+        """Record the shape of a subexpression."""
         if _is_tensor(value) and not self._outside():
             with without_torch_function():
                 self.parts[self.sites[site].place] = _shape(value)
         return value
 
     def _outside(self) -> bool:
-        """Whether what runs now is not the target's."""
+        """Return whether the current call does not belong to the target."""
         return not self._frames or self._quiet or get_ident() != self._thread
 
     def _close(self, mark: int) -> Cost:
-        """Close what was opened since a mark, and add up what it has cost."""
+        """Close the expressions opened since a mark, and return their total cost."""
         closed = self._open[mark:]
         del self._open[mark:]
         return closed[0][1] if len(closed) == 1 else sum((cost for _, cost in closed), Cost())
 
     def _spend(self, spent: Cost) -> None:
-        """Charge a cost to the innermost expression that is being evaluated."""
+        """Add a cost to the innermost expression being evaluated."""
         if self._open:
             site, so_far = self._open[-1]
             self._open[-1] = site, so_far + spent
@@ -227,10 +227,10 @@ class Recorder(TorchDispatchMode):
             self._quiet = False
         return out
 
-    # What is written down.
+    # The recorded data.
 
     def sources(self) -> list[Source]:
-        """The source of every function that ran while the target did."""
+        """Return the source of every function that ran in the target."""
         sources = []
         for function in self.functions.values():
             lines = linecache.getlines(function.file)[function.line - 1 : function.place[2]]
@@ -267,7 +267,7 @@ class Recorder(TorchDispatchMode):
             self._quiet = True
             try:
                 with unseen_by_modes(tensor):
-                    self._look_at(tensor, step)
+                    self._read_values(tensor, step)
             except Exception:
                 if not _has_own_class(tensor):
                     raise
@@ -275,8 +275,8 @@ class Recorder(TorchDispatchMode):
                 self._quiet = False
         self.steps.append(step)
 
-    def _look_at(self, tensor: torch.Tensor, step: Step) -> None:
-        """What takes operators of our own."""
+    def _read_values(self, tensor: torch.Tensor, step: Step) -> None:
+        """Compute the statistics of a tensor and keep it, which runs operators of our own."""
         own = tensor
         tensor = _plain(tensor)
         if self.stats and _has_numbers(tensor):
@@ -287,10 +287,10 @@ class Recorder(TorchDispatchMode):
             self.watch.row(step, own)
 
     def _identity(self, name: str, tensor: torch.Tensor) -> tuple[str | None, str | None]:
-        """Which earlier name is this very tensor, and else which one owns its memory.
+        """Return the earlier name of the same tensor, or else the name that owns its memory.
 
-        Only weak references are held: nothing lives longer because it was traced. (A weak
-        reference to a storage keeps its address from being used again.)
+        Only weak references are held, so tracing does not extend the life of tensors. (A weak
+        reference to a storage prevents its address from being reused.)
         """
         known = self._tensors.get(id(tensor))
         if known is not None and known[0]() is tensor:
@@ -304,7 +304,7 @@ class Recorder(TorchDispatchMode):
         return None, None if owner is storage else owned_by
 
     def _copy_what_is_overwritten(self, func: Any, args: tuple, kwargs: dict) -> None:
-        """A kept tensor keeps the values it had when it got its name."""
+        """Copy the kept tensors that an operator is about to overwrite."""
         kept = [step for step in self.steps if step.tensor is not None]
         if not kept:
             return
@@ -330,10 +330,10 @@ class Recorder(TorchDispatchMode):
 
 
 def _has_own_class(tree: Any) -> bool:
-    """Whether a tensor in nested lists, tuples and dicts is of a class of the user's.
+    """Return whether nested lists, tuples and dicts contain a tensor of a class of the user's.
 
-    Its code runs when the tensor is looked at, and may raise: then less is known of it, and what is
-    traced goes on.
+    Reading such a tensor runs the code of the class, which may raise; then less is recorded, and the
+    traced code continues.
     """
     if is_a(tree, dict):
         return any(map(_has_own_class, dict.values(tree)))
@@ -343,14 +343,14 @@ def _has_own_class(tree: Any) -> bool:
 
 
 def _plain(tensor: torch.Tensor) -> torch.Tensor:
-    """The same values without the class of the user's; as it is, if that class has values of its own."""
+    """View a tensor as a plain one; return it as it is if its class computes its own values."""
     if class_attribute(tensor, "__torch_dispatch__") is not torch.Tensor.__torch_dispatch__:
         return tensor
     return tensor if type(tensor) is torch.Tensor else TENSOR.as_subclass(tensor, torch.Tensor)
 
 
 def _has_numbers(tensor: torch.Tensor) -> bool:
-    """Whether a tensor has values, and numpy (or we, for bfloat16) can read them as real numbers."""
+    """Return whether a tensor has values that can be read as real numbers in numpy."""
     known = tensor.dtype.itemsize > 1 or tensor.dtype in (torch.bool, torch.int8, torch.uint8)
     real = known and not tensor.is_complex() and not tensor.is_quantized and not tensor.is_neg()
     stored = storage_of(tensor) is not None and not tensor._is_zerotensor() and not tensor.is_nested
@@ -358,12 +358,12 @@ def _has_numbers(tensor: torch.Tensor) -> bool:
 
 
 def _is_tensor(value: Any) -> TypeGuard[torch.Tensor]:
-    """Whether an object is a tensor. `isinstance` would ask it for `__class__`: code of the user."""
+    """Return whether an object is a tensor; `isinstance` could run the user's `__class__` property."""
     return issubclass(type(value), torch.Tensor)
 
 
 def _is_row(value: Any) -> TypeGuard[tuple | list]:
-    """Whether an object is a tuple or a list."""
+    """Return whether an object is a tuple or a list."""
     return issubclass(type(value), tuple | list)
 
 
@@ -373,28 +373,28 @@ def _name_of(dtype: torch.dtype) -> str:
 
 
 def _shape(tensor: torch.Tensor) -> tuple[int, ...]:
-    """A tensor's sizes; of a nested one, that has several shapes at once, how many."""
+    """Return a tensor's shape; of a nested tensor, which has several shapes, their number."""
     if TENSOR.is_nested.__get__(tensor):
         return (TENSOR.size(tensor, 0),)
     return tuple(TENSOR.shape.__get__(tensor))
 
 
 def _unpacked(target: tuple[Target, ...], value: Any) -> Any:
-    """What is about to be unpacked, as a tuple if each of its elements would else be made anew."""
+    """Convert a value to a tuple before it is unpacked, if iterating again would yield new objects."""
     if _is_row(value) or str(class_attribute(value, "__module__")).startswith("torch.fx"):
         return value
     if class_attribute(value, "__iter__") is None and class_attribute(value, "__getitem__") is None:
-        return value  # Python has its own words for it
+        return value  # Python raises its own error
     starred = any(isinstance(part, Star) for part in target)
     return tuple(value) if starred else tuple(islice(value, len(target) + 1))
 
 
 ALONE = 2**31
-"""The number of an element of nothing."""
+"""The index of a value that is not an element of another."""
 
 
 def _bindings(target: Target, value: Any) -> Iterator[tuple[str, torch.Tensor, int]]:
-    """The names that get a tensor when `value` is bound to `target`, each with its number in `value`."""
+    """Yield the names that get a tensor when `value` is bound to `target`, with the index in `value`."""
     if isinstance(target, str):
         if _is_tensor(value):
             yield target, value, ALONE
@@ -411,36 +411,36 @@ def _bindings(target: Target, value: Any) -> Iterator[tuple[str, torch.Tensor, i
         extra = len(values) - len(target)
         starred = any(isinstance(part, Star) for part in target)
         if extra < -starred or (extra and not starred):
-            return  # Python is about to refuse it
+            return  # Python is about to raise an error
         for i, part in enumerate(target):
             if isinstance(part, Star):
-                yield from _without_number(_bindings(part.name, values[i : i + extra + 1]))
+                yield from _without_index(_bindings(part.name, values[i : i + extra + 1]))
                 values[i : i + extra + 1] = [None]
             else:
-                yield from _without_number(_bindings(part, values[i]))
+                yield from _without_index(_bindings(part, values[i]))
 
 
 _PLAIN = (str, bytes, bool, int, float, NoneType)
 
 
 def _label(key: Any) -> str:
-    """What a row calls a key: its text, shortened, or its class, whose code could do anything."""
+    """Return a key's label: its shortened repr, or its class name if `__repr__` is user code."""
     parts = key if type(key) is tuple else (key,)
     if any(type(part) not in _PLAIN for part in parts):
         return class_name(key)
     try:
         return shortened(repr(key))
-    except ValueError:  # Python writes no number of more than 4300 digits
+    except ValueError:  # Python refuses to print numbers of more than 4300 digits
         return class_name(key)
 
 
 def _elements(value: tuple | list) -> list[Any]:
-    """The elements, as they are stored, whatever a class of the user's makes of them."""
+    """Return the stored elements, bypassing overrides in a class of the user's."""
     elements: Any = tuple if issubclass(type(value), tuple) else list
     return [*elements.__iter__(value)]
 
 
-def _without_number(
+def _without_index(
     bindings: Iterator[tuple[str, torch.Tensor, int]],
 ) -> Iterator[tuple[str, torch.Tensor, int]]:
     return ((name, tensor, ALONE) for name, tensor, _ in bindings)

@@ -1,4 +1,4 @@
-"""A target whose code is rewritten, ready to be recorded again and again."""
+"""A tracing session: a target with rewritten code, whose calls can be recorded repeatedly."""
 
 from __future__ import annotations
 
@@ -27,20 +27,20 @@ if TYPE_CHECKING:
 
 
 _RELAYS: dict[int, Relay] = {}
-"""The relays of the sessions that run now, by the rewritten code that has them."""
+"""The relays of the active sessions, by the id of the rewritten code that contains them."""
 
 
 class Session:
-    """While this context lasts, a target and all functions of its file run rewritten.
+    """A context in which a target and all functions of its file run with rewritten code.
 
     Args:
         target: a function, a class with a `forward` (or a `__call__`), or an instance of one.
-        follow: modules whose functions are recorded too, by name; `package` stands for all of its
-            modules that are imported.
-        parts: whether expressions in the middle of others get rows too, named `…`.
+        follow: names of modules whose functions are recorded too; a package stands for all of its
+            imported modules.
+        parts: whether subexpressions get rows too, named `…`.
 
     Raises:
-        SourceError: the source of one of them is not to be had, or not what was imported.
+        SourceError: a source is not available, or has changed since it was imported.
     """
 
     def __init__(self, target: Any, *, follow: Sequence[str] = (), parts: bool = False) -> None:
@@ -55,7 +55,7 @@ class Session:
         if not self.compiled:
             code = rewrite(dict.fromkeys([self.file, *_files_of(follow)]), parts=parts)
             self.sites = code.sites
-            if id(code) in _RELAYS:  # another session runs this very code: its recorders and ours listen
+            if id(code) in _RELAYS:  # another session runs this code already: share its relay
                 self.relay = _RELAYS[id(code)]
                 return
             before = self.function.__code__
@@ -78,14 +78,14 @@ class Session:
         self.stack.close()
 
     def untraced(self) -> list[str]:
-        """The functions of these files that torch compiles, now: their lines are not recorded."""
+        """Return the functions of these files that torch compiles, whose lines are not recorded."""
         files = {site.file for site in self.sites} | {self.file}
         compiled = {each for each in compiled_functions() if each.__code__.co_filename in files}
         return sorted(each.__qualname__ for each in compiled)
 
     @contextmanager
     def recording(self, **options: Any) -> Iterator[Recorder]:
-        """Record the first call of the target inside of this context; the options are the Recorder's."""
+        """Record the first call of the target within the context; options as in `Recorder`."""
         from attnscope.tracing.instrument.recorder import Recorder
 
         recorder = Recorder(self.sites, self.file, self.line, **options)
@@ -98,10 +98,10 @@ class Session:
 
 
 def function_of(target: Any) -> FunctionType:
-    """The function that runs when `target` is called.
+    """Return the function that runs when `target` is called.
 
     Raises:
-        SourceError: it is not written in Python, or suspends.
+        SourceError: it is not written in Python, or is a generator, a coroutine or a lambda.
     """
     while isinstance(target, functools.partial):
         target = target.func
@@ -111,8 +111,8 @@ def function_of(target: Any) -> FunctionType:
         if not callable(target):
             raise SourceError(f"cannot trace {target!r}: it cannot be called.")
         owner = target if isinstance(target, type) else type(target)
-        of_instance = {} if isinstance(target, type) else getattr(target, "__dict__", {})
-        target = of_instance.get("forward") or getattr(owner, "forward", None) or owner.__call__
+        attributes = {} if isinstance(target, type) else getattr(target, "__dict__", {})
+        target = attributes.get("forward") or getattr(owner, "forward", None) or owner.__call__
     target = inspect.unwrap(target)
     target = getattr(target, "__func__", target)
     if not isinstance(target, FunctionType):
@@ -130,7 +130,7 @@ def function_of(target: Any) -> FunctionType:
 
 
 def _files_of(modules: Sequence[str]) -> list[str]:
-    """The files of modules, and of all modules under packages."""
+    """Return the files of modules, and of all imported modules of packages."""
     from importlib import import_module
 
     files = []

@@ -1,7 +1,7 @@
-"""What recording needs of torch that is not public.
+"""The private parts of torch that recording needs.
 
-It stands here alone; and of torch's compiler in `compiler` and `meta_kernels`. torch may change it in
-any release: so `pyproject.toml` bounds torch from above, and CI runs the newest one allowed.
+All are here, except those of torch's compiler in `compiler` and `meta_kernels`. torch may change them in
+any release, so `pyproject.toml` bounds torch from above, and CI runs the newest release allowed.
 """
 
 from __future__ import annotations
@@ -24,20 +24,20 @@ __all__ = [
 ]
 
 TENSOR: Any = torch._C.TensorBase
-"""Has the attributes of tensors as torch computes them, whatever a class of the user's makes of them."""
+"""Has the attributes of tensors as torch computes them, bypassing overrides in the user's classes."""
 
 without_torch_function: Any = torch._C.DisableTorchFunction
-"""A context: operations do not call `__torch_function__` of their tensors' classes."""
+"""A context manager that disables `__torch_function__` of tensor subclasses."""
 
 without_torch_dispatch: Any = torch._C._DisableTorchDispatch
-"""A context: operators are seen by no mode, and by no class's `__torch_dispatch__`."""
+"""A context manager that hides operators from dispatch modes and from `__torch_dispatch__`."""
 
 below_autograd: Any = torch._C._AutoDispatchBelowAutograd
-"""A context: operators are not recorded for gradients, and so are quicker."""
+"""A context manager that skips autograd, which makes operators faster."""
 
 
 def unseen_by_modes(tensor: torch.Tensor) -> AbstractContextManager[Any]:
-    """Keep operators of ours from all modes: the recorder's, and a user's own, if there are any."""
+    """Hide attnscope's own operators from all dispatch modes: the recorder's and the user's."""
     if type(tensor) in (torch.Tensor, torch.nn.Parameter):
         return without_torch_dispatch()
     alone = torch._C._len_torch_dispatch_stack() <= 1

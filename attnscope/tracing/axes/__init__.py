@@ -1,1 +1,1 @@
-"""Name the axes of tensors: run the code in other sizes and solve for what they are called."""
+"""Names of axes, inferred by running the code with other sizes."""

@@ -16,7 +16,7 @@ from typing import TypeAlias
 LONGEST = 100  # characters: what is longer is no axis
 
 Powers: TypeAlias = tuple[tuple[str, int], ...]
-"""The factors of a product; the power of what is divided by is negative."""
+"""The factors of a product with their powers; divisors have negative powers."""
 
 _TOKEN = re.compile(r"\s*(?:(\d+)|([^\W\d]\w*)|(//|[*·×/+()-]))")
 
@@ -55,29 +55,29 @@ class Expression:
 
     @property
     def words(self) -> set[str]:
-        """The words in it."""
+        """The words in the expression."""
         return {word for powers, _ in self.terms for word, _ in powers}
 
     @property
     def word(self) -> str | None:
-        """The word, if it is nothing else."""
+        """The word, if the expression is a single one; else None."""
         alone = next(iter(self.words), None)
         return alone if alone is not None and self == of_word(alone) else None
 
     @property
     def has_number(self) -> bool:
-        """Whether there is a number in it."""
+        """Whether the expression contains a number."""
         return any(number != 1 or not powers for powers, number in self.terms)
 
     @property
     def factors(self) -> tuple[str, ...]:
-        """The words of the one product that it is, each as often as its power says; none of a sum."""
+        """The factors of a product, repeated by their powers; empty for a sum."""
         ((powers, _),) = self.terms if len(self.terms) == 1 else (((), 0),)
         return tuple(word for word, power in powers for _ in range(power))
 
     @property
     def divisors(self) -> tuple[str, ...]:
-        """The words that the one product that it is is divided by; none of a sum."""
+        """The divisors of a product; empty for a sum."""
         return self.inverse().factors if len(self.terms) == 1 else ()
 
     def __add__(self, other: Expression) -> Expression:
@@ -90,7 +90,7 @@ class Expression:
         )
 
     def inverse(self) -> Expression:
-        """One over it.
+        """Return the reciprocal.
 
         Raises:
             ArithmeticError: it is a sum, or zero.
@@ -101,7 +101,7 @@ class Expression:
         return _sum([(tuple((word, -power) for word, power in powers), 1 / number)])
 
     def of(self, values: Mapping[str, Expression]) -> Expression:
-        """The expression with every word replaced by what it stands for.
+        """Substitute an expression for every word.
 
         Raises:
             ArithmeticError: this would divide by a sum.
@@ -117,7 +117,7 @@ class Expression:
         return total
 
     def size(self, sizes: Mapping[str, int]) -> Fraction:
-        """How much it is.
+        """Return the value of the expression.
 
         Raises:
             ArithmeticError: this would divide by zero.
@@ -131,30 +131,30 @@ class Expression:
 
 
 def of_word(word: str) -> Expression:
-    """The expression that is one word."""
+    """Return the expression of a single word."""
     return _sum([(((word, 1),), Fraction(1))])
 
 
 def of_number(number: int | Fraction) -> Expression:
-    """The expression that is a number."""
+    """Return the expression of a number."""
     return _sum([((), Fraction(number))])
 
 
 def product_of(
     factors: Iterable[str], number: int | Fraction = 1, divisors: Iterable[str] = ()
 ) -> Expression:
-    """The product of words and a number, divided by other words."""
+    """Return the product of words and a number, divided by other words."""
     powers = [*((word, 1) for word in factors), *((word, -1) for word in divisors)]
     return _sum([(_product(powers), Fraction(number))])
 
 
 def sum_of(words: Iterable[str]) -> Expression:
-    """The sum of words."""
+    """Return the sum of words."""
     return _sum([(((word, 1),), Fraction(1)) for word in words])
 
 
 def parsed(text: str, longest: int = LONGEST) -> Expression | None:
-    """The expression that a text is; None if it is none, or longer than `longest` characters.
+    """Parse an expression; return None if the text is none, or longer than `longest` characters.
 
     >>> parsed("d_feat//n_head * n_head") == parsed("d_feat")
     True
@@ -181,7 +181,7 @@ def parsed(text: str, longest: int = LONGEST) -> Expression | None:
 
 
 class _Reader:
-    """Reads an expression from its tokens: a sum of products of numbers, words and parentheses."""
+    """A parser of expressions from tokens: sums of products of numbers, words and parentheses."""
 
     def __init__(self, tokens: list[str]) -> None:
         self.tokens = tokens[::-1]  # the next one is the last

@@ -1,4 +1,4 @@
-"""Names the axes of a trace, by running the same code again with other sizes."""
+"""Names for the axes of a trace, inferred by running the same code with other sizes."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from attnscope.tracing.instrument.failure import Failure, Part, Shape
 from attnscope.tracing.instrument.rewrite import Place
 
 TURNS = 3
-"""How often code is run with other sizes."""
+"""The number of runs with other sizes."""
 
 KEYS_AND_VALUES = {"n_K", "n_V"}
-"""Every key has one value: that these are equal is no coincidence."""
+"""The numbers of keys and values, which must be equal."""
 
 Key = tuple[str | None, int | None, str]
 
@@ -29,15 +29,15 @@ class Run:
     """One run of the code.
 
     Attributes:
-        steps: what was recorded.
-        parts: the last shapes of the expressions in it.
-        amounts: numbers that findings are about, by what they are and where they come from.
-        views: shapes before and after views that regroup several axes, by line and turn.
-        failure: why it failed, if it did in code that we know.
-        error: what it raised, if it did.
-        findings: what looked wrong while it ran.
+        steps: the recorded steps.
+        parts: the last shapes of its expressions.
+        amounts: scales and widths for the findings, by kind, line and iteration.
+        views: shapes before and after views that regroup several axes, by line and iteration.
+        failure: the failure, if it occurred in code whose source is known.
+        error: the exception that it raised, if any.
+        findings: the likely mistakes found in this run.
         sources: the functions that ran.
-        device: where the first tensor was.
+        device: the device of the first tensor.
     """
 
     steps: list[Step]
@@ -53,13 +53,13 @@ class Run:
 
 @dataclass
 class Inferred:
-    """What is known of the sizes in a run.
+    """The inferred names of the sizes in a run.
 
     Attributes:
-        symbols: the names, with what they stood for in every run.
-        runs: the run with the given sizes, those with others, and those that were refused.
-        refusals: the runs that failed, each with the requirement that mended it, and its sizes.
-        complete: whether other sizes were found at all.
+        symbols: the names, with their sizes in every run.
+        runs: the run with the original sizes, those with other sizes, and those that failed.
+        refusals: the runs that failed, each with the requirement that fixed it, and its sizes.
+        complete: whether the code runs with other sizes at all.
         too_many: whether there are too many sizes to search for others.
     """
 
@@ -70,12 +70,12 @@ class Inferred:
     too_many: bool = False
 
     def name_axes(self) -> None:
-        """Give the steps of the first run their dims."""
+        """Set the dims of the steps of the first run."""
         for step, shapes in self._shapes():
             step.dims = self.explain(shapes)
 
     def unnamed(self) -> int:
-        """How many axes of the first run change with the sizes, and nothing explains how."""
+        """Count the axes of the first run that change with the sizes and have no name."""
         count = 0
         for step, shapes in self._shapes():
             comparable = [each for each in shapes if each and len(each) == len(step.shape)]
@@ -85,7 +85,7 @@ class Inferred:
         return count
 
     def _shapes(self) -> Iterator[tuple[Step, list[Shape | None]]]:
-        """The steps of the first run, each with the shapes that it had in every run."""
+        """Yield the steps of the first run, each with its shapes in all runs."""
         shapes = [_shapes_by_key(run.steps) for run in self.runs]
         seen: dict[Key, int] = defaultdict(int)
         for step in self.runs[0].steps:
@@ -95,7 +95,7 @@ class Inferred:
             yield step, [_same_turn(each.get(key, []), turn, turns) for each in shapes]
 
     def dims_of(self, part: Part) -> tuple[str, ...]:
-        """The axes of an expression of the first run."""
+        """Return the dims of an expression of the first run."""
         shapes = [run.parts.get(part.place) for run in self.runs]
         if shapes[0] is None or tuple(shapes[0]) != part.shape:
             for step in reversed(self.runs[0].steps):
@@ -105,14 +105,14 @@ class Inferred:
         return self.explain(shapes)
 
     def explain(self, shapes: Sequence[Shape | None]) -> tuple[str, ...]:
-        """The axes of a tensor that had these shapes, one in each run; None where it was not seen."""
+        """Return the dims of a tensor from its shapes in all runs; None for a run without it."""
         first = shapes[0] or ()
         unseen = (None,) * len(first)
         alike = [each if each is not None and len(each) == len(first) else unseen for each in shapes]
         return tuple(map(self._explain_size, zip(*alike, strict=True)))
 
     def _explain_size(self, sizes: Sequence[int | None]) -> str:
-        """A size by all runs; by those alone that were not refused, if that is the simpler name."""
+        """Name a size from all runs, or from the successful runs alone if that name is simpler."""
         name = self.symbols.explain(sizes)
         if name.isidentifier():
             return name
@@ -120,7 +120,7 @@ class Inferred:
         return alone if alone.isidentifier() or name.isdigit() else name
 
     def amounts(self, key: tuple) -> list[float | None]:
-        """A number of each run; None where it was not seen."""
+        """Return an amount in each run; None for a run without it."""
         return [run.amounts.get(key) for run in self.runs]
 
 
@@ -133,7 +133,7 @@ def infer(
     defaults: Collection[str] = (),
     known: Iterable[Requirement] = (),
 ) -> Inferred:
-    """Run code with other sizes until each axis is told from every other.
+    """Run code with other sizes until all axes can be distinguished.
 
     Args:
         base: the run with the given sizes.
@@ -193,17 +193,17 @@ def infer(
 def coincidences(
     inferred: Inferred, axes: Collection[str], widths: Collection[str], *, told: bool
 ) -> list[Finding]:
-    """Findings: what runs with the given sizes only because of what they happen to be.
+    """Find code that runs only because sizes happen to be equal or to divide each other.
 
-    Code that asks for something by itself (`assert`, `raise`), and widths that are multiplied
-    over, are no coincidence; nor is a width that divides into heads.
+    Requirements that the code states itself (`assert`, `raise`), and equal widths in a
+    product, are no coincidence; nor is a width that divides into heads.
 
     Args:
-        inferred: with the runs that failed.
-        axes: the names of the inputs' axes.
-        widths: those of them that are the last of an input.
-        told: whether every size that the constructor was given has a name. Else one that may not
-            change may follow from one of those.
+        inferred: the sizes, with the runs that failed.
+        axes: the names of the axes of the inputs.
+        widths: the names of last axes of inputs.
+        told: whether every size passed to the constructor has a name; otherwise a fixed size
+            may depend on an unnamed one.
     """
     findings: dict[int, Finding] = {}  # one for a line
     for requirement, run, sizes in inferred.refusals:
@@ -226,11 +226,11 @@ def coincidences(
 
 
 def regrouped(inferred: Inferred) -> list[Finding]:
-    """Findings: views that have the right shape, but elements in it that belong elsewhere.
+    """Find views of the right shape whose elements are in the wrong places.
 
-    Where heads are merged without being moved back first, an axis of the result is as long as one
-    of the input, and is another. Shifting rows by one on purpose, as relative positions do, takes
-    an axis of `n+1`, and is no finding; nor is an axis that is a plain number, such as a window.
+    If heads are merged without moving their axis back first, an axis of the result has the size of one
+    of the input, but other content. Shifting rows by one on purpose, as relative positions do, uses
+    an axis of size `n+1` and is not reported; nor is an axis with a constant size, such as a window.
     """
     findings: dict[int, Finding] = {}
     for key in inferred.runs[0].views:
@@ -280,7 +280,7 @@ def _in_words(
 
 
 def _with_dims(inferred: Inferred, part: Part) -> str:
-    """A part with its axes, as they are called where sizes that are equal here were not."""
+    """Describe a part with the names of its axes, inferred from runs where equal sizes differ."""
     base = inferred.runs[0]
     refused = [
         next((p.shape for p in run.failure.parts if p.place == part.place), None)
@@ -296,9 +296,9 @@ def _with_dims(inferred: Inferred, part: Part) -> str:
 
 
 def _mixes(failure: Failure, runs: Sequence[Run]) -> bool:
-    """Whether a view takes several axes apart and puts them together in another way, in any run.
+    """Return whether a view splits several axes and merges them in another way, in any run.
 
-    Heads that are split off one axis, or merged into one, do not.
+    Splitting one axis into heads, or merging heads into one axis, does not count.
     """
     before = _base_shape(failure.parts[0], runs[0]) if failure.parts else None
     after = runs[0].parts.get(failure.place) if failure.place else None
@@ -309,9 +309,9 @@ def _mixes(failure: Failure, runs: Sequence[Run]) -> bool:
 
 
 def regroupings(before: Shape, after: Shape) -> list[tuple[list[int], list[int]]]:
-    """Which axes of one shape become which of another, when the same elements are viewed so.
+    """Match the axes of two shapes of the same elements: groups of axes that a view regroups.
 
-    Axes of one element belong to none.
+    Axes of size 1 belong to no group.
 
     >>> regroupings((64, 48, 200), (32, 96, 5, 40))
     [([0, 1], [0, 1]), ([2], [2, 3])]
@@ -343,7 +343,7 @@ def _base_shape(part: Part, base: Run) -> Shape | None:
 
 
 def _same_turn(shapes: list[Shape], turn: int, turns: int) -> Shape | None:
-    """A loop's turn in another run: the last one is the last, since it may be a smaller one."""
+    """Return the shape of the same loop iteration in another run; last matches last."""
     if not shapes:
         return None
     last = len(shapes) - 1

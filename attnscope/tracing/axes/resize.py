@@ -1,10 +1,10 @@
-"""Finds other sizes that the same code runs with, and what it asks of them.
+"""A search for other sizes with which the same code runs, and for its requirements on them.
 
-Each named size gets a prime number, so that no two are equal or divide each other. Where the
-code refuses them, it says by where it fails what it needs: a width that divides into heads, two
-lengths that are equal. A requirement is added when the code gets further with it, until it gets
-as far as it got with the sizes that were given. Then each requirement is left out again, to see
-whether the code needs it: those that it needs are what is found out about it.
+Each named size becomes a prime number, so that no two are equal or divide each other. Where the
+code fails, the place of the failure suggests a requirement: a width that divides into heads, two
+equal lengths. A requirement is added if the code gets further with it, until it gets
+as far as with the original sizes. Then each requirement is dropped again, to test
+whether the code needs it; the needed ones are the result.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ from attnscope.tracing.axes.expressions import Expression, of_number, of_word, p
 
 PRIMES = (7, 11, 13, 17, 19, 23, 29, 31, 37, 41, 43, 47, 53, 59, 61, 67, 71, 73, 79, 83, 89, 97)
 SMALLEST = (3, 5)
-"""These go to multiples of other sizes, which become large soon enough."""
+"""Primes for the factors of multiples, which quickly become large."""
 
 PATIENCE = 150
-"""How often code is run before its requirements are given up on."""
+"""The maximal number of runs of the code in a search."""
 
 MOST_NAMES = 64
-"""Of more sizes it is not searched what the code asks of them: there are too many pairs and triples."""
+"""The maximal number of sizes; beyond it, there are too many pairs and triples to search."""
 
 
 @dataclass(frozen=True)
 class Requirement:
-    """A size is what an expression of other sizes is, or a multiple of it."""
+    """The requirement that a size equals an expression of other sizes, or a multiple of it."""
 
     name: str
     value: Expression
@@ -42,56 +42,56 @@ class Requirement:
 
     @property
     def of(self) -> tuple[str, ...]:
-        """The names of the other sizes; one that is squared twice."""
+        """The names of the other sizes; a squared one is listed twice."""
         return self.value.factors or tuple(self.value.words)
 
     @property
     def is_number(self) -> bool:
-        """Whether it is about a number alone."""
+        """Whether the expression is just a number."""
         return not self.value.words
 
     @property
     def is_fixed(self) -> bool:
-        """Whether the size must be what it was said to be."""
+        """Whether the size must keep its original value."""
         return self.is_number and not self.multiple
 
     @property
     def is_product(self) -> bool:
-        """Whether the size is the product of others and of a number, or a multiple of that."""
+        """Whether the size is the product of other sizes and a number, or a multiple of that."""
         return bool(self.value.factors)
 
 
 def product_is(name: str, of: Iterable[str], number: int = 1) -> Requirement:
-    """A size is the product of others and of a number."""
+    """Require a size to be the product of other sizes and a number."""
     return Requirement(name, product_of(of, number))
 
 
 def sum_is(name: str, of: Iterable[str]) -> Requirement:
-    """A size is the sum of others."""
+    """Require a size to be the sum of other sizes."""
     return Requirement(name, sum_of(of))
 
 
 def multiple_of(name: str, of: str | int) -> Requirement:
-    """A size is a multiple of another, or of a number."""
+    """Require a size to be a multiple of another size or of a number."""
     value = of_number(of) if isinstance(of, int) else of_word(of)
     return Requirement(name, value, multiple=True)
 
 
 def fixed(name: str, size: int) -> Requirement:
-    """A size is what it was said to be."""
+    """Require a size to keep its original value."""
     return Requirement(name, of_number(size))
 
 
 @dataclass(frozen=True)
 class Plan:
-    """Which sizes depend on which, and in which order the free ones get their primes."""
+    """The dependencies between sizes, and the order in which the free ones get their primes."""
 
     given: Mapping[str, int]
     requirements: tuple[Requirement, ...] = ()
     later: tuple[str, ...] = ()  # of several that were equally large, these are the larger ones
 
     def sizes(self, turn: int) -> dict[str, int] | None:
-        """Other sizes, others on every turn; None if the requirements contradict each other."""
+        """Return other sizes, different for each turn; None if requirements contradict each other."""
         late = {name: place for place, name in enumerate(self.later, start=1)}
         order = sorted(self.given, key=lambda name: (self.given[name], late.get(name, 0)))
         start, step = turn * 3, 1 + turn % 2
@@ -135,7 +135,7 @@ class Plan:
 
 @cache
 def _larger_primes(count: int) -> list[int]:
-    """The first primes above those of `PRIMES`."""
+    """Return the first primes above those of `PRIMES`."""
     candidates = itertools.count(PRIMES[-1] + 2, 2)
     is_prime = (n for n in candidates if all(n % divisor for divisor in range(3, isqrt(n) + 1, 2)))
     return list(islice(is_prime, count))
@@ -143,14 +143,14 @@ def _larger_primes(count: int) -> list[int]:
 
 @dataclass
 class Attempt:
-    """How far code got with some sizes.
+    """The progress of the code with some sizes.
 
     Attributes:
-        reached: how many of the steps were made that were made with the given sizes, and then the
-            line where it failed; the larger, the further.
-        whole: whether it got as far as with the given sizes.
-        unnamed: how many sizes in it are neither names nor products of names, and change.
-        run: whatever the caller keeps of it.
+        reached: the number of steps that the run shares with the original one, followed by the
+            line where it failed; larger is further.
+        whole: whether it got as far as with the original sizes.
+        unnamed: the number of changing sizes that are neither names nor products of names.
+        run: data of the caller.
     """
 
     reached: tuple[int, ...]
@@ -161,14 +161,14 @@ class Attempt:
 
 @dataclass
 class Search:
-    """Finds the requirements of code.
+    """The search for the requirements of code.
 
     Args:
         attempt: runs the code with other sizes.
-        given: the sizes that were given, by name.
-        known: what is required, as the user says.
-        axes: names of the inputs' axes; what others divide is likely to be split into them.
-        kept: names whose sizes may only be what was given: what else the code needs is of less interest.
+        given: the original sizes, by name.
+        known: the requirements that the user states.
+        axes: names of the axes of the inputs; a size that another divides is probably split into it.
+        kept: names whose sizes must keep their original values.
     """
 
     attempt: Callable[[dict[str, int]], Attempt]
@@ -180,9 +180,9 @@ class Search:
     _tried: dict[tuple[int, ...], Attempt] = field(default_factory=dict, repr=False)
 
     def plan(self) -> Plan | None:
-        """A plan with which the code gets as far as it got with the given sizes; None if there is none.
+        """Return a plan with which the code gets as far as with the original sizes, if there is one.
 
-        `refusals` then holds what had to be required, each with the run that failed without it.
+        `refusals` then holds the needed requirements, each with the run that failed without it.
         """
         known = (*self.known, *(fixed(name, self.given[name]) for name in self.kept))
         if self.has_too_many:
@@ -191,20 +191,20 @@ class Search:
             return plain if attempt is not None and attempt.whole else None
         starts = list(self._starts(Plan(self.given, known)))
         for start in (self._furthest(starts), starts[-1]):
-            plan = self._climbed(start)
+            plan = self._add_requirements(start)
             if plan is not None:
-                return self._named(self._relaxed(plan, kept=len(known)))
+                return self._named(self._drop_requirements(plan, kept=len(known)))
         return None
 
     @property
     def has_too_many(self) -> bool:
-        """Whether there are too many sizes to find out what the code asks of them."""
+        """Whether there are too many sizes to search for requirements."""
         return len(self.given) > MOST_NAMES
 
     def _furthest(self, plans: list[Plan]) -> Plan:
-        """The first with which the code gets all the way; else one with which it gets furthest.
+        """Return the first plan that gets the code all the way, or the one that gets it furthest.
 
-        Not the very first then: the second requires what that does, and more.
+        The first plan is not returned otherwise, because the second one has all of its requirements.
         """
         first, *others = plans
         if (attempt := self._try(first)) and attempt.whole:
@@ -219,9 +219,9 @@ class Search:
         return best
 
     def _starts(self, plain: Plan) -> Iterator[Plan]:
-        """Plans to begin with: with more and more of what attention is likely to need, and with nothing.
+        """Yield initial plans: with growing sets of the likely requirements of attention, and with none.
 
-        Each is one try, and may require too much.
+        Each costs one attempt, and may require too much.
         """
         likely = list(self._candidates(plain))
         splits = tuple(each for each in likely if self._is_split(each))
@@ -231,14 +231,14 @@ class Search:
             yield replace(plain, requirements=(*plain.requirements, *added))
 
     def _evens(self, plan: Plan) -> Iterator[Requirement]:
-        """What is even stays even: positions turn pairs of dimensions, half a width is cut off."""
+        """Require even sizes to stay even: rotary positions rotate pairs, other code halves a width."""
         exact = {each.name for each in plan.requirements if _decides(each)}
         for name, size in self.given.items():
             if size % 2 == 0 and name not in exact:
                 yield multiple_of(name, 2)
 
-    def _climbed(self, plan: Plan) -> Plan | None:
-        """A plan with more and more requirements, until the code gets as far as it should."""
+    def _add_requirements(self, plan: Plan) -> Plan | None:
+        """Add requirements to a plan until the code gets as far as it should."""
         best = self._try(plan)
         while best is not None and not best.whole:
             step = self._step(plan, best)
@@ -247,12 +247,12 @@ class Search:
             plan, best = step
         return plan if best is not None else None
 
-    def _relaxed(self, plan: Plan, kept: int) -> Plan:
-        """A plan without those requirements that the code does as well without.
+    def _drop_requirements(self, plan: Plan, kept: int) -> Plan:
+        """Remove the requirements that the code does not need from a plan.
 
         Args:
-            plan: with more than it needs, perhaps.
-            kept: how many of its requirements, from the first, are not in question.
+            plan: the plan, which may require too much.
+            kept: the number of leading requirements to keep in any case.
         """
         self.refusals = []
         evens = [each for each in plan.requirements[kept:] if each in set(self._evens(plan))]
@@ -265,7 +265,7 @@ class Search:
         return plan
 
     def _loosened(self, plan: Plan, requirement: Requirement) -> Plan:
-        """A plan with a multiple in place of a product, if the code does as well: 4 is 2·2 by chance."""
+        """Replace a product by a multiple if the code runs as well: 4 may be 2·2 by chance."""
         if not requirement.is_product or requirement.multiple or len(requirement.of) < 2:
             return plan
         name, rest = requirement.name, [each for each in plan.requirements if each != requirement]
@@ -283,7 +283,7 @@ class Search:
         return plan
 
     def _named(self, plan: Plan) -> Plan:
-        """A plan that keeps even what is even, if more sizes have names then: what is halved, say."""
+        """Keep even sizes even if more sizes have names then, such as halves of widths."""
         now = self._try(plan)
         for even in self._evens(plan) if now is not None and now.unnamed else ():
             then = self._try(replace(plan, requirements=(*plan.requirements, even)))
@@ -292,7 +292,7 @@ class Search:
         return plan
 
     def _without(self, plan: Plan, *left_out: Requirement) -> Plan:
-        """A plan without some requirements, if the code does as well; one that it needs is noted."""
+        """Remove requirements if the code runs as well without them; otherwise record the refusal."""
         rest = tuple(each for each in plan.requirements if each not in left_out)
         now, then = self._try(plan), self._try(replace(plan, requirements=rest))
         if now is None or then is None:
@@ -304,12 +304,12 @@ class Search:
         return plan
 
     def _is_split(self, requirement: Requirement) -> bool:
-        """Whether it says that a size is split into as many parts as an argument says."""
+        """Return whether a requirement means that an argument splits a size into parts."""
         is_multiple = requirement.is_product and requirement.multiple
         return is_multiple and not set(requirement.of) & self.axes
 
     def _is_whole(self, requirement: Requirement) -> bool:
-        """Whether it says that an axis is all parts together: an argument, times another size."""
+        """Return whether a requirement means that an axis is an argument times another size."""
         if not requirement.is_product or requirement.multiple:
             return False
         arguments = set(requirement.of) - self.axes
@@ -328,7 +328,7 @@ class Search:
         return self._tried[key]
 
     def _step(self, plan: Plan, best: Attempt) -> tuple[Plan, Attempt] | None:
-        """The first change of the plan with which the code gets further."""
+        """Return the first change of the plan with which the code gets further."""
         for changed in self._changes(plan):
             if len(self._tried) >= PATIENCE:
                 return None
@@ -338,7 +338,7 @@ class Search:
         return None
 
     def _changes(self, plan: Plan) -> Iterator[Plan]:
-        """Other plans, with one requirement more, or less, or with two more; the likely ones first."""
+        """Yield plans with one requirement more or less, or with two more; likely ones first."""
 
         def adding(*added: Requirement) -> Plan:
             return replace(plan, requirements=(*plan.requirements, *added))
@@ -365,7 +365,7 @@ class Search:
             yield adding(kept, *others)
 
     def _candidates(self, plan: Plan) -> Iterator[Requirement]:
-        """What is true of the given sizes, and would be no accident; the likely first."""
+        """Yield requirements that hold for the original sizes and are plausible; likely ones first."""
         exact = {each.name for each in plan.requirements if _decides(each)}
         free = [name for name in self.given if name not in exact]
         for name in free:
@@ -382,7 +382,7 @@ class Search:
                     yield product_is(name, some, number)
 
     def _multiples(self, plan: Plan) -> Iterator[Requirement]:
-        """Sizes that are multiples of others."""
+        """Yield requirements that sizes are multiples of others."""
         exact = {each.name for each in plan.requirements if _decides(each)}
         for name in [name for name in self.given if name not in exact]:
             for other in self.given:
@@ -393,7 +393,7 @@ class Search:
                     yield multiple
 
     def _weak_candidates(self, plan: Plan) -> Iterator[Requirement]:
-        """What makes a size more like the one that was given."""
+        """Yield requirements that make a size more like the original one."""
         decided = {each.name for each in plan.requirements if _decides(each)}
         exact = {each.name for each in plan.requirements if each.is_product and not each.multiple}
         bound = decided - exact
@@ -413,14 +413,14 @@ class Search:
 
 
 def _decides(requirement: Requirement) -> bool:
-    """Whether a size follows from it."""
+    """Return whether a requirement determines its size."""
     return not requirement.multiple
 
 
 def required_by(
     equations: Iterable[tuple[str, Expression]], given: Mapping[str, int]
 ) -> Iterator[Requirement]:
-    """What a user says of sizes, as requirements.
+    """Turn the user's statements about sizes into requirements.
 
     Args:
         equations: a name, and what it is equal to.

@@ -1,4 +1,4 @@
-"""Says what a size is, from how it changes when the sizes that have names change."""
+"""Expressions for sizes, found from how they change with the named sizes."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from typing import NamedTuple
 from attnscope.tracing.axes.expressions import product_of
 
 Sizes = Sequence[int | None]
-"""What one size was in each of several runs; None in those that it was not seen in."""
+"""The values of one size in several runs; None for a run without it."""
 
 LARGEST_FACTOR = 64
-"""A number of more than this in front of a name explains nothing."""
+"""The largest factor of a name that counts as an explanation."""
 
 LARGEST_OF_TWO, MOST_OF_TWO = 4, 3
 """The largest factor and the most names, where only two runs are compared: more may fit by chance."""
 
 
 MOST_MONOMIALS, MOST_SUMS = 60_000, 12_000
-"""How many products, and how many sums, are made of names: of many names, only the simple ones."""
+"""The maximal numbers of products and sums to try; of many names, only simple ones are tried."""
 
 
 class Monomial(NamedTuple):
@@ -35,10 +35,10 @@ class Monomial(NamedTuple):
 
 
 class Symbols:
-    """The names that sizes have, each with what it stood for in every run.
+    """The named sizes, each with its value in every run.
 
     Args:
-        sizes: by name; in the order in which they were said, which is how well they are liked.
+        sizes: by name, in order of preference.
 
     >>> symbols = Symbols({"n_Q": (32, 7, 11), "d_feat": (200, 65, 119), "n_head": (5, 5, 7)})
     >>> [
@@ -54,7 +54,7 @@ class Symbols:
         self._of_runs: dict[tuple[int, ...], Names] = {}
 
     def explain(self, sizes: Sizes) -> str:
-        """A size as a name, a product or quotient of names, or a sum; else as the number it is first.
+        """Express a size as a name, a product, quotient or sum of names, or else as its first value.
 
         Args:
             sizes: what it was in each run.
@@ -72,7 +72,7 @@ class Symbols:
 
 
 class Names:
-    """Names, and what each stood for in every one of some runs."""
+    """The names and their values in a subset of the runs."""
 
     def __init__(self, sizes: Mapping[str, tuple[int, ...]]) -> None:
         self.sizes = sizes
@@ -83,11 +83,11 @@ class Names:
 
     @property
     def _are_of_two(self) -> bool:
-        """Whether only two runs are compared."""
+        """Whether there are only two runs to compare."""
         return any(len(each) == 2 for each in self.sizes.values())
 
     def explain(self, sizes: tuple[int, ...]) -> str | None:
-        """What a size is that was this in the runs, if that is known."""
+        """Return the expression of a size with these values in the runs, if there is one."""
         if len(sizes) < 2:
             return None
         same = [name for name, each in self.sizes.items() if each == sizes]
@@ -99,7 +99,7 @@ class Names:
 
     @cached_property
     def monomials(self) -> list[Monomial]:
-        """Products of names over products of others; the simple ones first."""
+        """Return quotients of products of names; simple ones first."""
         made = _monomials(tuple(self.varying))
         if self._are_of_two:
             made = [each for each in made if len(each[0]) + len(each[1]) <= MOST_OF_TWO]
@@ -108,7 +108,7 @@ class Names:
 
     @cached_property
     def _wholes(self) -> dict[tuple[int, ...], str]:
-        """Products of one or two names, over one other perhaps, by their values, which are whole."""
+        """Return integer products of one or two names, possibly over another, by their values."""
         found: dict[tuple[int, ...], str] = {}
         for each in self.monomials:
             if len(each.above) <= 2 and len(each.below) <= 1:
@@ -123,7 +123,7 @@ class Names:
         return tuple(map(prod, columns)) if names else (1,) * len(next(iter(self.sizes.values())))
 
     def _product(self, sizes: tuple[int, ...]) -> str | None:
-        """A product of names, over a product of others; the simplest that there is."""
+        """Return the simplest matching quotient of products of names."""
         if 0 in sizes:
             return None
         largest = LARGEST_OF_TWO if self._are_of_two else LARGEST_FACTOR
@@ -146,7 +146,7 @@ class Names:
         return best and best[1]
 
     def _sum_of_products(self, sizes: tuple[int, ...]) -> str | None:
-        """One product and another, or its double, or less another.
+        """Return a matching sum: one product plus another, plus twice another, or minus another.
 
         A projection to queries, and to keys and values, is as wide as `d_feat+2·n_kv_head·d_head`; what
         positions do not turn is as wide as `d_feat/n_head-d_rot`.
@@ -160,7 +160,7 @@ class Names:
 
 
 def _sum(sizes: Sequence[int], names: Mapping[str, Sequence[int]]) -> str | None:
-    """A sum of names, or the double of one, and a small number; or a difference."""
+    """Return a matching sum or difference of names, twice a name, and a small number."""
     for count in (1, 2, 3):
         if comb(len(names), count) > MOST_SUMS:
             break
@@ -180,7 +180,7 @@ def _sum(sizes: Sequence[int], names: Mapping[str, Sequence[int]]) -> str | None
 
 @cache
 def _monomials(names: tuple[str, ...]) -> list[tuple[tuple[str, ...], tuple[str, ...]]]:
-    """Products of up to three names, over up to two others; the simple ones first."""
+    """Return products of up to three names, over up to two others; simple ones first."""
     result: list[tuple[tuple[str, ...], tuple[str, ...]]] = []
     for below_count in range(3):
         for above_count in range(1, 4 if len(names) <= 8 else 3):

@@ -1,4 +1,4 @@
-"""Writes shape comments into a source file, and changes nothing else of it, to the byte."""
+"""Writing shape comments into a source file, leaving all other bytes unchanged."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ Dims: TypeAlias = tuple[str, ...]
 def annotated(
     text: str, steps: Iterable[Step], *, file: str | None = None, keep: Collection[int] = ()
 ) -> str:
-    r"""A source file's text, with the axes of what each line binds in a comment at its end.
+    r"""Add comments with the axes of the tensors that each line binds to the text of a source file.
 
     Args:
         text: the whole file's.
@@ -65,7 +65,7 @@ def annotated(
 def annotate_file(
     path: str | Path, steps: Iterable[Step], *, keep: Collection[int] = ()
 ) -> tuple[bytes, bytes]:
-    """A source file as it is, and as it is with comments; nothing is written.
+    """Return the text of a source file without and with new comments; nothing is written.
 
     Where the file's encoding has no `·`, products are written with `*`.
 
@@ -106,7 +106,7 @@ def annotate_file(
 
 
 def diff(old: bytes, new: bytes, path: str) -> str:
-    """What changes in a file, as `diff -u` shows it; nothing, if nothing does."""
+    """Return the changes in a file in the format of `diff -u`; empty if there are none."""
     texts = [_for_reading(old), _for_reading(new)]
     before, after = [list(io.StringIO(text, newline="\n")) for text in texts]
     rows = difflib.unified_diff(before, after, path, path)
@@ -116,7 +116,7 @@ def diff(old: bytes, new: bytes, path: str) -> str:
 
 
 def write(path: str | Path, old: bytes, new: bytes) -> None:
-    """Write a file anew: the whole file or nothing, with the rights it had.
+    """Rewrite a file completely or not at all, keeping its permissions.
 
     Args:
         path: the file; of a link, what it points to is written.
@@ -135,7 +135,7 @@ def write(path: str | Path, old: bytes, new: bytes) -> None:
 
 
 def of_file(steps: Iterable[Step], file: str | None) -> list[Step]:
-    """The steps that were made in a file, or that do not say where."""
+    """Return the steps of a file, and those without a file."""
     own = os.path.realpath(file) if file is not None else None
     return [
         step
@@ -145,7 +145,7 @@ def of_file(steps: Iterable[Step], file: str | None) -> list[Step]:
 
 
 def axis_words(dims: Iterable[Dims]) -> set[str]:
-    """The words in the names of axes."""
+    """Return the words in the names of axes."""
     expressions = [parsed(dim) for each in set(dims) for dim in each]
     return {word for expression in expressions if expression is not None for word in expression.words}
 
@@ -163,7 +163,7 @@ def _check_unchanged(path: Path, old: bytes) -> None:
 
 
 def _for_reading(source: bytes) -> str:
-    """A file's text for a reader; what is not text is shown as if it were."""
+    """Decode a file to show it; bytes that are not text are replaced."""
     try:
         encoding, _ = tokenize.detect_encoding(io.BytesIO(source).readline)
         return source.decode("utf-8" if encoding == "utf-8-sig" else encoding)
@@ -175,7 +175,7 @@ def _for_reading(source: bytes) -> str:
 
 
 def _made(code: Code, steps: Iterable[Step]) -> dict[Binding, dict[str, list[Dims]]]:
-    """The dims that each binding's tensors had on its runs, by the tensors' names."""
+    """Return the dims of each binding's tensors in all runs, by the tensors' names."""
     made: dict[Binding, dict[str, list[Dims]]] = {}
     for step in steps:
         binding = code.binding_of(step)
@@ -189,7 +189,7 @@ def _made(code: Code, steps: Iterable[Step]) -> dict[Binding, dict[str, list[Dim
 
 
 def _shapes(place: Place, made: dict[Binding, dict[str, list[Dims]]]) -> dict[str, list[Dims]]:
-    """The shapes to write at the end of a place, by name."""
+    """Return the shapes to write at the end of a place, by name."""
     shapes: dict[str, list[Dims]] = {}
     for binding in place.binds:
         by_name = made.get(binding, {})
@@ -203,7 +203,7 @@ def _shapes(place: Place, made: dict[Binding, dict[str, list[Dims]]]) -> dict[st
 
 
 def _comment(place: Place, shapes: dict[str, list[Dims]], there: str, known: set[str]) -> str:
-    """The comment of a place: what is there, with the shapes in it or after it."""
+    """Return the comment of a place: the existing one, with the shapes in it or after it."""
     names = list(dict.fromkeys(binding.name for binding in place.binds))
     parts = said(there, known, {*names, *shapes}) if there else []
     ours = [part for part in parts if _is_ours(part, names)]
@@ -237,13 +237,13 @@ def _text(dims: Dims) -> str:
 
 
 def _owner(name: str, names: list[str]) -> str | None:
-    """The bound name that a comment's name belongs to: `parts`, of `parts[0]`."""
+    """Return the bound name that a comment's name belongs to, such as `parts` for `parts[0]`."""
     owners = [each for each in names if name == each or name.startswith(f"{each}[")]
     return max(owners, key=len, default=None)
 
 
 def _is_ours(part: Said, names: list[str]) -> bool:
-    """Whether a comment is made like ours, and speaks of nothing but what its place binds."""
+    """Return whether a comment has our format, and only claims shapes of names that its place binds."""
     spoken_of = [name for claim in part.claims for name in claim.names]
     if not spoken_of:
         return part.plain and len(part.claims) in (1, len(names))
@@ -251,7 +251,7 @@ def _is_ours(part: Said, names: list[str]) -> bool:
 
 
 def _says(part: Said, shapes: dict[str, list[Dims]], names: list[str]) -> bool:
-    """Whether a comment says these shapes already, in whatever words and brackets."""
+    """Return whether a comment claims these shapes already, in any notation."""
     for name, each in shapes.items():
         claim = _claim_for(part, name, names)
         wanted = {tuple(parsed(dim) for dim in dims) for dims in each}
@@ -261,7 +261,7 @@ def _says(part: Said, shapes: dict[str, list[Dims]], names: list[str]) -> bool:
 
 
 def _claim_for(part: Said, name: str, names: list[str]) -> Claim | None:
-    """What a comment says of a name."""
+    """Return a comment's claims about a name."""
     if part.claims[0].names:
         return next((claim for claim in part.claims if name in claim.names), None)
     owner = _owner(name, names)

@@ -1,4 +1,4 @@
-"""Compares the shape comments of a source file with what ran."""
+"""Checking the shape comments of a source file against a run."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from attnscope.tracing.comments.places import Binding, Code, Comment, Function
 
 @dataclass(frozen=True)
 class Lie:
-    """A comment that says something else than what ran.
+    """A comment that disagrees with the run.
 
     Attributes:
         line: the comment's.
@@ -35,7 +35,7 @@ class Lie:
 
 @dataclass(frozen=True)
 class Unknown:
-    """A comment that speaks of something that did not run, or is no tensor."""
+    """A comment about code that did not run, or about a value that is not a tensor."""
 
     line: int
     name: str
@@ -43,7 +43,7 @@ class Unknown:
 
     @property
     def message(self) -> str:
-        """All of this, in one line."""
+        """Describe it in one line."""
         subject = _subject(self.name)
         return (
             f"line {self.line}: the comment says {subject} is {self.said}, but no tensor was made there."
@@ -52,7 +52,7 @@ class Unknown:
 
 @dataclass
 class Checked:
-    """The shape comments of a file: how many are true (and where), which lie, which nobody can judge."""
+    """The shape comments of a file: those that are right (and where), wrong, and undecidable."""
 
     true: int = 0
     lies: list[Lie] = field(default_factory=list)
@@ -63,7 +63,7 @@ class Checked:
 def checked(
     text: str, steps: Iterable[Step], *, sizes: Mapping[str, int], file: str | None = None
 ) -> Checked:
-    """Compare the shape comments of a source file with what ran.
+    """Compare the shape comments of a source file with a run.
 
     A word of `sizes` is that axis. Any other word stands for the axis that it is first used for in
     its function, and for the same one ever after, until that function is called again.
@@ -134,7 +134,7 @@ def _subject(name: str) -> str:
 
 @dataclass(frozen=True)
 class _Subject:
-    """What a claim speaks of: the line of its comment, a name, and the bindings that may have made it.
+    """The subject of a claim: the line of its comment, a name, and the bindings that it may refer to.
 
     `last` says that of several runs in one call only the last is meant: what was returned.
     """
@@ -146,7 +146,7 @@ class _Subject:
 
 
 def _claims(code: Code, known: set[str]) -> Iterator[tuple[Claim, _Subject]]:
-    """Every claim that speaks of something."""
+    """Yield every claim that has a subject."""
     scopes: dict[Function | None, list[Binding]] = defaultdict(list)
     for place in code.places:
         scopes[place.function] += place.bindings
@@ -165,7 +165,7 @@ def _claims(code: Code, known: set[str]) -> Iterator[tuple[Claim, _Subject]]:
 
 
 def _named(code: Code, comment: Comment, bound: list[Binding], alone: set[int]) -> Binding | None:
-    """Which of a name's bindings a comment speaks of.
+    """Return the bindings of a name that a comment refers to.
 
     One on its own line; or, of a comment that has its line to itself, one that directly follows
     (of several such comments in a row, in as many statements); or else the nearest above.
@@ -186,7 +186,7 @@ def _named(code: Code, comment: Comment, bound: list[Binding], alone: set[int]) 
 
 
 def _unnamed(part: Said, comment: Comment, scope: list[Binding]) -> Iterator[tuple[Claim, _Subject]]:
-    """What claims without names speak of: all that ends on their line; or each of one name of it."""
+    """Return the subjects of claims without names: the bindings of the places that end on their line."""
     bindings = [] if comment.alone else _ending(comment)
     if len(part.claims) == 1 and bindings:
         names = ", ".join(dict.fromkeys(binding.name for binding in bindings))
@@ -197,7 +197,7 @@ def _unnamed(part: Said, comment: Comment, scope: list[Binding]) -> Iterator[tup
 
 
 def _ending(comment: Comment) -> list[Binding]:
-    """What ends on a comment's line."""
+    """Return the places that end on a comment's line."""
     place = comment.place
     if place is None:
         return []
@@ -208,7 +208,7 @@ def _ending(comment: Comment) -> list[Binding]:
 
 
 def _returned(subject: _Subject, scope: list[Binding]) -> _Subject:
-    """The same, but for `return y` the binding of `y` nearest above."""
+    """Return the same places, but for `return y` the nearest binding of `y` above."""
     if len(subject.bindings) != 1 or subject.bindings[0].returns is None:
         return subject
     name, position = subject.bindings[0].returns, subject.bindings[0].position
@@ -221,7 +221,7 @@ def _returned(subject: _Subject, scope: list[Binding]) -> _Subject:
 
 @dataclass(frozen=True)
 class _Call:
-    """One call of a function: the one of that number, of those at that depth."""
+    """One call of a function: its number among the calls at its depth."""
 
     function: Function | None
     depth: int
@@ -230,14 +230,14 @@ class _Call:
 
 @dataclass(frozen=True)
 class _Run:
-    """A step, and the call that made it."""
+    """A step and the call that it belongs to."""
 
     call: _Call
     step: Step
 
 
 class _History:
-    """What each binding made, run by run.
+    """The steps of each binding, run by run.
 
     A call begins with its arguments. One that is given no tensor cannot be told from the one before.
     """
@@ -262,7 +262,7 @@ class _History:
             self.made[binding].append(_Run(_Call(*key, number[key]), step))
 
     def runs(self, subject: _Subject) -> list[_Run]:
-        """The runs that a claim speaks of: of `parts[0]`, its own; of `parts[i]`, each element's."""
+        """Return the runs that a claim refers to: for `parts[0]` its own, for `parts[i]` each element's."""
         runs = [run for binding in subject.bindings for run in self.made[binding]]
         exact = [run for run in runs if run.step.name == subject.name]
         if exact:
@@ -275,7 +275,7 @@ class _History:
 
 @dataclass(frozen=True)
 class _Value:
-    """What a word stands for: an axis, if somebody could explain it, and its size.
+    """The meaning of a word: an axis, if its name could be inferred, and its size.
 
     `line` is that of the comment that first used the word; None of an axis of `sizes`.
     """
@@ -287,13 +287,13 @@ class _Value:
 
 
 class _Words:
-    """What the words of a function's comments stand for, during one call."""
+    """The meanings of the words in a function's comments during one call."""
 
     def __init__(self, sizes: Mapping[str, int]) -> None:
         self.values = {word: _Value(of_word(word), size, word) for word, size in sizes.items()}
 
     def disagreement(self, claim: Claim, step: Step, line: int) -> str | None:
-        """What is wrong about a claim; None if it is true, and then its new words are known."""
+        """Return what is wrong with a claim; if it is right, learn its new words and return None."""
         reasons = []
         for shape in claim.shapes:
             new, reason = self._compared(shape, step, line)
@@ -331,7 +331,7 @@ class _Words:
 
 
 def _ran(step: Step, i: int, line: int) -> _Value:
-    """What an axis was; a number for a name says that nobody could explain it."""
+    """Return the meaning of an axis; a number as its name means that no name was inferred."""
     axis = parsed(step.dims[i]) if step.dims is not None else None
     size = step.shape[i]
     if step.dims is None or axis is None or not axis.words:
@@ -340,7 +340,7 @@ def _ran(step: Step, i: int, line: int) -> _Value:
 
 
 def _difference(said: Expression, text: str, ran: _Value, values: Mapping[str, _Value]) -> str | None:
-    """What an axis was and what the comment says, if these are two things."""
+    """Return an axis and the comment's claim about it, if they disagree."""
     try:
         size = said.size({word: values[word].size for word in said.words})
     except ArithmeticError:

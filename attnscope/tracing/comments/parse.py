@@ -1,4 +1,4 @@
-"""Reads what a comment says of shapes: `# Q_split: [n_batch, n_head, n_Q, d_head]`, `# (B, T, C)`.
+"""Parsing of shape comments: `# Q_split: [n_batch, n_head, n_Q, d_head]`, `# (B, T, C)`.
 
 Most comments say nothing of shapes, and must not be misread. A shape is a bracketed list of words,
 numbers and products; it stands at the beginning of the comment, behind a name and a colon, or behind
@@ -22,7 +22,7 @@ Axis: TypeAlias = Expression | Literal["_", "..."]
 
 @dataclass(frozen=True)
 class Shape:
-    """A shape as a comment says it: its text, its axes, and the text of each."""
+    """A shape in a comment: its text, its axes, and the text of each axis."""
 
     text: str
     axes: tuple[Axis, ...]
@@ -31,20 +31,20 @@ class Shape:
 
 @dataclass(frozen=True)
 class Claim:
-    """What is said of some names, or of what stands there if there are none: one shape or another."""
+    """A claim that some names, or the values bound on its line, have one of several shapes."""
 
     names: tuple[str, ...]
     shapes: tuple[Shape, ...]
 
     @property
     def text(self) -> str:
-        """The shapes as the comment says them."""
+        """The shapes as written in the comment."""
         return " or ".join(shape.text for shape in self.shapes)
 
 
 @dataclass(frozen=True)
 class Said:
-    """The part of a comment that speaks of shapes, from `start` to `end`.
+    """The part of a comment about shapes, from `start` to `end`.
 
     Attributes:
         claims: what it says; several, if it speaks of several names one after another.
@@ -66,11 +66,11 @@ _BETWEEN = re.compile(r"\s*(->|→|=>|x|×|@|\*|·|\+|or)\s*(?=[(\[])")
 _NEXT = re.compile(r"\s*[,;]\s*")
 _CLOSED_BY = {"(": ")", "[": "]"}
 _AFTER = re.compile(r"\s*$|[,;:.](?:\s|$)|\s+(?!->|→|=>|[@×*·+/]|x\s*[(\[])")
-"""What may follow a shape: words, but nothing that makes it a part of an expression."""
+"""The text that may follow a shape: words, but nothing that makes it part of an expression."""
 
 
 def said(comment: str, known: Container[str] = (), names: Collection[str] = ()) -> list[Said]:
-    """What each part of a comment says of shapes, where it says something.
+    """Return the claims about shapes in each part of a comment.
 
     Args:
         comment: with its `#`; another `#` begins another part.
@@ -91,7 +91,7 @@ def said(comment: str, known: Container[str] = (), names: Collection[str] = ()) 
 def _claims(
     text: str, start: int, known: Container[str], names: Collection[str]
 ) -> Iterator[tuple[Claim, int, bool]]:
-    """Claims one after another, with commas between them; where each ends, and whether it is plain."""
+    """Parse claims separated by commas; where each ends, and whether it is plain."""
     named = _subjects(text, start, names)[0] != ()
     while True:
         subjects, start = _subjects(text, start, names) if named else ((), start)
@@ -112,7 +112,7 @@ def _claims(
 
 
 def _subjects(text: str, start: int, names: Collection[str]) -> tuple[tuple[str, ...], int]:
-    """The names with a colon that stand in front of a shape, if there are any; and where they end."""
+    """Parse optional names with a colon before a shape; return them and where they end."""
     for name in sorted(names, key=len, reverse=True):
         if text.startswith(name, start) and (colon := _COLON.match(text, start + len(name))):
             return (name,), colon.end()
@@ -125,7 +125,7 @@ def _subjects(text: str, start: int, names: Collection[str]) -> tuple[tuple[str,
 def _alternatives(
     text: str, start: int, known: Container[str], *, named: bool
 ) -> tuple[tuple[Shape, ...], int, bool] | None:
-    """Shapes with `or` between them; of an expression, what stands behind its arrow."""
+    """Parse shapes separated by `or`; of an expression, the shapes after its arrow."""
     lead = _LEAD.match(text, start)
     plain = lead is None
     found = _bracketed(text, lead.end() if lead else start, known, named=named, sure=not plain)
@@ -150,7 +150,7 @@ def _alternatives(
 def _bracketed(
     text: str, start: int, known: Container[str], *, named: bool = False, sure: bool = False
 ) -> tuple[Shape, int] | None:
-    """A bracketed list of axes, and where it ends."""
+    """Parse a bracketed list of axes; return it and where it ends."""
     closing = _CLOSED_BY.get(text[start : start + 1])
     if closing is None:
         return None
@@ -175,7 +175,7 @@ def _bracketed(
 
 
 def _bare(text: str, known: Container[str]) -> Shape | None:
-    """`B x T x C`, or `B T C`; of the latter, every word must look like an axis."""
+    """Parse `B x T x C`, or `B T C`, in which every word must look like an axis."""
     text = text.strip()
     entries = re.split(r"\s+[x×]\s+", text)
     if len(entries) == 1:
@@ -201,7 +201,7 @@ def _axis(entry: str) -> Axis | None:
 def _is_surely_a_shape(
     axes: tuple[Axis, ...], known: Container[str], *, named: bool, small: bool
 ) -> bool:
-    """Whether a list is a shape, and none of `[1]`, `(a)`, `(optional)`, `(Vaswani, 2017)`."""
+    """Return whether a list is a shape, unlike `[1]`, `(a)`, `(optional)`, `(Vaswani, 2017)`."""
     words = [axis.words if isinstance(axis, Expression) else set() for axis in axes]
     if len(axes) == 1:
         likely = all(_looks_like_an_axis(word, known, small=small or named) for word in words[0])
@@ -214,7 +214,7 @@ def _is_surely_a_shape(
 
 
 def _looks_like_an_axis(word: str, known: Container[str], *, small: bool = True) -> bool:
-    """Whether a word is likely to be one: `T`, `n_head`, `d1`; `small` letters are labels elsewhere."""
+    """Return whether a word looks like an axis: `T`, `n_head`, `d1`; lower-case letters if `small`."""
     if word in known or "_" in word or any(letter.isdigit() for letter in word):
         return True
     return len(word) == 1 and (small or word.isupper())

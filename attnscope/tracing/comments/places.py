@@ -1,4 +1,4 @@
-"""Where code binds names, and where comments stand beside it.
+"""The places in source code that bind names, and the comments beside them.
 
 Names come from Python's parser, comments and the ends of lines from its tokenizer.
 A place is a logical line: a statement over several lines, several statements with `;` between them,
@@ -22,7 +22,7 @@ _NO_CODE = {tokenize.NL, tokenize.COMMENT, tokenize.INDENT, tokenize.DEDENT, tok
 
 @dataclass(eq=False)
 class Function:
-    """A function: the number of its `def` line, and how far in that stands."""
+    """A function: the number and the indentation of its `def` line."""
 
     line: int
     column: int
@@ -52,7 +52,7 @@ class Binding:
 
 @dataclass(eq=False)
 class Comment:
-    """A comment: its line, its column, its text.
+    """A comment: its line, column and text.
 
     Attributes:
         alone: whether it has its line to itself.
@@ -68,7 +68,7 @@ class Comment:
 
 @dataclass(eq=False)
 class Place:
-    """A logical line: its first line, how far in that stands, its last line, and the comment there."""
+    """A logical line: its first line and indentation, its last line, and the comment at its end."""
 
     first: int
     column: int
@@ -79,12 +79,12 @@ class Place:
 
     @property
     def binds(self) -> list[Binding]:
-        """What it binds, without arguments."""
+        """Its bindings, without arguments."""
         return [binding for binding in self.bindings if not binding.argument]
 
 
 class Code:
-    """A source file's text, with its places and its comments in their order.
+    """The text of a source file, with its places and comments in order.
 
     Raises:
         SourceError: it is not Python.
@@ -107,11 +107,11 @@ class Code:
         self._bind()
 
     def place_of(self, line: int | None) -> Place | None:
-        """The logical line that a line belongs to."""
+        """Return the logical line that a line belongs to."""
         return self._at.get(line or 0)
 
     def binding_of(self, step: Step) -> Binding | None:
-        """The binding that made a step: `parts` of `parts[0]`, if the code does not bind that itself."""
+        """Return the binding of a step: `parts` for `parts[0]`, unless the code binds that itself."""
         place = self.place_of(step.line)
         bindings = place.bindings if place else []
         bound = [b for b in bindings if step.name == b.name or step.name.startswith(f"{b.name}[")]
@@ -119,7 +119,7 @@ class Code:
         return max(bound, key=lambda b: (b.argument == is_input, len(b.name)), default=None)
 
     def function_at(self, comment: Comment) -> Function | None:
-        """The function that a comment stands in; between statements, it is as deep as its column."""
+        """Return the function that contains a comment; between statements, its column decides."""
         if comment.place is not None:
             return comment.place.function
         before = [place for place in self.places if place.last < comment.line]
@@ -143,7 +143,7 @@ class Code:
                 self.places.append(place)
 
     def _bind(self) -> None:
-        """Find what each place binds, and the function that it stands in."""
+        """Find the bindings of each place, and the function that contains it."""
         todo: list[tuple[ast.AST, Function | None]] = [(self.tree, None)]
         known = set()
         while todo:
@@ -164,7 +164,7 @@ class Code:
             place.bindings.sort(key=lambda binding: binding.position)
 
     def _bindings(self, node: ast.AST, place: Place) -> Iterator[Binding]:
-        """What a node binds by itself."""
+        """Return the bindings of a node itself."""
         targets: list[ast.expr] = []
         if isinstance(node, ast.Assign):
             targets = node.targets
@@ -189,7 +189,7 @@ class Code:
                 yield Binding(self._text(leaf), _start(leaf), place)
 
     def _text(self, node: ast.expr) -> str:
-        """A node's source, on one line, as the tracer names it."""
+        """Return a node's source, on one line, as in the tracer's rows."""
         last = node.end_lineno or node.lineno
         lines = self._encoded[node.lineno - 1 : last]
         lines[-1] = lines[-1][: node.end_col_offset]
@@ -211,7 +211,7 @@ def _arguments(given: ast.arguments) -> list[ast.arg]:
 
 
 def _leaves(target: ast.expr) -> Iterator[ast.expr]:
-    """What a target binds: the parts of a pattern."""
+    """Return the bindings of a target, such as the parts of a pattern."""
     if isinstance(target, ast.Tuple | ast.List):
         for element in target.elts:
             yield from _leaves(element)

@@ -44,7 +44,7 @@ class Note:
     """The origin of a tensor.
 
     Attributes:
-        factor: the product of the plain numbers that have scaled it since its projection; None if unknown.
+        factor: the product of the numbers that have scaled it since its projection; None if unknown.
         width: the size of the axis that its product summed over; None if it comes from no product.
         sums_to_one: the axis of the softmax that it comes from.
         log: whether it is the logarithm of a softmax.

@@ -1,4 +1,4 @@
-"""Rewrites functions so that they tell a recorder what they name.
+"""Rewriting of functions so that they report every named value to a recorder.
 
 The source of a file is parsed, every expression whose value gets a name is wrapped in a
 recording call, and the tree is compiled with the original file name and positions, so that
@@ -10,10 +10,10 @@ runs as
 
     Q_feat = <relay>.end(7, <relay>.begin(7), self.W_Q(Q))
 
-where 7 is the number of the `Site`. `begin` is evaluated before the expression and `end`
-after it, so what is computed between the two was computed for this name. An expression in
-the middle of another is passed through `<relay>.part(8, …)`, which remembers its shape: where
-an error is, its operands are then known. `code_swap` puts a relay into the code.
+where 7 is the index of the `Site`. `begin` is evaluated before the expression and `end`
+after it, so everything computed between the two belongs to this name. A subexpression is
+passed through `<relay>.part(8, …)`, which stores its shape, so that the operands of
+a failing expression are known. `code_swap` puts a relay into the code.
 """
 
 from __future__ import annotations
@@ -32,19 +32,19 @@ from typing import TypeAlias, TypeVar
 from attnscope.errors import SourceError
 
 RELAY = "<the relay of this trace>"
-"""Stands for the relay in a tree; the code that is run has the relay itself in its place."""
+"""The placeholder of the relay in a syntax tree; the code that runs has the relay itself instead."""
 
 UNNAMED = "…"
-"""What a tensor in the middle of an expression is called."""
+"""The name of subexpressions."""
 
 VIEWS = {"T", "mT", "H", "mH", "real", "imag", "data", "grad"}
-"""Attributes of a tensor that are tensors of their own."""
+"""Attributes of a tensor that are tensors themselves."""
 
 Target: TypeAlias = "str | Star | tuple[Target, ...]"
-"""What a value is bound to: a name, or a pattern of names that it is unpacked into."""
+"""The target of a binding: a name, or a pattern of names for unpacking."""
 
 Place: TypeAlias = tuple[str, int, int, int, int]
-"""Where an expression stands: file, first line, last line, first column, end column (in bytes)."""
+"""The place of an expression: file, first line, last line, first column, end column (in bytes)."""
 
 
 @dataclass(frozen=True)
@@ -59,11 +59,11 @@ class Site:
     """A place in a source file where a value gets a name or is passed on, or where a function begins.
 
     Attributes:
-        targets: what the value is bound to; several in `a = b = …`; none where it is passed on.
-        how: the expression as it stands in the source, on one line; of a function, its qualified name.
-        place: where the expression, or the function, stands.
-        line: the line where the statement begins.
-        elements: of a list, a tuple or a dict that is written out, the text of each element.
+        targets: the targets of the value: several in `a = b = …`, none where it is only passed on.
+        how: the source of the expression, on one line; of a function, its qualified name.
+        place: the place of the expression or function.
+        line: the first line of the statement.
+        elements: the source of each element of a list, tuple or dict display.
     """
 
     targets: tuple[Target, ...]
@@ -74,7 +74,7 @@ class Site:
 
     @property
     def file(self) -> str:
-        """The file's name."""
+        """The name of the file."""
         return self.place[0]
 
 
@@ -83,10 +83,10 @@ class Rewritten:
     """Source files with recording calls in their functions.
 
     Attributes:
-        sites: what the numbers in recording calls mean.
+        sites: the sites that recording calls refer to by index.
         codes: the rewritten code of every function, by file, qualified name and first line.
         originals: the code of the same functions as Python compiles them.
-        modules: each file's whole code, rewritten.
+        modules: the rewritten code of each whole file.
     """
 
     sites: tuple[Site, ...]
@@ -99,11 +99,11 @@ def rewrite(files: Iterable[str], *, parts: bool = False) -> Rewritten:
     """Compile source files with recording calls in their functions.
 
     Args:
-        files: their names, as code objects give them.
-        parts: whether expressions in the middle of others get sites like bindings, named `…`.
+        files: their names, as in code objects.
+        parts: whether subexpressions get sites like bindings, named `…`.
 
     Raises:
-        SourceError: a source is not to be had.
+        SourceError: a source is not available.
     """
     return _rewrite(tuple((file, _source(file)) for file in files), parts)
 
@@ -136,7 +136,7 @@ Codes = dict[tuple[str, str, int], CodeType]
 
 
 def _functions_of(module: CodeType) -> Codes:
-    """The code of each function; those of one name on one line, as lambdas may be, are left out."""
+    """Return the code of each function, without ambiguous ones such as two lambdas on one line."""
     codes: Codes = {}
     twice = set()
     for code in _codes_in(module):
@@ -160,7 +160,7 @@ _With = TypeVar("_With", ast.With, ast.AsyncWith)
 
 
 class _Rewriter(ast.NodeTransformer):
-    """Puts recording calls into the functions of a module's tree."""
+    """The transformer that inserts recording calls into the functions of a module."""
 
     def __init__(self, file: str, text: str, sites: list[Site], *, parts: bool) -> None:
         self.file = file
@@ -183,7 +183,7 @@ class _Rewriter(ast.NodeTransformer):
         return node
 
     def visit_ClassDef(self, node: ast.ClassDef) -> ast.ClassDef:
-        """Only a class's functions: what its body binds are attributes, not intermediates."""
+        """Transform only the functions of a class: its body binds attributes, not intermediates."""
         self.path.append(node.name)
         self._functions_in(node)
         self.path.pop()
@@ -269,7 +269,7 @@ class _Rewriter(ast.NodeTransformer):
         return node
 
     def visit_AugAssign(self, node: ast.AugAssign) -> list[ast.stmt]:
-        """`x += y` has no expression that yields the new x: it is read again, where that is safe."""
+        """Record `x += y`, which has no expression for the new x, by reading it again if that is safe."""
         if _suspends(node):
             bind = self._bind(node.target, node)
             self.generic_visit(node)
@@ -277,7 +277,7 @@ class _Rewriter(ast.NodeTransformer):
         return self._changed(node.target, node)
 
     def visit_Expr(self, node: ast.Expr) -> ast.Expr | list[ast.stmt]:
-        """`x.mul_(y)` changes x as `x *= y` does; what else an expression costs is kept to itself."""
+        """Record `x.mul_(y)` like `x *= y`; charge the cost of other expression statements to no row."""
         if isinstance(node.value, ast.Constant) or _suspends(node.value):
             node.value = self.visit(node.value)
             return node
@@ -288,24 +288,24 @@ class _Rewriter(ast.NodeTransformer):
         return node
 
     def _changed(self, target: ast.expr, node: ast.AugAssign | ast.Expr) -> list[ast.stmt]:
-        """A statement that changes what a name stands for: it is looked at again, where that is safe."""
+        """Record a statement that changes a value in place, by reading it again where that is safe."""
         site = self._site((self._target(target),), self._text(node), node)
-        result = self._seen_again(target) or ast.Constant(None)
+        result = self._reread(target) or ast.Constant(None)
         self.generic_visit(node)
         before = ast.Expr(_call("begin", ast.Constant(site)))
         after = ast.Expr(_call("end", ast.Constant(site), ast.Constant(None), result))
         return [_locate(before, node), node, _locate(after, node)]
 
-    def _seen_again(self, node: ast.expr) -> ast.expr | None:
-        """An expression that yields what a name, an attribute or an item is now.
+    def _reread(self, node: ast.expr) -> ast.expr | None:
+        """Return an expression that reads the current value of a name, an attribute or an item.
 
         It runs no code of the user's: `x`, `<relay>.attribute(x, "y")`, `<relay>.item(x, 0)`.
         """
         if isinstance(node, ast.Name):
             return ast.Name(node.id, ast.Load())
-        if isinstance(node, ast.Attribute) and (owner := self._seen_again(node.value)):
+        if isinstance(node, ast.Attribute) and (owner := self._reread(node.value)):
             return _call("attribute", owner, ast.Constant(node.attr))
-        if isinstance(node, ast.Subscript) and (owner := self._seen_again(node.value)):
+        if isinstance(node, ast.Subscript) and (owner := self._reread(node.value)):
             plain = ast.Name | ast.Constant | ast.Slice | ast.Tuple | ast.UnaryOp | ast.BinOp
             leaves = plain | ast.operator | ast.unaryop | ast.expr_context
             if all(isinstance(part, leaves) for part in ast.walk(node.slice)):
@@ -313,7 +313,7 @@ class _Rewriter(ast.NodeTransformer):
         return None
 
     def visit_Return(self, node: ast.Return) -> ast.Return:
-        """A returned name has its row already; a returned expression gets one."""
+        """Record a returned expression; a returned name has its row already."""
         if isinstance(node.value, ast.Tuple):
             for i, element in enumerate(node.value.elts):
                 node.value.elts[i] = self._returned(element, f"return[{i}]")
@@ -356,7 +356,7 @@ class _Rewriter(ast.NodeTransformer):
         return node
 
     def visit_match_case(self, node: ast.match_case) -> ast.match_case:
-        """A pattern binds names too, and nothing in it is an expression that could be wrapped."""
+        """Record the names that a pattern binds, where there is no expression to wrap."""
         captured = [
             getattr(part, "rest" if isinstance(part, ast.MatchMapping) else "name")
             for part in ast.walk(node.pattern)
@@ -373,12 +373,12 @@ class _Rewriter(ast.NodeTransformer):
         return node
 
     def _bind(self, target: ast.expr, value: ast.AST, verb: str = "") -> list[ast.stmt]:
-        """Statements that record names which have just been bound to a value, or to parts of it."""
+        """Return statements that record names just bound to a value or to its elements."""
         if isinstance(target, ast.Tuple | ast.List):
             return [each for element in target.elts for each in self._bind(element, value, verb)]
         if isinstance(target, ast.Starred):
             return self._bind(target.value, value, verb)
-        seen = self._seen_again(target)
+        seen = self._reread(target)
         if seen is None:
             return []
         name = target.id if isinstance(target, ast.Name) else self._text(target)
@@ -429,7 +429,7 @@ class _Rewriter(ast.NodeTransformer):
     # The pieces of a recording call.
 
     def _bound(self, value: ast.expr, targets: tuple[Target, ...], statement: ast.AST) -> ast.expr:
-        """An expression, wrapped as a whole, and what stands in its middle."""
+        """Wrap an expression and its subexpressions."""
         line: int = statement.lineno  # type: ignore[attr-defined]
         written: list[ast.expr] = []
         if isinstance(value, ast.List | ast.Tuple | ast.Dict):
@@ -469,7 +469,7 @@ class _Rewriter(ast.NodeTransformer):
         return self._text(node)
 
     def _text(self, node: ast.AST) -> str:
-        """The node's source, on one line."""
+        """Return a node's source, on one line."""
         if self.in_f_string:
             return ast.unparse(node)
         lines = self.lines[node.lineno - 1 : node.end_lineno]  # type: ignore[attr-defined]
@@ -479,11 +479,11 @@ class _Rewriter(ast.NodeTransformer):
 
 
 _OF_THE_FRAME = {"super", "locals", "globals", "vars", "dir", "eval", "exec"}
-"""Builtins that look at the frame that calls them."""
+"""Builtins that inspect the frame of their caller."""
 
 
 def _suspends(node: ast.AST) -> bool:
-    """Whether running this node can suspend the function it stands in."""
+    """Return whether running this node can suspend its function."""
     if isinstance(node, ast.Yield | ast.YieldFrom | ast.Await):
         return True
     if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda | ast.ClassDef):
@@ -502,7 +502,7 @@ _Node = TypeVar("_Node", bound=ast.AST)
 
 
 def _locate(new: _Node, old: ast.AST) -> _Node:
-    """Give the nodes that have no position yet the position of `old`."""
+    """Set the position of all nodes without one to that of `old`."""
     for node in ast.walk(new):
         if "lineno" in node._attributes and not hasattr(node, "lineno"):
             ast.copy_location(node, old)

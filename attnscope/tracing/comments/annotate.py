@@ -163,7 +163,7 @@ def _check_unchanged(path: Path, old: bytes) -> None:
 
 
 def _for_reading(source: bytes) -> str:
-    """Decode a file to show it; bytes that are not text are replaced."""
+    """Decode a file to show it; one that is not valid text is read as Latin-1."""
     try:
         encoding, _ = tokenize.detect_encoding(io.BytesIO(source).readline)
         return source.decode("utf-8" if encoding == "utf-8-sig" else encoding)
@@ -171,7 +171,7 @@ def _for_reading(source: bytes) -> str:
         return source.decode("latin-1")
 
 
-# What is to be said.
+# The content of the comments.
 
 
 def _made(code: Code, steps: Iterable[Step]) -> dict[Binding, dict[str, list[Dims]]]:

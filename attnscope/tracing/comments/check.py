@@ -186,7 +186,7 @@ def _named(code: Code, comment: Comment, bound: list[Binding], alone: set[int]) 
 
 
 def _unnamed(part: Said, comment: Comment, scope: list[Binding]) -> Iterator[tuple[Claim, _Subject]]:
-    """Return the subjects of claims without names: the bindings of the places that end on their line."""
+    """Yield claims without names with their subjects: all bindings of the line, or one for each claim."""
     bindings = [] if comment.alone else _ending(comment)
     if len(part.claims) == 1 and bindings:
         names = ", ".join(dict.fromkeys(binding.name for binding in bindings))
@@ -197,7 +197,7 @@ def _unnamed(part: Said, comment: Comment, scope: list[Binding]) -> Iterator[tup
 
 
 def _ending(comment: Comment) -> list[Binding]:
-    """Return the places that end on a comment's line."""
+    """Return the bindings that end on a comment's line."""
     place = comment.place
     if place is None:
         return []
@@ -208,7 +208,7 @@ def _ending(comment: Comment) -> list[Binding]:
 
 
 def _returned(subject: _Subject, scope: list[Binding]) -> _Subject:
-    """Return the same places, but for `return y` the nearest binding of `y` above."""
+    """Return the subject unchanged, except for `return y`: the nearest binding of `y` above."""
     if len(subject.bindings) != 1 or subject.bindings[0].returns is None:
         return subject
     name, position = subject.bindings[0].returns, subject.bindings[0].position
@@ -216,7 +216,7 @@ def _returned(subject: _Subject, scope: list[Binding]) -> _Subject:
     return _Subject(subject.line, name, tuple(above[-1:]), last=True)
 
 
-# What ran.
+# The recorded runs.
 
 
 @dataclass(frozen=True)
@@ -262,7 +262,7 @@ class _History:
             self.made[binding].append(_Run(_Call(*key, number[key]), step))
 
     def runs(self, subject: _Subject) -> list[_Run]:
-        """Return the runs that a claim refers to: for `parts[0]` its own, for `parts[i]` each element's."""
+        """Return the runs that a claim refers to: `parts[0]` has its own, `parts[i]` all elements'."""
         runs = [run for binding in subject.bindings for run in self.made[binding]]
         exact = [run for run in runs if run.step.name == subject.name]
         if exact:

@@ -269,7 +269,7 @@ class _Rewriter(ast.NodeTransformer):
         return node
 
     def visit_AugAssign(self, node: ast.AugAssign) -> list[ast.stmt]:
-        """Record `x += y`, which has no expression for the new x, by reading it again if that is safe."""
+        """Record `x += y`, which has no expression for the new x, by reading x again where safe."""
         if _suspends(node):
             bind = self._bind(node.target, node)
             self.generic_visit(node)

@@ -14,7 +14,7 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Flag:
-    """How an option looks on the command line.
+    """The appearance of an option on the command line.
 
     Attributes:
         help: what it does, in a sentence.

@@ -283,7 +283,7 @@ class Search:
         return plan
 
     def _named(self, plan: Plan) -> Plan:
-        """Keep even sizes even if more sizes have names then, such as halves of widths."""
+        """Require even sizes to stay even where that gives more sizes a name, such as half a width."""
         now = self._try(plan)
         for even in self._evens(plan) if now is not None and now.unnamed else ():
             then = self._try(replace(plan, requirements=(*plan.requirements, even)))

@@ -99,7 +99,7 @@ class Names:
 
     @cached_property
     def monomials(self) -> list[Monomial]:
-        """Return quotients of products of names; simple ones first."""
+        """Quotients of products of names; simple ones first."""
         made = _monomials(tuple(self.varying))
         if self._are_of_two:
             made = [each for each in made if len(each[0]) + len(each[1]) <= MOST_OF_TWO]
@@ -108,7 +108,7 @@ class Names:
 
     @cached_property
     def _wholes(self) -> dict[tuple[int, ...], str]:
-        """Return integer products of one or two names, possibly over another, by their values."""
+        """Products of one or two names, possibly over another, by their values (integers only)."""
         found: dict[tuple[int, ...], str] = {}
         for each in self.monomials:
             if len(each.above) <= 2 and len(each.below) <= 1:

@@ -186,7 +186,7 @@ def _named(code: Code, comment: Comment, bound: list[Binding], alone: set[int]) 
 
 
 def _unnamed(part: Said, comment: Comment, scope: list[Binding]) -> Iterator[tuple[Claim, _Subject]]:
-    """Yield claims without names with their subjects: all bindings of the line, or one for each claim."""
+    """Yield claims without names with their subjects: all bindings of the line, or one per claim."""
     bindings = [] if comment.alone else _ending(comment)
     if len(part.claims) == 1 and bindings:
         names = ", ".join(dict.fromkeys(binding.name for binding in bindings))

@@ -33,13 +33,13 @@ class Annotation:
 
     @property
     def changed_lines(self) -> int:
-        """How many lines get another comment."""
+        """The number of lines whose comments change."""
         lines = zip(self.old.splitlines(), self.new.splitlines(), strict=True)
         return sum(old != new for old, new in lines)
 
     @property
     def diff(self) -> str:
-        """What changes, as `diff -u` shows it; nothing, if nothing does."""
+        """Return the changes in the format of `diff -u`; empty if there are none."""
         return diff(self.old, self.new, self.name)
 
     def write(self) -> None:

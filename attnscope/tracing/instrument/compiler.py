@@ -66,39 +66,39 @@ class Silence:
 
     @staticmethod
     def enter(site: int) -> None:
-        """As a relay's."""
+        """Do nothing."""
 
     @staticmethod
     def leave() -> None:
-        """As a relay's."""
+        """Do nothing."""
 
     @staticmethod
     def begin(site: int) -> int:
-        """As a relay's."""
+        """Return a mark without meaning."""
         return 0
 
     @staticmethod
     def end(site: int, mark: int | None, value: Any) -> Any:
-        """As a relay's."""
+        """Return the value unchanged."""
         return value
 
     @staticmethod
     def bound(site: int, value: Any) -> Any:
-        """As a relay's."""
+        """Return the value unchanged."""
         return value
 
     @staticmethod
     def part(site: int, value: Any) -> Any:
-        """As a relay's."""
+        """Return the value unchanged."""
         return value
 
     @staticmethod
     def attribute(owner: Any, name: str) -> None:
-        """As a relay's."""
+        """Do nothing."""
 
     @staticmethod
     def item(owner: Any, index: Any) -> None:
-        """As a relay's."""
+        """Do nothing."""
 
 
 def hide_from_compiler(
@@ -184,7 +184,7 @@ class _Finder:
     def find_spec(
         self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """As `importlib.abc.MetaPathFinder.find_spec`."""
+        """Find the compiler's spec; see `importlib.abc.MetaPathFinder.find_spec`."""
         if name != TRANSLATOR:
             return None
         spec = found_by_others(self, name, path, target)

@@ -1,4 +1,4 @@
-"""Compares a checkpoint's weights, as attnscope reads them, with what the model itself computes."""
+"""Compare a checkpoint's weights, as attnscope reads them, with the computation of the model itself."""
 
 from __future__ import annotations
 
@@ -29,32 +29,32 @@ if TYPE_CHECKING:
     import torch
 
 TEXTS = ("The cat sat on the mat because it was tired.", "Attention is all you need.")
-"""What the model reads while it is compared: two lengths, so that padding is masked."""
+"""The model's inputs for the comparison: two lengths, so that padding is masked."""
 
 MOVED = 1e-6
-"""How far a direction is from another at least; in float64 rounding stays far below."""
+"""The least difference between two directions that differ; rounding in float64 is far smaller."""
 
 TOLERANCE = 1e-9
-"""Both sides compute in float64, where rounding stays far below, and mistakes far above."""
+"""Both sides compute in float64: rounding errors are far smaller, and mistakes far larger."""
 
 PLAIN = frozenset("albert bert camembert distilbert electra ernie rembert roberta xlm-roberta".split())
-"""The families whose attention is softmax(Q·Kᵀ/√d_head)·V and a mask of padding, as in `mha`: nothing is
-added to scores, capped, turned or normalised."""
+"""The families whose attention is softmax(Q·Kᵀ/√d_head)·V with a padding mask, as in `mha`: without
+position bias, soft cap, RoPE or normalisation."""
 
 
 @dataclass
 class LayerRun:
-    """What one layer of the model computed.
+    """The inputs and outputs of one layer's modules in a run of the model.
 
     Attributes:
-        stack: where the layer's modules are in the model, which may name them otherwise than its files.
-        modules: of each part, its module.
-        inputs, outputs: of each part, what its module was given and what it made of it.
-        turn: how often its modules ran before, where layers share them.
-        batch: what the model read.
-        call: what the layer handed to its attention, and what it got; None: that was not to be seen.
-        attention: the layer's maps, where attnscope's own attention is to be compared with them.
-        mask: which keys are no padding; None: all.
+        stack: the layer's stack in the model, whose module names may differ from those of its files.
+        modules: the module of each part.
+        inputs, outputs: the input and the output of the module of each part.
+        turn: how many times its modules ran before, if layers share them.
+        batch: the model's inputs.
+        call: the inputs and outputs of the layer's attention; None: they could not be captured.
+        attention: the layer's maps, if they are compared with attnscope's own attention.
+        mask: which keys are not padding; None: all.
     """
 
     stack: Stack
@@ -71,11 +71,10 @@ class LayerRun:
 def verify_head(checkpoint: Checkpoint, weights_of_head: HeadWeights) -> list[Check]:
     """Run the model in float64, and compare a head's weights with what its layer computes.
 
-    The head's slices, as they were read from the checkpoint's bytes, get the hidden states that
-    reach the layer's projections, and are compared with the same head in what the model's own
-    modules (transformers, eager) make of them. Where attnscope's `MultiHeadAttention` can express
-    the family (`PLAIN`), the whole layer is compared too: its Q, K and V projections, attention
-    and output.
+    The head's slices, as read from the checkpoint's bytes, are applied to the hidden states at the
+    layer's projections, and compared with the same head in the output of the model's own modules
+    (transformers, eager). If attnscope's `MultiHeadAttention` can express the family (`PLAIN`), the
+    whole layer is compared too: its Q, K and V projections, attention and output.
 
     Args:
         checkpoint: the model.
@@ -91,7 +90,7 @@ def verify_head(checkpoint: Checkpoint, weights_of_head: HeadWeights) -> list[Ch
         and not getattr(config, "is_decoder", False)
     )
     model = load_model(checkpoint, config, dtype="float64", attention="eager")
-    with suppress(AttributeError, ValueError):  # it has no experts, or is of before they could be chosen
+    with suppress(AttributeError, ValueError):  # no experts, or their implementation cannot be chosen
         model.set_experts_implementation("eager")  # the fast ones do not know float64
     seen = _run_model(model, checkpoint, weights_of_head, maps=plain)
     whole = _check_layer(checkpoint, weights_of_head, seen) if plain else []
@@ -100,7 +99,7 @@ def verify_head(checkpoint: Checkpoint, weights_of_head: HeadWeights) -> list[Ch
 
 
 def _run_model(model: Any, checkpoint: Checkpoint, head: HeadWeights, *, maps: bool) -> LayerRun:
-    """What the model computes in one layer's attention; its maps too, if they are needed."""
+    """Run the model, and capture what one layer's attention computes; its maps too, if needed."""
     import torch
 
     stack = _stack_of(model, checkpoint, head)
@@ -116,7 +115,7 @@ def _run_model(model: Any, checkpoint: Checkpoint, head: HeadWeights, *, maps: b
     calls: list[Call] = []
 
     def look(part: str, inputs: Any, output: Any) -> None:
-        # Copies, because some models go on to compute where these are.
+        # Copies, because some models later overwrite these tensors in place.
         seen[part].append((inputs[0].clone(), _tensor(output).clone()))
 
     hooks = [
@@ -157,21 +156,21 @@ def _finite(tensors: list[torch.Tensor]) -> bool:
 
 
 def _is_at(handed: Handed, place: str) -> bool:
-    """Whether a module attends for the layer whose attention has this name."""
+    """Check whether a call belongs to the layer whose attention has this name."""
     return handed.path == place or handed.path.startswith(f"{place}.")
 
 
 def _tensor(output: Any) -> torch.Tensor:
-    """What a projection makes; quantised ones return its scale beside it."""
+    """Return the output of a projection; a quantised one also returns its scale."""
     made: torch.Tensor = output[0] if isinstance(output, tuple) else output
     return made
 
 
 @contextmanager
 def _float64() -> Iterator[None]:
-    """Have numbers that a model makes on its way be float64 too, where it names no dtype.
+    """Make float64 the default dtype, for tensors that a model creates without naming one.
 
-    What it draws, as ViT-MAE draws the patches that it hides, is the same each time.
+    Random numbers, such as those by which ViT-MAE masks patches, are the same in every run.
     """
     import torch
 
@@ -186,12 +185,12 @@ def _float64() -> Iterator[None]:
 
 
 def _check_head(model: Any, checkpoint: Checkpoint, head: HeadWeights, seen: LayerRun) -> Check:
-    """Whether what the slices make is one head of the layer's attention, and no other's.
+    """Check that the slices belong to one head of the layer's attention, and to no other.
 
-    The model runs again, with the head's columns of Q, K and V set to 0, and of what attention returns,
-    the head's part: then the queries of this head alone point elsewhere, the keys and values of the head
-    that it reads, and what of W_O's input the slice of W_O is for. Normalisations and rotations on the
-    way do not matter, nor does a gate. Where attention is not to be seen, W_O's input tells.
+    The model runs again with the head's columns of Q, K and V, and its part of attention's output, set
+    to 0. Then only this head's queries may change direction, the keys and values of the head that it
+    reads, and the part of W_O's input that belongs to its slice of W_O. Normalisations, rotations or a
+    gate in between do not matter. If attention cannot be captured, W_O's input decides.
     """
     name = f"the layer's head {head.head}"
     n_head, n_kv_head = head.n_head, head.n_kv_head
@@ -217,7 +216,7 @@ def _check_head(model: Any, checkpoint: Checkpoint, head: HeadWeights, seen: Lay
     if own_heads == heads and n_map is not None:
         note = "seen in the number of maps, and in W_O's input"
         return Check(name, None, None, ok=True, note=note)
-    # Heads may depend on each other where nobody sees it, as in Doge, whose mask is made of all values.
+    # Heads may depend on each other invisibly, as in Doge, whose mask is computed from all values.
     ok = None if own_heads <= heads else False
     return Check(
         name, None, None, ok=ok, note=note or "the layer's own number of heads is not to be seen"
@@ -227,10 +226,10 @@ def _check_head(model: Any, checkpoint: Checkpoint, head: HeadWeights, seen: Lay
 def _run_silenced(
     model: Any, checkpoint: Checkpoint, head: HeadWeights, seen: LayerRun
 ) -> tuple[Any, list[Handed], list[torch.Tensor]]:
-    """Run the model without one head: its columns of Q, K and V, and of what attention returns, are 0.
+    """Run the model without one head: its columns of Q, K, V and of attention's output are set to 0.
 
     Returns:
-        The model's output; what the layer handed to its attention at each turn; and what entered W_O.
+        The model's output; and for each turn, the inputs of the layer's attention, and of W_O.
     """
     import torch
 
@@ -275,12 +274,12 @@ def _run_silenced(
 def _moved_heads(
     head: HeadWeights, seen: LayerRun, handed: list[Handed], entered: list[torch.Tensor]
 ) -> dict[str, tuple[set[int], set[int]]]:
-    """Of what a run without a head changed: which heads point elsewhere, and which ones should.
+    """Return which heads changed direction in a run without a head, and which ones should have.
 
     Args:
-        head: that is left out.
+        head: the head that is left out.
         seen: the run with it.
-        handed, entered: what the layer's attention was given without it, and W_O, at each turn.
+        handed, entered: the inputs of the layer's attention and of W_O without it, for each turn.
     """
     n_head, group = head.n_head, head.n_head // head.n_kv_head
     kv_head = head.head // group
@@ -301,7 +300,7 @@ def _moved_heads(
 
 
 def _heads_of_map(output: Any, stack: str, layer: int) -> int | None:
-    """How many heads a layer's map has among those that a model returned; None if it returned none."""
+    """Return the number of heads in the map of a layer that a model returned; None if there is none."""
     maps = next(
         (output.get(key) for key in (f"{stack}_attentions", "attentions") if key in output), None
     )
@@ -312,7 +311,7 @@ def _heads_of_map(output: Any, stack: str, layer: int) -> int | None:
 
 
 def _moved(before: torch.Tensor, after: torch.Tensor) -> set[int]:
-    """The heads whose vectors point elsewhere than before: of two `n_batch n_head n d`."""
+    """Return the heads whose vectors changed direction between two tensors `n_batch n_head n d`."""
     first, second = (
         x / x.norm(dim=-1, keepdim=True).clamp_min(1e-300) for x in (before.double(), after.double())
     )
@@ -321,7 +320,7 @@ def _moved(before: torch.Tensor, after: torch.Tensor) -> set[int]:
 
 
 def _stack_of(model: Any, checkpoint: Checkpoint, head: HeadWeights) -> Stack:
-    """The stack in the loaded model: transformers may give modules other names than the files have."""
+    """Return the stack in the loaded model, whose module names may differ from those in the files."""
     kind, config = f"the loaded {type(model).__name__}", checkpoint.config()
     stored = find_stacks(open_weights(checkpoint).names, config, checkpoint.name)
     own = choose_stack(stored, head.stack, checkpoint.name)
@@ -339,18 +338,18 @@ def _stack_of(model: Any, checkpoint: Checkpoint, head: HeadWeights) -> Stack:
 
 
 TOWERS = {"vision": ("get_image_features", "pixel_values"), "text": ("get_text_features", "input_ids")}
-"""What runs one tower of a model that has several, if it has such a method, and what it is given."""
+"""The method that runs one tower of a model with several, if it exists, and its main input."""
 
 
 def _call(
     model: Any, checkpoint: Checkpoint, stack: Stack, maps: bool, batch: dict[str, Any] | None = None
 ) -> tuple[dict[str, Any], Callable[[], Any]]:
-    """The inputs of a model, or of the tower that the stack is in, and what runs it on them.
+    """Return the inputs of a model, or of its tower with the stack, and a function that runs it on them.
 
     Args:
-        model, checkpoint, stack: which.
-        maps: whether it is to return its maps.
-        batch: the inputs, where they are known.
+        model, checkpoint, stack: the model, and the stack to run.
+        maps: whether it returns its maps.
+        batch: the inputs, if they are known already.
     """
     method, main = TOWERS.get(stack.tower, ("forward", model.main_input_name))
     with told_as_the_models_fault(checkpoint):
@@ -360,12 +359,12 @@ def _call(
 
 
 def _inputs(main: str, config: Any, checkpoint: Checkpoint) -> dict[str, Any]:
-    """Something to read, to look at or to hear, of the sizes that the model's configuration says.
+    """Create text, image or audio inputs of the sizes in the model's configuration.
 
     Args:
-        main: what the model calls its input.
-        config: the model's.
-        checkpoint: where its tokenizer is.
+        main: the name of the model's main input.
+        config: the model's configuration.
+        checkpoint: the model's checkpoint, for its tokenizer.
     """
     batch: dict[str, Any] = {}
     if main == "input_ids":
@@ -385,7 +384,7 @@ def _inputs(main: str, config: Any, checkpoint: Checkpoint) -> dict[str, Any]:
 
 
 def _n_vocab(config: Any) -> int:
-    """How many tokens there are; CANINE, which reads characters, does not say."""
+    """Return the size of the vocabulary; 128 for CANINE, which reads characters and gives none."""
     return getattr(config.get_text_config(), "vocab_size", 128)
 
 
@@ -396,7 +395,7 @@ def _drawn(*shape: int) -> torch.Tensor:
 
 
 def _tokens(checkpoint: Checkpoint, n_vocab: int) -> dict[str, torch.Tensor]:
-    """Two texts of different lengths; where there is no tokenizer, as many drawn tokens."""
+    """Tokenize two texts of different lengths; without a usable tokenizer, draw random tokens."""
     import torch
 
     try:
@@ -406,7 +405,7 @@ def _tokens(checkpoint: Checkpoint, n_vocab: int) -> dict[str, torch.Tensor]:
         if len(ids.unique()) > len(TEXTS[1].split()) and int(ids.max()) < n_vocab:
             return batch
     except Exception:
-        pass  # none, or none that loads or knows the words, as above: then any tokens will do
+        pass  # there is none, or it does not load: any tokens will do, as for one without these words
     drawn = torch.randint(n_vocab, (2, 12), generator=torch.Generator().manual_seed(0))
     mask = torch.ones_like(drawn)
     mask[1, 7:] = 0
@@ -414,7 +413,7 @@ def _tokens(checkpoint: Checkpoint, n_vocab: int) -> dict[str, torch.Tensor]:
 
 
 def _check_layer(checkpoint: Checkpoint, head: HeadWeights, seen: LayerRun) -> list[Check]:
-    """Our own attention with the checkpoint's weights, against the model's whole layer."""
+    """Compare attnscope's own attention with the checkpoint's weights to the model's whole layer."""
     import torch
 
     from attnscope.attention.mha import MultiHeadAttention
@@ -443,7 +442,7 @@ def _check_layer(checkpoint: Checkpoint, head: HeadWeights, seen: LayerRun) -> l
 
 
 def _state(weights: Weights, stack: Stack, layer: int) -> dict[str, torch.Tensor]:
-    """The layer's weights, read from the checkpoint's bytes, as our module names them."""
+    """Read a layer's weights from the checkpoint, under the names of `MultiHeadAttention`."""
     import torch
 
     state = {}
@@ -458,7 +457,7 @@ def _state(weights: Weights, stack: Stack, layer: int) -> dict[str, torch.Tensor
 
 
 def _check_slices(head: HeadWeights, seen: LayerRun) -> list[Check]:
-    """Each slice, applied by itself, against the same head in the model's own tensors."""
+    """Compare the output of each slice with the same head in the model's own tensors."""
     import torch
 
     slices = {
@@ -473,7 +472,7 @@ def _check_slices(head: HeadWeights, seen: LayerRun) -> list[Check]:
             made = seen.inputs[part] @ slices[f"W_{part}"].mT + slices.get(f"b_{part}", 0)
             own = _columns(seen.stack, part, head)
             checks.append(_check(_names(part, slices), made, seen.outputs[part][..., own]))
-        # What this head alone adds to the output: the model's own W_O, the other heads silent.
+        # What this head alone adds to the output: the model's own W_O, with the other heads set to 0.
         own, x = _columns(seen.stack, "O", head), seen.inputs["O"]
         alone = torch.zeros_like(x)
         alone[..., own] = x[..., own]
@@ -485,7 +484,7 @@ def _check_slices(head: HeadWeights, seen: LayerRun) -> list[Check]:
 def _check_latent(
     head: HeadWeights, latent: Latent, seen: LayerRun, slices: dict[str, torch.Tensor]
 ) -> list[Check]:
-    """The parts of latent attention, each against the model's own; and what attention is handed."""
+    """Compare each part of latent attention, and the inputs of attention, with the model's own."""
     import torch
 
     def of(names: str, part: str, own: slice) -> Check:
@@ -526,7 +525,7 @@ def _check_latent(
 
 
 def _columns(stack: Stack, part: str, head: HeadWeights) -> slice:
-    """Which columns of what a module makes (of what W_O takes in) are the head's."""
+    """Return the head's columns of a module's output (of the input of W_O)."""
     layout = stack.layout
     if head.latent is not None:
         return columns_of(head.latent, part, head.head)
@@ -535,7 +534,7 @@ def _columns(stack: Stack, part: str, head: HeadWeights) -> slice:
 
 
 def _columns_of_slice(seen: LayerRun, part: str, head: HeadWeights) -> slice:
-    """The same as the slice has them, where the model keeps the weight as the file does."""
+    """Return the same by the slice's own range, if the model stores the weight as the file does."""
     if head.latent is not None and part != "O":
         names = {"Q": ("W_Q", "W_UQ", "W_QR"), "K": ("W_UK",), "V": ("W_UV",)}[part]
         rows = [each for each in head.weights if each.name in names]

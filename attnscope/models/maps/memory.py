@@ -22,10 +22,10 @@ from attnscope.process.progress import notify
 from attnscope.units import bytes_text
 
 WHOLE = 2**28
-"""Maps that take less than 256 MiB together are held whole, as long as nobody asks for others."""
+"""Maps that take less than 256 MiB together are not pooled unless requested."""
 
 SHORTER = "a shorter text; or more --memory, if there is"
-"""What makes pooled maps fit."""
+"""The hint for pooled maps that do not fit into memory."""
 
 
 def is_pooled(task: MapTask, config: Any, reading: Reading, selection: HeadSelection) -> bool:
@@ -92,7 +92,7 @@ def plan_pooling(
     stack: str,
     device: str,
 ) -> Pooled:
-    """Divide the memory up, and say how.
+    """Divide the memory between a block of weights and the rest, and report how.
 
     Raises:
         OptionError: `memory` is no size.
@@ -143,7 +143,7 @@ def separators(reading: Reading) -> set[str]:
 
 
 def _kept(task: MapTask, config: Any, reading: Reading, selection: HeadSelection) -> dict[str, Any]:
-    """What is kept of pooled maps, in bytes, and how much is asked of pairs of tokens."""
+    """Return the bytes kept of pooled maps, and the number of values for each pair of tokens."""
     n = n_tokens(task, reading)
     kept = 2 * 4 * min(n, MOST) ** 2 * number_of_maps(config, reading, selection)
     kept += 12 * n * (task.shown.top or 0)

@@ -20,11 +20,11 @@ MOST = 256
 
 
 def cells(tokens: Sequence[Token], most: int = MOST) -> list[range]:
-    """The tokens that share a cell: neighbours of one text, equally many but for a text's last cell.
+    """Group neighbouring tokens of one text into cells of equal size, except the last of each text.
 
     Args:
-        tokens: of an axis.
-        most: how many cells there may be.
+        tokens: the tokens along an axis.
+        most: the most cells.
     """
     n = len(tokens)
     starts = [i for i in range(1, n) if tokens[i].segment != tokens[i - 1].segment]
@@ -37,21 +37,20 @@ def cells(tokens: Sequence[Token], most: int = MOST) -> list[range]:
 
 
 class Cells:
-    """Pools the weights of some heads of one layer, as its blocks come, from the first to the last.
+    """Pool the weights of some heads of one layer, block by block in order.
 
-    Of the rows in one row of cells only the sum and the largest weight for each key are kept, and of
-    these, when its last query has been seen, those of each cell.
+    For the current row of cells, only the sum and the largest weight of each key are kept; after its
+    last query, they are pooled over the keys of each cell.
 
     Args:
-        heads: of the layer.
-        queries: the positions that share each row of cells; the first may be later than the layer's
-            first query.
-        keys: the positions that share each column; all keys.
-        like: a tensor with the device of the weights, and their dtype.
+        heads: heads of the layer.
+        queries: the positions pooled into each row; the first may be later than the layer's first query.
+        keys: the positions pooled into each column; together, all keys.
+        like: a tensor with the device and the dtype of the weights.
 
     Attributes:
-        mean, max: the mean and the largest weight of each cell, `n_head len(queries) len(keys)`. What a
-            query cannot see is 0, and counts.
+        mean, max: the mean and the largest weight of each cell, `n_head len(queries) len(keys)`. Masked
+            weights are included as 0.
     """
 
     def __init__(
@@ -83,7 +82,7 @@ class Cells:
                 self._finish(number)
 
     def _parts(self, queries: range) -> Iterator[tuple[int, slice]]:
-        """The rows of cells that a block has a part in, and which of its rows that is."""
+        """Yield the rows of cells that a block overlaps, with the block's rows in each."""
         first = max(0, bisect_right(self.queries, queries.start, key=lambda cell: cell.start) - 1)
         for number in range(first, len(self.queries)):
             cell = self.queries[number]
@@ -93,7 +92,7 @@ class Cells:
             yield number, slice(start - queries.start, stop - queries.start)
 
     def _finish(self, number: int) -> None:
-        """Pool a row of cells over the keys of each, and begin the next."""
+        """Pool a completed row of cells over the keys of each cell, and reset for the next row."""
         import torch
 
         n = len(self.queries[number]) * torch.tensor([len(cell) for cell in self.keys]).to(self._sum)
@@ -104,15 +103,15 @@ class Cells:
 
 
 class Rows:
-    """Keeps of one head of a layer what is wanted of single queries, as its blocks come.
+    """Keep one query's weights, and each query's strongest keys, of one head, block by block.
 
     Args:
-        head: of the layer.
-        first: the position of the first query that counts.
-        n_K: how many keys there are.
-        query: the position of the query whose weights are kept, all of them.
-        top: how many keys each query looks at most are kept.
-        without: the positions of keys that are none of them.
+        head: a head of the layer.
+        first: the position of the first query to include.
+        n_K: the number of keys.
+        query: the position of the query whose weights are all kept.
+        top: the number of strongest keys to keep for each query.
+        without: the positions of keys that are left out of the strongest.
     """
 
     def __init__(
@@ -130,7 +129,7 @@ class Rows:
         self.strongest: list[tuple[torch.Tensor, torch.Tensor]] = []
 
     def kept(self) -> tuple[Any, Any]:
-        """The query's weights, `n_K`; each query's strongest keys and their weights, `n_Q k` each.
+        """Return the query's weights, `n_K`; each query's strongest keys and weights, `n_Q k` each.
 
         All are numpy; None stands for what is not wanted.
         """
@@ -143,7 +142,7 @@ class Rows:
         return row, (keys.numpy(), weights.float().numpy())
 
     def see(self, block: Block) -> None:
-        """Keep what is wanted of a block."""
+        """Keep the requested weights of a block."""
         import torch
         from torch.nn.functional import pad
 
@@ -162,7 +161,7 @@ class Rows:
 
 
 def strongest(weights: torch.Tensor, k: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """The k largest weights of each row, the largest first; of equals, the one further left.
+    """Return the k largest weights of each row, the largest first; of equals, the smaller position.
 
     Args:
         weights: `n_Q n_K`; those that are not a number come last.
@@ -187,6 +186,6 @@ def strongest(weights: torch.Tensor, k: int) -> tuple[torch.Tensor, torch.Tensor
 
 
 def of_heads(block: Block, heads: list[int]) -> torch.Tensor:
-    """The weights of some heads of a block's first sequence, `n_head queries keys`."""
+    """Return the weights of some heads in a block's first sequence, `n_head queries keys`."""
     attention = block.attention[0]
     return attention if len(heads) == len(attention) else attention[heads]

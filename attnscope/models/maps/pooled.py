@@ -1,8 +1,8 @@
-"""Collect pooled maps of a long text: block by block, and never a whole map on the way.
+"""Collect pooled maps of a long text block by block, without ever holding a whole map.
 
-The model runs once. Where it calls attention, attnscope attends in its place, a block of queries at a
-time, and pools each block's weights before the next one takes their memory. That this attention is the
-model's own is found out before, on a few tokens, layer by layer.
+The model runs once. Its attention is replaced by attnscope's, which computes a block of queries at a
+time, and pools each block's weights before the next one overwrites them. Before that, a run on a few
+tokens checks for each layer that this attention equals the model's own.
 """
 
 from __future__ import annotations
@@ -37,31 +37,32 @@ if TYPE_CHECKING:
 
 
 class WholeMaps(Protocol):
-    """What takes whole maps, some rows at a time, so that they are never in memory."""
+    """A receiver of whole maps, a few rows at a time, so that they are never held in memory."""
 
     def begin(self, heads: Sequence[tuple[int, int]], shape: tuple[int, int]) -> None:
-        """Get ready for the maps of these layers and heads, `n_Q n_K` each."""
+        """Prepare for the maps of these layers and heads, `n_Q n_K` each."""
 
     def write(self, layer: int, head: int, row: int, rows: np.ndarray) -> None:
-        """Take some rows of a map, from number `row` on: `… n_K`, float32."""
+        """Receive rows of a map, beginning with index `row`: `… n_K`, float32."""
 
 
 @dataclass(frozen=True)
 class Pooled:
-    """How the maps of a long text are pooled, and what is kept of them whole.
+    """How the maps of a long text are pooled, and which parts are kept unpooled.
 
     Attributes:
-        shown: `max` or `mean`: what each cell shows of its weights.
-        block_bytes: how much memory a block of weights may take.
-        query: the position of a query whose row is wanted whole.
-        top: how many of the keys that each query looks at most are wanted.
-        head: whose row, and whose keys; None: nobody's.
-        without_sink: whether the sink is none of the keys that a query looks at most.
-        whole: what takes whole maps beside the pooled ones; None: nobody does.
-        of_whole: whose; of one stack.
-        separators: the special tokens that end a text, where heads are to be measured; None: they are
+        shown: `max` or `mean`: how cells are pooled for display.
+        block_bytes: the memory for a block of weights.
+        query: the position of a query whose row is kept unpooled.
+        top: the number of strongest keys to keep for each query.
+        head: the heads whose row and strongest keys are kept; None: none.
+        without_sink: whether to leave the sink out of the strongest keys.
+        whole: the receiver of whole maps, in addition to the pooled ones; None: they are discarded.
+        of_whole: the heads of these whole maps, in one stack.
+        separators: the special tokens that end a text, if metrics are to be measured; None: they are
             not.
-        watch: is told after each block: the layer, how many there are, and the share of its queries.
+        watch: called after each block with the layer, the number of layers, and the share of queries
+            that are done.
     """
 
     shown: str = "max"
@@ -79,17 +80,17 @@ class Pooled:
 def collect_pooled(
     checkpoint: Checkpoint, model: Any, reading: Reading, wanted: HeadSelection, pooled: Pooled
 ) -> CollectedMaps:
-    """Run a model, and pool the maps of its heads on the way.
+    """Run a model, and pool the maps of its heads during the run.
 
     Args:
-        checkpoint: where the model is from.
+        checkpoint: the model's checkpoint.
         model: as `load_model` returned it.
-        reading: what it reads.
-        wanted: the heads to keep.
-        pooled: how they are kept.
+        reading: the model's inputs.
+        wanted: the heads to collect.
+        pooled: how their maps are pooled.
 
     Raises:
-        ModelError: the model has no attention, or attends in a way that cannot be seen from outside.
+        ModelError: the model has no attention, or its attention cannot be captured.
     """
     forget_the_past(model)
     few = first_tokens(reading, FEW)
@@ -114,12 +115,12 @@ def collect_pooled(
 
 
 class Pooler:
-    """Attends in a model's place, and pools the maps of the wanted heads.
+    """Compute attention in place of a model, and pool the maps of the selected heads.
 
     Args:
-        collector: knows which they are, and gets them.
-        pooled: how they are kept.
-        layers: how many heads each layer has, by stack and number, as it was found out before.
+        collector: the collector with the selection of heads, to which pooled maps are added.
+        pooled: how maps are pooled.
+        layers: the number of heads of each layer, by stack and index, from an earlier run.
     """
 
     def __init__(
@@ -135,7 +136,7 @@ class Pooler:
         self._store = Store()
 
     def compare(self, call: Call) -> None:
-        """Note it, if attnscope's attention is not what a layer's own returned."""
+        """Record if attnscope's attention differs from the output of a layer's own."""
         layer = self.collector.layer(call)
         if layer is None:
             return
@@ -145,7 +146,7 @@ class Pooler:
             self.collector.unexplained[layer.stack] = off
 
     def attend(self, handed: Handed) -> torch.Tensor | None:
-        """Attend for one layer; None, if nobody wants to know, and the model's own is as lean."""
+        """Compute one layer's attention; return None if its maps are not needed and its own will do."""
         layer = self.collector.layer(handed)
         heads = [] if layer is None else self.collector.announce(layer)
         if layer is not None and heads:
@@ -155,7 +156,7 @@ class Pooler:
         return self.blockwise.attend(handed, let_go)
 
     def _pool(self, handed: Handed, layer: Layer, heads: list[int]) -> torch.Tensor:
-        """Attend for one layer, and add the maps of its heads to those that are there."""
+        """Compute one layer's attention, and add the pooled maps of its heads to the collector."""
         import torch
 
         maps, pooled = self.collector.found[layer.stack], self.pooled
@@ -203,7 +204,7 @@ class Pooler:
         return collected
 
     def _heads_of_whole(self, layer: Layer, maps: AttentionMaps) -> list[int]:
-        """The heads of a layer whose whole maps are kept; the first layer's tell of all to come."""
+        """Return the heads of a layer whose whole maps are kept; announce all at the first layer."""
         pooled = self.pooled
         if pooled.whole is None or pooled.of_whole is None or pooled.of_whole.stack != layer.stack:
             return []
@@ -225,7 +226,7 @@ class Pooler:
         return [head for number, head in self._of_whole if number == layer.number]
 
     def _write(self, block: Block, layer: int, head: int, first: int, n_K: int) -> None:
-        """Hand on a block's rows of one head, from the first query that counts."""
+        """Pass a block's rows of one head to the receiver, beginning with the first query to include."""
         import numpy as np
 
         start = max(first, block.queries.start)
@@ -233,7 +234,7 @@ class Pooler:
             return
         weights = block.attention[0, head, start - block.queries.start :].float().cpu().numpy()
         rows = weights
-        if len(block.keys) < n_K:  # what no query of the block can see
+        if len(block.keys) < n_K:  # keys that no query of the block can see
             rows = np.zeros((len(weights), n_K), dtype=np.float32)
             rows[:, block.keys.start : block.keys.stop] = weights
         assert self.pooled.whole is not None

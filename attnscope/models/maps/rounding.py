@@ -1,9 +1,9 @@
-"""Measure how far rounding alone moves a model's maps.
+"""Measure how much rounding alone changes a model's maps.
 
-Two attentions that are the same in theory (fused and eager) round differently, and the layers above
-amplify that. Most models normalise what they compute, and it stays near what one layer rounds. Where
-nothing is normalised, as in MobileBERT (Sun et al. 2020, section 3.3: `NoNorm`), it grows from layer to
-layer, and two runs may end in different maps without any fault.
+Two implementations of the same attention (fused and eager) round differently, and later layers amplify
+the difference. In most models, normalisation keeps it near the rounding error of one layer. Without
+normalisation, as in MobileBERT (Sun et al. 2020, section 3.3: `NoNorm`), it grows from layer to layer,
+and two correct runs may produce different maps.
 """
 
 from __future__ import annotations
@@ -29,19 +29,19 @@ if TYPE_CHECKING:
 def spread_of_rounding(
     checkpoint: Checkpoint, model: Any, reading: Reading, wanted: HeadSelection
 ) -> dict[str, float]:
-    """The largest difference that rounding makes to the maps of a model's eager attention, by stack.
+    """Measure by stack how much rounding can change the maps of a model's eager attention.
 
-    The model runs twice. In the second run, what each attention returns is changed by as much as
-    rounding may change it, up or down at random.
+    The model runs twice. In the second run, the output of each attention is perturbed by as much as
+    rounding can change it, up or down at random.
 
     Args:
-        checkpoint: where it is loaded from once more, with eager attention.
-        model: the one that is there: its dtype and device are taken.
-        reading, wanted: what it reads, and which maps.
+        checkpoint: the model's checkpoint, which is loaded again with eager attention.
+        model: the loaded model, whose dtype and device are used.
+        reading, wanted: its inputs, and the selected maps.
 
     Returns:
-        Nothing of a stack whose attention is not seen, or returns other weights than those that follow
-        from what it was given: what differs there is not rounding.
+        The largest difference of each stack, except stacks whose attention cannot be captured, or
+        returns weights that do not follow from its inputs: differences there are not rounding.
     """
     import torch
 
@@ -71,17 +71,17 @@ def spread_of_rounding(
     try:
         with observing(eager, change), told_as_the_models_fault(checkpoint):
             run(eager, reading)
-    except ModelError:  # rounding makes infinite what was finite: nothing is known of the maps
+    except ModelError:  # a finite value became infinite by rounding, so nothing is known of the maps
         return spread
     return {stack: min(1, of_stack[stack] + _largest(plain, changed, stack)) for stack in spread}
 
 
 def _rounding(call: Call, off: float) -> float:
-    """How far rounding parts two ways of computing a layer's weights.
+    """Return the largest difference by rounding between two computations of a layer's weights.
 
     Args:
-        call: what the layer was given.
-        off: how far its weights were from those that follow from that. A narrow dtype rounds there.
+        call: the inputs and outputs of the layer's attention.
+        off: the result of `_off`, which is where rounding in a narrow dtype shows.
     """
     import torch
 
@@ -90,7 +90,7 @@ def _rounding(call: Call, off: float) -> float:
 
 
 def _off(call: Call) -> float:
-    """How far the weights that attention returned are from those that follow from what it was given."""
+    """Return the largest difference of the weights that attention returned from those of its inputs."""
     assert call.weights is not None
     off = 0.0
     for head in range(call.n_head):
@@ -100,6 +100,6 @@ def _off(call: Call) -> float:
 
 
 def _largest(first: MapCollector, second: MapCollector, stack: str) -> float:
-    """The largest difference between two runs' maps of a stack."""
+    """Return the largest difference between the maps of a stack in two runs."""
     pairs = zip(first.found[stack].maps, second.found[stack].maps, strict=True)
     return max(float(abs(one.attention - other.attention).max()) for one, other in pairs)

@@ -28,16 +28,16 @@ OF_SCORES = ("n_batch", "n_head", "n_Q", "n_K")
 def trace_steps(
     call: Call, title: str, *, keep: bool | Collection[str] = False, stats: bool = False
 ) -> Trace:
-    """Trace attnscope's own attention on what a layer of a model handed to its attention.
+    """Trace attnscope's own attention on the inputs of a layer's attention.
 
     Args:
-        call: what was seen.
-        title: what to call the trace.
+        call: the captured inputs and outputs of the layer's attention.
+        title: the title of the trace.
         keep, stats: as in `attnscope.trace`.
 
     Returns:
-        `Q`, `K`, `V` (positions turned, heads of keys not yet shared) to `x_rsh2`, in float32 at least,
-        with a check that `x_rsh2` is what the model's own attention returned.
+        `Q`, `K`, `V` (after RoPE, before key/value heads are repeated) to `x_rsh2`, at least in float32,
+        with a check that `x_rsh2` equals the output of the model's own attention.
     """
     import torch
 

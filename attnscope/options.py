@@ -17,14 +17,14 @@ class Flag:
     """The appearance of an option on the command line.
 
     Attributes:
-        help: what it does, in a sentence.
-        names: the flags; none: the field's name with hyphens, as `--d-feat` for `d_feat`.
+        help: a sentence on its effect.
+        names: the flags; default: the field's name with hyphens, such as `--d-feat` for `d_feat`.
         panel: the heading of its group in the help.
-        shown: the default as the help shows it, where that is not the field's own; True: the field's
-            own, although it is False.
-        metavar: what stands for its value in the help.
-        min: the least number allowed.
-        parser: makes the value of the text that was given.
+        shown: the default as the help shows it, if it differs from the field's; True: the field's
+            own, even if that is False.
+        metavar: the placeholder of its value in the help.
+        min: the smallest number allowed.
+        parser: converts the text to the value.
     """
 
     help: str
@@ -37,10 +37,10 @@ class Flag:
 
 
 def option(help: str, *names: str, default: Any = None, **more: Any) -> Any:
-    """A field of a dataclass that is an option; `more` as in `Flag`."""
+    """Declare a field of a dataclass as an option; `more` as in `Flag`."""
     return field(default=default, metadata={"flag": Flag(help, names, **more)})
 
 
 def keywords(group: Any) -> dict[str, Any]:
-    """The options of a group by name, as keywords for the function that takes them."""
+    """Return the options of a group as keywords for the function that takes them."""
     return {each.name: getattr(group, each.name) for each in fields(group)}

@@ -17,13 +17,13 @@ from attnscope.tracing.comments.check import Checked, checked
 
 @dataclass(frozen=True)
 class Annotation:
-    """A source file with the axes at the ends of its lines.
+    """A source file with the axes of its tensors in comments at the ends of lines.
 
     Attributes:
         path: the file.
-        name: what a reader calls it.
-        old: what it holds.
-        new: what it is to hold.
+        name: its name in messages.
+        old: its current content.
+        new: its content with comments.
     """
 
     path: Path
@@ -39,22 +39,22 @@ class Annotation:
 
     @property
     def diff(self) -> str:
-        """Return the changes in the format of `diff -u`; empty if there are none."""
+        """The changes in the format of `diff -u`; empty if there are none."""
         return diff(self.old, self.new, self.name)
 
     def write(self) -> None:
-        """Change the file: all of it or nothing.
+        """Rewrite the file, completely or not at all.
 
         Raises:
-            FileError: it holds something else by now, or cannot be written.
+            FileError: its content has changed since, or it cannot be written.
         """
         write(self.path, self.old, self.new)
 
 
 def annotate(trace: Trace) -> Annotation:
-    """The file of a trace with the axes of what each line binds in a comment at its end.
+    """Add comments with the axes of the tensors that each line binds to the file of a trace.
 
-    Shape comments that are true stay as they are, in whatever words. Nothing is written.
+    Correct shape comments stay as they are, in any notation. Nothing is written.
 
     Args:
         trace: what `attnscope.inspect` returned.
@@ -75,7 +75,7 @@ def annotate(trace: Trace) -> Annotation:
 
 
 def check_comments(trace: Trace) -> Checked:
-    """Compare the shape comments in the file of a trace with what ran.
+    """Compare the shape comments in the file of a trace with its run.
 
     The trace gets a check, and a finding for each comment that is not true.
 

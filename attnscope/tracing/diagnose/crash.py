@@ -36,7 +36,7 @@ def failure_of(
     """Locate the origin of an exception in files whose source is known.
 
     Args:
-        exception: as it was caught.
+        exception: the caught exception.
         files: their names.
         shapes: the last shapes of the expressions in them.
 
@@ -71,9 +71,9 @@ def crash_of(failure: Failure, dims_of: Callable[[Part], tuple[str, ...] | None]
     """Describe a failure in words.
 
     Args:
-        failure: what happened.
-        dims_of: knows the axes' names of a part, perhaps.
-        file: what to call the file.
+        failure: the failure.
+        dims_of: returns the names of a part's axes, if they are known.
+        file: the name of the file to show.
     """
     operands = [Operand(part.text, dims_of(part), part.shape) for part in failure.parts]
     error = _told(failure.exception).strip().split("\n")[0]
@@ -82,7 +82,7 @@ def crash_of(failure: Failure, dims_of: Callable[[Part], tuple[str, ...] | None]
 
 
 def _told(exception: BaseException) -> str:
-    """Return the last line of the traceback."""
+    """Return the line of the traceback that names the exception, without its notes."""
     try:
         lines = traceback.format_exception_only(exception)  # those of a note are the last
     except BaseException:  # raised by the exception's own code, or by that of its metaclass
@@ -99,7 +99,7 @@ def _tracebacks(tb: TracebackType | None) -> Iterator[TracebackType]:
 def _node_at(file: str, tb: TracebackType) -> ast.expr | ast.AugAssign | None:
     """Return the expression whose evaluation raised, from the lines and columns that Python stores.
 
-    `x += y` computes too, and is none.
+    `x += y` counts too, although it is a statement.
     """
     positions = list(tb.tb_frame.f_code.co_positions())
     line, end_line, column, end_column = positions[tb.tb_lasti // 2]

@@ -11,12 +11,12 @@ PER_VALUE_IN_JSON = 110
 
 
 def bytes_to_save(plan: Trace) -> int:
-    """The bytes that writing all tensors of a plan takes: what does not lie in order is copied."""
+    """Return the bytes for writing all tensors of a plan: those not contiguous are copied."""
     return sum(step.bytes for step in plan.steps if not step.contiguous)
 
 
 def bytes_to_show(plan: Trace, values: Sequence[tuple[str, int]], *, json: bool) -> int:
-    """The bytes that showing values of a plan takes.
+    """Return the bytes for showing values of a plan.
 
     Args:
         plan: what is run.

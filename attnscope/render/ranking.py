@@ -38,7 +38,7 @@ def ranked(
 
 
 def shown(table: HeadTable) -> list[HeadRow]:
-    """The heads that views of a table show, in the order that it names."""
+    """Return the heads that views of a table show, in the order of its ranking."""
     return ranked(table, table.sort, reverse=table.reverse, top=table.top)
 
 

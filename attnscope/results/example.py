@@ -20,7 +20,7 @@ class WorkedExample(Result):
     forms: dict[str, Trace]
 
     def __getitem__(self, form: str) -> Trace:
-        """The trace of a form.
+        """Return the trace of a form.
 
         Raises:
             KeyError: it is not shown.

@@ -72,7 +72,7 @@ class HeadTable(Result):
     unsaved: Exception | None = field(default=None, repr=False, compare=False)
 
     def __getitem__(self, place: tuple[int, int] | tuple[str, int, int]) -> HeadRow:
-        """One head: `table[3, 7]` is head 7 of layer 3; of several stacks, `table["decoder", 3, 7]`.
+        """Return one head: `table[3, 7]` is head 7 of layer 3, `table["decoder", 3, 7]` that of a stack.
 
         Raises:
             KeyError: it was not measured, or several stacks have it.
@@ -88,7 +88,7 @@ class HeadTable(Result):
         return found[0]
 
     def ranked(self, sort: str, *, reverse: bool = False, top: int | None = None) -> HeadTable:
-        """The same heads, which views rank by a metric.
+        """Return the same heads, ranked in views by a metric.
 
         Args:
             sort: the metric.

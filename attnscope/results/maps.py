@@ -143,11 +143,11 @@ class AttentionMaps(Result):
 
     @property
     def one(self) -> AttentionMap | None:
-        """The map of the only head that is there; None: there are several."""
+        """The map, if there is only one; None: there are several."""
         return self.maps[0] if len(self.maps) == 1 else None
 
     def __getitem__(self, place: tuple[int, int]) -> AttentionMap:
-        """The map of one head, by its layer and its number: `maps[layer, head]`.
+        """Return the map of one head by layer and head: `maps[layer, head]`.
 
         Raises:
             KeyError: it was not collected.

@@ -33,12 +33,12 @@ class ScalingRow:
     gradient_norm_mean: float
 
     def text(self, measure: str) -> str:
-        """One of `MEASURES`, as people read it."""
+        """Format one of `MEASURES` for people."""
         return rounded(getattr(self, measure), MEASURES[measure])
 
 
 def rounded(number: float, decimals: int) -> str:
-    """A number to some decimals; to two digits, if these would show hardly anything of it."""
+    """Round to some decimals, or to two significant digits if the number is smaller than the last."""
     small = abs(number) < 10**-decimals
     return f"{number:.2g}" if small else f"{number:.{decimals}f}"
 
@@ -62,7 +62,7 @@ class Scaling(Result):
     findings: list[Finding] = field(default_factory=list)
 
     def __getitem__(self, place: tuple[int, bool]) -> ScalingRow:
-        """What was measured at a width, and whether with the scale: `scaling[1024, False]`.
+        """Return the row of a width, with or without the scale: `scaling[1024, False]`.
 
         Raises:
             KeyError: it was not measured.

@@ -88,7 +88,7 @@ class HeadWeights(Result):
     latent: Latent | None = None
 
     def __getitem__(self, name: str) -> WeightSlice:
-        """The head's part of a weight or a bias, by its name: `head["W_Q"]`.
+        """Return the head's slice of a weight or a bias by its name: `head["W_Q"]`.
 
         Raises:
             KeyError: there is none of that name.

@@ -135,7 +135,7 @@ def _pooled(attention: np.ndarray, pooling: Pooling) -> tuple[np.ndarray, np.nda
 
 
 def _largest(pairs: list[tuple[torch.Tensor, torch.Tensor]]) -> float:
-    """The largest difference in any pair; NaN where only one of two is not a number."""
+    """Return the largest difference in any pair; NaN if only one of two values is NaN."""
     import torch
 
     return float(torch.tensor([difference_of(*pair) for pair in pairs]).max())

@@ -1,4 +1,4 @@
-"""Decide whether maps are pooled, and check that they have room, before a model runs."""
+"""Decide whether maps are pooled, and check that they fit into memory, before a model runs."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ SHORTER = "a shorter text; or more --memory, if there is"
 
 
 def is_pooled(task: MapTask, config: Any, reading: Reading, selection: HeadSelection) -> bool:
-    """Decide whether maps are pooled on the way: because whole ones are too large, or on request.
+    """Decide whether maps are pooled during the run: because whole ones are too large, or on request.
 
-    With `pool="none"` they are only if nothing but a file needs them whole, and if they have no room in
-    memory: then the picture of them is the only pooled thing.
+    With `pool="none"`, they are pooled only if whole ones are needed for nothing but a file, and do not
+    fit into memory: then only the picture is pooled.
 
     Raises:
         OptionError: whole ones are too large, and what is asked for takes them.
@@ -62,14 +62,14 @@ def is_pooled(task: MapTask, config: Any, reading: Reading, selection: HeadSelec
 
 
 def bytes_of_whole(task: MapTask, config: Any, reading: Reading, selection: HeadSelection) -> int:
-    """Return what whole maps take, and what is made of them, in bytes."""
+    """Return the bytes of whole maps and of what is computed from them."""
     whole = bytes_of_maps(config, reading, selection)
     one = whole // number_of_maps(config, reading, selection)  # a copy of the one that is looked at
     return max(task.copies, 1) * whole + one
 
 
 def check_room(task: MapTask, config: Any, reading: Reading, selection: HeadSelection) -> None:
-    """Raise a SizeError unless whole maps have room in memory."""
+    """Raise a SizeError unless whole maps fit into memory."""
     needed, memory = bytes_of_whole(task, config, reading, selection), task.run.memory
     hint = "fewer of them: --layer 0-3 --head 0; or a shorter text"
     if task.shown.pool == "none":
@@ -123,7 +123,7 @@ def plan_pooling(
 def least_beside_weights(
     task: MapTask, config: Any, reading: Reading, selection: HeadSelection
 ) -> dict[str, Any]:
-    """Return what pooled maps need beside the weights at least: arguments of `check_weights_fit`."""
+    """Return the least memory for pooled maps beside weights, as arguments of `check_weights_fit`."""
     n = n_tokens(task, reading)
     itemsize = DTYPES.get(dtype_of(config, task.run.dtype), 4)
     needs = needs_of(config, itemsize, 1, n, **_kept(task, config, reading, selection))

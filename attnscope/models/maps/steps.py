@@ -75,7 +75,7 @@ def trace_steps(
 
 
 def _aligned(shape: tuple[int, ...], sizes: dict[str, int]) -> tuple[str, ...]:
-    """The axes of what broadcasts to the scores: 1 where it is the same for all."""
+    """Return the axes of a tensor that broadcasts to the scores: `1` for broadcast axes."""
     axes = OF_SCORES[len(OF_SCORES) - len(shape) :]
     pairs = zip(axes, shape, strict=True)
     return tuple("1" if size == 1 != sizes[axis] else axis for axis, size in pairs)

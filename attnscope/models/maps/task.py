@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class MapTask:
-    """What a model reads, which heads are shown, how, and where it runs.
+    """The options of one run: inputs, heads, display, device and memory.
 
     Attributes:
         reads, which, shown, run: the options in their groups.
@@ -45,7 +45,7 @@ class MapTask:
         return self.save is not None and not self.shown.pools
 
     def check(self) -> None:
-        """Raise an OptionError for options that say nothing together; warn of those without effect."""
+        """Raise an OptionError for options that contradict each other; warn of those without effect."""
         from attnscope.process.budget import parse_size
 
         if self.run.memory is not None:
@@ -67,7 +67,7 @@ class MapTask:
         warn_idle((no_text and value, name, "a picture is no text") for name, value in of_texts.items())
 
     def _conflicts(self) -> Iterator[tuple[object, str, str | None]]:
-        """What says nothing: whether it is there, why it cannot be, and what can."""
+        """Yield for each contradiction whether it holds, the error, and a hint."""
         reads = self.reads
         names = reads.inputs
         yield not names, "there is nothing to look at.", "a text, ids, tokens, a file or an image"
@@ -91,7 +91,7 @@ class MapTask:
         yield self.run.device.startswith("meta"), message, "--device cpu"
 
     def _conflicts_of_shown(self) -> Iterator[tuple[object, str, str | None]]:
-        """The same of what is shown."""
+        """Yield the same for the options of display."""
         shown, which, steps = self.shown, self.which, self.steps
         yield self.stats and not steps, "--stats is for the steps of a layer.", "--steps --stats"
         message = "--steps shows whole tensors, and --pool maps of few cells."
@@ -111,7 +111,7 @@ class MapTask:
         yield steps and shown.query is not None, message, '--steps --show "scores[0,0,3]"'
 
     def selection(self, stack: str) -> HeadSelection:
-        """The heads to collect of a stack: those that are named; for a page all, unless several are."""
+        """Return the heads of a stack to collect; a page of a single selected head needs all."""
         if not self.page:
             return self.shown_selection(stack)
         if self.which.one_head:
@@ -119,7 +119,7 @@ class MapTask:
         return _selection(self.which.stack, self._layers, self.which.head_numbers)
 
     def shown_selection(self, stack: str) -> HeadSelection:
-        """The heads that are shown."""
+        """Return the heads that are shown."""
         return _selection(stack, self._layers, self.which.head_numbers)
 
     @property

@@ -80,7 +80,7 @@ def check_rows(
 
 
 def tolerance(attention: torch.Tensor) -> float:
-    """How far rounding may bring the sum of a row of weights from 1.
+    """Return the largest difference of a row's sum from 1 that rounding explains.
 
     Each weight is rounded by at most half its dtype's precision of itself, or, where it is tiny, by
     half of the smallest number; the softmax and the sum are float32's, or better.

@@ -65,7 +65,7 @@ def save(result: Any, path: Path, *, force: bool = False, **options: Any) -> int
 
 
 def tensors_of(result: Trace | HeadWeights | AttentionMaps) -> Tensors:
-    """A result's tensors by name, as a file holds them."""
+    """Return a result's tensors by name, as stored in a file."""
     if isinstance(result, HeadWeights):
         return {each.name: (each.array, each.dtype) for each in result.weights}
     if isinstance(result, AttentionMaps):
@@ -77,7 +77,7 @@ def tensors_of(result: Trace | HeadWeights | AttentionMaps) -> Tensors:
 
 
 def _text(result: Any, kind: str) -> str:
-    """A result as JSON, CSV or Markdown, as its command prints it."""
+    """Return a result as JSON, CSV or Markdown, as its command prints it."""
     from attnscope.render.records import records
 
     if kind == ".json":

@@ -179,7 +179,7 @@ def page_html(
 
 
 def heads_page(table: HeadTable) -> str:
-    """One HTML document of measured heads, with the maps of the text that they were measured on."""
+    """Return a page of head metrics, with the maps of the text that they were measured on."""
     first, *_ = ranked(table, table.sort, reverse=table.reverse)
     return page_html(
         table.maps or [],

@@ -14,7 +14,7 @@ from attnscope.results.example import WorkedExample
 
 
 def example_text(example: WorkedExample) -> str:
-    """A worked example as Markdown: for each form, every step and its numbers."""
+    """Return a worked example as Markdown: for each form, every step and its numbers."""
     parts = []
     for trace in example.forms.values():
         title, *about = heading(trace)
@@ -25,7 +25,7 @@ def example_text(example: WorkedExample) -> str:
 
 
 def example_record(example: WorkedExample) -> dict[str, Any]:
-    """A worked example as `attnscope.example/1`: a trace for each form, with its `values`."""
+    """Return a worked example as `attnscope.example/1`: a trace for each form, with its `values`."""
     traces = [
         record(trace) | {"values": numbers_record(trace, values_of(trace))}
         for trace in example.forms.values()

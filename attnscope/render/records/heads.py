@@ -12,7 +12,7 @@ from attnscope.text import printable
 
 
 def heads_record(table: HeadTable) -> dict[str, Any]:
-    """The heads as `attnscope.heads/1`, in the order of `shown`."""
+    """Return the heads as `attnscope.heads/1`, in the order of `shown`."""
     heads = [
         {"stack": row.stack, "layer": row.layer, "head": row.head, **row.values, "errors": row.errors}
         for row in shown(table)
@@ -36,12 +36,12 @@ def heads_record(table: HeadTable) -> dict[str, Any]:
 
 
 def heads_csv(table: HeadTable) -> str:
-    """A line for each head, in the order of `shown`, with the values and their standard errors."""
+    """Return a line for each head, in the order of `shown`, with values and standard errors."""
     return csv_table(head_columns(table, shown(table), table.sort))
 
 
 def heads_markdown(table: HeadTable) -> str:
-    """The same rows as a Markdown table, with what was read above, and what metrics mean below."""
+    """Return the same rows as a Markdown table, with heading and meanings of the metrics."""
     columns = head_columns(table, shown(table), table.sort)
     meanings = "\n".join(f"- {name}: {meaning}" for name, meaning in table.metrics.items())
     return markdown(

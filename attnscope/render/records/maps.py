@@ -22,7 +22,7 @@ from attnscope.text import printable
 
 
 def maps_record(maps: AttentionMaps) -> dict[str, Any]:
-    """One head as `attnscope.map/1`, several as `attnscope.maps/1`; of one query, where it is named."""
+    """Return one head as `attnscope.map/1`, several as `attnscope.maps/1`; or one query of them."""
     maps = maps if maps.query is None else of_query(maps, maps.query)
     about: dict[str, Any] = {
         "model": maps.model,
@@ -68,7 +68,7 @@ def _pooling_record(pooling: Pooling) -> dict[str, Any]:
 
 
 def strongest_record(maps: AttentionMaps, map: AttentionMap, k: int) -> list[list[dict[str, Any]]]:
-    """For each query its k strongest keys, the strongest first."""
+    """Return the k strongest keys of each query, the strongest first."""
     import numpy as np
 
     ranked = [keys for _, keys in strongest(maps, map, k)]
@@ -128,7 +128,7 @@ def weights_csv(maps: AttentionMaps) -> Iterator[str]:
 
 
 def _cells_csv(maps: AttentionMaps) -> Iterator[str]:
-    """The same of pooled maps."""
+    """Yield the same lines for pooled maps."""
     yield "layer,head,query,query_token,queries,key,key_token,keys,attention,mean,max"
     starts = [
         [f"{cell.start},{text},{len(cell)}" for cell, text in zip(cells, _csv(texts), strict=True)]

@@ -22,7 +22,7 @@ KINDS = {Trace: "trace", HeadWeights: "head", Scaling: "scaling"}
 
 
 def record(result: Any) -> dict[str, Any]:
-    """A result with its schema: a trace is `attnscope.trace/1`, a head's weights `attnscope.head/1`."""
+    """Return a result with its schema: `attnscope.trace/1` for a trace, and so on."""
     if isinstance(result, AttentionMaps):
         from attnscope.render.records.maps import maps_record
 
@@ -45,7 +45,7 @@ def record(result: Any) -> dict[str, Any]:
 
 
 def several(traces: list[dict[str, Any]]) -> dict[str, Any]:
-    """The records of several calls in one."""
+    """Combine the records of several calls."""
     return {"schema": "attnscope.traces/1", "traces": traces}
 
 
@@ -55,7 +55,7 @@ def json_text(record: dict[str, Any]) -> str:
 
 
 def csv_text(result: Trace | HeadWeights | Scaling | HeadTable) -> str:
-    """A line for each tensor, head or measurement, with every column, in plain numbers."""
+    """Return a line for each tensor, head or measurement, with every column, in plain numbers."""
     if isinstance(result, HeadTable):
         from attnscope.render.records.heads import heads_csv
 
@@ -70,7 +70,7 @@ def csv_text(result: Trace | HeadWeights | Scaling | HeadTable) -> str:
 def markdown_text(
     result: Trace | HeadWeights | Scaling | WorkedExample | HeadTable, *, wide: bool = False
 ) -> str:
-    """A Markdown table, with what it is about above and what there is to add below."""
+    """Return a Markdown table, with its heading above and summary, findings and checks below."""
     if isinstance(result, HeadTable):
         from attnscope.render.records.heads import heads_markdown
 

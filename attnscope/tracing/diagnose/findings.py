@@ -126,7 +126,8 @@ class Watcher:
         if self.has_nan or step.view_of or step.same_as or tensor.device.type == "meta":
             return
         plain = tensor.is_floating_point() and tensor.element_size() > 1 and tensor.numel()
-        if not plain or tensor.layout is not torch.strided or storage_of(tensor) is None:
+        strided = tensor.layout is torch.strided and not tensor.is_nested
+        if not plain or not strided or storage_of(tensor) is None:
             return  # the values of tensors inside `vmap` cannot be read
         empty = self._empty.get(id(tensor))
         if (empty is not None and empty() is tensor) or self._bound(tensor, look=True) is not None:
@@ -172,7 +173,7 @@ class Watcher:
             tensor: the tensor.
             look: whether to read its values; those of parameters are always read.
         """
-        if not isinstance(tensor, torch.Tensor) or tensor.device.type == "meta":
+        if not isinstance(tensor, torch.Tensor) or tensor.device.type == "meta" or tensor.is_nested:
             return None
         known = self._bounds.get(id(tensor))
         if known is not None and known[0]() is tensor:

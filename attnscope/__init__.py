@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from attnscope.textbook.scaling import measure_scaling
     from attnscope.textbook.worked_example import worked_example
     from attnscope.tracing.calls import trace, trace_call
+    from attnscope.tracing.comments.trace_comments import annotate, check_comments
     from attnscope.tracing.inspect import inspect
     from attnscope.tracing.watch import trace_script
 
@@ -48,8 +49,10 @@ _HOMES = {
     "Trace": "attnscope.results.trace",
     "WeightSlice": "attnscope.results.weights",
     "WorkedExample": "attnscope.results.example",
+    "annotate": "attnscope.tracing.comments.trace_comments",
     "attention_maps": "attnscope.models.maps.attention_maps",
     "attention_steps": "attnscope.models.maps.attention_maps",
+    "check_comments": "attnscope.tracing.comments.trace_comments",
     "compute": "attnscope.textbook.compute",
     "dry_run": "attnscope.textbook.compute",
     "head_weights": "attnscope.models.head_weights",
@@ -80,8 +83,10 @@ __all__ = [
     "Trace",
     "WeightSlice",
     "WorkedExample",
+    "annotate",
     "attention_maps",
     "attention_steps",
+    "check_comments",
     "compute",
     "dry_run",
     "head_weights",

@@ -66,7 +66,7 @@ MAY_IMPORT = {
 LOADS_VIEWS = PACKAGE / "results" / "common.py"
 """A result shows itself: here alone views are loaded, when they are first used."""
 EVERYTHING = {"cli", "__init__", "__main__"}
-"""They may import all there is."""
+"""What they may import is said below."""
 
 
 def package_of(parts: list[str]) -> str:
@@ -137,3 +137,57 @@ def test_torch_is_bounded_by_the_release_that_these_tests_run_with():
     [torch] = [each for each in project["project"]["dependencies"] if re.match(r"torch\b", each)]
     major, minor, *_ = map(int, re.findall(r"\d+", version("torch")))
     assert f"<{major}.{minor + 1}" in torch
+
+
+def test_the_command_line_imports_public_functions_options_and_views():
+    """A command parses, calls a public function and shows its result."""
+    import attnscope
+
+    public = {*attnscope._HOMES.values()}
+    low = (
+        "cli",
+        "render",
+        "results",
+        "process",
+        "errors",
+        "text",
+        "units",
+        "options",
+        "files",
+        "arrays",
+    )
+    wrong = []
+    for path in sorted((PACKAGE / "cli").glob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            name = getattr(node, "module", None) if isinstance(node, ast.ImportFrom) else None
+            if not name or not name.startswith("attnscope.") or name in public:
+                continue
+            package, last = name.split(".")[1], name.split(".")[-1]
+            if package not in low and last != "options":
+                wrong.append(f"{path.name} imports {name}")
+    assert not wrong
+
+
+def test_the_command_line_is_small():
+    lines = sum(
+        len(path.read_text(encoding="utf-8").splitlines()) for path in (PACKAGE / "cli").glob("*.py")
+    )
+    assert lines <= 2200
+
+
+LONGEST = 60
+"""The lines of a function's body; a longer one has a comment with this word in it: `# long, because …`."""
+
+
+def test_functions_fit_on_a_screen():
+    long = []
+    for path in sorted(PACKAGE.rglob("*.py")):
+        source = path.read_text(encoding="utf-8")
+        for node in ast.walk(ast.parse(source)):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                body = node.body[1:] if ast.get_docstring(node) and len(node.body) > 1 else node.body
+                text = source.splitlines()[node.lineno - 1 : node.end_lineno]
+                length = body[-1].end_lineno - body[0].lineno + 1
+                if length > LONGEST and not any("# long, because" in line for line in text):
+                    long.append(f"{path.relative_to(PACKAGE)}: {node.name} has {length} lines")
+    assert not long

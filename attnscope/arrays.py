@@ -12,6 +12,7 @@ from attnscope.results.common import Stats
 
 if TYPE_CHECKING:
     import numpy as np
+    import torch
 
 
 CHUNK = 2**18
@@ -91,3 +92,11 @@ def stats_of(stored: np.ndarray, dtype: str = "") -> Stats:
         nan=nan,
         inf=inf,
     )
+
+
+def largest_difference(ours: torch.Tensor, theirs: torch.Tensor) -> float:
+    """Return the largest difference between two results; NaN if only one of two values is NaN."""
+    import torch
+
+    same = (ours == theirs) | (torch.isnan(ours) & torch.isnan(theirs))
+    return float(torch.where(same, 0, (ours - theirs).abs()).max())

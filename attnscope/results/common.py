@@ -41,6 +41,11 @@ class Check:
     ok: bool | None
     note: str = ""
 
+    @classmethod
+    def within(cls, name: str, difference: float, tolerance: float, note: str = "") -> Check:
+        """Return the check that a difference is at most the tolerance; NaN is not."""
+        return cls(name, difference, tolerance, difference <= tolerance, note)
+
 
 @dataclass(frozen=True)
 class Finding:

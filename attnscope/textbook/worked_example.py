@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
+from attnscope.arrays import largest_difference
 from attnscope.process.progress import Progress, silent, stage, without_garbage_collection
 from attnscope.results.common import Check
 from attnscope.results.example import WorkedExample
@@ -140,5 +141,4 @@ def _compare(traces: Mapping[str, Trace], query: int) -> None:
         "query": (f"out is row {query} of out by rows", one, rows[query]),
     }
     for form, (name, ours, theirs) in pairs.items():
-        difference = float((ours - theirs).abs().max())
-        traces[form].checks = [Check(name, difference, TOLERANCE, ok=difference <= TOLERANCE)]
+        traces[form].checks = [Check.within(name, largest_difference(ours, theirs), TOLERANCE)]

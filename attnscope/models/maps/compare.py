@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from attnscope.arrays import largest_difference
 from attnscope.checkpoints.find import Checkpoint
 from attnscope.models.maps.capture import CollectedMaps, HeadSelection
 from attnscope.models.maps.collect import eager_maps
@@ -12,7 +13,6 @@ from attnscope.models.maps.rounding import spread_of_rounding
 from attnscope.models.running.forward import main_output, run
 from attnscope.models.running.load import told_as_the_models_fault
 from attnscope.models.running.tokenize import Reading
-from attnscope.models.running.tolerance import difference_of
 from attnscope.models.running.validate import NotWeightsError
 from attnscope.results.common import Check
 from attnscope.results.maps import AttentionMaps, Pooling
@@ -69,8 +69,8 @@ def compare(
         return checks
     with told_as_the_models_fault(checkpoint):
         plain = main_output(run(model, reading))
-    difference = difference_of(seen.output, plain)
-    return [*checks, Check("output, observed = unobserved", difference, 0.0, ok=difference == 0)]
+    difference = largest_difference(seen.output, plain)
+    return [*checks, Check.within("output, observed = unobserved", difference, 0.0)]
 
 
 def _of_maps(ours: AttentionMaps, theirs: AttentionMaps, dtype: torch.dtype) -> Check:
@@ -91,7 +91,7 @@ def _of_maps(ours: AttentionMaps, theirs: AttentionMaps, dtype: torch.dtype) -> 
         if without <= tolerance:
             largest = without
             note = "compared without the sink's part, which the model takes off weights that it returned"
-    return Check(_name(ours), largest, tolerance, ok=largest <= tolerance, note=note)
+    return Check.within(_name(ours), largest, tolerance, note)
 
 
 def _beside_rounding(check: Check, spread: float, dtype: torch.dtype) -> Check:
@@ -138,7 +138,7 @@ def _largest(pairs: list[tuple[torch.Tensor, torch.Tensor]]) -> float:
     """Return the largest difference in any pair; NaN if only one of two values is NaN."""
     import torch
 
-    return float(torch.tensor([difference_of(*pair) for pair in pairs]).max())
+    return float(torch.tensor([largest_difference(*pair) for pair in pairs]).max())
 
 
 def _name(maps: AttentionMaps) -> str:

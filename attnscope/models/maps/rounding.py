@@ -12,6 +12,7 @@ import math
 from collections import defaultdict
 from typing import TYPE_CHECKING, Any
 
+from attnscope.arrays import largest_difference
 from attnscope.checkpoints.find import Checkpoint
 from attnscope.errors import ModelError
 from attnscope.models.maps.capture import HeadSelection, MapCollector
@@ -20,7 +21,7 @@ from attnscope.models.running.forward import run
 from attnscope.models.running.layers import stack_of
 from attnscope.models.running.load import load_eager, told_as_the_models_fault
 from attnscope.models.running.tokenize import Reading
-from attnscope.models.running.tolerance import difference_of, largest_score, weight_tolerance, weights_of
+from attnscope.models.running.tolerance import largest_score, weight_tolerance, weights_of
 
 if TYPE_CHECKING:
     import torch
@@ -95,7 +96,7 @@ def _off(call: Call) -> float:
     off = 0.0
     for head in range(call.n_head):
         own, *_ = weights_of(call, [head])
-        off = max(off, difference_of(own, call.weights[0, [head]].to(own)))
+        off = max(off, largest_difference(own, call.weights[0, [head]].to(own)))
     return off
 
 

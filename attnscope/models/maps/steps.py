@@ -41,8 +41,9 @@ def trace_steps(
     """
     import torch
 
+    from attnscope.arrays import largest_difference
     from attnscope.attention.observed import observed
-    from attnscope.models.running.tolerance import difference_of, output_tolerance
+    from attnscope.models.running.tolerance import output_tolerance
     from attnscope.tracing.calls import trace
 
     arguments = call.arguments()
@@ -65,9 +66,9 @@ def trace_steps(
             axes = axes.replace("n_kv_head", "n_head")
         step.dims = tuple(axes.split()) if axes else _aligned(step.shape, result.sizes)
     theirs = call.output.flatten(2).to(made)
-    difference, tolerance = difference_of(made, theirs), output_tolerance(call)
+    difference, tolerance = largest_difference(made, theirs), output_tolerance(call)
     name = "x_rsh2 = the model's own"
-    result.checks = [Check(name, difference, tolerance, ok=difference <= tolerance)]
+    result.checks = [Check.within(name, difference, tolerance)]
     if call.query.dtype != made.dtype:
         own, ours = (str(x.dtype).removeprefix("torch.") for x in (call.query, made))
         result.notices.append(f"the model runs in {own}; its attention is computed again in {ours}.")

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from attnscope.arrays import largest_difference
 from attnscope.models.running.attention_hook import Call, Handed
 from attnscope.models.running.buffers import memory_for
-from attnscope.models.running.tolerance import difference_of, output_tolerance
+from attnscope.models.running.tolerance import output_tolerance
 
 if TYPE_CHECKING:
     import torch
@@ -63,7 +64,7 @@ class Blockwise:
 def disagreement(call: Call, number: int, blockwise: Blockwise) -> str | None:
     """Describe a difference from the output of a layer's own attention that exceeds rounding, if any."""
     collected = blockwise.attend(call, let_go)
-    difference = difference_of(collected, call.output.to(collected))
+    difference = largest_difference(collected, call.output.to(collected))
     if difference <= output_tolerance(call):
         return None
     return f"in layer {number} it is {difference:.2g} off"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from attnscope.arrays import largest_difference
 from attnscope.models.running.attention_hook import Call
 
 if TYPE_CHECKING:
@@ -26,15 +27,7 @@ def weights_of(call: Call, heads: list[int]) -> tuple[torch.Tensor, float, float
 
     collected, attention = observed(**call.arguments(heads))
     theirs = call.output[0, :, heads].flatten(1).to(collected)
-    return attention[0].float(), difference_of(collected[0], theirs), output_tolerance(call)
-
-
-def difference_of(ours: torch.Tensor, theirs: torch.Tensor) -> float:
-    """Return the largest difference between two results; NaN if only one of two values is NaN."""
-    import torch
-
-    same = (ours == theirs) | (torch.isnan(ours) & torch.isnan(theirs))
-    return float(torch.where(same, 0, (ours - theirs).abs()).max())
+    return attention[0].float(), largest_difference(collected[0], theirs), output_tolerance(call)
 
 
 def output_tolerance(call: Call) -> float:

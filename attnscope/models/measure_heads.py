@@ -208,13 +208,11 @@ def _text(model: Any, reads: TextOptions) -> str:
         if reads.max_length is not None:
             limit = min(reads.max_length, limit or reads.max_length)
         text = text_of_file(reads.file, limit, truncate=reads.truncate)
+    from attnscope.models.running.tokenize import check_text
+
     for source, given in ((reads.name, text), ("--target", reads.target)):
-        if given is None:
-            continue
-        if not given.strip():
-            raise OptionError(f"{source} is empty: there is nothing to measure.")
-        if any("\ud800" <= character <= "\udfff" for character in given):  # how Python holds them
-            raise OptionError(f"{source} holds bytes that are no UTF-8.", hint=f'{source} "$(iconv …)"')
+        if given is not None:
+            check_text(source, given, empty="there is nothing to measure")
     return text
 
 

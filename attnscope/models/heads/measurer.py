@@ -23,7 +23,7 @@ from attnscope.models.running.eager import returned_maps, why_eager
 from attnscope.models.running.eager_masks import SOME, outputs_unlike, unlike_eager
 from attnscope.models.running.forward import main_output
 from attnscope.models.running.forward import run as forward
-from attnscope.models.running.layers import layer_of, stack_of, stacks_that_run
+from attnscope.models.running.layers import layer_of, stack_of, stacks_that_run, why_repeated
 from attnscope.models.running.load import forget_the_past, load_eager, told_as_the_models_fault
 from attnscope.models.running.validate import check_rows
 from attnscope.units import bytes_text
@@ -119,8 +119,8 @@ class HeadMeasurer:
         def see(call: Call) -> None:
             stack = stack_of(call.path, self.model.config, cross=call.cross)
             number, self.n_layer[stack] = layer_of(self.model, stack, call.path, self.found)
-            if (stack, number) in self.found:
-                unlike[stack] = f"layer {number} attends more than once"
+            if repeated := why_repeated(stack, number, self.found):
+                unlike[stack] = repeated
             self.found[stack, number] = call.n_head
             off = disagreement(call, number, self.blockwise)
             if off is not None:

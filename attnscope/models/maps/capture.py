@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from attnscope.checkpoints.indices import check_indices
 from attnscope.errors import ModelError
 from attnscope.models.running.attention_hook import Call, Handed
-from attnscope.models.running.layers import STACKS, layer_of, stack_of
+from attnscope.models.running.layers import STACKS, layer_of, stack_of, why_repeated
 from attnscope.models.running.tokenize import Reading, patches
 from attnscope.models.running.tolerance import weights_of
 from attnscope.models.running.validate import check_rows
@@ -176,8 +176,8 @@ class MapCollector:
         """Return the layer of a call; None if it attends more than once, which is not supported."""
         stack = stack_of(handed.path, self.model.config, cross=handed.cross)
         number, n_layer = layer_of(self.model, stack, handed.path, self.layers)
-        if (stack, number) in self.layers:
-            self.unexplained[stack] = f"layer {number} attends more than once"
+        if repeated := why_repeated(stack, number, self.layers):
+            self.unexplained[stack] = repeated
             return None
         n_batch, n_head, n_Q, _ = handed.query.shape
         _, n_kv_head, n_K, _ = handed.key.shape

@@ -57,6 +57,11 @@ def layer_of(model: Any, stack: str, path: str, known: Collection[tuple[str, int
     return int(match[2]), len(model.get_submodule(match[1] or ""))
 
 
+def why_repeated(stack: str, layer: int, known: Collection[tuple[str, int]]) -> str | None:
+    """Return why a layer cannot be shown, if its attention ran before: it attends more than once."""
+    return f"layer {layer} attends more than once" if (stack, layer) in known else None
+
+
 def check_numbers(
     model: str, config: Any, reading: Reading, layers: Collection[int], heads: Collection[int]
 ) -> None:

@@ -63,6 +63,24 @@ class Reading:
         self.inputs = {name: tensor.to(device) for name, tensor in self.inputs.items()}
 
 
+def check_text(option: str, text: str, *, empty: str, hint: str | None = None) -> None:
+    """Check that a text is one that can be tokenized.
+
+    Args:
+        option: where it comes from.
+        text: the text.
+        empty: what an empty one means, for the error.
+        hint: what to do about an empty one.
+
+    Raises:
+        OptionError: it is empty, or holds bytes that are no UTF-8 (surrogates, in Python).
+    """
+    if not text.strip():
+        raise OptionError(f"{option} is empty: {empty}.", hint=hint)
+    if any("\ud800" <= character <= "\udfff" for character in text):
+        raise OptionError(f"{option} holds bytes that are no UTF-8.", hint=f'{option} "$(iconv …)"')
+
+
 def read_text(
     checkpoint: Checkpoint,
     config: Any,
@@ -89,13 +107,9 @@ def read_text(
         ModelError: the model has no tokenizer.
     """
     for option, given in ((named, text), ("--pair", pair), ("--target", target)):
-        if given is None:
-            continue
-        if not given.strip():
+        if given is not None:
             hint = "a file with a text in it" if option.startswith("--file") else f'{option} "…"'
-            raise OptionError(f"{option} is empty: there is nothing to look at.", hint=hint)
-        if any("\ud800" <= character <= "\udfff" for character in given):  # how Python holds them
-            raise OptionError(f"{option} holds bytes that are no UTF-8.", hint=f'{option} "$(iconv …)"')
+            check_text(option, given, empty="there is nothing to look at", hint=hint)
     tokenizer = load_tokenizer(checkpoint)
     texts = (text,) if pair is None else (text, pair)
     both = named if pair is None else f"{named} with --pair"

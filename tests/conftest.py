@@ -26,7 +26,7 @@ from safetensors.torch import load_file
 from sampled import pytest_collection_modifyitems  # noqa: F401 - a hook
 from torture.counts import pytest_terminal_summary  # noqa: F401 - a hook
 
-from attnscope.checkpoints.find import find_checkpoint
+from attnscope.checkpoints.checkpoint import find_checkpoint
 from attnscope.cli.app import main
 
 # A trace looks through all objects for the functions that it watches: those of torch are left out, for they

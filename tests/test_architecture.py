@@ -8,7 +8,7 @@ from pathlib import Path
 
 PACKAGE = Path(__file__).parent.parent / "attnscope"
 
-LOW = {"text", "units", "errors", "results", "sinks", "arrays", "files", "contracts"}
+LOW = {"text", "units", "errors", "results", "attention_sinks", "arrays", "files", "contracts"}
 READS = LOW | {"process", "sizes", "tensor_files"}
 TRACING = {"tracing", "tracing/instrument", "tracing/axes", "tracing/diagnose"}
 
@@ -19,7 +19,7 @@ MAY_IMPORT = {
     "options": set(),
     "errors": {"text"},
     "results": set(),
-    "sinks": set(),
+    "attention_sinks": set(),
     "arrays": {"results"},
     "files": {"errors", "text"},
     "process": {"errors", "files", "text", "units"},

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 from attnscope.arrays import numbers, stats_of
 from attnscope.checkpoints.indices import check_layer, check_range
 from attnscope.checkpoints.latent import axes_of, read_latent
-from attnscope.checkpoints.layouts import PARTS, Layout, Packing, Stack, choose_stack, find_stacks
 from attnscope.checkpoints.loaded import find_model
+from attnscope.checkpoints.tensor_names import PARTS, Layout, Packing, Stack, choose_stack, find_stacks
 from attnscope.checkpoints.tensors import Weights, open_weights
 from attnscope.errors import ModelError
 from attnscope.results.weights import HeadWeights, WeightSlice

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from attnscope.arrays import numbers, stats_of
-from attnscope.checkpoints.layouts import Stack
+from attnscope.checkpoints.tensor_names import Stack
 from attnscope.checkpoints.tensors import Weights
 from attnscope.errors import ModelError
 from attnscope.results.weights import Latent, WeightSlice

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from attnscope.checkpoints.find import Checkpoint, find_checkpoint
+from attnscope.checkpoints.checkpoint import Checkpoint, find_checkpoint
 from attnscope.errors import OptionError, class_name
 
 

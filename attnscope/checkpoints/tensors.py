@@ -14,7 +14,7 @@ from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from attnscope.checkpoints.find import Checkpoint, read_json
+from attnscope.checkpoints.checkpoint import Checkpoint, read_json
 from attnscope.checkpoints.loaded import LoadedModel
 from attnscope.errors import ModelError, first_line, is_out_of_memory
 

@@ -94,7 +94,7 @@ def _check_output(
 ) -> None:
     """Raise an AttnscopeError if a file cannot be written; warn of options without effect."""
     if plot is not None:
-        from attnscope.render.figures.plot import check_plot
+        from attnscope.render.figures.save_figure import check_plot
 
         check_plot(plot, force=force)
     if page is not None:

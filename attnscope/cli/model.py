@@ -243,7 +243,7 @@ def _check_files(output: Output, plot: Path | None, page: Path | None, *, force:
     """Raise an AttnscopeError if a file cannot be written, or is there already."""
     output.check([])
     if plot is not None:
-        from attnscope.render.figures.plot import check_plot
+        from attnscope.render.figures.save_figure import check_plot
 
         check_plot(plot, force=force)
     if page is not None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from attnscope.checkpoints.find import Checkpoint, find_checkpoint
+from attnscope.checkpoints.checkpoint import Checkpoint, find_checkpoint
 from attnscope.checkpoints.head import read_head
 from attnscope.checkpoints.loaded import find_model
 from attnscope.checkpoints.tensors import FILES

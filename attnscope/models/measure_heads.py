@@ -14,7 +14,7 @@ from attnscope.process.progress import Progress, notify, silent, stage, without_
 from attnscope.results.heads import HeadTable
 
 if TYPE_CHECKING:
-    from attnscope.checkpoints.find import Checkpoint
+    from attnscope.checkpoints.checkpoint import Checkpoint
     from attnscope.models.heads.batches import Batch, Encoded
     from attnscope.models.heads.corpus import Corpus, IterableCorpus
     from attnscope.models.heads.processes import ProcessGroup
@@ -200,7 +200,7 @@ def _text(model: Any, reads: TextOptions) -> str:
     """The text that is given, or the content of a file; an OptionError if it is none, or the target."""
     text = reads.texts or ""
     if reads.file is not None:
-        from attnscope.checkpoints.find import longest_text
+        from attnscope.checkpoints.checkpoint import longest_text
         from attnscope.checkpoints.loaded import find_model
         from attnscope.models.running.text_file import text_of_file
 
@@ -443,9 +443,9 @@ class _Job:
         """Raise a SizeError if the weights and what is measured have no room together."""
         from attnscope.contracts import DTYPES
         from attnscope.models.heads.memory_plan import needs_of, tokens_text
-        from attnscope.models.running.fit import check_weights_fit, dtype_of
         from attnscope.models.running.token_ids import ids_of
         from attnscope.models.running.tokenize import encoded, room
+        from attnscope.models.running.weights_fit import check_weights_fit, dtype_of
 
         reads, dtype, device = self.reads, self.run.dtype, self.device
         limits = [limit for limit in (room(config), reads.longest) if limit is not None]

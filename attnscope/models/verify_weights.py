@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from attnscope.arrays import numbers
-from attnscope.checkpoints.find import Checkpoint
+from attnscope.checkpoints.checkpoint import Checkpoint
 from attnscope.checkpoints.indices import enumerated
 from attnscope.checkpoints.latent import DOWN_KV, DOWN_Q, NORM_KV, NORM_Q, columns_of
-from attnscope.checkpoints.layouts import PARTS, Stack, choose_stack, find_stacks
+from attnscope.checkpoints.tensor_names import PARTS, Stack, choose_stack, find_stacks
 from attnscope.checkpoints.tensors import Weights, open_weights
 from attnscope.errors import ModelError
 from attnscope.models.running.attention_hook import Call, Handed, attending, observing

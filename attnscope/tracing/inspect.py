@@ -145,7 +145,7 @@ def inspect(
     title = target if isinstance(target, str) else _title(target)
     with stage(progress, f"importing {title} …"):
         if is_live:
-            from attnscope.tracing.target.live import live_subject
+            from attnscope.tracing.target.live_module import live_subject
 
             what: Subject = live_subject(target, args, kwargs, axes or {}, where or [], call)
         else:

@@ -42,7 +42,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent))  # for the words and the t
 from models.readers import WORDS, save_tokenizer
 
 from attnscope.attention.blocks import of_weights
-from attnscope.checkpoints.find import Checkpoint
+from attnscope.checkpoints.checkpoint import Checkpoint
 from attnscope.models.heads.batches import Batch, Encoded
 from attnscope.models.heads.measurer import HeadMeasurer, run
 from attnscope.models.heads.memory_plan import plan_run

@@ -22,7 +22,7 @@ import torch
 from playwright.sync_api import Browser, sync_playwright
 from transformers import AutoModel, AutoTokenizer
 
-from attnscope.checkpoints.find import find_checkpoint
+from attnscope.checkpoints.checkpoint import find_checkpoint
 from attnscope.render.page.page import page_html
 from attnscope.results.maps import AttentionMap, AttentionMaps, Token
 from attnscope.units import bytes_text

@@ -14,7 +14,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from attnscope.checkpoints.find import find_checkpoint
+from attnscope.checkpoints.checkpoint import find_checkpoint
 
 ATTNSCOPE = [str(Path(sys.executable).parent / "attnscope")]
 TORCH = [sys.executable, "-c", "import torch"]

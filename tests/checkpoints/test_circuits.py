@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from models.families import build, save
 from numpy.testing import assert_allclose
 
+from attnscope.checkpoints.checkpoint import Checkpoint
 from attnscope.checkpoints.circuits import circuit, circuits, effective_rank
-from attnscope.checkpoints.find import Checkpoint
 from attnscope.checkpoints.head import read_head
-from attnscope.checkpoints.layouts import choose_stack, find_stacks
+from attnscope.checkpoints.tensor_names import choose_stack, find_stacks
 
 
 def drawn(seed, *shape):

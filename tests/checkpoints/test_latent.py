@@ -10,7 +10,7 @@ from models.tiny import save_tiny
 from sweeps import swept
 from transformers import AutoModel
 
-from attnscope.checkpoints.find import Checkpoint
+from attnscope.checkpoints.checkpoint import Checkpoint
 from attnscope.checkpoints.head import read_head
 from attnscope.errors import ModelError
 from attnscope.models.running.attention_hook import observing

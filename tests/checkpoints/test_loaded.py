@@ -4,7 +4,7 @@ import pytest
 import torch
 from transformers import BertModel
 
-from attnscope.checkpoints.find import Checkpoint
+from attnscope.checkpoints.checkpoint import Checkpoint
 from attnscope.checkpoints.head import read_head
 from attnscope.checkpoints.loaded import LoadedModel, find_model
 from attnscope.errors import ModelError, OptionError

@@ -8,7 +8,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from attnscope.checkpoints.find import Checkpoint
+from attnscope.checkpoints.checkpoint import Checkpoint
 from attnscope.checkpoints.head import read_head
 from attnscope.checkpoints.tensors import open_weights
 from attnscope.errors import ModelError

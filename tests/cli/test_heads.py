@@ -13,7 +13,7 @@ from models.naive_metrics import naive_mean, naive_metrics
 from models.readers import changed_weights, save_reader, save_seer
 from transformers import AutoModel, AutoTokenizer
 
-from attnscope.checkpoints.find import find_checkpoint
+from attnscope.checkpoints.checkpoint import find_checkpoint
 from attnscope.models.heads.metrics import METRICS
 
 TEXT = "The cat sat on the mat because it was tired."

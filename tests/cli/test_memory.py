@@ -242,7 +242,7 @@ def test_what_runs_beside_the_weights_counts(
 def test_the_size_of_weights_is_what_they_take(tmp_path, max_shard_size, itemsize, bytes_of_number):
     from transformers import BertConfig, BertModel
 
-    from attnscope.checkpoints.find import find_checkpoint
+    from attnscope.checkpoints.checkpoint import find_checkpoint
     from attnscope.checkpoints.tensors import bytes_of_weights
 
     sizes = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "vocab_size": 99}
@@ -253,7 +253,7 @@ def test_the_size_of_weights_is_what_they_take(tmp_path, max_shard_size, itemsiz
 
 
 def test_of_a_pickle_its_files_size_is_taken(tmp_path):
-    from attnscope.checkpoints.find import find_checkpoint
+    from attnscope.checkpoints.checkpoint import find_checkpoint
     from attnscope.checkpoints.tensors import bytes_of_weights
 
     torch.save({"x": torch.zeros(1000)}, tmp_path / "pytorch_model.bin")

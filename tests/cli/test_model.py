@@ -832,7 +832,7 @@ def test_a_page_of_some_heads_needs_memory_for_these_alone(attnscope, monkeypatc
     import psutil
 
     monkeypatch.setattr(psutil, "virtual_memory", lambda: type("Memory", (), {"available": 30_000})())
-    monkeypatch.setattr("attnscope.models.running.fit.check_weights_fit", lambda *_, **__: None)
+    monkeypatch.setattr("attnscope.models.running.weights_fit.check_weights_fit", lambda *_, **__: None)
     page = ["--text", TEXT, "--page", tmp_path / "x.html"]
     assert attnscope("bert", *page, "--layer", "0,2", "--head", "0-1").exit_status == 0
     assert "needs at least 476.0 KiB" in attnscope("bert", *page, "--force").err
@@ -842,7 +842,7 @@ def test_maps_that_do_not_fit_in_memory_are_refused(attnscope, monkeypatch):
     import psutil
 
     monkeypatch.setattr(psutil, "virtual_memory", lambda: type("Memory", (), {"available": 10_000})())
-    monkeypatch.setattr("attnscope.models.running.fit.check_weights_fit", lambda *_, **__: None)
+    monkeypatch.setattr("attnscope.models.running.weights_fit.check_weights_fit", lambda *_, **__: None)
     r = attnscope("bert", "--text", TEXT, "--layer", "all", "--head", "all")
     assert r.err.startswith(
         "attnscope: error: this run needs at least 48.2 KiB, and cpu has 9.8 KiB free."

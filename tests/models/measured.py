@@ -12,7 +12,7 @@ from models.naive_metrics import Numbers, naive_mean, naive_metrics
 from models.readers import save_reader
 from transformers import AutoTokenizer
 
-from attnscope.checkpoints.find import Checkpoint
+from attnscope.checkpoints.checkpoint import Checkpoint
 from attnscope.models.heads.batches import Batch, Reader
 from attnscope.models.heads.measurer import HeadMeasurer
 from attnscope.models.heads.metrics import METRICS

@@ -30,7 +30,7 @@ TEXTS = [
 @pytest.fixture(scope="module")
 def minilm():
     """The bundled model, and the same that its user has loaded, with its tokenizer."""
-    from attnscope.checkpoints.find import find_checkpoint
+    from attnscope.checkpoints.checkpoint import find_checkpoint
 
     folder = find_checkpoint("minilm").folder
     return AutoModel.from_pretrained(folder), AutoTokenizer.from_pretrained(folder)

@@ -10,7 +10,7 @@ from statistics import mean
 import pytest
 from models.planted import BERT, GPT, save_bert, save_gpt2
 
-from attnscope.checkpoints.find import Checkpoint
+from attnscope.checkpoints.checkpoint import Checkpoint
 from attnscope.models.heads.batches import Reader
 from attnscope.models.heads.measurer import HeadMeasurer
 from attnscope.models.heads.metrics import METRICS

@@ -8,9 +8,9 @@ import torch
 from models.families import FAMILIES, save
 from sweeps import swept
 
-from attnscope.checkpoints.find import Checkpoint, find_checkpoint
+from attnscope.checkpoints.checkpoint import Checkpoint, find_checkpoint
 from attnscope.checkpoints.head import read_head
-from attnscope.checkpoints.layouts import find_stacks
+from attnscope.checkpoints.tensor_names import find_stacks
 from attnscope.checkpoints.tensors import open_weights
 from attnscope.errors import ModelError
 from attnscope.models.verify_weights import PLAIN, verify_head

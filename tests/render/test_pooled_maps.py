@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from attnscope.render.figures.plot import save_plot
+from attnscope.render.figures.save_figure import save_plot
 from attnscope.render.maps import maps_heading, of_query
 from attnscope.render.page.page import page_html
 from attnscope.render.pooling import of_cells, row_of, smaller

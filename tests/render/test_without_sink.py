@@ -101,7 +101,7 @@ def test_patches_of_a_picture_are_scaled_without_the_sink():
 @pytest.mark.parametrize("left_out", [[], [0]])
 def test_plots_are_scaled_without_the_sink(tmp_path, left_out):
     pytest.importorskip("matplotlib")
-    from attnscope.render.figures.plot import save_plot
+    from attnscope.render.figures.save_figure import save_plot
 
     save_plot(tmp_path / "map.svg", maps_of(SUNK, left_out))
     text = (tmp_path / "map.svg").read_text(encoding="utf-8")

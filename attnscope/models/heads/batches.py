@@ -7,10 +7,10 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+from attnscope.attention_sinks import sink_keys
 from attnscope.errors import OptionError
 from attnscope.models.heads.metrics import Side
 from attnscope.models.running.tokenize import count_unknown, encoded, room, tokens_of
-from attnscope.sinks import sink_keys
 
 if TYPE_CHECKING:
     import torch

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING, Any
 
-from attnscope.checkpoints.find import Checkpoint
+from attnscope.checkpoints.checkpoint import Checkpoint
 from attnscope.errors import ModelError, SizeError
 from attnscope.models.heads.batches import Batch
 from attnscope.models.heads.metrics import Metric, Rows, Side, metrics_of

@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING
 
+from attnscope.attention_sinks import sink_keys
 from attnscope.models.heads.metrics import CROSS, METRICS, Metric, Rows, Side, meaning
 from attnscope.models.running.buffers import Store
 from attnscope.results.heads import HeadRow, HeadTable
 from attnscope.results.maps import AttentionMaps, Token
-from attnscope.sinks import sink_keys
 
 if TYPE_CHECKING:
     import torch

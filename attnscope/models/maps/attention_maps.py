@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from attnscope.attention_sinks import sink_positions
 from attnscope.checkpoints.indices import Indices
 from attnscope.checkpoints.loaded import find_model
 from attnscope.errors import ModelError, OptionError
@@ -17,10 +18,9 @@ from attnscope.process.progress import Progress, silent, stage, without_garbage_
 from attnscope.results.heads import HeadTable
 from attnscope.results.maps import AttentionMaps
 from attnscope.results.trace import Trace
-from attnscope.sinks import sink_positions
 
 if TYPE_CHECKING:
-    from attnscope.checkpoints.find import Checkpoint
+    from attnscope.checkpoints.checkpoint import Checkpoint
     from attnscope.models.maps.capture import CollectedMaps, HeadSelection
     from attnscope.models.maps.pooled import Pooled
     from attnscope.models.running.tokenize import Reading
@@ -220,8 +220,8 @@ def _load(task: MapTask, checkpoint: Checkpoint, progress: Progress) -> _LoadedR
         least_beside_weights,
         plan_pooling,
     )
-    from attnscope.models.running.fit import check_weights_fit
     from attnscope.models.running.load import device_of, load_config, load_model
+    from attnscope.models.running.weights_fit import check_weights_fit
 
     with stage(progress, f"loading {checkpoint.name} …"), without_garbage_collection():
         config = load_config(checkpoint)

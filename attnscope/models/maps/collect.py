@@ -13,7 +13,7 @@ from collections.abc import Collection
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from attnscope.checkpoints.find import Checkpoint
+from attnscope.checkpoints.checkpoint import Checkpoint
 from attnscope.errors import ModelError
 from attnscope.models.maps.capture import CollectedMaps, HeadSelection, MapCollector
 from attnscope.models.running.attention_hook import observing

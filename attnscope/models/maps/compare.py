@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from attnscope.arrays import largest_difference
-from attnscope.checkpoints.find import Checkpoint
+from attnscope.checkpoints.checkpoint import Checkpoint
 from attnscope.models.maps.capture import CollectedMaps, HeadSelection
 from attnscope.models.maps.collect import eager_maps
 from attnscope.models.maps.rounding import spread_of_rounding

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from attnscope.checkpoints.find import Checkpoint
+from attnscope.checkpoints.checkpoint import Checkpoint
 from attnscope.contracts import DTYPES
 from attnscope.errors import OptionError, SizeError
 from attnscope.models.heads.memory_plan import needs_of, plan_run, tokens_text
@@ -14,8 +14,8 @@ from attnscope.models.maps.collect import bytes_of_maps, number_of_maps
 from attnscope.models.maps.pool import MOST
 from attnscope.models.maps.pooled import Pooled
 from attnscope.models.maps.task import MapTask
-from attnscope.models.running.fit import dtype_of
 from attnscope.models.running.tokenize import Reading
+from attnscope.models.running.weights_fit import dtype_of
 from attnscope.process.budget import memory_budget, parse_size
 from attnscope.process.devices import check_memory
 from attnscope.process.progress import notify

@@ -11,7 +11,8 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
-from attnscope.checkpoints.find import Checkpoint
+from attnscope.attention_sinks import sink_positions
+from attnscope.checkpoints.checkpoint import Checkpoint
 from attnscope.errors import ModelError
 from attnscope.models.heads.page_metrics import Measurement, head_row
 from attnscope.models.maps.capture import CollectedMaps, HeadSelection, Layer, MapCollector
@@ -27,7 +28,6 @@ from attnscope.models.running.load import forget_the_past, told_as_the_models_fa
 from attnscope.models.running.tokenize import Reading
 from attnscope.results.heads import HeadRow
 from attnscope.results.maps import AttentionMap, AttentionMaps, Pooling
-from attnscope.sinks import sink_positions
 
 if TYPE_CHECKING:
     import numpy as np

@@ -13,7 +13,7 @@ from collections import defaultdict
 from typing import TYPE_CHECKING, Any
 
 from attnscope.arrays import largest_difference
-from attnscope.checkpoints.find import Checkpoint
+from attnscope.checkpoints.checkpoint import Checkpoint
 from attnscope.errors import ModelError
 from attnscope.models.maps.capture import HeadSelection, MapCollector
 from attnscope.models.running.attention_hook import Call, observing

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from attnscope.checkpoints.find import Checkpoint
+from attnscope.checkpoints.checkpoint import Checkpoint
 from attnscope.errors import ModelError, OptionError
 from attnscope.models.running.load import told_as_the_models_fault
 from attnscope.models.running.tokenize import Reading, room, tokens_of

@@ -14,7 +14,7 @@ from importlib.util import find_spec
 from typing import Any
 
 from attnscope.checkpoints import tensors as weights
-from attnscope.checkpoints.find import Checkpoint
+from attnscope.checkpoints.checkpoint import Checkpoint
 from attnscope.checkpoints.loaded import LoadedModel
 from attnscope.contracts import DTYPES
 from attnscope.errors import ModelError, OptionError, first_line, is_out_of_memory

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from attnscope.checkpoints.find import Checkpoint
+from attnscope.checkpoints.checkpoint import Checkpoint
 from attnscope.errors import OptionError
 from attnscope.models.running.load import load_tokenizer, tokenizer_of
 from attnscope.models.running.tokenize import (

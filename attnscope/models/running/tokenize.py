@@ -8,8 +8,8 @@ from itertools import accumulate, groupby
 from pathlib import Path
 from typing import Any
 
-from attnscope.checkpoints.find import Checkpoint
-from attnscope.checkpoints.layouts import check_attends
+from attnscope.checkpoints.checkpoint import Checkpoint
+from attnscope.checkpoints.tensor_names import check_attends
 from attnscope.errors import FileError, ModelError, OptionError, first_line, is_out_of_memory
 from attnscope.models.running.byte_tokens import bytes_of, characters_of
 from attnscope.models.running.load import (

@@ -8,7 +8,7 @@ from math import ceil
 from typing import TYPE_CHECKING, Any, Literal
 
 from attnscope.render.heading import named
-from attnscope.render.patches import first_query, on_patches, query_text, weights_of, without
+from attnscope.render.image_patches import first_query, on_patches, query_text, weights_of, without
 from attnscope.render.pooling import (
     borders,
     chunks,

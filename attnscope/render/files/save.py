@@ -37,11 +37,11 @@ def save(result: Any, path: Path, *, force: bool = False, **options: Any) -> int
         tensors = tensors_of(result)
         return tensor_file.save(path, tensors, force=force, metadata=metadata, **options)
     if kind in PICTURES and isinstance(result, AttentionMaps):
-        from attnscope.render.figures.plot import save_plot
+        from attnscope.render.figures.save_figure import save_plot
 
         return save_plot(path, result, force=force, **{"query": result.query, **options})
     if kind in PICTURES and isinstance(result, HeadTable):
-        from attnscope.render.figures.plot import save_heads_plot
+        from attnscope.render.figures.save_figure import save_heads_plot
 
         metrics = [result.sort] if result.sort else list(result.metrics)
         return save_heads_plot(path, result, force=force, **{"metrics": metrics, **options})

@@ -16,6 +16,7 @@ from importlib.resources import files
 from pathlib import Path, PurePath
 from typing import Any
 
+from attnscope.attention_sinks import sink_keys
 from attnscope.errors import SizeError
 from attnscope.files import check_file
 from attnscope.render.page import packing
@@ -25,7 +26,6 @@ from attnscope.render.ranking import ranked
 from attnscope.render.tokens import label
 from attnscope.results.heads import HeadTable
 from attnscope.results.maps import AttentionMap, AttentionMaps, Picture, Token
-from attnscope.sinks import sink_keys
 from attnscope.units import counted
 
 SCRIPTS = ("weights.js", "drawing.js", "overview.js", "metrics.js", "page.js")

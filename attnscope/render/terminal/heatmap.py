@@ -23,7 +23,7 @@ from attnscope.render.pooling import (
     smaller_without,
     span,
 )
-from attnscope.render.terminal.patches import print_patches
+from attnscope.render.terminal.image_patches import print_patches
 from attnscope.render.terminal.row import print_row
 from attnscope.render.terminal.table import print_line
 from attnscope.results.maps import AttentionMap, AttentionMaps

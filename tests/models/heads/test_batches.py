@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from models.readers import WORDS, save_reader
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
-from attnscope.checkpoints.find import Checkpoint
+from attnscope.checkpoints.checkpoint import Checkpoint
 from attnscope.errors import OptionError
 from attnscope.models.heads.batches import Batch, Encoded, Reader, is_punctuation
 from attnscope.models.running.load import load_config, load_model

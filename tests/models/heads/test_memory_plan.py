@@ -14,7 +14,7 @@ from torch.profiler import ProfilerActivity, profile
 from transformers import AutoConfig
 
 from attnscope.attention.blocks import BlockedAttention
-from attnscope.checkpoints.find import Checkpoint
+from attnscope.checkpoints.checkpoint import Checkpoint
 from attnscope.errors import OptionError, SizeError
 from attnscope.models.heads.batches import Reader
 from attnscope.models.heads.measurer import HeadMeasurer

@@ -14,7 +14,7 @@ from sweeps import swept
 from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import AutoModel, AutoModelForCausalLM, AutoModelForSeq2SeqLM
 
-from attnscope.checkpoints.find import find_checkpoint
+from attnscope.checkpoints.checkpoint import find_checkpoint
 from attnscope.errors import ModelError
 from attnscope.models.maps.capture import HeadSelection
 from attnscope.models.maps.collect import collect_maps

@@ -3,7 +3,7 @@
 import pytest
 from models.readers import save_reader
 
-from attnscope.checkpoints.find import Checkpoint
+from attnscope.checkpoints.checkpoint import Checkpoint
 from attnscope.errors import OptionError
 from attnscope.models.running.load import TOKENIZER, load_config
 from attnscope.models.running.token_ids import find_tokens, parse_ids, read_ids

@@ -6,7 +6,7 @@ from models.readers import save_picture, save_reader, save_seer
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import AutoTokenizer, ByT5Tokenizer, PreTrainedTokenizerFast
 
-from attnscope.checkpoints.find import Checkpoint, find_checkpoint
+from attnscope.checkpoints.checkpoint import Checkpoint, find_checkpoint
 from attnscope.errors import ModelError, OptionError
 from attnscope.models.running.decode import write_on
 from attnscope.models.running.load import load_config, load_model

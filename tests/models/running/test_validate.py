@@ -8,7 +8,7 @@ from models.tiny import save_tiny, tiny_config
 from models.without_maps import WITHOUT_MAPS
 from transformers import CONFIG_MAPPING, MODEL_MAPPING, AutoModel
 
-from attnscope.checkpoints.find import Checkpoint
+from attnscope.checkpoints.checkpoint import Checkpoint
 from attnscope.errors import ModelError
 from attnscope.models.maps.capture import HeadSelection
 from attnscope.models.maps.collect import collect_maps

@@ -11,7 +11,7 @@ from render.head_tables import MEANINGS, head_table, of_values
 
 from attnscope.errors import FileError
 from attnscope.render.figures.metric_figures import draw_metrics
-from attnscope.render.figures.plot import save_heads_plot
+from attnscope.render.figures.save_figure import save_heads_plot
 
 ALL = list(MEANINGS)
 

@@ -1,9 +1,9 @@
 import pytest
 
-from attnscope.checkpoints.find import find_checkpoint
+from attnscope.attention_sinks import sink_keys
+from attnscope.checkpoints.checkpoint import find_checkpoint
 from attnscope.models.running.load import load_tokenizer
 from attnscope.models.running.tokenize import tokens_of
-from attnscope.sinks import sink_keys
 
 
 @pytest.mark.parametrize(

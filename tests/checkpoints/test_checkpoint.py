@@ -5,8 +5,8 @@ import pytest
 from huggingface_hub import constants
 from models.hub import Hub, serving
 
-from attnscope.checkpoints import find as checkpoint_module
-from attnscope.checkpoints.find import find_checkpoint
+from attnscope.checkpoints import checkpoint as checkpoint_module
+from attnscope.checkpoints.checkpoint import find_checkpoint
 from attnscope.checkpoints.head import read_head
 from attnscope.errors import ModelError
 

@@ -8,7 +8,7 @@ from attnscope.errors import SizeError
 from attnscope.units import bytes_text
 
 if TYPE_CHECKING:
-    from attnscope.checkpoints.find import Checkpoint
+    from attnscope.checkpoints.checkpoint import Checkpoint
 
 
 def dtype_of(config: Any, dtype: str | None) -> str:

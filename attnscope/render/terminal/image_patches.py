@@ -9,7 +9,7 @@ from rich.text import Text
 
 from attnscope.render import axes
 from attnscope.render.colours import Scale, pixel_lines
-from attnscope.render.patches import first_query, on_patches, query_text, weights_of, without
+from attnscope.render.image_patches import first_query, on_patches, query_text, weights_of, without
 from attnscope.render.pooling import chunks, pooled
 from attnscope.render.terminal.table import print_line
 from attnscope.render.text import number_text

@@ -12,9 +12,9 @@ from models.tiny import save_tiny
 from sweeps import swept
 
 from attnscope.arrays import numbers
-from attnscope.checkpoints.find import Checkpoint
+from attnscope.checkpoints.checkpoint import Checkpoint
 from attnscope.checkpoints.head import read_head
-from attnscope.checkpoints.layouts import LAYOUTS, PARTS, Packing, choose_stack, find_stacks
+from attnscope.checkpoints.tensor_names import LAYOUTS, PARTS, Packing, choose_stack, find_stacks
 from attnscope.checkpoints.tensors import open_weights
 from attnscope.errors import ModelError
 

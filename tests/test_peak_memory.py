@@ -5,7 +5,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from attnscope.textbook.reference.naive import attended, inputs_of
-from attnscope.textbook.reference.run import Run
+from attnscope.textbook.reference.run import VerifiedRun
 from attnscope.tracing.instrument.cost import storages_in
 
 SIZES = ["--batch", "1", "--nq", "400", "--nk", "400", "--dk", "8", "--dv", "8"]
@@ -90,6 +90,6 @@ def test_the_loop_holds_the_weights_of_some_queries_at_a_time(monkeypatch):
     monkeypatch.setattr("attnscope.textbook.reference.naive.BLOCK", 20)
     trace = trace_call(sdpa, torch.rand(7, 2), torch.rand(9, 2), torch.rand(9, 2), keep=True)
     trace.options["scale"] = 2**-0.5
-    run = Run(trace, {})
+    run = VerifiedRun(trace, {})
     rows = list(attended(run, inputs_of(run)))
     assert [len(each.weights) for each in rows] == [2, 2, 2, 1]

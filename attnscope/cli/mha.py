@@ -11,7 +11,7 @@ from attnscope.textbook.options import (
     MhaScale,
     MhaSizes,
     MhaTensors,
-    Run,
+    RunOptions,
     Stages,
     Training,
 )
@@ -25,7 +25,7 @@ def mha(
     scaling: MhaScale,
     stages: Stages,
     training: Training,
-    place: Run,
+    place: RunOptions,
     dry_run: DryRun = False,
     *,
     explanations: Explanations,

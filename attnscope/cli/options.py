@@ -11,7 +11,7 @@ from typing import Annotated, Any, get_type_hints
 
 import typer
 
-from attnscope.models.running.options import Stack as Stack
+from attnscope.models.running.options import StackName as StackName
 from attnscope.options import Flag
 
 

@@ -12,7 +12,7 @@ from attnscope.process.progress import Progress, silent, stage, without_garbage_
 from attnscope.results.trace import Trace
 from attnscope.textbook.computation import Computation, run
 from attnscope.textbook.inputs.blind_rows import findings_of
-from attnscope.textbook.options import OF_MHA, OF_SDPA, Run
+from attnscope.textbook.options import OF_MHA, OF_SDPA, RunOptions
 from attnscope.textbook.source import add_lines, source_of
 
 if TYPE_CHECKING:
@@ -171,7 +171,7 @@ def verify(trace: Trace, *, progress: Progress = silent) -> Trace:
     return trace
 
 
-def _planned(formula: Formula, options: dict[str, Any]) -> tuple[Computation, Run]:
+def _planned(formula: Formula, options: dict[str, Any]) -> tuple[Computation, RunOptions]:
     """Resolve the options of a formula, and say where it runs and what it draws with."""
     from attnscope.process.devices import check_device_name, check_seed
 
@@ -189,7 +189,7 @@ def _planned(formula: Formula, options: dict[str, Any]) -> tuple[Computation, Ru
         group(**{each.name: options[each.name] for each in fields(group) if each.name in options})
         for group in groups
     ]
-    place: Run = own[-1]
+    place: RunOptions = own[-1]
     if formula == "sdpa":
         from attnscope.textbook.forms import sdpa_computation
 
@@ -239,7 +239,7 @@ def _complete(computation: Computation, *, explain: bool, source: bool) -> None:
 
 def _run(
     computation: Computation,
-    place: Run,
+    place: RunOptions,
     seed: int | None,
     names: bool | Collection[str],
     *,

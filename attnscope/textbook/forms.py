@@ -13,13 +13,13 @@ from attnscope.textbook.inputs.mask_options import Masks
 from attnscope.textbook.inputs.resolve import RunInputs, inputs_of_sdpa, open_tensors
 from attnscope.textbook.options import (
     Form,
-    Layout,
     Masking,
-    Run,
+    RunOptions,
     Scale,
     SdpaSizes,
     SdpaTensors,
     Stages,
+    VectorLayout,
     one_of,
 )
 from attnscope.textbook.variants import Variants, variants_of
@@ -40,7 +40,7 @@ def sdpa_computation(
     scale: Scale,
     stages: Stages,
     form: Form,
-    run: Run,
+    run: RunOptions,
 ) -> Computation:
     """Plan `sdpa` in the form that is asked for.
 
@@ -55,7 +55,7 @@ def sdpa_computation(
     _check_values(sizes.nv, inputs)
     _check_form(form, inputs, rope=stages.rope)
     masks = variants.masks_for(inputs.sizes, inputs.dtype)
-    columns = one_of(Layout, "--layout", form.layout) is Layout.COLUMNS
+    columns = one_of(VectorLayout, "--layout", form.layout) is VectorLayout.COLUMNS
     name = "columns" if columns else "sdpa" if form.query is None else "query"
     return form_computation(name, inputs, variants, masks, query=form.query)
 
@@ -160,7 +160,7 @@ def _check_values(nv: int | None, inputs: RunInputs) -> None:
 
 def _check_form(form: Form, inputs: RunInputs, *, rope: bool) -> None:
     """Raise an AttnscopeError if columns show more than the formula, or there is no such query."""
-    if one_of(Layout, "--layout", form.layout) is Layout.COLUMNS:
+    if one_of(VectorLayout, "--layout", form.layout) is VectorLayout.COLUMNS:
         if form.query is not None:
             raise OptionError("--query shows vectors, and --layout a matrix.", hint="one of the two")
         if rope:

@@ -18,7 +18,7 @@ from attnscope.textbook.options import (
     MhaScale,
     MhaSizes,
     MhaTensors,
-    Run,
+    RunOptions,
     ScaleBy,
     Stages,
     Training,
@@ -36,7 +36,7 @@ def mha_computation(
     scale: MhaScale,
     stages: Stages,
     training: Training,
-    run: Run,
+    run: RunOptions,
 ) -> Computation:
     """Plan `mha`.
 

@@ -27,7 +27,7 @@ class MaskStyle(StrEnum):
     ADDITIVE = "additive"
 
 
-class Layout(StrEnum):
+class VectorLayout(StrEnum):
     """Which way vectors lie."""
 
     ROWS = "rows"
@@ -225,8 +225,8 @@ class Form:
 
     PANEL = VARIANT
 
-    layout: Layout = option(
-        "Each vector a row, or a column: then all is transposed.", default=Layout.ROWS
+    layout: VectorLayout = option(
+        "Each vector a row, or a column: then all is transposed.", default=VectorLayout.ROWS
     )
     query: int | None = option(
         "One query alone, counted from 0: its scores, their softmax, the sum term by term."
@@ -248,7 +248,7 @@ SEED = "What random values are drawn with."
 
 
 @dataclass(frozen=True, repr=False, eq=False)
-class Run:
+class RunOptions:
     """How random tensors are drawn, and where and in what everything is computed."""
 
     PANEL = RUN
@@ -278,7 +278,7 @@ class Explanations:
 class Example:
     """Which forms of the worked example are shown."""
 
-    layout: Layout | None = option("This form alone.", shown="every form", panel=VARIANT)
+    layout: VectorLayout | None = option("This form alone.", shown="every form", panel=VARIANT)
     query: int | None = option(
         "One query as vectors, counted from 0; alone, unless --layout is given too.",
         shown="0, beside the other forms",
@@ -308,8 +308,8 @@ class Experiment:
     )
 
 
-OF_SDPA = (SdpaSizes, SdpaTensors, Masking, Scale, Stages, Form, Run)
-OF_MHA = (MhaSizes, MhaTensors, Masking, MhaScale, Stages, Training, Run)
+OF_SDPA = (SdpaSizes, SdpaTensors, Masking, Scale, Stages, Form, RunOptions)
+OF_MHA = (MhaSizes, MhaTensors, Masking, MhaScale, Stages, Training, RunOptions)
 """The groups of options of each formula."""
 
 

@@ -14,7 +14,7 @@ from attnscope.tensor_files import TensorFile, TensorInMemory
 from attnscope.textbook.computation import run
 from attnscope.textbook.forms import check_query, form_computation
 from attnscope.textbook.inputs.resolve import inputs_of_sdpa
-from attnscope.textbook.options import Layout, Masking, Scale, Stages, one_of
+from attnscope.textbook.options import Masking, Scale, Stages, VectorLayout, one_of
 from attnscope.textbook.variants import variants_of
 
 EXAMPLE = {
@@ -65,11 +65,11 @@ def worked_example(
     """
     from attnscope.process.memory import check_imports
 
-    only = one_of(Layout, "--layout", layout)
+    only = one_of(VectorLayout, "--layout", layout)
     check_query(query, len(EXAMPLE["X"]))
     everything = only is None and query is None
-    shown = ["rows"] if everything or only is Layout.ROWS else []
-    shown += ["columns"] if everything or only is Layout.COLUMNS else []
+    shown = ["rows"] if everything or only is VectorLayout.ROWS else []
+    shown += ["columns"] if everything or only is VectorLayout.COLUMNS else []
     shown += ["query"] if everything or query is not None else []
 
     check_imports()

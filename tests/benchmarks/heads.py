@@ -46,7 +46,7 @@ from attnscope.checkpoints.checkpoint import Checkpoint
 from attnscope.models.heads.batches import Batch, Encoded
 from attnscope.models.heads.measurer import HeadMeasurer, run
 from attnscope.models.heads.memory_plan import plan_run
-from attnscope.models.heads.metrics import METRICS, Rows, Side
+from attnscope.models.heads.metrics import METRICS, Side, WeightRows
 from attnscope.models.heads.statistics import Accumulator
 from attnscope.units import bytes_text
 
@@ -108,7 +108,7 @@ def eager(model: LlamaForCausalLM, batch: Batch) -> Accumulator:
     with torch.no_grad():
         maps = model(batch.inputs["input_ids"], output_attentions=True).attentions
     for layer, attention in enumerate(maps):
-        rows: Rows = measurer._rows("self", batch.source, batch.source)
+        rows: WeightRows = measurer._rows("self", batch.source, batch.source)
         rows.add(of_weights(attention))
         measurer._add(accumulator, ("self", layer), rows)
     return accumulator

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from attnscope.checkpoints.checkpoint import Checkpoint
 from attnscope.errors import ModelError, SizeError
 from attnscope.models.heads.batches import Batch
-from attnscope.models.heads.metrics import Metric, Rows, Side, metrics_of
+from attnscope.models.heads.metrics import Metric, Side, WeightRows, metrics_of
 from attnscope.models.heads.statistics import Accumulator, Key
 from attnscope.models.running.attention_hook import Call, Handed, attending, observing
 from attnscope.models.running.blockwise import FEW, Blockwise, disagreement, is_lean, let_go
@@ -77,7 +77,7 @@ class HeadMeasurer:
         self.why_eager: str | None = None
         self.unlike_eager: str | None = None
         self.memory: int | None = None
-        self._known: dict[Any, tuple[Rows, torch.Tensor | None]] = {}
+        self._known: dict[Any, tuple[WeightRows, torch.Tensor | None]] = {}
 
     def of_stack(self, stack: str) -> dict[str, Metric]:
         """The metrics that make sense for a stack, by name."""
@@ -193,7 +193,7 @@ class HeadMeasurer:
             )
         return asking.to(device), seen.to(device)
 
-    def _rows(self, stack: str, asking: Side, seen: Side, handed: Handed | None = None) -> Rows:
+    def _rows(self, stack: str, asking: Side, seen: Side, handed: Handed | None = None) -> WeightRows:
         """Nothing yet; and what is to be gathered for the metrics of a stack.
 
         Layers with the same mask see the same: what is asked of masks is asked once in a batch.
@@ -202,17 +202,21 @@ class HeadMeasurer:
         positions = [metric.position for metric in asked if metric.position is not None]
         pairs = [metric.pair for metric in asked if metric.pair is not None]
         if handed is None:
-            return Rows(asking, seen, positions, pairs, store=self.store, without_sink=self.without_sink)
+            return WeightRows(
+                asking, seen, positions, pairs, store=self.store, without_sink=self.without_sink
+            )
         mask = handed.mask
         place = None if mask is None else (mask.data_ptr(), mask.shape, mask.stride())
         key = (stack, handed.causal, place, asking.ids.device)
         like, _ = self._known.get(key, (None, None))
-        rows = Rows(asking, seen, positions, pairs, like, self.store, without_sink=self.without_sink)
+        rows = WeightRows(
+            asking, seen, positions, pairs, like, self.store, without_sink=self.without_sink
+        )
         if like is None:
             self._known[key] = rows, mask  # as long as the mask is here, no other is in its place
         return rows
 
-    def _add(self, accumulator: Accumulator, key: Key, rows: Rows) -> None:
+    def _add(self, accumulator: Accumulator, key: Key, rows: WeightRows) -> None:
         """Add up what was gathered of a layer, metric by metric.
 
         Raises:

@@ -58,7 +58,7 @@ class Side:
         return Side(**{name: tensor.to(device) for name, tensor in vars(self).items()})
 
 
-class Rows:
+class WeightRows:
     """What the queries of a layer give to their keys, gathered block by block.
 
     Args:
@@ -84,7 +84,7 @@ class Rows:
         seen: Side,
         positions: Collection[str] = (),
         pairs: Collection[str] = (),
-        like: Rows | None = None,
+        like: WeightRows | None = None,
         store: Store | None = None,
         *,
         without_sink: bool = False,
@@ -385,7 +385,7 @@ PAIRS: dict[str, Callable[[Spot], torch.Tensor]] = {
 """What is asked of every query and key together: broadcasts to `n_batch 1 queries keys`."""
 
 
-def entropy(rows: Rows) -> torch.Tensor:
+def entropy(rows: WeightRows) -> torch.Tensor:
     """How widely it looks, in nats.
 
     H_i = −Σ_j a_ij ln a_ij (Shannon 1948, "A Mathematical Theory of Communication", section 6).
@@ -393,7 +393,7 @@ def entropy(rows: Rows) -> torch.Tensor:
     return rows.entropy
 
 
-def entropy_share(rows: Rows) -> torch.Tensor:
+def entropy_share(rows: WeightRows) -> torch.Tensor:
     """Its entropy, of the largest that is possible.
 
     H_i / (p_i ln(n_i / p_i)), where query i gives p_i to the n_i keys that it can see: H_i / ln n_i,
@@ -403,7 +403,7 @@ def entropy_share(rows: Rows) -> torch.Tensor:
     return _where(n > 1, rows.entropy / (p * (n.log() - p.log())))
 
 
-def to_self(rows: Rows) -> torch.Tensor:
+def to_self(rows: WeightRows) -> torch.Tensor:
     """Attention to the token itself.
 
     a_ii (Kovaleva et al. 2019, "Revealing the Dark Secrets of BERT", section 4.1: diagonal).
@@ -411,7 +411,7 @@ def to_self(rows: Rows) -> torch.Tensor:
     return rows.at("self")
 
 
-def to_previous(rows: Rows) -> torch.Tensor:
+def to_previous(rows: WeightRows) -> torch.Tensor:
     """Attention to the token before.
 
     a_i,i−1 (Clark et al. 2019, "What Does BERT Look At?", section 3.1).
@@ -419,7 +419,7 @@ def to_previous(rows: Rows) -> torch.Tensor:
     return rows.at("previous")
 
 
-def to_next(rows: Rows) -> torch.Tensor:
+def to_next(rows: WeightRows) -> torch.Tensor:
     """Attention to the token after.
 
     a_i,i+1 (Clark et al. 2019, section 3.1).
@@ -427,7 +427,7 @@ def to_next(rows: Rows) -> torch.Tensor:
     return rows.at("next")
 
 
-def to_first(rows: Rows) -> torch.Tensor:
+def to_first(rows: WeightRows) -> torch.Tensor:
     """Attention to the first token.
 
     a_i0, of queries that are not that token (Xiao et al. 2023, "Efficient Streaming Language Models with
@@ -437,7 +437,7 @@ def to_first(rows: Rows) -> torch.Tensor:
     return _where(~is_first, rows.at("first"))
 
 
-def to_first_of_source(rows: Rows) -> torch.Tensor:
+def to_first_of_source(rows: WeightRows) -> torch.Tensor:
     """Attention to the first token.
 
     The same for queries of another sequence, of which none is that token.
@@ -445,7 +445,7 @@ def to_first_of_source(rows: Rows) -> torch.Tensor:
     return rows.at("first")
 
 
-def to_separators(rows: Rows) -> torch.Tensor:
+def to_separators(rows: WeightRows) -> torch.Tensor:
     """Attention to separators, such as [SEP] and </s>.
 
     Σ_j a_ij over separators j (Clark et al. 2019, section 3.2).
@@ -453,7 +453,7 @@ def to_separators(rows: Rows) -> torch.Tensor:
     return rows.given_to("separator")
 
 
-def to_punctuation(rows: Rows) -> torch.Tensor:
+def to_punctuation(rows: WeightRows) -> torch.Tensor:
     """Attention to punctuation.
 
     Σ_j a_ij over tokens j of punctuation alone (Clark et al. 2019, section 3.2: periods and commas).
@@ -461,7 +461,7 @@ def to_punctuation(rows: Rows) -> torch.Tensor:
     return rows.given_to("punctuation")
 
 
-def to_same(rows: Rows) -> torch.Tensor:
+def to_same(rows: WeightRows) -> torch.Tensor:
     """Attention to the same token elsewhere.
 
     Σ_j a_ij over j ≠ i whose token is that of i (Wang et al. 2022, "Interpretability in the Wild",
@@ -470,7 +470,7 @@ def to_same(rows: Rows) -> torch.Tensor:
     return rows.given_to("same")
 
 
-def to_same_in_source(rows: Rows) -> torch.Tensor:
+def to_same_in_source(rows: WeightRows) -> torch.Tensor:
     """Attention to the same token.
 
     Σ_j a_ij over all j whose token is that of i, where they are of different sequences.
@@ -478,7 +478,7 @@ def to_same_in_source(rows: Rows) -> torch.Tensor:
     return rows.given_to("same of source")
 
 
-def induction(rows: Rows) -> torch.Tensor:
+def induction(rows: WeightRows) -> torch.Tensor:
     """Attention to what came after the same token before.
 
     Σ_j a_ij over j < i whose preceding token, j − 1, is that of i (Olsson et al. 2022, "In-context
@@ -487,7 +487,7 @@ def induction(rows: Rows) -> torch.Tensor:
     return rows.given_to("induction")
 
 
-def distance(rows: Rows) -> torch.Tensor:
+def distance(rows: WeightRows) -> torch.Tensor:
     """How far it looks, in tokens.
 
     Σ_j a_ij |i − j| (Vig and Belinkov 2019, "Analyzing the Structure of Attention in a Transformer
@@ -496,7 +496,7 @@ def distance(rows: Rows) -> torch.Tensor:
     return rows.over("distance")
 
 
-def largest(rows: Rows) -> torch.Tensor:
+def largest(rows: WeightRows) -> torch.Tensor:
     """The largest weight of a query.
 
     max_j a_ij (Voita et al. 2019, "Analyzing Multi-Head Self-Attention", section 4: confidence).
@@ -504,7 +504,7 @@ def largest(rows: Rows) -> torch.Tensor:
     return rows.largest
 
 
-def effective(rows: Rows) -> torch.Tensor:
+def effective(rows: WeightRows) -> torch.Tensor:
     """How many keys it looks at: so many equal weights have this entropy.
 
     exp H_i, the perplexity of the row.
@@ -521,7 +521,7 @@ class Metric:
         position, pair: what it asks, of POSITIONS or of PAIRS.
     """
 
-    of: Callable[[Rows], torch.Tensor]
+    of: Callable[[WeightRows], torch.Tensor]
     position: str | None = None
     pair: str | None = None
 

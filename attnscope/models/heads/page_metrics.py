@@ -10,7 +10,7 @@ from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING
 
 from attnscope.attention_sinks import sink_keys
-from attnscope.models.heads.metrics import CROSS, METRICS, Metric, Rows, Side, meaning
+from attnscope.models.heads.metrics import CROSS, METRICS, Metric, Side, WeightRows, meaning
 from attnscope.models.running.buffers import Store
 from attnscope.results.heads import HeadRow, HeadTable
 from attnscope.results.maps import AttentionMaps, Token
@@ -55,7 +55,7 @@ class Measurement:
         if maps.stack != "cross":  # ones are not shown
             asking = maps.key_tokens[:all_queries]
         asked = self.metrics.values()
-        self.rows = Rows(
+        self.rows = WeightRows(
             _side(asking, all_queries, separators, like),
             _side(maps.key_tokens, len(maps.key_tokens), separators, like),
             [metric.position for metric in asked if metric.position is not None],

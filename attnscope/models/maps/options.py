@@ -7,7 +7,7 @@ from enum import StrEnum
 from pathlib import Path
 
 from attnscope.checkpoints.indices import parse_indices
-from attnscope.models.running.options import Stack
+from attnscope.models.running.options import StackName
 from attnscope.options import option
 
 
@@ -69,7 +69,7 @@ class HeadOptions:
         metavar="N",
         shown="0",
     )
-    stack: Stack | None = option(
+    stack: StackName | None = option(
         "Whose layers, in models that have several.", shown="encoder; cross, where a decoder reads"
     )
 

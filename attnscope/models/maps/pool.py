@@ -102,7 +102,7 @@ class Cells:
         self._largest.zero_()
 
 
-class Rows:
+class PooledRows:
     """Keep one query's weights, and each query's strongest keys, of one head, block by block.
 
     Args:

@@ -17,7 +17,7 @@ from attnscope.errors import ModelError
 from attnscope.models.heads.page_metrics import Measurement, head_row
 from attnscope.models.maps.capture import CollectedMaps, HeadSelection, Layer, MapCollector
 from attnscope.models.maps.collect import add_notice, first_tokens, wanted_stacks
-from attnscope.models.maps.pool import Cells, Rows, cells
+from attnscope.models.maps.pool import Cells, PooledRows, cells
 from attnscope.models.running.attention_hook import Call, Handed, attending, observing
 from attnscope.models.running.blockwise import FEW, Blockwise, disagreement, is_lean, let_go
 from attnscope.models.running.buffers import Store
@@ -167,12 +167,12 @@ class Pooler:
         dtype = torch.promote_types(handed.query.dtype, torch.float32)
         like = torch.empty(0, dtype=dtype, device=handed.query.device)
         of_cells = Cells(heads, maps.pooling.queries, maps.pooling.keys, like)
-        rows: dict[int, Rows] = {}
+        rows: dict[int, PooledRows] = {}
         without = sink_positions(key.special for key in maps.key_tokens) if pooled.without_sink else []
         if pooled.head is not None:
             of = (layer.stack, layer.number, layer.n_head)
             for head in pooled.head.heads_of(*of, first=not maps.maps):
-                rows[head] = Rows(head, first, layer.n_K, pooled.query, pooled.top, without)
+                rows[head] = PooledRows(head, first, layer.n_K, pooled.query, pooled.top, without)
 
         whole = self._heads_of_whole(layer, maps)
         measurement = None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from enum import StrEnum
 
 
-class Stack(StrEnum):
+class StackName(StrEnum):
     """Whose layers, in a model with several stacks of them."""
 
     SELF = "self"

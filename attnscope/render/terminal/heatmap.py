@@ -97,7 +97,7 @@ class Column:
 
 
 @dataclass(frozen=True)
-class Layout:
+class Geometry:
     """How a map is drawn.
 
     Attributes:
@@ -233,7 +233,7 @@ def _labels(maps: AttentionMaps, rows: list[range], width: int, scale: Scale) ->
     return labels
 
 
-def _layout(maps: AttentionMaps, room: int, indent: int, scale: Scale) -> Layout:
+def _layout(maps: AttentionMaps, room: int, indent: int, scale: Scale) -> Geometry:
     """Choose the most detailed layout that fits.
 
     Args:
@@ -270,7 +270,7 @@ def _layout(maps: AttentionMaps, room: int, indent: int, scale: Scale) -> Layout
         )
         for each, width in zip(shared, widths, strict=True)
     ]
-    return Layout(scale, indent, columns, keys, numbers)
+    return Geometry(scale, indent, columns, keys, numbers)
 
 
 def _widths(lengths: list[int], digits: int, room: int) -> list[int] | None:
@@ -300,7 +300,7 @@ def _percent(weight: float, scale: Scale) -> str:
     return f"{100 * weight:.0f}"
 
 
-def _sentences(maps: AttentionMaps, rows: list[range], layout: Layout) -> Iterator[Text]:
+def _sentences(maps: AttentionMaps, rows: list[range], layout: Geometry) -> Iterator[Text]:
     """Yield sentences that explain a map."""
     marks = layout.scale.marks
     said = Text.assemble("rows are ", ("queries", axes.QUERY), ", columns ", ("keys", axes.KEY))

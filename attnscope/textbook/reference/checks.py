@@ -12,7 +12,7 @@ from attnscope.results.trace import Trace
 from attnscope.textbook.reference import references
 from attnscope.textbook.reference.naive import attended, final_of, inputs_of, merged
 from attnscope.textbook.reference.rounding import Errors, Tolerances, tolerance_of_sums
-from attnscope.textbook.reference.run import Run
+from attnscope.textbook.reference.run import VerifiedRun
 
 if TYPE_CHECKING:
     import numpy as np
@@ -47,7 +47,7 @@ def verify(trace: Trace, weights: Mapping[str, torch.Tensor] | None = None) -> l
     import numpy as np
     import torch
 
-    run = Run(trace, dict(weights or {}))
+    run = VerifiedRun(trace, dict(weights or {}))
     with torch.no_grad(), np.errstate(all="ignore"):  # a run may have NaN, and then its references do
         made, may = _naive(run)
         return [
@@ -75,7 +75,7 @@ class Naive:
     to_hidden: np.ndarray
 
 
-def _naive(run: Run) -> tuple[Naive, Tolerances]:
+def _naive(run: VerifiedRun) -> tuple[Naive, Tolerances]:
     """Recompute a run with the naive loop; collect what the checks need before weights are freed."""
     import numpy as np
 
@@ -96,7 +96,7 @@ def _naive(run: Run) -> tuple[Naive, Tolerances]:
     return Naive(weighted, final, without_numbers, to_hidden), errors.tolerances(weighted, final)
 
 
-def _check_sdpa(run: Run, made: Naive, may: Tolerances) -> Check:
+def _check_sdpa(run: VerifiedRun, made: Naive, may: Tolerances) -> Check:
     if why_not := references.why_not_fused(run):
         return _inexpressible(SDPA, why_not)
     return _compared(
@@ -110,7 +110,7 @@ def _check_sdpa(run: Run, made: Naive, may: Tolerances) -> Check:
     )
 
 
-def _check_module(run: Run, made: Naive, may: Tolerances) -> Check:
+def _check_module(run: VerifiedRun, made: Naive, may: Tolerances) -> Check:
     if why_not := references.why_not_module(run):
         return _inexpressible(MODULE, why_not)
     return _compared(
@@ -124,13 +124,13 @@ def _check_module(run: Run, made: Naive, may: Tolerances) -> Check:
     )
 
 
-def _check_naive(run: Run, made: Naive, may: Tolerances) -> Check:
+def _check_naive(run: VerifiedRun, made: Naive, may: Tolerances) -> Check:
     lost = _blind(run.rounded_away, "the mask is so large that rounding decides their weights")
     tolerance = _both(run) * may.final
     return _compared(run, NAIVE, run.result(run.final), made.final, tolerance, without=[lost])
 
 
-def _check_sums(run: Run, made: Naive) -> Check:
+def _check_sums(run: VerifiedRun, made: Naive) -> Check:
     import numpy as np
 
     sums = run.sums
@@ -149,7 +149,7 @@ def _check_sums(run: Run, made: Naive) -> Check:
     return _compared(run, SUMS, sums, np.ones_like(sums), may, without=without)
 
 
-def _both(run: Run) -> int:
+def _both(run: VerifiedRun) -> int:
     """Return 2 if the run rounds like the references in float64, whose error then adds up; else 1."""
     import torch
 
@@ -176,7 +176,7 @@ def _blind(rows: np.ndarray, why: str) -> _Without:
     return _Without(rows, "row that sees no key", "rows that see no key", why)
 
 
-def _leaking(run: Run, made: Naive) -> _Without:
+def _leaking(run: VerifiedRun, made: Naive) -> _Without:
     """Exclude queries that give weight to hidden keys although they see others: the fill is too high."""
     import numpy as np
     import torch
@@ -190,7 +190,7 @@ def _leaking(run: Run, made: Naive) -> _Without:
     )
 
 
-def _part_of(run: Run, end: str) -> str:
+def _part_of(run: VerifiedRun, end: str) -> str:
     """Describe the part of a run that is compared; empty if it is the whole run."""
     Q, K, V = run.multiplied
     if (Q, K, V, end) == ("Q", "K", "V", run.final) and not run.projects:
@@ -203,7 +203,7 @@ def _inexpressible(name: str, what: str) -> Check:
 
 
 def _compared(
-    run: Run,
+    run: VerifiedRun,
     name: str,
     ours: np.ndarray,
     theirs: np.ndarray,

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from itertools import product
 from typing import TYPE_CHECKING
 
-from attnscope.textbook.reference.run import Run, array
+from attnscope.textbook.reference.run import VerifiedRun, array
 
 if TYPE_CHECKING:
     import numpy as np
@@ -37,7 +37,7 @@ class Inputs:
 
 
 @dataclass(frozen=True)
-class Rows:
+class QueryBlock:
     """The loop's results for a block of queries of one head.
 
     Attributes:
@@ -59,7 +59,7 @@ class Rows:
         return self.batch, self.head, self.queries
 
 
-def inputs_of(run: Run) -> Inputs:
+def inputs_of(run: VerifiedRun) -> Inputs:
     """Recompute the queries, keys and values that enter the product from a run's inputs.
 
     Source: Vaswani et al. 2017, "Attention Is All You Need", section 3.2.2.
@@ -79,7 +79,7 @@ def inputs_of(run: Run) -> Inputs:
     return Inputs(unturned, Q, K, V)
 
 
-def attended(run: Run, inputs: Inputs) -> Iterator[Rows]:
+def attended(run: VerifiedRun, inputs: Inputs) -> Iterator[QueryBlock]:
     """Compute attention in blocks of queries, because all weights together would take too much memory.
 
     Source: Vaswani et al. 2017, "Attention Is All You Need", equation 1.
@@ -101,11 +101,11 @@ def attended(run: Run, inputs: Inputs) -> Iterator[Rows]:
             blind = run.blind[b, h, start + i]
             w = weights[i] = weights_of(Q[b, h, start + i], keys, seen, run, blind=blind)
             weighted[i] = (w if kept is None else dropped(w, kept[i], run.dropout)) @ values
-        yield Rows(b, h, some, weights, weighted)
+        yield QueryBlock(b, h, some, weights, weighted)
 
 
 def weights_of(
-    q: np.ndarray, K: np.ndarray, mask: np.ndarray | None, run: Run, *, blind: bool
+    q: np.ndarray, K: np.ndarray, mask: np.ndarray | None, run: VerifiedRun, *, blind: bool
 ) -> np.ndarray:
     """Compute the weights of one query: softmax(q · Kᵀ · scale).
 
@@ -169,11 +169,11 @@ def projected(x: np.ndarray, by: tuple[np.ndarray, np.ndarray | float] | None) -
     return x if by is None else np.tensordot(x, by[0], axes=1) + by[1]
 
 
-def _projected(run: Run, name: str) -> np.ndarray:
+def _projected(run: VerifiedRun, name: str) -> np.ndarray:
     return projected(run.source(name), run.projection(name))
 
 
-def with_heads(run: Run, name: str, x: np.ndarray) -> np.ndarray:
+def with_heads(run: VerifiedRun, name: str, x: np.ndarray) -> np.ndarray:
     """Return `n_batch n_head n d`, splitting each row into heads if the run does so."""
     import numpy as np
 
@@ -184,12 +184,12 @@ def with_heads(run: Run, name: str, x: np.ndarray) -> np.ndarray:
     return x[(None,) * (4 - x.ndim)]
 
 
-def final_of(run: Run, weighted: np.ndarray) -> np.ndarray:
+def final_of(run: VerifiedRun, weighted: np.ndarray) -> np.ndarray:
     """Return the end result: merge the heads and apply the output projection, if the run does so."""
     return projected(merged(run, weighted), run.projection("O"))
 
 
-def merged(run: Run, weighted: np.ndarray) -> np.ndarray:
+def merged(run: VerifiedRun, weighted: np.ndarray) -> np.ndarray:
     """Merge the heads, `n_batch n_head n_Q d_V` to `n_batch n_Q n_head·d_V`, if the run does so."""
     import numpy as np
 

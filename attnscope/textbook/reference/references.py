@@ -7,7 +7,7 @@ from math import sqrt
 from typing import TYPE_CHECKING
 
 from attnscope.textbook.reference.naive import merged
-from attnscope.textbook.reference.run import Run, array
+from attnscope.textbook.reference.run import VerifiedRun, array
 
 if TYPE_CHECKING:
     import numpy as np
@@ -18,7 +18,7 @@ SCORES = 2**20
 """The number of scores that a reference computes at a time, or more for a single query."""
 
 
-def why_not_either(run: Run) -> str | None:
+def why_not_either(run: VerifiedRun) -> str | None:
     """Return the option that neither reference supports, with the reason; None if there is none."""
     if run.option("softcap") is not None:
         return "a soft cap: it has none"
@@ -27,7 +27,7 @@ def why_not_either(run: Run) -> str | None:
     return None
 
 
-def why_not_fused(run: Run) -> str | None:
+def why_not_fused(run: VerifiedRun) -> str | None:
     """Return what `F.scaled_dot_product_attention` cannot express in this run; None if nothing."""
     if run.mask is not None and not all(
         run.entering(name).isfinite().all() for name in run.multiplied[:2]
@@ -36,7 +36,7 @@ def why_not_fused(run: Run) -> str | None:
     return why_not_either(run)
 
 
-def sdpa(run: Run) -> np.ndarray:
+def sdpa(run: VerifiedRun) -> np.ndarray:
     """Compute the weighted values with `F.scaled_dot_product_attention`, in the run's dtype and device.
 
     Returns:
@@ -61,7 +61,7 @@ def sdpa(run: Run) -> np.ndarray:
     return array(torch.cat(results, dim=2))
 
 
-def why_not_module(run: Run) -> str | None:
+def why_not_module(run: VerifiedRun) -> str | None:
     """Return what `nn.MultiheadAttention` cannot express in this run, with the reason; else None."""
     if run.is_mha and run.option("rope_theta") is not None:
         return "rotary positions: it projects Q and K by itself, and does not turn them"
@@ -72,7 +72,7 @@ def why_not_module(run: Run) -> str | None:
     return why_not_either(run)
 
 
-def module(run: Run) -> np.ndarray:
+def module(run: VerifiedRun) -> np.ndarray:
     """Compute the end result with `nn.MultiheadAttention`, with weights set to those of the run.
 
     It runs in float64 on the CPU, so that its own rounding does not blur the comparison.
@@ -104,7 +104,7 @@ def module(run: Run) -> np.ndarray:
     return array(result) if run.is_mha else merged(run, array(result.unflatten(0, run.blind.shape[:2])))
 
 
-def _hidden(run: Run, sequences: slice, queries: slice) -> torch.Tensor | None:
+def _hidden(run: VerifiedRun, sequences: slice, queries: slice) -> torch.Tensor | None:
     """Return the module's mask for some sequences, `sequences·n_head n_Q n_K`: True hides a key."""
     import torch
 
@@ -124,7 +124,7 @@ def _hidden(run: Run, sequences: slice, queries: slice) -> torch.Tensor | None:
     return ~mask if mask.dtype == torch.bool else mask.double()
 
 
-def _module_inputs(run: Run) -> list[torch.Tensor]:
+def _module_inputs(run: VerifiedRun) -> list[torch.Tensor]:
     """Return the module's inputs Q, K and V as sequences of rows; for sdpa, one sequence per head."""
     if run.is_mha:
         return [run.rows(name) for name in "QKV"]
@@ -133,7 +133,7 @@ def _module_inputs(run: Run) -> list[torch.Tensor]:
     return [Q.flatten(0, 1), *(x[:, kv_heads].flatten(0, 1) for x in (K, V))]
 
 
-def _module_function(run: Run) -> Callable[..., torch.Tensor]:
+def _module_function(run: VerifiedRun) -> Callable[..., torch.Tensor]:
     """Build an `nn.MultiheadAttention` with the run's weights; return a function that calls it."""
     import torch
     from torch import nn
@@ -184,7 +184,7 @@ def _module_function(run: Run) -> Callable[..., torch.Tensor]:
     return attend
 
 
-def _weights(run: Run, d_K: int, d_V: int) -> dict[str, tuple[torch.Tensor, torch.Tensor]]:
+def _weights(run: VerifiedRun, d_K: int, d_V: int) -> dict[str, tuple[torch.Tensor, torch.Tensor]]:
     """Return weights, `output × input`, and biases by name; for sdpa, identities and zeros."""
     import torch
 

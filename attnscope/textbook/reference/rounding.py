@@ -23,8 +23,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from attnscope.textbook.reference.naive import Inputs, Rows, merged, projected, with_heads
-from attnscope.textbook.reference.run import Run
+from attnscope.textbook.reference.naive import Inputs, QueryBlock, merged, projected, with_heads
+from attnscope.textbook.reference.run import VerifiedRun
 
 if TYPE_CHECKING:
     import numpy as np
@@ -58,7 +58,7 @@ class Errors:
         inputs: the factors of the product.
     """
 
-    def __init__(self, run: Run, inputs: Inputs) -> None:
+    def __init__(self, run: VerifiedRun, inputs: Inputs) -> None:
         import numpy as np
 
         self.run = run
@@ -68,7 +68,7 @@ class Errors:
         self.exact = np.empty(shape)
         self.weighted = self.exact if self.entering is None else np.empty(shape)
 
-    def add(self, rows: Rows) -> None:
+    def add(self, rows: QueryBlock) -> None:
         """Compute the errors for a block of queries of one head."""
         b, h, some = rows.place
         run, inputs = self.run, self.inputs
@@ -102,7 +102,7 @@ class Errors:
         return Tolerances(DEVIATIONS * self.exact, DEVIATIONS * of_final)
 
 
-def tolerance_of_sums(run: Run) -> float:
+def tolerance_of_sums(run: VerifiedRun) -> float:
     """Return the tolerated deviation from 1 of the sum of a query's rounded weights."""
     r, n_K = _Roundoff.of(run), run.trace.sizes["n_K"]
     return DEVIATIONS * (r.rounding + r.softmax + r.softmax_sum(n_K) + r.tiny * n_K)
@@ -125,7 +125,7 @@ class _Roundoff:
     tiny: float
 
     @classmethod
-    def of(cls, run: Run) -> _Roundoff:
+    def of(cls, run: VerifiedRun) -> _Roundoff:
         import torch
 
         dtypes = [torch.finfo(dtype) for dtype in (run.dtype, run.softmax_dtype)]
@@ -150,7 +150,7 @@ class _Roundoff:
         return self.softmax_term * (n / 4 + n**0.5 + 8)
 
 
-def _of_entering(run: Run, inputs: Inputs) -> dict[str, np.ndarray] | None:
+def _of_entering(run: VerifiedRun, inputs: Inputs) -> dict[str, np.ndarray] | None:
     """Return the errors of the factors Q, K and V; None if they are neither projected nor rotated."""
     import numpy as np
 
@@ -170,7 +170,7 @@ def _of_entering(run: Run, inputs: Inputs) -> dict[str, np.ndarray] | None:
     return errors
 
 
-def _of_projection(run: Run, inputs: Inputs, name: str) -> np.ndarray:
+def _of_projection(run: VerifiedRun, inputs: Inputs, name: str) -> np.ndarray:
     """Return the error of Q, K or V before rotation, `n_batch n_head n d`; 0 if it is an input."""
     import numpy as np
 
@@ -184,7 +184,9 @@ def _of_projection(run: Run, inputs: Inputs, name: str) -> np.ndarray:
     return _together(r.rounding * values, r.sum(len(weight), magnitudes, values), r.tiny)
 
 
-def _of_rotation(run: Run, x: np.ndarray, error: np.ndarray, start: int, theta: float) -> np.ndarray:
+def _of_rotation(
+    run: VerifiedRun, x: np.ndarray, error: np.ndarray, start: int, theta: float
+) -> np.ndarray:
     """Return the error of rotated vectors, from the angles (float32 at least) and the rotation."""
     import numpy as np
 
@@ -203,7 +205,7 @@ def _of_rotation(run: Run, x: np.ndarray, error: np.ndarray, start: int, theta: 
 class _Block:
     """A block of queries of one head, all its keys and values, and the results: `n_Q …`, `n_K …`."""
 
-    run: Run
+    run: VerifiedRun
     Q: np.ndarray
     K: np.ndarray
     V: np.ndarray
@@ -303,7 +305,9 @@ class _Block:
         return _together(run.option("scale") * independent, roundings * r.rounding * scores)
 
 
-def _of_final(run: Run, weighted: np.ndarray, final: np.ndarray, error: np.ndarray) -> np.ndarray:
+def _of_final(
+    run: VerifiedRun, weighted: np.ndarray, final: np.ndarray, error: np.ndarray
+) -> np.ndarray:
     """Return the error of the end result: independent errors of the weighted values, through W_O."""
     import numpy as np
 

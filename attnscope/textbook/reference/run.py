@@ -23,7 +23,7 @@ PART = 2**20
 
 
 @dataclass(frozen=True)
-class Run:
+class VerifiedRun:
     """A trace of `sdpa` in any form, or of `mha`, with its tensors.
 
     Whatever the form, vectors are rows here, and there is a batch axis and a head axis: a run by

@@ -83,7 +83,7 @@ def fixed(name: str, size: int) -> Requirement:
 
 
 @dataclass(frozen=True)
-class Plan:
+class SizePlan:
     """The dependencies between sizes, and the order in which the free ones get their primes."""
 
     given: Mapping[str, int]
@@ -179,17 +179,17 @@ class Search:
     refusals: list[tuple[Requirement, object]] = field(default_factory=list)
     _tried: dict[tuple[int, ...], Attempt] = field(default_factory=dict, repr=False)
 
-    def plan(self) -> Plan | None:
+    def plan(self) -> SizePlan | None:
         """Return a plan with which the code gets as far as with the original sizes, if there is one.
 
         `refusals` then holds the needed requirements, each with the run that failed without it.
         """
         known = (*self.known, *(fixed(name, self.given[name]) for name in self.kept))
         if self.has_too_many:
-            plain = Plan(self.given, known)
+            plain = SizePlan(self.given, known)
             attempt = self._try(plain)
             return plain if attempt is not None and attempt.whole else None
-        starts = list(self._starts(Plan(self.given, known)))
+        starts = list(self._starts(SizePlan(self.given, known)))
         for start in (self._furthest(starts), starts[-1]):
             plan = self._add_requirements(start)
             if plan is not None:
@@ -201,7 +201,7 @@ class Search:
         """Whether there are too many sizes to search for requirements."""
         return len(self.given) > MOST_NAMES
 
-    def _furthest(self, plans: list[Plan]) -> Plan:
+    def _furthest(self, plans: list[SizePlan]) -> SizePlan:
         """Return the first plan that gets the code all the way, or the one that gets it furthest.
 
         The first plan is not returned otherwise, because the second one has all of its requirements.
@@ -218,7 +218,7 @@ class Search:
                 best, furthest = plan, attempt.reached
         return best
 
-    def _starts(self, plain: Plan) -> Iterator[Plan]:
+    def _starts(self, plain: SizePlan) -> Iterator[SizePlan]:
         """Yield initial plans: with growing sets of the likely requirements of attention, and with none.
 
         Each costs one attempt, and may require too much.
@@ -230,14 +230,14 @@ class Search:
         for added in dict.fromkeys([splits, (*splits, *evens), (*splits, *wholes, *evens), ()]):
             yield replace(plain, requirements=(*plain.requirements, *added))
 
-    def _evens(self, plan: Plan) -> Iterator[Requirement]:
+    def _evens(self, plan: SizePlan) -> Iterator[Requirement]:
         """Require even sizes to stay even: rotary positions rotate pairs, other code halves a width."""
         exact = {each.name for each in plan.requirements if _decides(each)}
         for name, size in self.given.items():
             if size % 2 == 0 and name not in exact:
                 yield multiple_of(name, 2)
 
-    def _add_requirements(self, plan: Plan) -> Plan | None:
+    def _add_requirements(self, plan: SizePlan) -> SizePlan | None:
         """Add requirements to a plan until the code gets as far as it should."""
         best = self._try(plan)
         while best is not None and not best.whole:
@@ -247,7 +247,7 @@ class Search:
             plan, best = step
         return plan if best is not None else None
 
-    def _drop_requirements(self, plan: Plan, kept: int) -> Plan:
+    def _drop_requirements(self, plan: SizePlan, kept: int) -> SizePlan:
         """Remove the requirements that the code does not need from a plan.
 
         Args:
@@ -264,7 +264,7 @@ class Search:
             plan = self._loosened(plan, each)
         return plan
 
-    def _loosened(self, plan: Plan, requirement: Requirement) -> Plan:
+    def _loosened(self, plan: SizePlan, requirement: Requirement) -> SizePlan:
         """Replace a product by a multiple if the code runs as well: 4 may be 2·2 by chance."""
         if not requirement.is_product or requirement.multiple or len(requirement.of) < 2:
             return plan
@@ -282,7 +282,7 @@ class Search:
                 return other_plan
         return plan
 
-    def _named(self, plan: Plan) -> Plan:
+    def _named(self, plan: SizePlan) -> SizePlan:
         """Require even sizes to stay even where that gives more sizes a name, such as half a width."""
         now = self._try(plan)
         for even in self._evens(plan) if now is not None and now.unnamed else ():
@@ -291,7 +291,7 @@ class Search:
                 plan, now = replace(plan, requirements=(*plan.requirements, even)), then
         return plan
 
-    def _without(self, plan: Plan, *left_out: Requirement) -> Plan:
+    def _without(self, plan: SizePlan, *left_out: Requirement) -> SizePlan:
         """Remove requirements if the code runs as well without them; otherwise record the refusal."""
         rest = tuple(each for each in plan.requirements if each not in left_out)
         now, then = self._try(plan), self._try(replace(plan, requirements=rest))
@@ -316,7 +316,7 @@ class Search:
         plain = len(set(requirement.of)) == 2 and not requirement.value.has_number
         return plain and requirement.name in self.axes and bool(arguments)
 
-    def _try(self, plan: Plan) -> Attempt | None:
+    def _try(self, plan: SizePlan) -> Attempt | None:
         sizes = plan.sizes(0)
         if sizes is None:
             return None
@@ -327,7 +327,7 @@ class Search:
             self._tried[key] = self.attempt(sizes)
         return self._tried[key]
 
-    def _step(self, plan: Plan, best: Attempt) -> tuple[Plan, Attempt] | None:
+    def _step(self, plan: SizePlan, best: Attempt) -> tuple[SizePlan, Attempt] | None:
         """Return the first change of the plan with which the code gets further."""
         for changed in self._changes(plan):
             if len(self._tried) >= PATIENCE:
@@ -337,10 +337,10 @@ class Search:
                 return changed, further
         return None
 
-    def _changes(self, plan: Plan) -> Iterator[Plan]:
+    def _changes(self, plan: SizePlan) -> Iterator[SizePlan]:
         """Yield plans with one requirement more or less, or with two more; likely ones first."""
 
-        def adding(*added: Requirement) -> Plan:
+        def adding(*added: Requirement) -> SizePlan:
             return replace(plan, requirements=(*plan.requirements, *added))
 
         singles, weak = list(self._candidates(plan)), list(self._weak_candidates(plan))
@@ -364,7 +364,7 @@ class Search:
             others = [multiple_of(n, self.given[n]) for n in loose if n != name and self.given[n] > 1]
             yield adding(kept, *others)
 
-    def _candidates(self, plan: Plan) -> Iterator[Requirement]:
+    def _candidates(self, plan: SizePlan) -> Iterator[Requirement]:
         """Yield requirements that hold for the original sizes and are plausible; likely ones first."""
         exact = {each.name for each in plan.requirements if _decides(each)}
         free = [name for name in self.given if name not in exact]
@@ -381,7 +381,7 @@ class Search:
                 if number * prod(self.given[each] for each in some) == self.given[name]:
                     yield product_is(name, some, number)
 
-    def _multiples(self, plan: Plan) -> Iterator[Requirement]:
+    def _multiples(self, plan: SizePlan) -> Iterator[Requirement]:
         """Yield requirements that sizes are multiples of others."""
         exact = {each.name for each in plan.requirements if _decides(each)}
         for name in [name for name in self.given if name not in exact]:
@@ -392,7 +392,7 @@ class Search:
                 if divides and multiple not in plan.requirements:
                     yield multiple
 
-    def _weak_candidates(self, plan: Plan) -> Iterator[Requirement]:
+    def _weak_candidates(self, plan: SizePlan) -> Iterator[Requirement]:
         """Yield requirements that make a size more like the original one."""
         decided = {each.name for each in plan.requirements if _decides(each)}
         exact = {each.name for each in plan.requirements if each.is_product and not each.multiple}

@@ -16,9 +16,9 @@ from attnscope.models.heads.metrics import (
     METRICS,
     PAIRS,
     POSITIONS,
-    Rows,
     Side,
     Spot,
+    WeightRows,
     meaning,
     same_elsewhere,
 )
@@ -45,11 +45,11 @@ def side(
     return Side(numbers.masked_fill(~real, -1), real, kinds[0].clone(), *kinds, sink)
 
 
-def rows_for(name: str, asking: Side, seen: Side, *, cross: bool = False) -> Rows:
+def rows_for(name: str, asking: Side, seen: Side, *, cross: bool = False) -> WeightRows:
     """What gathers for one metric."""
     metric = (CROSS if cross else METRICS)[name]
     positions = [] if metric.position is None else [metric.position]
-    return Rows(asking, seen, positions, [] if metric.pair is None else [metric.pair])
+    return WeightRows(asking, seen, positions, [] if metric.pair is None else [metric.pair])
 
 
 def measured(name: str, weights: list, asking: Side, seen: Side | None = None) -> list:
@@ -297,7 +297,7 @@ def test_layers_that_see_the_same_are_asked_once_and_told_apart(keep, monkeypatc
     for seed in range(3):
         Q = torch.randn(1, 2, 8, 4, generator=torch.Generator().manual_seed(seed)).double()
         attention = BlockedAttention(Q, Q, Q, causal=True, scale=1.0)
-        gathered = Rows(tokens, tokens, positions, pairs, first, store)
+        gathered = WeightRows(tokens, tokens, positions, pairs, first, store)
         first = first or gathered
         memory = torch.empty(8 * attention.numbers_of_a_query).double()
         for start in range(0, 8, 3):
@@ -323,7 +323,7 @@ def causal_blocks(n: int, rows: int, seed: int = 0) -> Iterator[Block]:
 def test_blocks_that_grow_are_asked_in_the_same_memory():
     """Memory of growing sizes, with small results between, made a process grow to ten GiB."""
     tokens, rows = side([list(range(40))]), 4
-    gathered = Rows(tokens, tokens, list(POSITIONS), ["same", "induction", "distance"])
+    gathered = WeightRows(tokens, tokens, list(POSITIONS), ["same", "induction", "distance"])
     asked, whole = set(), set()
     for block in causal_blocks(40, rows):
         gathered.add(block)
@@ -337,9 +337,9 @@ def test_blocks_that_grow_are_asked_in_the_same_memory():
 @pytest.mark.parametrize("keep", [0, 1000, 5000, 10**6])
 def test_what_may_be_kept_is_granted_once_to_all_layers(keep):
     tokens, store = side([list(range(40))]), Store(keep)
-    first = Rows(tokens, tokens, [], ["same", "distance"], store=store)
-    others = [Rows(tokens, tokens, [], ["same", "distance"], first, store) for _ in range(2)]
-    another = Rows(tokens, tokens, [], ["same", "distance"], store=store)  # it sees something else
+    first = WeightRows(tokens, tokens, [], ["same", "distance"], store=store)
+    others = [WeightRows(tokens, tokens, [], ["same", "distance"], first, store) for _ in range(2)]
+    another = WeightRows(tokens, tokens, [], ["same", "distance"], store=store)  # it sees something else
     for layer in (first, *others, another):
         for block in causal_blocks(40, 4):
             layer.add(block)

@@ -15,14 +15,14 @@ from transformers import LlamaConfig
 from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding, apply_rotary_pos_emb
 
 from attnscope.textbook.reference.naive import attended, dropped, final_of, inputs_of, turned
-from attnscope.textbook.reference.run import Run
+from attnscope.textbook.reference.run import VerifiedRun
 
 seeds = st.integers(0, 999)
 few = examples(3, 25)
 
 
 def made_of(ran):
-    run = Run(ran.trace, ran.weights)
+    run = VerifiedRun(ran.trace, ran.weights)
     with np.errstate(invalid="ignore"):
         inputs = inputs_of(run)
         lead = inputs.Q.shape[:3]

@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 
 from attnscope.textbook.reference import references
-from attnscope.textbook.reference.run import Run
+from attnscope.textbook.reference.run import VerifiedRun
 
 HALF_BLIND = torch.tensor(
     [[True, False, True, True, False], [False] * 5, [False, True, True, False, True]]
@@ -16,7 +16,7 @@ HALF_BLIND = torch.tensor(
 
 
 def run_of(ran):
-    return Run(ran.trace, ran.weights)
+    return VerifiedRun(ran.trace, ran.weights)
 
 
 def additive(mask, fill=-math.inf, dtype=torch.float64):

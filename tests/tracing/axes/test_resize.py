@@ -9,8 +9,8 @@ from attnscope.tracing.axes.expressions import parsed
 from attnscope.tracing.axes.resize import (
     PATIENCE,
     Attempt,
-    Plan,
     Search,
+    SizePlan,
     fixed,
     multiple_of,
     product_is,
@@ -139,7 +139,7 @@ def test_of_equal_sizes_either_may_be_the_larger_one(order):
 
 
 def test_each_turn_has_other_sizes():
-    plan = Plan(GIVEN)
+    plan = SizePlan(GIVEN)
     turns = [plan.sizes(turn) for turn in range(3)]
     assert all(len({sizes[name] for sizes in turns}) > 1 for name in GIVEN)
     assert all(list(one.values()) != list(other.values()) for one, other in combinations(turns, 2))
@@ -208,7 +208,7 @@ def test_what_cannot_be_found_is_given_up(conditions):
 
 def test_requirements_that_contradict_each_other_have_no_sizes():
     given = {"a": 6, "b": 3}
-    assert Plan(given, (product_is("a", ("b",)), product_is("b", ("a",)))).sizes(0) is None
+    assert SizePlan(given, (product_is("a", ("b",)), product_is("b", ("a",)))).sizes(0) is None
 
 
 @pytest.mark.parametrize(
@@ -221,7 +221,7 @@ def test_requirements_that_contradict_each_other_have_no_sizes():
     ],
 )  # fmt: skip
 def test_several_requirements_hold_at_once(requirements, holds):
-    plan = Plan({"d": 24, "n_head": 4, "n": 8}, requirements)
+    plan = SizePlan({"d": 24, "n_head": 4, "n": 8}, requirements)
     for turn in range(3):
         assert holds(plan.sizes(turn))
 
@@ -229,7 +229,7 @@ def test_several_requirements_hold_at_once(requirements, holds):
 def test_of_three_hundred_sizes_each_gets_a_prime_of_its_own():
     given = {f"a{i}": i % 7 + 2 for i in range(300)}
     for turn in range(3):
-        sizes = Plan(given).sizes(turn)
+        sizes = SizePlan(given).sizes(turn)
         assert len(set(sizes.values())) == 300
         assert all(gcd(one, other) == 1 for one, other in combinations(sizes.values(), 2))
 

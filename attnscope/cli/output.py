@@ -200,18 +200,19 @@ class Output:
         self._print_shown(shown)
 
     def _print_table(self, result: Trace | HeadWeights) -> None:
-        from attnscope.render.records import records
-        from attnscope.render.terminal import table
         from attnscope.results.weights import HeadWeights
 
         if isinstance(result, HeadWeights) and result.circuits:
             self._print_circuits(result)
-        elif self.format is Format.CSV:
-            put(records.csv_text(result))
-        elif self.format is Format.MARKDOWN:
-            put(records.markdown_text(result, wide=self.wide))
+        elif self.format is Format.TABLE:
+            from attnscope.render.terminal.table import print_table
+
+            print_table(result, stdout(), wide=self.wide)
         else:
-            table.print_table(result, stdout(), wide=self.wide)
+            from attnscope.render.records.records import csv_text, markdown_text
+
+            is_csv = self.format is Format.CSV
+            put(csv_text(result) if is_csv else markdown_text(result, wide=self.wide))
 
     def _print_circuits(self, head: HeadWeights) -> None:
         """Print what a head's products tell, in place of its weights."""

@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from typing import Protocol
 
 from attnscope.errors import AttnscopeError, OutOfMemoryError, is_out_of_memory
+from attnscope.text import printable
 
 
 class Progress(Protocol):
@@ -37,7 +38,8 @@ def notify(message: str, *, important: bool = False) -> None:
     """
     import logging
 
-    logging.getLogger("attnscope").log(logging.WARNING if important else logging.INFO, "%s", message)
+    level = logging.WARNING if important else logging.INFO
+    logging.getLogger("attnscope").log(level, "%s", printable(message))
 
 
 @contextmanager

@@ -13,11 +13,11 @@ from attnscope.textbook.options import Example
 def example(forms: Example, format: options.OutputFormat = Format.TABLE) -> int:
     """The formula worked out with small whole numbers: by rows, by columns, and as vectors."""
     from attnscope import worked_example
-    from attnscope.cli.output import Output, shown_progress
+    from attnscope.cli.output import Output, exit_status, shown_progress
 
     if format is Format.CSV:
         raise OptionError("csv holds one table, and the example has many.", hint="--format json")
     with shown_progress() as progress:
         result = worked_example(**keywords(forms), progress=progress)
     Output(format).print_example(result)
-    return 0 if all(check.ok for trace in result.forms.values() for check in trace.checks) else 1
+    return max(exit_status(trace.checks) for trace in result.forms.values())

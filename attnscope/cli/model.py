@@ -9,7 +9,15 @@ import typer
 
 from attnscope.cli import options
 from attnscope.cli.options import OUTPUT, Format, expanded
-from attnscope.cli.output import Output, notices_told, refuse_in_csv, shown_progress, tell, written_first
+from attnscope.cli.output import (
+    Output,
+    exit_status,
+    notices_told,
+    refuse_in_csv,
+    shown_progress,
+    tell,
+    written_first,
+)
 from attnscope.errors import OptionError, warn_idle
 from attnscope.models.maps.options import HeadOptions, ReadOptions, RunOptions, ShownOptions
 from attnscope.options import keywords
@@ -17,7 +25,6 @@ from attnscope.process.progress import stage
 from attnscope.units import bytes_text
 
 if TYPE_CHECKING:
-    from attnscope.results.common import Check
     from attnscope.results.maps import AttentionMaps
 
 COPIES_OF_A_FORMAT = {Format.TABLE: 1, Format.CSV: 1, Format.JSON: 20, Format.MARKDOWN: 60}
@@ -193,11 +200,7 @@ def _show_weights(
     tensors = {each.name: (each.array, each.dtype) for each in result.weights}
     with written_first(lambda: output.write(tensors)):
         output.print(result, shown)
-    return _exit_status(result.checks)
-
-
-def _exit_status(checks: list[Check] | None) -> int:
-    return 1 if any(check.ok is False for check in checks or []) else 0
+    return exit_status(result.checks)
 
 
 # Attention.
@@ -236,7 +239,7 @@ def _show_attention(
         _print_steps(maps, output, draw)
     else:
         _print_maps(maps, output, draw, pool=what["pool"])
-    return _exit_status(maps.checks)
+    return exit_status(maps.checks)
 
 
 def _check_files(output: Output, plot: Path | None, page: Path | None, *, force: bool) -> None:

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
     from attnscope.render.files.tensor_file import Tensors
     from attnscope.render.values import Index, Shown
+    from attnscope.results.common import Check
     from attnscope.results.example import WorkedExample
     from attnscope.results.maps import AttentionMaps
     from attnscope.results.trace import Step, Trace
@@ -322,6 +323,11 @@ def stored_of_all(steps: Iterable[Step]) -> dict[str, tuple[np.ndarray, str]]:
         except OptionError as error:
             tell(f"{step.name} is not written: {error}")
     return tensors
+
+
+def exit_status(checks: Iterable[Check] | None) -> int:
+    """Return 1 if a check does not hold, else 0."""
+    return 1 if any(check.ok is False for check in checks or []) else 0
 
 
 def tell(message: str) -> None:

@@ -114,7 +114,7 @@ def print_computed(
         The exit status: 1 if a check does not hold.
     """
     from attnscope import compute
-    from attnscope.cli.output import shown_progress, written_first
+    from attnscope.cli.output import exit_status, shown_progress, written_first
     from attnscope.render.values import stored, values_of
 
     choices = _merged(groups)
@@ -138,7 +138,7 @@ def print_computed(
     values = values_of(trace) if numbers else None
     with written_first(lambda: output.write(tensors)):
         output.print_run(trace, output.shown_of(trace), source=explanations.source, numbers=values)
-    return 1 if any(check.ok is False for check in trace.checks) else 0
+    return exit_status(trace.checks)
 
 
 def _merged(groups: tuple[Any, ...]) -> dict[str, Any]:

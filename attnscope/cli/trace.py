@@ -12,6 +12,7 @@ from attnscope.cli import options
 from attnscope.cli.options import OUTPUT, Format, expanded
 from attnscope.cli.output import (
     Output,
+    exit_status,
     refuse_in_csv,
     shown_progress,
     stored_of_all,
@@ -94,8 +95,8 @@ def trace(
         if result.exit.text is not None:
             print(printable_lines(result.exit.text), file=sys.stderr)
         return result.exit.status
-    failed = result.crash is not None or any(check.ok is False for check in result.checks)
-    return 1 if failed or (strict and result.findings) else 0
+    failed = result.crash is not None or (strict and bool(result.findings))
+    return 1 if failed else exit_status(result.checks)
 
 
 def _check_output(

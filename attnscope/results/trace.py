@@ -119,11 +119,11 @@ class Trace(Result):
         dtype: the dtype of the inputs.
         seed: the seed of random inputs and weights; None if nothing was drawn at random.
         steps: the tensors, in the order in which they were computed.
-        checks: comparisons with references.
+        checks: comparisons with references; None if nothing was compared.
         findings: likely mistakes; None if the trace was not searched for any.
         notices: further sentences for the reader.
         crash: the exception that the code raised, if any.
-        source: the code that ran, if requested.
+        source: the code that ran; None if it was not requested.
         file: the file of the traced code, if it is the user's own.
         exit: the exit from Python by `sys.exit` or `os._exit`, if any. It is not part of any record.
         weights: the weights of the module that ran, by name, if all tensors were kept.
@@ -136,11 +136,11 @@ class Trace(Result):
     dtype: str | None = None
     seed: int | None = None
     steps: list[Step] = field(default_factory=list)
-    checks: list[Check] = field(default_factory=list)
-    findings: list[Finding] | None = field(default_factory=list)
+    checks: list[Check] | None = None
+    findings: list[Finding] | None = None
     notices: list[str] = field(default_factory=list)
     crash: Crash | None = None
-    source: list[Source] = field(default_factory=list)
+    source: list[Source] | None = None
     file: str | None = None
     exit: Exit | None = field(default=None, repr=False)
     weights: dict[str, Any] | None = field(default=None, repr=False, compare=False)

@@ -56,7 +56,7 @@ def dry_run(formula: Formula, *, explain: bool = False, source: bool = False, **
         ]
     )
     _complete(computation, explain=explain, source=source)
-    for code in plan.source:
+    for code in plan.source or []:
         add_lines(plan, code)
     return plan
 
@@ -230,9 +230,10 @@ def _complete(computation: Computation, *, explain: bool, source: bool) -> None:
     if not explain:
         for step in plan.steps:
             step.why = None
+    plan.findings = plan.findings or []
     if masks:
         blind = masks.rows_without_keys(plan.sizes, plan.options.get("query"))
-        plan.findings = [*(plan.findings or []), *findings_of(masks, blind, computation.rows)]
+        plan.findings += findings_of(masks, blind, computation.rows)
     if source:
         plan.source = [source_of(*function) for function in computation.code]
 

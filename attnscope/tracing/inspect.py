@@ -289,7 +289,7 @@ def _traced(
         trace.crash = crash_of(base.failure, inferred.dims_of, shown_path(base.failure.file))
     elif is_a(base.error, Exception):  # it comes from another file
         raise SourceError(f"running {what.loaded.name} raises {described(base.error)}.") from base.error
-    placed: list[Step | Source] = [*trace.steps, *trace.source]
+    placed: list[Step | Source] = [*trace.steps, *(trace.source or [])]
     for each in placed:
         each.file = each.file and shown_path(each.file)
     if not recorded.stats:  # these are of one turn of a loop
@@ -422,7 +422,7 @@ def _run(
         failure=failure_of(error, files, recorder.parts) if error is not None else None,
         error=error,
         findings=watcher.findings,
-        sources=recorder.sources() if recorded.source and not sizes else [],
+        sources=recorder.sources() if recorded.source and not sizes else None,
         device=recorder.device,
     )
 

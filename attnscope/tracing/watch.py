@@ -303,7 +303,7 @@ class CallTraces:
             device=recorder.device or "cpu",
             dtype=_dtype(recorder.steps),
             steps=recorder.steps,
-            source=recorder.sources() if self.source else [],
+            source=recorder.sources() if self.source else None,
             file=shown_path(recorder.target[0], self.here),
         )
         trace.sizes, trace.notices = _name_axes(trace.steps, self.named)

@@ -455,5 +455,6 @@ def _steps(
     named = maps.model if maps.stack == "self" else f"{maps.model} · {maps.stack} attention"
     title = f"{named} · layer {maps.maps[0].layer} of {maps.n_layer}"
     trace = trace_steps(collected.call, title, keep=keep, stats=stats)
-    trace.notices, trace.checks = [*trace.notices, *maps.notices], trace.checks + (maps.checks or [])
+    trace.notices = [*trace.notices, *maps.notices]
+    trace.checks = [*(trace.checks or []), *(maps.checks or [])]
     return trace

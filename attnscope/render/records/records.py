@@ -21,6 +21,10 @@ KINDS = {Trace: "trace", HeadWeights: "head", Scaling: "scaling"}
 """What the schema of a result is called whose record is its fields."""
 
 
+LISTS = {Trace: ("checks", "source"), HeadWeights: ("checks", "circuits")}
+"""Fields that were not computed: None in Python, but empty lists in version 1 of the records."""
+
+
 def record(result: Any) -> dict[str, Any]:
     """Return a result with its schema: `attnscope.trace/1` for a trace, and so on."""
     if isinstance(result, AttentionMaps):
@@ -39,8 +43,8 @@ def record(result: Any) -> dict[str, Any]:
 
         return example_record(result)
     fields = plain(result)
-    if isinstance(result, HeadWeights):  # what was not computed is an empty list in this schema
-        fields |= {name: fields[name] or [] for name in ("checks", "circuits")}
+    for name in LISTS.get(type(result), ()):
+        fields[name] = fields[name] or []
     return {"schema": f"attnscope.{KINDS[type(result)]}/1", **fields}
 
 

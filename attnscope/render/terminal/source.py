@@ -70,7 +70,7 @@ def source_text(trace: Trace) -> str:
 
 def annotated(trace: Trace) -> Iterator[tuple[Source, list[Line]]]:
     """Yield each function that a trace ran, and its lines with the tensors that they compute."""
-    functions = [_Function(source) for source in trace.source]
+    functions = [_Function(source) for source in trace.source or []]
     current = 0
     for step in trace.steps:
         for i, function in enumerate(functions[current:], start=current):

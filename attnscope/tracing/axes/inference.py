@@ -36,7 +36,7 @@ class Run:
         failure: the failure, if it occurred in code whose source is known.
         error: the exception that it raised, if any.
         findings: the likely mistakes found in this run.
-        sources: the functions that ran.
+        sources: the functions that ran; None if they were not requested.
         device: the device of the first tensor.
     """
 
@@ -47,7 +47,7 @@ class Run:
     failure: Failure | None = None
     error: BaseException | None = None
     findings: list[Finding] = field(default_factory=list)
-    sources: list[Source] = field(default_factory=list)
+    sources: list[Source] | None = None
     device: str | None = None
 
 

@@ -92,7 +92,7 @@ def check_comments(trace: Trace) -> Checked:
     counts = {"true": found.true, "not true": len(found.lies), "not known": len(found.unknown)}
     note = ", ".join(f"{count} {what}" for what, count in counts.items() if count) or "there are none"
     verdict = not found.lies if found.true or found.lies else None
-    trace.checks.append(Check("shape comments", None, None, verdict, note))
+    trace.checks = [*(trace.checks or []), Check("shape comments", None, None, verdict, note)]
     lies = [Finding(lie.message.partition(": ")[2], lie.line) for lie in found.lies]
     trace.findings = sorted([*(trace.findings or []), *lies], key=lambda finding: finding.line or 0)
     return found

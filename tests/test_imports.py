@@ -30,6 +30,9 @@ def command(*arguments: str) -> str:
         ["bert", "--help"],
         ["model", "--help"],
         ["scaling", "--help"],
+        ["trace", "--help"],
+        ["run", "--help"],
+        ["heads", "--help"],
         ["sdpa", "--dry-run"],
         ["mha", "--dry-run", "--nq", "1000000", "--d-feat", "8192", "--heads", "64"],
         ["mha", "--dry-run", "--train", "--wide", "--format", "json"],
@@ -65,6 +68,15 @@ def test_a_dry_run_reads_the_sizes_of_files_without_torch(tmp_path):
     np.savez(tmp_path / "x.npz", Q=np.zeros((2, 3, 4)), mask=np.ones((3, 50), dtype=bool))
     path = str(tmp_path / "x.npz")
     assert loaded_by(command("sdpa", "--dry-run", "--q", path, "--mask", path)) == {"numpy"}
+
+
+def test_the_list_of_commands_imports_no_command_and_no_option():
+    script = "import sys\nfrom attnscope.cli.app import main\nmain(['--help'])\n"
+    script += (
+        "print(*(name for name in sys.modules if name.startswith('attnscope.cli.')), file=sys.stderr)"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stderr.split() == ["attnscope.cli.app"]
 
 
 def test_importing_the_library_imports_nothing_heavy():

@@ -37,8 +37,21 @@ class ExitStatus(IntEnum):
 NOT_WRITTEN = {errno.ENOSPC: None, errno.EIO: None, errno.EBADF: "stdout is closed"}
 """The errors of writing a result that are told in a line, with words where Python's are obscure."""
 
-COMMANDS = ("sdpa", "mha", "example", "scaling", "trace", "run", "bert", "model", "heads")
-"""In the order of the help."""
+COMMANDS = {
+    "sdpa": "Scaled dot-product attention, softmax(Q·Kᵀ/√d_K)·V:"
+    " every tensor from Q, K, V to the output.",
+    "mha": "Multi-head attention: projected, split into heads, attended, merged, projected.",
+    "example": "The formula worked out with small whole numbers: by rows, by columns, and as vectors.",
+    "scaling": "Why scores are divided by √d_K:"
+    " what the softmax makes of them with the scale, and without.",
+    "trace": "Your own attention: every tensor that your code names, and what looks wrong in it.",
+    "run": "Your own program, as it is:"
+    " the first calls of your attention in it, with what they are given.",
+    "bert": "One attention head of a BERT: its weights; with --text, what it looks at.",
+    "model": "One attention head of a model: its weights; with --text or --image, what it looks at.",
+    "heads": "What every head of a model does: how widely and how far it looks, and at what.",
+}
+"""What each command shows, in the order of the help."""
 
 
 class Commands(Mapping[str, TyperCommand]):
@@ -53,7 +66,8 @@ class Commands(Mapping[str, TyperCommand]):
         if name not in self._imported:
             module = import_module(f"attnscope.cli.{name}")
             alone = typer.Typer(add_completion=False)
-            alone.command(name, cls=getattr(module, "COMMAND_CLASS", None))(getattr(module, name))
+            command_class = getattr(module, "COMMAND_CLASS", None)
+            alone.command(name, help=COMMANDS[name], cls=command_class)(getattr(module, name))
             self._imported[name] = typer.main.get_command(alone)  # type: ignore[assignment]
         return self._imported[name]
 
@@ -70,6 +84,11 @@ class CommandGroup(TyperGroup):
     def __init__(self, **settings: Any) -> None:
         super().__init__(**settings)
         self.commands = Commands()  # type: ignore[assignment]
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        """List the commands without importing them."""
+        self.commands = {name: TyperCommand(name, help=text) for name, text in COMMANDS.items()}
+        super().format_help(ctx, formatter)
 
 
 app = typer.Typer(

@@ -23,7 +23,7 @@ Model = Annotated[str | None, typer.Option("--model", metavar="MODEL", help="The
 
 
 def bert(named: str | None = None, model: str | None = None, **given: Any) -> int:
-    """One attention head of a BERT: its weights; with --text, what it looks at."""
+    """Run `attnscope bert` and return its exit status."""
     if named is not None and model is not None:
         raise OptionError(
             f"MODEL is {named}, and --model {model}: one of them.", hint=f"attnscope bert {named}"

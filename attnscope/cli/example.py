@@ -11,7 +11,7 @@ from attnscope.textbook.options import Example
 
 @options.expanded
 def example(forms: Example, format: options.OutputFormat = Format.TABLE) -> int:
-    """The formula worked out with small whole numbers: by rows, by columns, and as vectors."""
+    """Run `attnscope example` and return its exit status."""
     from attnscope import worked_example
     from attnscope.cli.output import Output, exit_status, shown_progress
 

@@ -66,7 +66,7 @@ def heads(
     format: options.OutputFormat = Format.TABLE,
     wide: options.Wide = False,
 ) -> int:
-    """What every head of a model does: how widely and how far it looks, and at what."""
+    """Run `attnscope heads` and return its exit status."""
     from attnscope import measure_heads
 
     _check_output(plot, page, force=force, format=format, wide=wide)

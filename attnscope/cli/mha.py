@@ -37,7 +37,7 @@ def mha(
     format: options.OutputFormat = Format.TABLE,
     wide: options.Wide = False,
 ) -> int:
-    """Multi-head attention: projected, split into heads, attended, merged, projected."""
+    """Run `attnscope mha` and return its exit status."""
     from attnscope.cli.output import Output
 
     groups = (sizes, tensors, masking, scaling, stages, training, place)

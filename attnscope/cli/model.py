@@ -100,7 +100,7 @@ def model(
     format: options.OutputFormat = Format.TABLE,
     wide: options.Wide = False,
 ) -> int:
-    """One attention head of a model: its weights; with --text or --image, what it looks at."""
+    """Run `attnscope model` and return its exit status."""
     output = Output(format, wide, show or (), save, force and save is not None)
     written = save or plot or page
     refuse_in_csv(format, {"--verify": verify})

@@ -17,7 +17,6 @@ from attnscope.cli import options
 from attnscope.cli.options import OUTPUT, Format, expanded
 from attnscope.cli.output import refuse_in_csv
 from attnscope.errors import FileError, warn_idle
-from attnscope.files import check_file, write_file
 from attnscope.options import keywords
 from attnscope.text import json_printable, printable, printable_lines
 from attnscope.tracing.options import PROGRAM, Scope, WatchedCalls
@@ -80,12 +79,14 @@ def run(
     format: options.OutputFormat = Format.TABLE,
     wide: options.Wide = False,
 ) -> int:
-    """Your own program, as it is: the first calls of your attention in it, with what they are given."""
+    """Run `attnscope run` and return its exit status."""
     from attnscope.tracing.watch import trace_script
 
     refuse_in_csv(format, {"--source": source, "--calls": watched.calls > 1})
     if to is not None:
         inside = f"--to {to / 'trace.txt'}"
+        from attnscope.files import check_file
+
         check_file(to, force=force, suffixes=None, kind="a trace", inside=inside)
     warn_idle(
         [
@@ -183,6 +184,8 @@ class Report:
         from attnscope.render.terminal.console import Terminal
 
         text = self._text(traces, Terminal(file=io.StringIO()))
+        from attnscope.files import write_file
+
         write_file(path, text.encode(errors="backslashreplace"), force=self.force)
 
     def _text(self, traces: list[Trace], console: Console) -> str:

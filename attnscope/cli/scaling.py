@@ -30,7 +30,7 @@ def scaling(
     ] = None,
     format: options.OutputFormat = Format.TABLE,
 ) -> int:
-    """Why scores are divided by √d_K: what the softmax makes of them with the scale, and without."""
+    """Run `attnscope scaling` and return its exit status."""
     from attnscope import measure_scaling
     from attnscope.cli.output import shown_progress
 

@@ -61,7 +61,7 @@ def sdpa(
     format: options.OutputFormat = Format.TABLE,
     wide: options.Wide = False,
 ) -> int:
-    """Scaled dot-product attention, softmax(Q·Kᵀ/√d_K)·V: every tensor from Q, K, V to the output."""
+    """Run `attnscope sdpa` and return its exit status."""
     from attnscope.cli.output import Output
 
     groups = (sizes, tensors, masking, scaling, stages, form, place)

@@ -56,7 +56,7 @@ def trace(
     format: options.OutputFormat = Format.TABLE,
     wide: options.Wide = False,
 ) -> int:
-    """Your own attention: every tensor that your code names, and what looks wrong in it."""
+    """Run `attnscope trace` and return its exit status."""
     output = Output(format, wide, show or (), save, force)
     _check_output(output, comments, execution, stats=stats, source=source, strict=strict)
     from attnscope.tracing.inspect import inspect

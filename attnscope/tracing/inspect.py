@@ -394,7 +394,7 @@ def _run(
     from attnscope.tracing.axes.inference import Run
     from attnscope.tracing.diagnose.crash import failure_of
     from attnscope.tracing.diagnose.findings import Watcher
-    from attnscope.tracing.instrument.meta_kernels import without_compiler
+    from attnscope.tracing.instrument.torch_internals.meta_kernels import without_compiler
 
     files = {site.file for site in session.sites}
     watcher = Watcher(files)

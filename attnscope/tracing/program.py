@@ -34,9 +34,9 @@ from types import CodeType, FunctionType, ModuleType, TracebackType
 from typing import TYPE_CHECKING, Any
 
 from attnscope.errors import SourceError, is_a, said, stored_in
-from attnscope.tracing.instrument.code_swap import Relay, with_relay
-from attnscope.tracing.instrument.compiler import found_by_others, hide
+from attnscope.tracing.instrument.code_swap import Relay, Silence, with_relay
 from attnscope.tracing.instrument.rewrite import Site, rewrite
+from attnscope.tracing.instrument.torch_internals.compiler import found_by_others, hide
 
 if TYPE_CHECKING:
     from attnscope.tracing.diagnose.findings import Watcher
@@ -437,7 +437,7 @@ def _new_main() -> ModuleType:
 
 def _run(program: Callable[[], object], watching: Watching) -> int:
     sys.meta_path.insert(0, Finder(watching))
-    hide(watching.is_compiled)
+    hide(Relay, Silence, watching.is_compiled)
     try:
         program()
     except SystemExit as error:

@@ -9,8 +9,8 @@ import torch
 
 from attnscope.errors import SourceError
 from attnscope.tracing import program
-from attnscope.tracing.instrument.code_swap import Relay
-from attnscope.tracing.instrument.compiler import hide_from_compiler
+from attnscope.tracing.instrument.code_swap import Relay, Silence
+from attnscope.tracing.instrument.torch_internals.compiler import hide_from_compiler
 from attnscope.tracing.program import Finder, Target, Watching, line_of
 
 SOURCE = """\
@@ -212,7 +212,7 @@ def test_the_compiler_sees_no_recording_calls(import_watched, monkeypatch):
         translator.InstructionTranslatorBase._load_const,
     )
     module, recordings = import_watched(DOUBLE.replace("x.sum() < 0", "x.dim() > 3"), "double")
-    hide_from_compiler(translator, sys.meta_path[0].watching.is_compiled)
+    hide_from_compiler(translator, Relay, Silence, sys.meta_path[0].watching.is_compiled)
     graphs = []
     torch._dynamo.reset()
 

@@ -178,7 +178,7 @@ def _shapes(
 
 def _shape(tensor: Any) -> Shape:
     """Return a tensor's shape without running the user's code."""
-    from attnscope.tracing.instrument.torch_internals import TENSOR, without_torch_function
+    from attnscope.tracing.instrument.torch_internals.dispatch import TENSOR, without_torch_function
 
     with without_torch_function():
         return tuple(TENSOR.size(tensor))

@@ -26,7 +26,7 @@ from attnscope.tracing.axes.symbols import Symbols
 from attnscope.tracing.instrument.cost import storage_of
 from attnscope.tracing.instrument.failure import Shape
 from attnscope.tracing.instrument.rewrite import Place
-from attnscope.tracing.instrument.torch_internals import below_autograd, without_torch_dispatch
+from attnscope.tracing.instrument.torch_internals.dispatch import below_autograd, without_torch_dispatch
 from attnscope.units import bytes_text
 
 LARGE = 64 * 2**20

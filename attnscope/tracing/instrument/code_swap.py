@@ -92,7 +92,7 @@ class Relay:
         """Return an attribute stored in an object, or None, without running the user's code."""
         torch = sys.modules.get("torch")
         if torch is not None and type(owner) is torch.Tensor and name in VIEWS:
-            from attnscope.tracing.instrument.torch_internals import (
+            from attnscope.tracing.instrument.torch_internals.dispatch import (
                 without_torch_dispatch,
                 without_torch_function,
             )
@@ -122,13 +122,53 @@ class Relay:
         torch = sys.modules.get("torch")
         if torch is None or type(owner) is not torch.Tensor:
             return None
-        from attnscope.tracing.instrument.torch_internals import (
+        from attnscope.tracing.instrument.torch_internals.dispatch import (
             without_torch_dispatch,
             without_torch_function,
         )
 
         with without_torch_function(), without_torch_dispatch():
             return owner.detach()[index]
+
+
+class Silence:
+    """The replacement of a relay in compiled code: its calls do nothing and leave no trace."""
+
+    @staticmethod
+    def enter(site: int) -> None:
+        """Do nothing."""
+
+    @staticmethod
+    def leave() -> None:
+        """Do nothing."""
+
+    @staticmethod
+    def begin(site: int) -> int:
+        """Return a mark without meaning."""
+        return 0
+
+    @staticmethod
+    def end(site: int, mark: int | None, value: Any) -> Any:
+        """Return the value unchanged."""
+        return value
+
+    @staticmethod
+    def bound(site: int, value: Any) -> Any:
+        """Return the value unchanged."""
+        return value
+
+    @staticmethod
+    def part(site: int, value: Any) -> Any:
+        """Return the value unchanged."""
+        return value
+
+    @staticmethod
+    def attribute(owner: Any, name: str) -> None:
+        """Do nothing."""
+
+    @staticmethod
+    def item(owner: Any, index: Any) -> None:
+        """Do nothing."""
 
 
 @contextmanager

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch.utils.flop_counter import flop_registry, sdpa_flop_count
 
-from attnscope.tracing.instrument.torch_internals import TENSOR
+from attnscope.tracing.instrument.torch_internals.dispatch import TENSOR
 
 aten = torch.ops.aten
 

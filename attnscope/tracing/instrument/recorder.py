@@ -20,7 +20,7 @@ from attnscope.results.trace import Source, Step
 from attnscope.text import shortened
 from attnscope.tracing.instrument.cost import NOTHING, Cost, cost_of, storage_of, storages_in
 from attnscope.tracing.instrument.rewrite import Place, Site, Star, Target
-from attnscope.tracing.instrument.torch_internals import (
+from attnscope.tracing.instrument.torch_internals.dispatch import (
     TENSOR,
     OpOverload,
     TorchDispatchMode,

@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING, Any
 
 from attnscope.errors import SourceError, class_name, said
 from attnscope.text import shortened
-from attnscope.tracing.instrument.code_swap import Relay, lent
-from attnscope.tracing.instrument.compiler import (
+from attnscope.tracing.instrument.code_swap import Relay, Silence, lent
+from attnscope.tracing.instrument.rewrite import Site, rewrite
+from attnscope.tracing.instrument.torch_internals.compiler import (
     compiled_functions,
     compiled_module,
     hidden_from_compiler,
     is_compiled,
 )
-from attnscope.tracing.instrument.rewrite import Site, rewrite
 
 if TYPE_CHECKING:
     from attnscope.tracing.instrument.recorder import Recorder
@@ -60,7 +60,7 @@ class Session:
                 return
             before = self.function.__code__
             self.stack.enter_context(lent(code, self.relay, compiled))
-            self.stack.enter_context(hidden_from_compiler())
+            self.stack.enter_context(hidden_from_compiler(Relay, Silence))
             _RELAYS[id(code)] = self.relay
             self.stack.callback(_RELAYS.pop, id(code))
             if self.function.__code__ is before:

@@ -1,8 +1,4 @@
-"""The private parts of torch that recording needs.
-
-All are here, except those of torch's compiler in `compiler` and `meta_kernels`. torch may change them in
-any release, so `pyproject.toml` bounds torch from above, and CI runs the newest release allowed.
-"""
+"""Hide operators from dispatch modes, tensor subclasses and autograd."""
 
 from __future__ import annotations
 

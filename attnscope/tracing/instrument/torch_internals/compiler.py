@@ -14,8 +14,6 @@ from importlib.machinery import ModuleSpec, SourceFileLoader
 from types import CodeType, FunctionType, ModuleType
 from typing import TYPE_CHECKING, Any
 
-from attnscope.tracing.instrument.code_swap import Relay
-
 if TYPE_CHECKING:
     from torch import nn
 
@@ -61,48 +59,11 @@ def is_compiled(target: Any) -> bool:
     return "_torchdynamo_orig_callable" in getattr(target, "__dict__", {})
 
 
-class Silence:
-    """The replacement of a relay in compiled code: its calls do nothing and leave no trace."""
-
-    @staticmethod
-    def enter(site: int) -> None:
-        """Do nothing."""
-
-    @staticmethod
-    def leave() -> None:
-        """Do nothing."""
-
-    @staticmethod
-    def begin(site: int) -> int:
-        """Return a mark without meaning."""
-        return 0
-
-    @staticmethod
-    def end(site: int, mark: int | None, value: Any) -> Any:
-        """Return the value unchanged."""
-        return value
-
-    @staticmethod
-    def bound(site: int, value: Any) -> Any:
-        """Return the value unchanged."""
-        return value
-
-    @staticmethod
-    def part(site: int, value: Any) -> Any:
-        """Return the value unchanged."""
-        return value
-
-    @staticmethod
-    def attribute(owner: Any, name: str) -> None:
-        """Do nothing."""
-
-    @staticmethod
-    def item(owner: Any, index: Any) -> None:
-        """Do nothing."""
-
-
 def hide_from_compiler(
-    translator: ModuleType, compiles: Callable[[CodeType], None] = lambda code: None
+    translator: ModuleType,
+    relay: type,
+    silence: type,
+    compiles: Callable[[CodeType], None] = lambda code: None,
 ) -> Callable[[], None]:
     """Make `torch.compile` compile code with recording calls as if it had none.
 
@@ -110,6 +71,8 @@ def hide_from_compiler(
 
     Args:
         translator: the module `TRANSLATOR`.
+        relay: the class of those constants.
+        silence: the class that is compiled in place of a relay; its methods do nothing.
         compiles: called with each code object with recording calls that is compiled.
 
     Returns:
@@ -121,30 +84,33 @@ def hide_from_compiler(
         return lambda: None
 
     def load_const(self: Any, instruction: Any) -> Any:
-        if not isinstance(instruction.argval, Relay):
+        if not isinstance(instruction.argval, relay):
             return load(self, instruction)
         from torch._dynamo.variables.base import VariableTracker
 
         compiles(self.f_code)
-        return VariableTracker.build(self, Silence)
+        return VariableTracker.build(self, silence)
 
     base._load_const = load_const
     return lambda: setattr(base, "_load_const", load)
 
 
-def hide(compiles: Callable[[CodeType], None] = lambda code: None) -> Callable[[], None]:
-    """Apply `hide_from_compiler` now, or as soon as the compiler is imported.
-
-    Args:
-        compiles: as for `hide_from_compiler`.
+def hide(
+    relay: type, silence: type, compiles: Callable[[CodeType], None] = lambda code: None
+) -> Callable[[], None]:
+    """Apply `hide_from_compiler`, with the same arguments, as soon as the compiler is imported.
 
     Returns:
         What takes it back.
     """
     if TRANSLATOR in sys.modules:
-        return hide_from_compiler(sys.modules[TRANSLATOR], compiles)
+        return hide_from_compiler(sys.modules[TRANSLATOR], relay, silence, compiles)
     taken_back: list[Callable[[], None]] = []
-    finder = _Finder(lambda translator: taken_back.append(hide_from_compiler(translator, compiles)))
+
+    def imported(translator: ModuleType) -> None:
+        taken_back.append(hide_from_compiler(translator, relay, silence, compiles))
+
+    finder = _Finder(imported)
     sys.meta_path.insert(0, finder)
 
     def take_back() -> None:
@@ -157,9 +123,9 @@ def hide(compiles: Callable[[CodeType], None] = lambda code: None) -> Callable[[
 
 
 @contextmanager
-def hidden_from_compiler() -> Iterator[None]:
+def hidden_from_compiler(relay: type, silence: type) -> Iterator[None]:
     """Apply `hide` within the context."""
-    take_back = hide()
+    take_back = hide(relay, silence)
     try:
         yield
     finally:

@@ -10,7 +10,7 @@ HEAD = """
 import sys
 import torch
 import torch.nn.functional as F
-from attnscope.tracing.instrument.meta_kernels import without_compiler
+from attnscope.tracing.instrument.torch_internals.meta_kernels import without_compiler
 
 COMPILER = ("torch._dynamo", "torch.fx.experimental.symbolic_shapes", "sympy", "torch._inductor")
 

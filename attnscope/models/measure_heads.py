@@ -326,7 +326,7 @@ class _Job:
     def measure_text(self, text: str) -> HeadTable:
         """Measure the heads on one text, or on token ids in its place."""
         from attnscope.models.running.token_ids import notices_of_ids
-        from attnscope.models.running.tokenize import unknown_tokens
+        from attnscope.models.running.tokenize import notices_of_unknown
 
         reads, reader = self.reads, self.reader
         read = self._encoded(text)
@@ -348,9 +348,9 @@ class _Job:
         table = self._table(accumulator)
         table.notices += [f"{of} was cut from {n:,} tokens to {limit:,}." for of, n in cut.items()]
         own = read.inputs["input_ids"]
-        about = notices_of_ids if reads.has_ids else unknown_tokens
+        about = notices_of_ids if reads.has_ids else notices_of_unknown
         table.notices += about(reader.tokenizer, own, reads.name)
-        table.notices += unknown_tokens(reader.tokenizer, read.target or [], "--target")
+        table.notices += notices_of_unknown(reader.tokenizer, read.target or [], "--target")
         return table
 
     def measure_corpus(self, corpus: Corpus | IterableCorpus) -> HeadTable:
@@ -553,7 +553,7 @@ class _Job:
 
     def _notices_of_corpus(self, corpus: Corpus | IterableCorpus, accumulator: Accumulator) -> list[str]:
         """What a reader should know of texts that were left out or cut, and of unknown tokens."""
-        from attnscope.models.running.tokenize import told_unknown
+        from attnscope.models.running.tokenize import notice_of_unknown
         from attnscope.units import counted
 
         reader, notices = self.reader, []
@@ -565,7 +565,7 @@ class _Job:
             notices.append(f"{texts} were cut to {reader.limit:,} tokens.")
         unknown, n_token = accumulator.unknown or (0, 0)
         if unknown and unknown >= MANY_UNKNOWN * n_token:
-            notices.append(told_unknown(reader.tokenizer, unknown, n_token, str(corpus)))
+            notices.append(notice_of_unknown(reader.tokenizer, unknown, n_token, str(corpus)))
         return notices
 
     def _table(self, accumulator: Accumulator) -> HeadTable:
@@ -603,6 +603,6 @@ class _Job:
             )
         if measurer.why_eager is not None:
             table.notices.append(f"{measurer.why_eager}. It ran with its own eager attention.")
-        if measurer.unlike_eager is not None:
-            table.notices.append(measurer.unlike_eager)
+        if measurer.eager_notice is not None:
+            table.notices.append(measurer.eager_notice)
         return table

@@ -15,12 +15,12 @@ from attnscope.checkpoints.latent import DOWN_KV, DOWN_Q, NORM_KV, NORM_Q, colum
 from attnscope.checkpoints.tensor_names import PARTS, Stack, choose_stack, find_stacks
 from attnscope.checkpoints.tensors import Weights, open_weights
 from attnscope.errors import ModelError
-from attnscope.models.running.attention_hook import Call, Handed, attending, observing
+from attnscope.models.running.attention_hook import AttentionInputs, Call, attending, observing
 from attnscope.models.running.load import (
+    as_model_error,
     load_config,
     load_model,
     load_tokenizer,
-    told_as_the_models_fault,
 )
 from attnscope.results.common import Check
 from attnscope.results.weights import HeadWeights, Latent
@@ -124,7 +124,7 @@ def _run_model(model: Any, checkpoint: Checkpoint, head: HeadWeights, *, maps: b
     ]
     batch, run = _call(model, checkpoint, stack, maps)
     see = observing(model, lambda call: calls.append(call) if _is_at(call, place) else None)
-    with torch.no_grad(), told_as_the_models_fault(checkpoint), _float64(), see:
+    with torch.no_grad(), as_model_error(checkpoint), _float64(), see:
         outputs = run()
     for hook in hooks:
         hook.remove()
@@ -155,7 +155,7 @@ def _finite(tensors: list[torch.Tensor]) -> bool:
     return all(bool(each.isfinite().all()) for each in tensors)
 
 
-def _is_at(handed: Handed, place: str) -> bool:
+def _is_at(handed: AttentionInputs, place: str) -> bool:
     """Check whether a call belongs to the layer whose attention has this name."""
     return handed.path == place or handed.path.startswith(f"{place}.")
 
@@ -225,7 +225,7 @@ def _check_head(model: Any, checkpoint: Checkpoint, head: HeadWeights, seen: Lay
 
 def _run_silenced(
     model: Any, checkpoint: Checkpoint, head: HeadWeights, seen: LayerRun
-) -> tuple[Any, list[Handed], list[torch.Tensor]]:
+) -> tuple[Any, list[AttentionInputs], list[torch.Tensor]]:
     """Run the model without one head: its columns of Q, K, V and of attention's output are set to 0.
 
     Returns:
@@ -234,7 +234,7 @@ def _run_silenced(
     import torch
 
     own = {part: _columns_of_slice(seen, part, head) for part in PARTS}
-    handed: list[Handed] = []
+    handed: list[AttentionInputs] = []
     entered: list[torch.Tensor] = []
     turns: dict[str, int] = defaultdict(int)
 
@@ -248,7 +248,7 @@ def _run_silenced(
         made[..., own[part]] = 0
         return (made, *output[1:]) if isinstance(output, tuple) else made
 
-    def attend(call: Handed) -> torch.Tensor | None:
+    def attend(call: AttentionInputs) -> torch.Tensor | None:
         if seen.call is None or not _is_at(call, seen.stack.place(head.layer)):
             return None
         handed.append(call)
@@ -264,7 +264,7 @@ def _run_silenced(
         if part in PARTS
     ]
     _, run = _call(model, checkpoint, seen.stack, seen.call is None, seen.batch)
-    with torch.no_grad(), told_as_the_models_fault(checkpoint), _float64(), attending(model, attend):
+    with torch.no_grad(), as_model_error(checkpoint), _float64(), attending(model, attend):
         output = run()
     for hook in hooks:
         hook.remove()
@@ -272,7 +272,7 @@ def _run_silenced(
 
 
 def _moved_heads(
-    head: HeadWeights, seen: LayerRun, handed: list[Handed], entered: list[torch.Tensor]
+    head: HeadWeights, seen: LayerRun, handed: list[AttentionInputs], entered: list[torch.Tensor]
 ) -> dict[str, tuple[set[int], set[int]]]:
     """Return which heads changed direction in a run without a head, and which ones should have.
 
@@ -352,7 +352,7 @@ def _call(
         batch: the inputs, if they are known already.
     """
     method, main = TOWERS.get(stack.tower, ("forward", model.main_input_name))
-    with told_as_the_models_fault(checkpoint):
+    with as_model_error(checkpoint):
         inputs = _inputs(main, model.config, checkpoint) if batch is None else batch
     options = {"output_attentions": True} if maps else {}
     return inputs, lambda: getattr(model, method, model)(**inputs, **options)

@@ -12,7 +12,7 @@ from attnscope.checkpoints.checkpoint import Checkpoint
 from attnscope.checkpoints.head import read_head
 from attnscope.checkpoints.tensors import open_weights
 from attnscope.errors import ModelError
-from attnscope.models.running.load import told_as_the_models_fault
+from attnscope.models.running.load import as_model_error
 
 CONFIG = '{"num_attention_heads": 3}'
 QUERY = "encoder.layer.0.attention.self.query.weight"
@@ -181,7 +181,7 @@ def test_a_malicious_pickle_is_refused_without_advice_to_load_it(tmp_path, capfd
         open_weights(Checkpoint("evil", tmp_path))
     path = tmp_path / "pytorch_model.bin"
     assert caught.value.message == f"{path} is damaged, or holds something other than weights: {said}."
-    with pytest.raises(ModelError) as caught, told_as_the_models_fault(Checkpoint("evil", tmp_path)):
+    with pytest.raises(ModelError) as caught, as_model_error(Checkpoint("evil", tmp_path)):
         torch.load(path, weights_only=True)  # as transformers does
     assert caught.value.message == f"transformers cannot run evil: {said}."
     assert "weights_only" not in capfd.readouterr().err

@@ -219,16 +219,16 @@ def test_what_does_not_explain_the_output_is_not_shown(attnscope, monkeypatch, s
 
     from attnscope.models.running import attention_hook as observe
 
-    right = observe._handed
+    right = observe._attention_inputs
     command = ["model", saved(family), "--text", SHORT, "--layer", 1, "--dtype", dtype, "-f", "json"]
     own = attnscope(*command).json
     assert own["notices"] == []
 
     def wrong(*given, **options):
-        handed = right(*given, **options)
-        return replace(handed, scale=30 * handed.scale)
+        inputs = right(*given, **options)
+        return replace(inputs, scale=30 * inputs.scale)
 
-    monkeypatch.setattr(observe, "_handed", wrong)
+    monkeypatch.setattr(observe, "_attention_inputs", wrong)
     r = attnscope(*command)
     [notice] = r.json["notices"]
     assert "does not explain what its attention returns" in notice

@@ -28,10 +28,10 @@ if TYPE_CHECKING:
 Report = Callable[[float | None], None]
 """Is told the share of a corpus that was read; None where nobody knows it."""
 
-BETWEEN_SAVINGS = 5.0
+SECONDS_BETWEEN_SAVES = 5.0
 """Seconds, after which a run is saved as soon as a batch is measured."""
 
-BETWEEN_MEETINGS = 2.0
+SECONDS_BETWEEN_SYNCS = 2.0
 """Seconds, after which processes tell each other how far they are, as soon as a batch is measured."""
 
 
@@ -191,7 +191,7 @@ class CorpusRun:
                 before = self.state.share or 0.0
                 report(before + (window.share - before) * accumulator.sequences / len(window.texts))
             alone = self.group.world_size == 1
-            if alone or self._interrupted or time.monotonic() - begun > BETWEEN_MEETINGS:
+            if alone or self._interrupted or time.monotonic() - begun > SECONDS_BETWEEN_SYNCS:
                 return False
         return True
 
@@ -205,7 +205,7 @@ class CorpusRun:
         found = self.group.all_gather((own, ended, self._interrupted))
         self._note({place: part for place, (part, _, _) in enumerate(found) if part is not None})
         self._stop = any(interrupted for _, _, interrupted in found)
-        if time.monotonic() - self._saved > BETWEEN_SAVINGS:
+        if time.monotonic() - self._saved > SECONDS_BETWEEN_SAVES:
             before = self.unsaved
             self._save()
             if self.unsaved is not None and before is None:

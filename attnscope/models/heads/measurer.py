@@ -16,15 +16,15 @@ from attnscope.errors import ModelError, SizeError
 from attnscope.models.heads.batches import Batch
 from attnscope.models.heads.metrics import Metric, Side, WeightRows, metrics_of
 from attnscope.models.heads.statistics import Accumulator, Key
-from attnscope.models.running.attention_hook import Call, Handed, attending, observing
-from attnscope.models.running.blockwise import FEW, Blockwise, disagreement, is_lean, let_go
+from attnscope.models.running.attention_hook import AttentionInputs, Call, attending, observing
+from attnscope.models.running.blockwise import FEW, Blockwise, disagreement, discard, is_fused
 from attnscope.models.running.buffers import Store
 from attnscope.models.running.eager import returned_maps, why_eager
-from attnscope.models.running.eager_masks import SOME, outputs_unlike, unlike_eager
+from attnscope.models.running.eager_masks import SOME, notice_of_masks, notice_of_outputs
 from attnscope.models.running.forward import main_output
 from attnscope.models.running.forward import run as forward
 from attnscope.models.running.layers import layer_of, stack_of, stacks_that_run, why_repeated
-from attnscope.models.running.load import forget_the_past, load_eager, told_as_the_models_fault
+from attnscope.models.running.load import as_model_error, disable_cache, load_eager
 from attnscope.models.running.validate import check_rows
 from attnscope.units import bytes_text
 
@@ -50,7 +50,7 @@ class HeadMeasurer:
         found: how many heads each layer has, by stack and number: known after `probe`.
         n_layer: how many layers each stack has.
         why_eager: why the model runs eager, if it has to.
-        unlike_eager: what to tell of it, if it attends otherwise by default than with eager attention.
+        eager_notice: what to tell of it, if it attends otherwise by default than with eager attention.
         memory: how many bytes whole maps may take, where it runs eager; None: as many as there are.
     """
 
@@ -71,11 +71,11 @@ class HeadMeasurer:
         self.layers, self.stack, self.special = layers, stack, special
         self.without_sink = without_sink
         self.blockwise, self.store = Blockwise(block_bytes), Store(keep)
-        forget_the_past(model)
+        disable_cache(model)
         self.found: dict[Key, int] = {}
         self.n_layer: dict[str, int] = {}
         self.why_eager: str | None = None
-        self.unlike_eager: str | None = None
+        self.eager_notice: str | None = None
         self.memory: int | None = None
         self._known: dict[Any, tuple[WeightRows, torch.Tensor | None]] = {}
 
@@ -100,8 +100,8 @@ class HeadMeasurer:
             unknown=(unknown, counted),
         )
         if self.why_eager is None:
-            attend = attending(self.model, lambda handed: self._attend(batch, accumulator, handed))
-            with attend, told_as_the_models_fault(self.checkpoint):
+            attend = attending(self.model, lambda inputs: self._attend(batch, accumulator, inputs))
+            with attend, as_model_error(self.checkpoint):
                 run(self.model, batch)
         else:
             self._measure_eager(batch, accumulator)
@@ -126,36 +126,38 @@ class HeadMeasurer:
             if off is not None:
                 unlike[stack] = off
 
-        with observing(self.model, see), told_as_the_models_fault(self.checkpoint):
+        with observing(self.model, see), as_model_error(self.checkpoint):
             usual = main_output(run(self.model, batch.first(FEW)))
         runs = stacks_that_run(self.model.config, picture=False, decodes=batch.target is not None)
         for reason in why_eager(self.checkpoint.name, runs, unlike, self.n_layer).values():
             self.why_eager = reason
         if self.why_eager is not None:
             self.model = load_eager(self.checkpoint, self.model, instead=True)
-            forget_the_past(self.model)
+            disable_cache(self.model)
             accumulator = self.measure(batch.first(FEW))
             self.found = accumulator.heads
             self.n_layer = {stack: n_layer for stack, (n_layer, _) in accumulator.layers.items()}
             eager = main_output(run(self.model, batch.first(FEW)))
-            self.unlike_eager = outputs_unlike(self.checkpoint.name, usual, eager)
+            self.eager_notice = notice_of_outputs(self.checkpoint.name, usual, eager)
         else:
             some = batch.first(SOME)
-            self.unlike_eager = unlike_eager(
+            self.eager_notice = notice_of_masks(
                 self.checkpoint.name, self.model, lambda: run(self.model, some)
             )
 
-    def _attend(self, batch: Batch, accumulator: Accumulator, handed: Handed) -> torch.Tensor | None:
+    def _attend(
+        self, batch: Batch, accumulator: Accumulator, inputs: AttentionInputs
+    ) -> torch.Tensor | None:
         """Attend for one layer, block by block, and measure; None if nobody wants to know."""
-        stack = stack_of(handed.path, self.model.config, cross=handed.cross)
-        n_batch, n_head, n_Q, _ = handed.query.shape
-        place = layer_of(self.model, stack, handed.path, accumulator.heads)
+        stack = stack_of(inputs.path, self.model.config, cross=inputs.cross)
+        n_batch, n_head, n_Q, _ = inputs.query.shape
+        place = layer_of(self.model, stack, inputs.path, accumulator.heads)
         if not self._is_wanted(accumulator, stack, *place, n_head):
-            return None if is_lean(self.model, handed) else self.blockwise.attend(handed, let_go)
-        sizes = (n_batch, n_Q, handed.key.shape[-2])
-        asking, seen = self._sides(batch, stack, sizes, handed.query.device)
-        rows = self._rows(stack, asking, seen, handed)
-        collected = self.blockwise.attend(handed, rows.add)
+            return None if is_fused(self.model, inputs) else self.blockwise.attend(inputs, discard)
+        sizes = (n_batch, n_Q, inputs.key.shape[-2])
+        asking, seen = self._sides(batch, stack, sizes, inputs.query.device)
+        rows = self._rows(stack, asking, seen, inputs)
+        collected = self.blockwise.attend(inputs, rows.add)
         self._check_finite(collected, place[0])
         self._add(accumulator, (stack, place[0]), rows)
         return collected
@@ -193,7 +195,9 @@ class HeadMeasurer:
             )
         return asking.to(device), seen.to(device)
 
-    def _rows(self, stack: str, asking: Side, seen: Side, handed: Handed | None = None) -> WeightRows:
+    def _rows(
+        self, stack: str, asking: Side, seen: Side, inputs: AttentionInputs | None = None
+    ) -> WeightRows:
         """Nothing yet; and what is to be gathered for the metrics of a stack.
 
         Layers with the same mask see the same: what is asked of masks is asked once in a batch.
@@ -201,13 +205,13 @@ class HeadMeasurer:
         asked = self.of_stack(stack).values()
         positions = [metric.position for metric in asked if metric.position is not None]
         pairs = [metric.pair for metric in asked if metric.pair is not None]
-        if handed is None:
+        if inputs is None:
             return WeightRows(
                 asking, seen, positions, pairs, store=self.store, without_sink=self.without_sink
             )
-        mask = handed.mask
+        mask = inputs.mask
         place = None if mask is None else (mask.data_ptr(), mask.shape, mask.stride())
-        key = (stack, handed.causal, place, asking.ids.device)
+        key = (stack, inputs.causal, place, asking.ids.device)
         like, _ = self._known.get(key, (None, None))
         rows = WeightRows(
             asking, seen, positions, pairs, like, self.store, without_sink=self.without_sink
@@ -260,12 +264,12 @@ class HeadMeasurer:
                 sinks = call.sinks is not None
                 self._take(batch, accumulator, stack, number, n_layer, call.weights, sinks=sinks)
 
-        with observing(self.model, take), told_as_the_models_fault(self.checkpoint):
+        with observing(self.model, take), as_model_error(self.checkpoint):
             run(self.model, batch)
         runs = stacks_that_run(self.model.config, picture=False, decodes=batch.target is not None)
         if set(runs) <= taken:
             return
-        with told_as_the_models_fault(self.checkpoint):
+        with as_model_error(self.checkpoint):
             output = run(self.model, batch, output_attentions=True)
         for stack, returned in returned_maps(
             self.checkpoint.name, output, self.model.config, picture=False

@@ -7,7 +7,7 @@ from typing import Any
 
 from attnscope.errors import SizeError
 from attnscope.models.heads.metrics import METRICS, PAIRS
-from attnscope.models.running.blockwise import tidy
+from attnscope.models.running.blockwise import rounded_rows
 from attnscope.units import bytes_text
 
 LARGEST_BLOCK = {"cpu": 20 * 2**20, "cuda": 512 * 2**20}
@@ -121,7 +121,7 @@ def plan_run(
             hint=hint or "a shorter text: --truncate --max-length N; or more --memory, if there is",
         )
     enough = LARGEST_BLOCK["cuda" if device.startswith("cuda") else "cpu"]
-    rows = tidy(min(left // of_a_query, enough // of_weights), n_tokens)
+    rows = rounded_rows(min(left // of_a_query, enough // of_weights), n_tokens)
     return MemoryPlan(
         n_batch,
         n_tokens,

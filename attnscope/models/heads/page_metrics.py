@@ -24,7 +24,7 @@ OF_TEXTS = ("entropy", "largest", "first", "separator", "self", "previous", "nex
 OF_PICTURES = ("entropy", "largest", "first", "self")
 """The same where they look at a picture: its patches are no sequence."""
 
-PAIRS_ASKED = sum(METRICS[name].pair is not None for name in OF_TEXTS)
+N_PAIRS = sum(METRICS[name].pair is not None for name in OF_TEXTS)
 """How much of that is asked of every query and key together."""
 
 

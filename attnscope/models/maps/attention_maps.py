@@ -239,7 +239,7 @@ def _load(task: MapTask, checkpoint: Checkpoint, progress: Progress) -> _LoadedR
             beside = {"beside": bytes_of_whole(*what) if device == "cpu" else 0}
         check_weights_fit(checkpoint, config, task.run.dtype, device, **beside)
         options: dict[str, Any] = {"dtype": task.run.dtype, "device": device}
-        model = load_model(checkpoint, config, writes=task.reads.generate is not None, **options)
+        model = load_model(checkpoint, config, generates=task.reads.generate is not None, **options)
         reading.to(device)
         stack = _stack(task, checkpoint, model.config)  # some classes know better than the file
         selection = task.selection(stack)
@@ -388,13 +388,13 @@ def _watch(name: str, progress: Progress) -> Callable[[int, int, float], None]:
 
 def _give_target(reads: ReadOptions, run: _LoadedRun) -> list[str]:
     """Let the decoder read its target, or write one; what there is to say of that."""
-    from attnscope.models.running.decode import give_target, write_on
+    from attnscope.models.running.decode import generate_tokens, give_target
 
     if reads.target is not None:
         give_target(run.checkpoint, run.model, run.reading)
     if reads.generate is None:
         return []
-    written = write_on(run.checkpoint, run.model, run.reading, reads.generate)
+    written = generate_tokens(run.checkpoint, run.model, run.reading, reads.generate)
     return [f"written: {written!r}. A token's row is what it looks at once it is there."]
 
 

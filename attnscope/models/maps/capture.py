@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from attnscope.checkpoints.indices import check_indices
 from attnscope.errors import ModelError
-from attnscope.models.running.attention_hook import Call, Handed
+from attnscope.models.running.attention_hook import AttentionInputs, Call
 from attnscope.models.running.layers import STACKS, layer_of, stack_of, why_repeated
 from attnscope.models.running.tokenize import Reading, patches
 from attnscope.models.running.tolerance import weights_of
@@ -172,15 +172,15 @@ class MapCollector:
         stacks = [self.found[stack] for stack in STACKS if stack in self.found]
         return CollectedMaps(stacks, output, self.layers, self.n_layer, self.call)
 
-    def layer(self, handed: Handed) -> Layer | None:
+    def layer(self, inputs: AttentionInputs) -> Layer | None:
         """Return the layer of a call; None if it attends more than once, which is not supported."""
-        stack = stack_of(handed.path, self.model.config, cross=handed.cross)
-        number, n_layer = layer_of(self.model, stack, handed.path, self.layers)
+        stack = stack_of(inputs.path, self.model.config, cross=inputs.cross)
+        number, n_layer = layer_of(self.model, stack, inputs.path, self.layers)
         if repeated := why_repeated(stack, number, self.layers):
             self.unexplained[stack] = repeated
             return None
-        n_batch, n_head, n_Q, _ = handed.query.shape
-        _, n_kv_head, n_K, _ = handed.key.shape
+        n_batch, n_head, n_Q, _ = inputs.query.shape
+        _, n_kv_head, n_K, _ = inputs.key.shape
         return Layer(stack, number, n_layer, n_batch, n_head, n_kv_head, n_Q, n_K)
 
     def announce(self, layer: Layer) -> list[int]:

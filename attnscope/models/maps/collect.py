@@ -11,21 +11,18 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from attnscope.checkpoints.checkpoint import Checkpoint
 from attnscope.errors import ModelError
 from attnscope.models.maps.capture import CollectedMaps, HeadSelection, MapCollector
 from attnscope.models.running.attention_hook import observing
 from attnscope.models.running.eager import returned_maps, why_eager
-from attnscope.models.running.eager_masks import SOME, outputs_unlike, unlike_eager
+from attnscope.models.running.eager_masks import SOME, notice_of_masks, notice_of_outputs
 from attnscope.models.running.forward import main_output, run
 from attnscope.models.running.layers import STACKS, counts, stacks_that_run
-from attnscope.models.running.load import load_eager, told_as_the_models_fault
+from attnscope.models.running.load import as_model_error, load_eager
 from attnscope.models.running.tokenize import Reading
-
-if TYPE_CHECKING:
-    pass
 
 
 def collect_maps(
@@ -49,18 +46,18 @@ def collect_maps(
         ModelError: the model has no attention, or none that can be shown as maps.
     """
     collector = MapCollector(checkpoint.name, model, reading, wanted, keep)
-    with observing(model, collector.see), told_as_the_models_fault(checkpoint):
+    with observing(model, collector.see), as_model_error(checkpoint):
         output = run(model, reading)
     seen = collector.seen(main_output(output))
-    stacks = wanted_stacks(model, reading, wanted)
+    stacks = selected_stacks(model, reading, wanted)
     seen.eager = why_eager(checkpoint.name, stacks, collector.unexplained, collector.n_layer)
     if seen.eager:
         eager = eager_maps(checkpoint, model, reading, wanted, list(seen.eager))
         _take_eager(seen, eager)
-        add_notice(seen, outputs_unlike(checkpoint.name, seen.output, eager.output), seen.eager)
+        add_notice(seen, notice_of_outputs(checkpoint.name, seen.output, eager.output), seen.eager)
     if len(seen.eager) < len(stacks) and not reading.picture:
         few = first_tokens(reading, SOME)
-        add_notice(seen, unlike_eager(checkpoint.name, model, lambda: run(model, few, logits=False)))
+        add_notice(seen, notice_of_masks(checkpoint.name, model, lambda: run(model, few, logits=False)))
     return seen
 
 
@@ -77,7 +74,7 @@ def add_notice(seen: CollectedMaps, notice: str | None, stacks: Collection[str] 
             maps.notices.append(str(notice))
 
 
-def wanted_stacks(model: Any, reading: Reading, wanted: HeadSelection) -> list[str]:
+def selected_stacks(model: Any, reading: Reading, wanted: HeadSelection) -> list[str]:
     """Return the selected stack, or all stacks that run."""
     picture, decodes = reading.picture is not None, bool(reading.target)
     runs = stacks_that_run(model.config, picture=picture, decodes=decodes)
@@ -116,13 +113,13 @@ def eager_maps(
     """
     eager = load_eager(checkpoint, model)
     collector = MapCollector(checkpoint.name, eager, reading, wanted, stacks=stacks)
-    with observing(eager, collector.take_call), told_as_the_models_fault(checkpoint):
+    with observing(eager, collector.take_call), as_model_error(checkpoint):
         output = run(eager, reading)
     for stack in collector.unexplained:
         collector.forget(stack)
     if not set(stacks) <= set(collector.n_layer):
         # This holds all maps of all layers at once, but there is no other way.
-        with told_as_the_models_fault(checkpoint):
+        with as_model_error(checkpoint):
             output = run(eager, reading, output_attentions=True)
         picture = reading.picture is not None
         for stack, maps in returned_maps(checkpoint.name, output, model.config, picture=picture):

@@ -11,7 +11,7 @@ from attnscope.models.maps.capture import CollectedMaps, HeadSelection
 from attnscope.models.maps.collect import eager_maps
 from attnscope.models.maps.rounding import spread_of_rounding
 from attnscope.models.running.forward import main_output, run
-from attnscope.models.running.load import told_as_the_models_fault
+from attnscope.models.running.load import as_model_error
 from attnscope.models.running.tokenize import Reading
 from attnscope.models.running.validate import NotWeightsError
 from attnscope.results.common import Check
@@ -67,7 +67,7 @@ def compare(
             checks += of_maps.values()
     if any(each.pooling for each in ours):
         return checks
-    with told_as_the_models_fault(checkpoint):
+    with as_model_error(checkpoint):
         plain = main_output(run(model, reading))
     difference = largest_difference(seen.output, plain)
     return [*checks, Check.within("output, observed = unobserved", difference, 0.0)]

@@ -8,7 +8,7 @@ from attnscope.checkpoints.checkpoint import Checkpoint
 from attnscope.contracts import DTYPES
 from attnscope.errors import OptionError, SizeError
 from attnscope.models.heads.memory_plan import needs_of, plan_run, tokens_text
-from attnscope.models.heads.page_metrics import PAIRS_ASKED
+from attnscope.models.heads.page_metrics import N_PAIRS
 from attnscope.models.maps.capture import HeadSelection
 from attnscope.models.maps.collect import bytes_of_maps, number_of_maps
 from attnscope.models.maps.pool import MOST
@@ -147,4 +147,4 @@ def _kept(task: MapTask, config: Any, reading: Reading, selection: HeadSelection
     n = n_tokens(task, reading)
     kept = 2 * 4 * min(n, MOST) ** 2 * number_of_maps(config, reading, selection)
     kept += 12 * n * (task.shown.top or 0)
-    return {"kept": kept, "pairs": PAIRS_ASKED if task.page else 0}
+    return {"kept": kept, "pairs": N_PAIRS if task.page else 0}

@@ -36,7 +36,7 @@ def cells(tokens: Sequence[Token], most: int = MOST) -> list[range]:
     ]
 
 
-class Cells:
+class CellPooler:
     """Pool the weights of some heads of one layer, block by block in order.
 
     For the current row of cells, only the sum and the largest weight of each key are kept; after its

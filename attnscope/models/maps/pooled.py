@@ -16,15 +16,15 @@ from attnscope.checkpoints.checkpoint import Checkpoint
 from attnscope.errors import ModelError
 from attnscope.models.heads.page_metrics import Measurement, head_row
 from attnscope.models.maps.capture import CollectedMaps, HeadSelection, Layer, MapCollector
-from attnscope.models.maps.collect import add_notice, first_tokens, wanted_stacks
-from attnscope.models.maps.pool import Cells, PooledRows, cells
-from attnscope.models.running.attention_hook import Call, Handed, attending, observing
-from attnscope.models.running.blockwise import FEW, Blockwise, disagreement, is_lean, let_go
+from attnscope.models.maps.collect import add_notice, first_tokens, selected_stacks
+from attnscope.models.maps.pool import CellPooler, PooledRows, cells
+from attnscope.models.running.attention_hook import AttentionInputs, Call, attending, observing
+from attnscope.models.running.blockwise import FEW, Blockwise, disagreement, discard, is_fused
 from attnscope.models.running.buffers import Store
 from attnscope.models.running.eager import why_eager
-from attnscope.models.running.eager_masks import SOME, unlike_eager
+from attnscope.models.running.eager_masks import SOME, notice_of_masks
 from attnscope.models.running.forward import main_output, run
-from attnscope.models.running.load import forget_the_past, told_as_the_models_fault
+from attnscope.models.running.load import as_model_error, disable_cache
 from attnscope.models.running.tokenize import Reading
 from attnscope.results.heads import HeadRow
 from attnscope.results.maps import AttentionMap, AttentionMaps, Pooling
@@ -92,12 +92,12 @@ def collect_pooled(
     Raises:
         ModelError: the model has no attention, or its attention cannot be captured.
     """
-    forget_the_past(model)
+    disable_cache(model)
     few = first_tokens(reading, FEW)
     tried = Pooler(MapCollector(checkpoint.name, model, few, HeadSelection(wanted.stack)), pooled)
-    with observing(model, tried.compare), told_as_the_models_fault(checkpoint):
+    with observing(model, tried.compare), as_model_error(checkpoint):
         run(model, few, logits=False)
-    seen, stacks = tried.collector, wanted_stacks(model, reading, wanted)
+    seen, stacks = tried.collector, selected_stacks(model, reading, wanted)
     for reason in why_eager(checkpoint.name, stacks, seen.unexplained, seen.n_layer).values():
         raise ModelError(
             f"{reason}. Its maps can only be had whole, from its own eager attention, and are not pooled"
@@ -105,12 +105,12 @@ def collect_pooled(
             hint="--pool none, if there is memory for it; or a shorter text, without --pool",
         )
     pooler = Pooler(MapCollector(checkpoint.name, model, reading, wanted), pooled, seen.layers)
-    with attending(model, pooler.attend), told_as_the_models_fault(checkpoint):
+    with attending(model, pooler.attend), as_model_error(checkpoint):
         output = run(model, reading, logits=False)
     result = pooler.collector.seen(main_output(output))
     result.measured = pooler.measured
     some = first_tokens(reading, SOME)
-    add_notice(result, unlike_eager(checkpoint.name, model, lambda: run(model, some, logits=False)))
+    add_notice(result, notice_of_masks(checkpoint.name, model, lambda: run(model, some, logits=False)))
     return result
 
 
@@ -145,17 +145,17 @@ class Pooler:
         if off is not None:
             self.collector.unexplained[layer.stack] = off
 
-    def attend(self, handed: Handed) -> torch.Tensor | None:
+    def attend(self, inputs: AttentionInputs) -> torch.Tensor | None:
         """Compute one layer's attention; return None if its maps are not needed and its own will do."""
-        layer = self.collector.layer(handed)
+        layer = self.collector.layer(inputs)
         heads = [] if layer is None else self.collector.announce(layer)
         if layer is not None and heads:
-            return self._pool(handed, layer, heads)
-        if is_lean(self.collector.model, handed):
+            return self._pool(inputs, layer, heads)
+        if is_fused(self.collector.model, inputs):
             return None
-        return self.blockwise.attend(handed, let_go)
+        return self.blockwise.attend(inputs, discard)
 
-    def _pool(self, handed: Handed, layer: Layer, heads: list[int]) -> torch.Tensor:
+    def _pool(self, inputs: AttentionInputs, layer: Layer, heads: list[int]) -> torch.Tensor:
         """Compute one layer's attention, and add the pooled maps of its heads to the collector."""
         import torch
 
@@ -164,9 +164,9 @@ class Pooler:
         if maps.pooling is None:
             queries = [range(first + cell.start, first + cell.stop) for cell in cells(maps.query_tokens)]
             maps.pooling = Pooling(pooled.shown, queries, cells(maps.key_tokens))
-        dtype = torch.promote_types(handed.query.dtype, torch.float32)
-        like = torch.empty(0, dtype=dtype, device=handed.query.device)
-        of_cells = Cells(heads, maps.pooling.queries, maps.pooling.keys, like)
+        dtype = torch.promote_types(inputs.query.dtype, torch.float32)
+        like = torch.empty(0, dtype=dtype, device=inputs.query.device)
+        of_cells = CellPooler(heads, maps.pooling.queries, maps.pooling.keys, like)
         rows: dict[int, PooledRows] = {}
         without = sink_positions(key.special for key in maps.key_tokens) if pooled.without_sink else []
         if pooled.head is not None:
@@ -190,7 +190,7 @@ class Pooler:
             if pooled.watch is not None:
                 pooled.watch(layer.number, layer.n_layer, block.queries.stop / layer.n_Q)
 
-        collected = self.blockwise.attend(handed, see)
+        collected = self.blockwise.attend(inputs, see)
         if measurement is not None:
             values = measurement.values()
             self.measured += [head_row(layer.stack, layer.number, head, values[head]) for head in heads]

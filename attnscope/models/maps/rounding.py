@@ -19,7 +19,7 @@ from attnscope.models.maps.capture import HeadSelection, MapCollector
 from attnscope.models.running.attention_hook import Call, observing
 from attnscope.models.running.forward import run
 from attnscope.models.running.layers import stack_of
-from attnscope.models.running.load import load_eager, told_as_the_models_fault
+from attnscope.models.running.load import as_model_error, load_eager
 from attnscope.models.running.tokenize import Reading
 from attnscope.models.running.tolerance import largest_score, weight_tolerance, weights_of
 
@@ -66,11 +66,11 @@ def spread_of_rounding(
         signs = torch.randint(0, 2, call.output.shape, generator=generator).to(call.output) * 2 - 1
         return call.output + min(1, of_layer[call.path]) * float(call.value.abs().max()) * signs
 
-    with observing(eager, see), told_as_the_models_fault(checkpoint):
+    with observing(eager, see), as_model_error(checkpoint):
         run(eager, reading)
     spread = {stack: 1.0 for stack in plain.found if stack not in plain.unexplained}
     try:
-        with observing(eager, change), told_as_the_models_fault(checkpoint):
+        with observing(eager, change), as_model_error(checkpoint):
             run(eager, reading)
     except ModelError:  # a finite value became infinite by rounding, so nothing is known of the maps
         return spread

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Handed:
+class AttentionInputs:
     """The inputs of one layer's attention.
 
     Attributes:
@@ -79,7 +79,7 @@ class Handed:
 
 
 @dataclass(frozen=True)
-class Call(Handed):
+class Call(AttentionInputs):
     """The inputs and outputs of one layer's attention.
 
     Attributes:
@@ -103,20 +103,20 @@ class Call(Handed):
 
         dtype = torch.promote_types(self.query.dtype, torch.float32)
         sinks = None if self.sinks is None else self.sinks.flatten()
-        own = slice(None) if heads is None else heads
-        kv = own if heads is None else [head // (self.n_head // self.n_kv_head) for head in heads]
+        selected = slice(None) if heads is None else heads
+        kv = selected if heads is None else [head // (self.n_head // self.n_kv_head) for head in heads]
 
         def part(x: torch.Tensor | None) -> torch.Tensor | None:
             """Select the same heads of a mask or a bias, unless all heads share one."""
-            return x if x is None or x.dim() < 3 or x.shape[-3] == 1 else x[..., own, :, :]
+            return x if x is None or x.dim() < 3 or x.shape[-3] == 1 else x[..., selected, :, :]
 
         return {
-            "Q": self.query[:, own].to(dtype),
+            "Q": self.query[:, selected].to(dtype),
             "K": self.key[:, kv].to(dtype),
             "V": self.value[:, kv].to(dtype),
             "mask": part(self.added_mask()),
             "position_bias": part(self.position_bias),
-            "sinks": None if sinks is None else sinks[own],
+            "sinks": None if sinks is None else sinks[selected],
             "scale": self.scale,
             "softcap": self.softcap,
         }
@@ -135,18 +135,20 @@ def observing(
     """
     failures: list[Exception] = []
 
-    def look(handed: Handed, own: Callable[[], Returned]) -> Returned:
-        output, weights = own()
-        with _kept(failures):
-            instead = see(Call(**vars(handed), output=output, weights=weights))
-        return (output if instead is None else instead), weights
+    def observe(inputs: AttentionInputs, attention: Callable[[], Returned]) -> Returned:
+        output, weights = attention()
+        with _recorded(failures):
+            replacement = see(Call(**vars(inputs), output=output, weights=weights))
+        return (output if replacement is None else replacement), weights
 
-    with _raised_first(failures), _in_place_of_attention(model, look):
+    with _raised_first(failures), _attention_replaced(model, observe):
         yield
 
 
 @contextmanager
-def attending(model: torch.nn.Module, attend: Callable[[Handed], torch.Tensor | None]) -> Iterator[None]:
+def attending(
+    model: torch.nn.Module, attend: Callable[[AttentionInputs], torch.Tensor | None]
+) -> Iterator[None]:
     """Replace every attention that a model computes through the registry by a function.
 
     Args:
@@ -156,17 +158,17 @@ def attending(model: torch.nn.Module, attend: Callable[[Handed], torch.Tensor | 
     """
     failures: list[Exception] = []
 
-    def replace(handed: Handed, own: Callable[[], Returned]) -> Returned:
-        with _kept(failures):
-            collected = attend(handed)
-        return own() if collected is None else (collected.to(handed.value.dtype), None)
+    def replace(inputs: AttentionInputs, attention: Callable[[], Returned]) -> Returned:
+        with _recorded(failures):
+            collected = attend(inputs)
+        return attention() if collected is None else (collected.to(inputs.value.dtype), None)
 
-    with _raised_first(failures), _in_place_of_attention(model, replace):
+    with _raised_first(failures), _attention_replaced(model, replace):
         yield
 
 
 @contextmanager
-def _kept(failures: list[Exception]) -> Iterator[None]:
+def _recorded(failures: list[Exception]) -> Iterator[None]:
     """Record an exception and raise it again."""
     try:
         yield
@@ -187,8 +189,8 @@ def _raised_first(failures: list[Exception]) -> Iterator[None]:
 
 
 @contextmanager
-def _in_place_of_attention(
-    model: torch.nn.Module, call: Callable[[Handed, Callable[[], Returned]], Returned]
+def _attention_replaced(
+    model: torch.nn.Module, call: Callable[[AttentionInputs, Callable[[], Returned]], Returned]
 ) -> Iterator[None]:
     """Replace a model's attention by a function of its inputs and of the attention itself.
 
@@ -196,26 +198,27 @@ def _in_place_of_attention(
     """
     from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
-    usual = {name: ALL_ATTENTION_FUNCTIONS.get(name) for name in ("sdpa", "eager")}
+    originals = {name: ALL_ATTENTION_FUNCTIONS.get(name) for name in ("sdpa", "eager")}
     own_entries = dict(ALL_ATTENTION_FUNCTIONS._local_mapping)
     paths = {id(module): path for path, module in model.named_modules()}
 
-    def watch(name: str) -> Callable[..., Returned]:
+    def hooked(name: str) -> Callable[..., Returned]:
         def attend(
-            module: Any, query: Any, key: Any, value: Any, attention_mask: Any, **given: Any
+            module: Any, query: Any, key: Any, value: Any, attention_mask: Any, **options: Any
         ) -> Returned:
-            function = usual[name] or _eager_of(module)
+            function = originals[name] or _eager_of(module)
             tensors = (query, key, value, attention_mask)
-            own = partial(function, module, *tensors, **given)
+            attention = partial(function, module, *tensors, **options)
             if id(module) not in paths:
-                return own()
-            return call(_handed(paths[id(module)], module, *tensors, given, fused=name == "sdpa"), own)
+                return attention()
+            fused, path = name == "sdpa", paths[id(module)]
+            return call(_attention_inputs(path, module, *tensors, options, fused=fused), attention)
 
         return attend
 
     try:
         for name in ("sdpa", "eager"):
-            ALL_ATTENTION_FUNCTIONS[name] = watch(name)
+            ALL_ATTENTION_FUNCTIONS[name] = hooked(name)
         yield
     finally:
         ALL_ATTENTION_FUNCTIONS._local_mapping = own_entries
@@ -228,22 +231,22 @@ def _eager_of(module: torch.nn.Module) -> Callable[..., Returned]:
     return file[min(names, key=len)]
 
 
-def _handed(
+def _attention_inputs(
     path: str,
     module: Any,
     query: torch.Tensor,
     key: torch.Tensor,
     value: torch.Tensor,
     mask: torch.Tensor | None,
-    given: dict[str, Any],
+    options: dict[str, Any],
     *,
     fused: bool,
-) -> Handed:
+) -> AttentionInputs:
     """Convert the arguments of transformers' attention functions."""
-    scale = given.get("scaling")
-    causal = given.get("is_causal")
+    scale = options.get("scaling")
+    causal = options.get("is_causal")
     causal = getattr(module, "is_causal", True) if causal is None else causal
-    return Handed(
+    return AttentionInputs(
         path=path,
         query=query,
         key=key,
@@ -251,14 +254,14 @@ def _handed(
         mask=mask,
         causal=bool(fused and mask is None and causal and query.shape[-2] > 1),
         scale=query.shape[-1] ** -0.5 if scale is None else scale,
-        softcap=given.get("softcap"),
-        position_bias=given.get("position_bias"),
-        sinks=given.get("s_aux", given.get("sinks")),
+        softcap=options.get("softcap"),
+        position_bias=options.get("position_bias"),
+        sinks=options.get("s_aux", options.get("sinks")),
         cross=is_cross(path, module),
     )
 
 
 def is_cross(path: str, module: Any) -> bool:
     """Check by names whether a module's keys and queries come from different sequences."""
-    named = re.search(r"cross|encoder_attn|encdecattention", path.lower())
-    return bool(named) or getattr(module, "is_cross_attention", False)
+    match = re.search(r"cross|encoder_attn|encdecattention", path.lower())
+    return bool(match) or getattr(module, "is_cross_attention", False)

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from attnscope.arrays import largest_difference
-from attnscope.models.running.attention_hook import Call, Handed
+from attnscope.models.running.attention_hook import AttentionInputs, Call
 from attnscope.models.running.buffers import memory_for
 from attnscope.models.running.tolerance import output_tolerance
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 FEW = 48
 """The number of tokens used to compare attnscope's attention with the model's own."""
 
-TIDY = 32
+ROW_MULTIPLE = 32
 """Matrix products are faster with a multiple of this number of rows."""
 
 
@@ -35,69 +35,69 @@ class Blockwise:
         self.block_bytes = block_bytes
         self._memory: torch.Tensor | None = None
 
-    def attend(self, handed: Handed, see: Callable[[Block], None]) -> torch.Tensor:
+    def attend(self, inputs: AttentionInputs, on_block: Callable[[Block], None]) -> torch.Tensor:
         """Return the weighted values, `n_batch n_Q n_head d_V`.
 
         Args:
-            handed: the inputs of a layer's attention.
-            see: called with each block, whose weights are overwritten by the next one.
+            inputs: the inputs of a layer's attention.
+            on_block: called with each block, whose weights are overwritten by the next one.
         """
-        attention = blocked(handed)
+        attention = blocked(inputs)
         rows, memory = self._room(attention)
-        n_batch, n_head, n_Q, _ = handed.query.shape
-        collected = handed.value.new_empty(n_batch, n_Q, n_head, handed.value.shape[-1])
+        n_batch, n_head, n_Q, _ = inputs.query.shape
+        collected = inputs.value.new_empty(n_batch, n_Q, n_head, inputs.value.shape[-1])
         for start in range(0, n_Q, rows):
             queries = range(start, min(start + rows, n_Q))
             block, x_raw = attention.block(queries, memory)
             collected[:, queries.start : queries.stop] = x_raw.transpose(1, 2)
-            see(block)
+            on_block(block)
         return collected
 
     def _room(self, attention: BlockedAttention) -> tuple[int, torch.Tensor]:
         """Return the number of queries in a block, and the memory for its weights."""
         of_a_query = attention.numbers_of_a_query
-        rows = tidy(self.block_bytes // (attention.dtype.itemsize * of_a_query), attention.n_Q)
+        rows = rounded_rows(self.block_bytes // (attention.dtype.itemsize * of_a_query), attention.n_Q)
         self._memory = memory_for(self._memory, rows * of_a_query, attention.K)
         return rows, self._memory
 
 
 def disagreement(call: Call, number: int, blockwise: Blockwise) -> str | None:
     """Describe a difference from the output of a layer's own attention that exceeds rounding, if any."""
-    collected = blockwise.attend(call, let_go)
+    collected = blockwise.attend(call, discard)
     difference = largest_difference(collected, call.output.to(collected))
     if difference <= output_tolerance(call):
         return None
     return f"in layer {number} it is {difference:.2g} off"
 
 
-def tidy(rows: int, n_Q: int) -> int:
-    """Round the number of queries in a block down to a multiple of TIDY, within 1 … `n_Q`."""
+def rounded_rows(rows: int, n_Q: int) -> int:
+    """Round the number of queries in a block down to a multiple of ROW_MULTIPLE, within 1 … `n_Q`."""
     rows = max(1, min(rows, n_Q))
-    return rows - rows % TIDY if TIDY < rows < n_Q else rows
+    return rows - rows % ROW_MULTIPLE if ROW_MULTIPLE < rows < n_Q else rows
 
 
-def is_lean(model: Any, handed: Handed) -> bool:
-    """Check that a model's own attention builds no whole map: torch's is fused if d_K equals d_V."""
+def is_fused(model: Any, inputs: AttentionInputs) -> bool:
+    """Return whether a model's own attention builds no whole map: torch's is fused if d_K equals d_V."""
     fused = model.config._attn_implementation == "sdpa"
-    return fused and handed.query.shape[-1] == handed.value.shape[-1]
+    return fused and inputs.query.shape[-1] == inputs.value.shape[-1]
 
 
-def let_go(block: Block) -> None:
+def discard(block: Block) -> None:
     """Discard the weights of a block."""
 
 
-def blocked(handed: Handed) -> BlockedAttention:
+def blocked(inputs: AttentionInputs) -> BlockedAttention:
     """Return a layer's attention, to be computed in blocks."""
     from attnscope.attention.blocks import BlockedAttention
 
     return BlockedAttention(
-        handed.query,
-        handed.key,
-        handed.value,
-        handed.mask,
-        handed.position_bias,
-        handed.sinks,
-        causal=handed.causal,
-        scale=handed.scale,
-        softcap=handed.softcap,
+        inputs.query,
+        inputs.key,
+        inputs.value,
+        inputs.mask,
+        inputs.position_bias,
+        inputs.sinks,
+        causal=inputs.causal,
+        scale=inputs.scale,
+        softcap=inputs.softcap,
     )

@@ -7,7 +7,7 @@ from typing import Any
 
 from attnscope.checkpoints.checkpoint import Checkpoint
 from attnscope.errors import ModelError, OptionError
-from attnscope.models.running.load import told_as_the_models_fault
+from attnscope.models.running.load import as_model_error
 from attnscope.models.running.tokenize import Reading, room, tokens_of
 
 
@@ -24,7 +24,7 @@ def give_target(checkpoint: Checkpoint, model: Any, reading: Reading) -> None:
     """
     import torch
 
-    with told_as_the_models_fault(checkpoint):
+    with as_model_error(checkpoint):
         read = shifted(model, reading.labels)
     reading.inputs["decoder_input_ids"] = torch.tensor([read], device=model.device)
     reading.target = tokens_of(reading.tokenizer, read)
@@ -44,30 +44,30 @@ def shifted(model: Any, labels: list[int]) -> list[int]:
         raise _no_start(
             model, f"has decoder_start_token_id {start!r}, which is none of its {known:,} tokens"
         )
-    own = hasattr(model, "prepare_decoder_input_ids_from_labels")
-    if not labels or not own:
+    shifts = hasattr(model, "prepare_decoder_input_ids_from_labels")
+    if not labels or not shifts:
         if start is None:
             raise _no_start(model)
         return [int(start), *labels[:-1]]
-    given = torch.tensor([labels], device=model.device)
+    batch = torch.tensor([labels], device=model.device)
     try:
-        return model.prepare_decoder_input_ids_from_labels(labels=given)[0].tolist()
+        return model.prepare_decoder_input_ids_from_labels(labels=batch)[0].tolist()
     except (AttributeError, TypeError, ValueError) as error:  # mBART and others need no such token
         if start is not None:
             raise
         raise _no_start(model) from error
 
 
-def _no_start(model: Any, told: str = "has no decoder_start_token_id") -> ModelError:
+def _no_start(model: Any, fault: str = "has no decoder_start_token_id") -> ModelError:
     """Return the error for a model whose config.json does not give the decoder's start token."""
     return ModelError(
-        f"the config.json of {model.name_or_path or model.config.model_type} {told}: nothing says which"
+        f"the config.json of {model.name_or_path or model.config.model_type} {fault}: nothing says which"
         " token its decoder starts with.",
         hint='"decoder_start_token_id": N in it; T5 starts with its padding token, 0',
     )
 
 
-def write_on(checkpoint: Checkpoint, model: Any, reading: Reading, n: int) -> str:
+def generate_tokens(checkpoint: Checkpoint, model: Any, reading: Reading, n: int) -> str:
     """Generate up to `n` tokens greedily, and add them to the model's inputs.
 
     The repetition penalty and suppressed tokens of its generation_config.json are applied.
@@ -102,7 +102,7 @@ def write_on(checkpoint: Checkpoint, model: Any, reading: Reading, n: int) -> st
         and settings.decoder_start_token_id is None is settings.bos_token_id
     ):
         raise _no_start(model, "has neither decoder_start_token_id nor bos_token_id")
-    with torch.no_grad(), told_as_the_models_fault(checkpoint):
+    with torch.no_grad(), as_model_error(checkpoint):
         written = model.generate(**reading.inputs, max_new_tokens=n, do_sample=False, num_beams=1)
     tokenizer = reading.tokenizer
     if model.config.is_encoder_decoder:
@@ -113,15 +113,15 @@ def write_on(checkpoint: Checkpoint, model: Any, reading: Reading, n: int) -> st
     new = written[0, ids.shape[1] :].tolist()
     reading.inputs["input_ids"] = written
     for name in set(reading.inputs) & {"attention_mask", "token_type_ids"}:  # as `generate` extends them
-        given = reading.inputs[name]
-        more = given[:, -1:].expand(-1, len(new))
+        mask = reading.inputs[name]
+        more = mask[:, -1:].expand(-1, len(new))
         reading.inputs[name] = torch.cat(
-            [given, torch.ones_like(more) if name == "attention_mask" else more], 1
+            [mask, torch.ones_like(more) if name == "attention_mask" else more], 1
         )
     whole = tokens_of(tokenizer, written[0].tolist())  # a character may begin before and end in them
-    read = [replace(own, text=each.text) for own, each in zip(reading.source, whole, strict=False)]
-    written_on = [replace(each, generated=True) for each in whole[len(read) :]]
-    reading.source = read + written_on
+    read = [replace(token, text=each.text) for token, each in zip(reading.source, whole, strict=False)]
+    generated = [replace(each, generated=True) for each in whole[len(read) :]]
+    reading.source = read + generated
     return _decoded(tokenizer, new)
 
 

@@ -8,17 +8,14 @@ the weights that were used.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from attnscope.errors import ModelError
 from attnscope.models.running.layers import stacks_that_run
 
-if TYPE_CHECKING:
-    pass
-
 
 def why_eager(
-    name: str, stacks: Collection[str], unexplained: Mapping[str, str], seen: Collection[str]
+    name: str, stacks: Collection[str], unexplained: Mapping[str, str], captured: Collection[str]
 ) -> dict[str, str]:
     """Return the stacks whose weights have to come from the model's eager attention, with the reasons.
 
@@ -26,7 +23,7 @@ def why_eager(
         name: the model's name as the user gave it.
         stacks: the stacks that are needed.
         unexplained: by stack, why the captured inputs do not explain the output of its attention.
-        seen: the stacks whose attention was captured.
+        captured: the stacks whose attention was captured.
     """
     reasons = {}
     for stack in stacks:
@@ -35,7 +32,7 @@ def why_eager(
                 f"what {name} was seen to hand over does not explain what its attention returns:"
                 f" {unexplained[stack]}"
             )
-        elif stack not in seen:
+        elif stack not in captured:
             reasons[stack] = f"{name} does not call attention through transformers' registry"
     return reasons
 

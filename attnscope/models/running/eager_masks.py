@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from attnscope.models.running.attention_hook import Call, Handed, observing
+from attnscope.models.running.attention_hook import AttentionInputs, Call, observing
 from attnscope.models.running.load import set_attention
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ FAR = 0.1
 """The largest difference of outputs, relative to the largest output, that is attributed to rounding."""
 
 
-def unlike_eager(name: str, model: Any, run: Callable[[], Any]) -> str | None:
+def notice_of_masks(name: str, model: Any, run: Callable[[], Any]) -> str | None:
     """Return a notice if a model's queries attend to other keys with eager attention; None if not.
 
     Args:
@@ -34,13 +34,13 @@ def unlike_eager(name: str, model: Any, run: Callable[[], Any]) -> str | None:
     """
     if model.config._attn_implementation == "eager":
         return None
-    usual = _visible(model, run)
+    default = _visible(model, run)
     with _eager(model):
         try:
             eager = _visible(model, run)
         except Exception:  # its eager attention does not run, so there is nothing to compare with
             return None
-    for path, keys in usual.items():
+    for path, keys in default.items():
         other = eager.get(path)
         if other is None or other.shape != keys.shape or bool((other == keys).all()):
             continue
@@ -54,17 +54,17 @@ def unlike_eager(name: str, model: Any, run: Callable[[], Any]) -> str | None:
     return None
 
 
-def outputs_unlike(name: str, usual: torch.Tensor, eager: torch.Tensor) -> str | None:
+def notice_of_outputs(name: str, default: torch.Tensor, eager: torch.Tensor) -> str | None:
     """Return a notice if a model's output differs with eager attention; None if not.
 
     Args:
         name: the model's name as the user gave it.
-        usual, eager: its output by default and with eager attention.
+        default, eager: its output by default and with eager attention.
     """
-    largest = float(usual.abs().max())
-    if usual.shape != eager.shape or largest == 0:
+    largest = float(default.abs().max())
+    if default.shape != eager.shape or largest == 0:
         return None
-    difference = float((usual - eager).abs().max())
+    difference = float((default - eager).abs().max())
     if not difference > FAR * largest:
         return None
     return (
@@ -89,22 +89,22 @@ def _visible(model: Any, run: Callable[[], Any]) -> dict[str, torch.Tensor]:
     visible: dict[str, torch.Tensor] = {}
 
     def see(call: Call) -> None:
-        visible[call.path] = _keys_seen(call)
+        visible[call.path] = _visible_keys(call)
 
     with observing(model, see):
         run()
     return visible
 
 
-def _keys_seen(handed: Handed) -> torch.Tensor:
+def _visible_keys(inputs: AttentionInputs) -> torch.Tensor:
     """Return which keys each query of the first sequence can attend to in any head: `n_Q n_K`."""
     import torch
 
-    n_Q, n_K = handed.query.shape[-2], handed.key.shape[-2]
-    seen = torch.ones(n_Q, n_K, dtype=torch.bool)
-    for added in (handed.added_mask(), handed.position_bias):
+    n_Q, n_K = inputs.query.shape[-2], inputs.key.shape[-2]
+    visible = torch.ones(n_Q, n_K, dtype=torch.bool)
+    for added in (inputs.added_mask(), inputs.position_bias):
         if added is None:
             continue
         hidden = added[..., :n_K] <= torch.finfo(added.dtype).min / 2
-        seen &= ~hidden.expand(*hidden.shape[:-2], n_Q, n_K).reshape(-1, n_Q, n_K).cpu()[0]
-    return seen
+        visible &= ~hidden.expand(*hidden.shape[:-2], n_Q, n_K).reshape(-1, n_Q, n_K).cpu()[0]
+    return visible

@@ -14,7 +14,7 @@ STACKS = ("self", "text", "encoder", "decoder", "cross", "vision")
 
 
 def has_towers(config: Any) -> bool:
-    """Check whether a model has separate stacks for text and for images."""
+    """Return whether a model has separate stacks for text and for images."""
     return hasattr(config, "text_config") and hasattr(config, "vision_config")
 
 
@@ -77,8 +77,8 @@ def check_numbers(
 
 def counts(config: Any, reading: Reading) -> tuple[int | None, int | None]:
     """Return the numbers of layers and heads in the configuration of the stack that runs, if given."""
-    seen = getattr(config, "vision_config", config)
-    own = seen if reading.picture else config.get_text_config()
-    counts = [getattr(own, name, None) for name in ("num_hidden_layers", "num_attention_heads")]
+    vision = getattr(config, "vision_config", config)
+    part = vision if reading.picture else config.get_text_config()
+    counts = [getattr(part, name, None) for name in ("num_hidden_layers", "num_attention_heads")]
     n_layer, n_head = (each if isinstance(each, int) else None for each in counts)
     return n_layer, n_head

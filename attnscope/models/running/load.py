@@ -35,7 +35,7 @@ def load_config(checkpoint: Checkpoint) -> Any:
         ModelError: there is none, or transformers does not know this type of model.
     """
     if isinstance(checkpoint, LoadedModel):
-        _hush()
+        _silence_transformers()
         config = deepcopy(checkpoint.module.config)
         config.dtype = checkpoint.module.dtype
         return config
@@ -46,11 +46,11 @@ def load_config(checkpoint: Checkpoint) -> Any:
             " does not run: transformers has no such model.",
             hint="without a text, its weights may be readable",
         )
-    _hush()
+    _silence_transformers()
     from transformers import AutoConfig, PreTrainedConfig
 
-    with told_as_the_models_fault(checkpoint, "config.json"):
-        config = _from_here_or_the_hub(AutoConfig.from_pretrained, checkpoint, ("config.json",))
+    with as_model_error(checkpoint, "config.json"):
+        config = _from_cache_or_hub(AutoConfig.from_pretrained, checkpoint, ("config.json",))
     if not isinstance(of_text := config.get_text_config(), PreTrainedConfig):
         raise ModelError(
             f"the config.json of {checkpoint.name} is damaged: where the configuration of its text"
@@ -66,7 +66,7 @@ def load_model(
     dtype: str | None = None,
     device: str = "cpu",
     attention: str | None = None,
-    writes: bool = False,
+    generates: bool = False,
     device_map: str | None = None,
 ) -> Any:
     """Load the model with its weights, as the class that its checkpoint names, ready to run.
@@ -78,7 +78,7 @@ def load_model(
         dtype: `float32` and the like; None: the dtype in which the weights are stored.
         device: the device to run on, as `device_of` returned it.
         attention: `eager` or `sdpa`; None: the model's default.
-        writes: whether it has to generate text.
+        generates: whether it has to generate text.
         device_map: `auto` and the like: how accelerate distributes it over devices, instead of `device`.
 
     Raises:
@@ -94,17 +94,17 @@ def load_model(
         )
     if checkpoint.folder is not None:
         weights.open_weights(checkpoint)  # raises a clearer error if a file is damaged
-    with told_as_the_models_fault(checkpoint):
+    with as_model_error(checkpoint):
         loaded = checkpoint.module if isinstance(checkpoint, LoadedModel) else None
         model_class = class_of(config) if loaded is None else type(loaded)
-        if writes and not model_class.can_generate():
+        if generates and not model_class.can_generate():
             raise ModelError(
                 f"{checkpoint.name} is a {model_class.__name__}, which writes no text.",
                 hint="a causal or sequence-to-sequence language model, such as gpt2 or t5-small",
             )
         if loaded is not None:
             return _ready_copy(loaded, dtype, device, attention)
-        model, info = _from_here_or_the_hub(
+        model, info = _from_cache_or_hub(
             model_class.from_pretrained,
             checkpoint,
             weights.FILES,
@@ -191,7 +191,7 @@ def device_of(checkpoint: Checkpoint, device: str) -> str:
     return device
 
 
-def forget_the_past(model: Any) -> None:
+def disable_cache(model: Any) -> None:
     """Disable a model's key/value cache, which is useless without further tokens."""
     for config in (model.config, model.config.get_text_config()):
         config.use_cache = False
@@ -218,7 +218,7 @@ def load_tokenizer(checkpoint: Checkpoint) -> Any:
             hint="AutoTokenizer.from_pretrained(…).save_pretrained(FOLDER) puts one beside the weights",
         )
     try:
-        tokenizer = _from_here_or_the_hub(AutoTokenizer.from_pretrained, checkpoint, TOKENIZER)
+        tokenizer = _from_cache_or_hub(AutoTokenizer.from_pretrained, checkpoint, TOKENIZER)
         _check_unknown(tokenizer)
         return tokenizer
     except Exception as error:
@@ -270,7 +270,7 @@ def load_image_processor(checkpoint: Checkpoint) -> Any:
     try:
         from transformers import AutoImageProcessor
 
-        return _from_here_or_the_hub(AutoImageProcessor.from_pretrained, checkpoint, IMAGES)
+        return _from_cache_or_hub(AutoImageProcessor.from_pretrained, checkpoint, IMAGES)
     except Exception as error:
         if is_out_of_memory(error):
             raise
@@ -282,7 +282,7 @@ def load_image_processor(checkpoint: Checkpoint) -> Any:
 
 
 @contextmanager
-def told_as_the_models_fault(checkpoint: Checkpoint, file: str | None = None) -> Iterator[None]:
+def as_model_error(checkpoint: Checkpoint, file: str | None = None) -> Iterator[None]:
     """Turn exceptions of transformers into a ModelError about the checkpoint.
 
     Args:
@@ -297,18 +297,18 @@ def told_as_the_models_fault(checkpoint: Checkpoint, file: str | None = None) ->
         if is_out_of_memory(error):
             raise
         does = f"read the {file} of" if file else "run"
-        said = first_line(error).rstrip(".")
-        raise ModelError(f"transformers cannot {does} {checkpoint.name}: {said}.") from error
+        reason = first_line(error).rstrip(".")
+        raise ModelError(f"transformers cannot {does} {checkpoint.name}: {reason}.") from error
 
 
 def _is_known(model_type: Any) -> bool:
-    """Check whether transformers itself has models of this type."""
+    """Return whether transformers itself has models of this type."""
     from transformers import CONFIG_MAPPING
 
     return model_type in CONFIG_MAPPING
 
 
-def _hush() -> None:
+def _silence_transformers() -> None:
     """Turn off transformers' warnings and progress bars: attnscope reports what matters itself."""
     from transformers.utils import logging
 
@@ -334,7 +334,7 @@ def kept_verbosity() -> Iterator[None]:
             (logging.enable_progress_bar if bars else logging.disable_progress_bar)()
 
 
-def _from_here_or_the_hub(
+def _from_cache_or_hub(
     load: Callable[..., Any], checkpoint: Checkpoint, files: tuple[str, ...], **options: Any
 ) -> Any:
     """Call a `from_pretrained`; if a file is in the hub's cache, first without any network request.
@@ -357,10 +357,12 @@ def class_of(config: Any) -> Any:
     """
     import transformers
 
-    named = [getattr(transformers, name, None) for name in getattr(config, "architectures", None) or []]
+    classes = [
+        getattr(transformers, name, None) for name in getattr(config, "architectures", None) or []
+    ]
     models = [
         each
-        for each in named
+        for each in classes
         if isinstance(each, type) and issubclass(each, transformers.PreTrainedModel)
     ]
     if models:

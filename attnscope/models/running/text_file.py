@@ -4,14 +4,9 @@ from __future__ import annotations
 
 from codecs import getincrementaldecoder
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from attnscope.errors import FileError
 from attnscope.units import bytes_text
-
-if TYPE_CHECKING:
-    pass
-
 
 BYTES_OF_A_TOKEN = 1024
 """An upper bound of the bytes of a token; only endless blanks exceed it."""

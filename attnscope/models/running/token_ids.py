@@ -11,10 +11,10 @@ from attnscope.models.running.load import load_tokenizer, tokenizer_of
 from attnscope.models.running.tokenize import (
     Reading,
     batch_of,
+    notices_of_unknown,
     read_target,
     room,
     tokens_of,
-    unknown_tokens,
 )
 from attnscope.text import shortened
 
@@ -49,8 +49,8 @@ def read_ids(
     inputs = {"input_ids": batch_of(kept), "attention_mask": batch_of([1] * len(kept))}
     reading = Reading(inputs, tokens_of(tokenizer, kept), tokenizer=tokenizer, notices=notices)
     if target is not None:
-        given = tokenizer or load_tokenizer(checkpoint)  # which says that there is none
-        reading.labels, notices = read_target(given, config, target, truncate)
+        tokenizer = tokenizer or load_tokenizer(checkpoint)  # raises an error if there is none
+        reading.labels, notices = read_target(tokenizer, config, target, truncate)
         reading.notices += notices
     return reading
 
@@ -110,7 +110,7 @@ def find_tokens(checkpoint: Checkpoint, tokens: str | Sequence[str]) -> list[int
 
 
 def check_ids(checkpoint: Checkpoint, config: Any, ids: list[int], named: str) -> None:
-    """Raise an OptionError if a model has no token of one of these numbers."""
+    """Raise an OptionError if an id is not in the model's vocabulary."""
     n_token = getattr(config.get_text_config(), "vocab_size", None)
     if isinstance(n_token, int) and max(ids) >= n_token:
         raise OptionError(
@@ -140,7 +140,7 @@ def notices_of_ids(tokenizer: Any, ids: list[int], named: str) -> list[str]:
         return [f"{named} has no words: the model has no tokenizer that knows them."]
     added = tokenizer("")["input_ids"]
     missing = [token.text for token in tokens_of(tokenizer, [n for n in added if n not in ids])]
-    notices = unknown_tokens(tokenizer, ids, named)
+    notices = notices_of_unknown(tokenizer, ids, named)
     if missing:
         notices.append(
             f"{named} is read as it is, without the {' and '.join(missing)} that the tokenizer adds to"

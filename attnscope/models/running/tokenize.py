@@ -13,10 +13,10 @@ from attnscope.checkpoints.tensor_names import check_attends
 from attnscope.errors import FileError, ModelError, OptionError, first_line, is_out_of_memory
 from attnscope.models.running.byte_tokens import bytes_of, characters_of
 from attnscope.models.running.load import (
+    as_model_error,
     class_of,
     load_image_processor,
     load_tokenizer,
-    told_as_the_models_fault,
 )
 from attnscope.results.maps import Picture, Token
 from attnscope.text import shortened
@@ -28,7 +28,7 @@ PAD_FIRST = {
 }
 """Families whose position ids begin after that of padding, which leaves rows of their tables unused."""
 
-HEARS = {"input_features", "input_values"}
+AUDIO_INPUTS = {"input_features", "input_values"}
 """The main inputs of audio models."""
 
 
@@ -64,16 +64,16 @@ class Reading:
 
 
 def check_text(option: str, text: str, *, empty: str, hint: str | None = None) -> None:
-    """Check that a text is one that can be tokenized.
+    """Check that a text can be tokenized.
 
     Args:
-        option: where it comes from.
+        option: its name in error messages.
         text: the text.
-        empty: what an empty one means, for the error.
-        hint: what to do about an empty one.
+        empty: the consequence of an empty text, for the error.
+        hint: the hint for an empty text.
 
     Raises:
-        OptionError: it is empty, or holds bytes that are no UTF-8 (surrogates, in Python).
+        OptionError: it is empty, or holds bytes that are not UTF-8 (surrogates, in Python).
     """
     if not text.strip():
         raise OptionError(f"{option} is empty: {empty}.", hint=hint)
@@ -106,10 +106,10 @@ def read_text(
         OptionError: a text is empty or too long.
         ModelError: the model has no tokenizer.
     """
-    for option, given in ((named, text), ("--pair", pair), ("--target", target)):
-        if given is not None:
+    for option, value in ((named, text), ("--pair", pair), ("--target", target)):
+        if value is not None:
             hint = "a file with a text in it" if option.startswith("--file") else f'{option} "…"'
-            check_text(option, given, empty="there is nothing to look at", hint=hint)
+            check_text(option, value, empty="there is nothing to look at", hint=hint)
     tokenizer = load_tokenizer(checkpoint)
     texts = (text,) if pair is None else (text, pair)
     both = named if pair is None else f"{named} with --pair"
@@ -120,14 +120,14 @@ def read_text(
     reading.source = _tokens_of_encoding(tokenizer, encoding, text)
     if all(encoding["special_tokens_mask"]):
         raise OptionError(f"{named} has no tokens in {checkpoint.name}.", hint="another text")
-    reading.notices += unknown_tokens(tokenizer, encoding["input_ids"], both)
+    reading.notices += notices_of_unknown(tokenizer, encoding["input_ids"], both)
     if target is not None:
         reading.labels, notices = read_target(tokenizer, config, target, truncate)
         reading.notices += notices
     return reading
 
 
-def unknown_tokens(tokenizer: Any, ids: list[int], named: str) -> list[str]:
+def notices_of_unknown(tokenizer: Any, ids: list[int], named: str) -> list[str]:
     """Return a notice with the share of unknown tokens, if there are any.
 
     Args:
@@ -136,7 +136,7 @@ def unknown_tokens(tokenizer: Any, ids: list[int], named: str) -> list[str]:
         named: the name of the text in the notice.
     """
     count, n_token = count_unknown(tokenizer, ids)
-    return [told_unknown(tokenizer, count, n_token, named)] if count else []
+    return [notice_of_unknown(tokenizer, count, n_token, named)] if count else []
 
 
 def count_unknown(tokenizer: Any, ids: list[int]) -> tuple[int, int]:
@@ -149,7 +149,7 @@ def count_unknown(tokenizer: Any, ids: list[int]) -> tuple[int, int]:
     return ids.count(unknown), sum(number not in special for number in ids)
 
 
-def told_unknown(tokenizer: Any, count: int, n_token: int, named: str) -> str:
+def notice_of_unknown(tokenizer: Any, count: int, n_token: int, named: str) -> str:
     """Return a notice with the number and share of unknown tokens."""
     are = "is" if count == 1 else "are"
     return (
@@ -162,25 +162,25 @@ def read_target(tokenizer: Any, config: Any, target: str, truncate: bool) -> tup
     """Return the token ids of a decoder's target, and notices about them."""
     encoding, notices = _encode(tokenizer, (target,), "--target", room(config), truncate)
     ids = encoding["input_ids"]
-    return ids, notices + unknown_tokens(tokenizer, ids, "--target")
+    return ids, notices + notices_of_unknown(tokenizer, ids, "--target")
 
 
 def check_reads(checkpoint: Checkpoint, config: Any, what: str) -> None:
     """Raise a ModelError unless a model takes this input, `text` or `image`, and has attention."""
     check_attends(config.model_type, checkpoint.name)
-    with told_as_the_models_fault(checkpoint):
-        takes = class_of(config).main_input_name
-    if takes in HEARS:
+    with as_model_error(checkpoint):
+        main_input = class_of(config).main_input_name
+    if main_input in AUDIO_INPUTS:
         raise ModelError(
             f"{checkpoint.name} ({config.model_type}) listens to sound, and attnscope gives models texts"
             " and pictures.",
             hint=f"attnscope model {checkpoint.name}, which shows its weights",
         )
     towers = hasattr(config, "vision_config")
-    if (takes == "pixel_values") != (what == "image") and not towers:
-        given, other = ("text", "--image FILE") if what == "text" else ("pictures", '--text "…"')
+    if (main_input == "pixel_values") != (what == "image") and not towers:
+        kind, other = ("text", "--image FILE") if what == "text" else ("pictures", '--text "…"')
         raise ModelError(
-            f"{checkpoint.name} ({config.model_type}) does not read {given}.",
+            f"{checkpoint.name} ({config.model_type}) does not read {kind}.",
             hint=other,
         )
 
@@ -196,7 +196,7 @@ def room(config: Any) -> int | None:
     return positions
 
 
-def tokens_of(tokenizer: Any, ids: list[int], **said: Any) -> list[Token]:
+def tokens_of(tokenizer: Any, ids: list[int], **attributes: Any) -> list[Token]:
     """Return tokens as text, a leading space included.
 
     If the bytes of a character are split across tokens, the last of them shows it, and all of them have
@@ -205,10 +205,10 @@ def tokens_of(tokenizer: Any, ids: list[int], **said: Any) -> list[Token]:
     Args:
         tokenizer: the tokenizer; None: a token's text is its id.
         ids: the token ids, in the order of the text.
-        said: attributes of all tokens, such as `generated=True`.
+        attributes: the attributes of all tokens, such as `generated=True`.
     """
     if tokenizer is None:
-        return [Token(f"<{number}>", **said) for number in ids]
+        return [Token(f"<{number}>", **attributes) for number in ids]
     special = set(tokenizer.all_special_ids) - {tokenizer.unk_token_id, tokenizer.mask_token_id}
     known = list(dict.fromkeys(ids))  # of a long text, far fewer than it has tokens
     pieces = tokenizer.convert_ids_to_tokens(known)
@@ -218,10 +218,11 @@ def tokens_of(tokenizer: Any, ids: list[int], **said: Any) -> list[Token]:
     }
     shown: list[str] = []
     for in_bytes, run in groupby(ids, key=lambda number: isinstance(texts[number], bytes)):
-        own: list[Any] = [texts[number] for number in run]
-        shown += characters_of(own) if in_bytes else own
+        parts: list[Any] = [texts[number] for number in run]
+        shown += characters_of(parts) if in_bytes else parts
     return [
-        Token(text, special=number in special, **said) for number, text in zip(ids, shown, strict=True)
+        Token(text, special=number in special, **attributes)
+        for number, text in zip(ids, shown, strict=True)
     ]
 
 
@@ -248,7 +249,7 @@ def read_image(checkpoint: Checkpoint, config: Any, picture: Any) -> Reading:
         ) from error
     image = _opened(picture) if isinstance(picture, (str, Path)) else picture.convert("RGB")
     processor = load_image_processor(checkpoint)
-    with told_as_the_models_fault(checkpoint):
+    with as_model_error(checkpoint):
         pixels = processor(images=image, return_tensors="pt").get("pixel_values")
     patch = _patch_size(config)
     if pixels is None or pixels.dim() != 4 or patch is None:
@@ -257,7 +258,7 @@ def read_image(checkpoint: Checkpoint, config: Any, picture: Any) -> Reading:
         )
     array = pixels[0].float().permute(1, 2, 0).numpy()
     if getattr(processor, "do_normalize", False):
-        with told_as_the_models_fault(checkpoint, "preprocessor_config.json"):
+        with as_model_error(checkpoint, "preprocessor_config.json"):
             of_image = (processor.image_std, processor.image_mean)
             spread, mean = (np.asarray(each, dtype=np.float64) for each in of_image)
             array = array * spread + mean
@@ -266,13 +267,13 @@ def read_image(checkpoint: Checkpoint, config: Any, picture: Any) -> Reading:
             f"the preprocessor_config.json of {checkpoint.name} makes a picture of what is not finite:"
             f" image_mean is {_short(processor.image_mean)}, image_std {_short(processor.image_std)}."
         )
-    seen = Image.fromarray((array.clip(0, 1) * 255).round().astype("uint8"))
+    shown = Image.fromarray((array.clip(0, 1) * 255).round().astype("uint8"))
     png = BytesIO()
-    seen.save(png, format="PNG")
+    shown.save(png, format="PNG")
     rows, columns = pixels.shape[2] // patch[0], pixels.shape[3] // patch[1]
-    seen_as = Picture(rows, columns, 0, png.getvalue())
+    patch_grid = Picture(rows, columns, 0, png.getvalue())
     registers = getattr(_of_vision(config), "num_register_tokens", 0)
-    return Reading({"pixel_values": pixels}, picture=seen_as, most_added=2 + registers)
+    return Reading({"pixel_values": pixels}, picture=patch_grid, most_added=2 + registers)
 
 
 def _opened(path: str | Path) -> Any:
@@ -353,8 +354,8 @@ def _encode(
         truncate: whether they may be truncated to it.
     """
     names = ("text_target",) if option == "--target" else ("text", "text_pair")
-    given = dict(zip(names, texts, strict=False))
-    encoding = encoded(tokenizer, given, return_special_tokens_mask=True)
+    arguments = dict(zip(names, texts, strict=False))
+    encoding = encoded(tokenizer, arguments, return_special_tokens_mask=True)
     n = len(encoding["input_ids"])
     if limit is None or n <= limit:
         return encoding, []
@@ -362,7 +363,7 @@ def _encode(
         raise OptionError(
             f"{option} is {n} tokens long, and the model takes {limit}.", hint="--truncate"
         )
-    cut = tokenizer(**given, return_special_tokens_mask=True, truncation=True, max_length=limit)
+    cut = tokenizer(**arguments, return_special_tokens_mask=True, truncation=True, max_length=limit)
     return cut, [f"{option} was cut from {n} tokens to {limit}."]
 
 
@@ -378,9 +379,10 @@ def _tokens_of_encoding(tokenizer: Any, encoding: Any, first: str) -> list[Token
         segments = encoding.sequence_ids(0)
     else:  # tokenizers in pure Python do not give the text that a token is from
         n_first = len(tokenizer(first, add_special_tokens=False)["input_ids"])
-        own = accumulate(1 - added for added in special_mask)
+        counts = accumulate(1 - added for added in special_mask)
         segments = [
-            None if added else int(nth > n_first) for added, nth in zip(special_mask, own, strict=True)
+            None if added else int(nth > n_first)
+            for added, nth in zip(special_mask, counts, strict=True)
         ]
     tokens, segment = [], 0
     for token, of_text, special in zip(tokens_of(tokenizer, ids), segments, special_mask, strict=True):

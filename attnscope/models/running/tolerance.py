@@ -26,8 +26,8 @@ def weights_of(call: Call, heads: list[int]) -> tuple[torch.Tensor, float, float
     from attnscope.attention.observed import observed
 
     collected, attention = observed(**call.arguments(heads))
-    theirs = call.output[0, :, heads].flatten(1).to(collected)
-    return attention[0].float(), largest_difference(collected[0], theirs), output_tolerance(call)
+    output = call.output[0, :, heads].flatten(1).to(collected)
+    return attention[0].float(), largest_difference(collected[0], output), output_tolerance(call)
 
 
 def output_tolerance(call: Call) -> float:
@@ -44,10 +44,10 @@ def weight_tolerance(call: Call) -> float:
     import torch
 
     score = largest_score(call)
-    single, own = torch.finfo(torch.float32).eps, torch.finfo(call.query.dtype).eps
+    single, eps = torch.finfo(torch.float32).eps, torch.finfo(call.query.dtype).eps
     rounding = (16 + 4 * score) * single
-    if own > single:
-        rounding += (2 if call.weights is None else 2 + score) * own
+    if eps > single:
+        rounding += (2 if call.weights is None else 2 + score) * eps
     return rounding
 
 

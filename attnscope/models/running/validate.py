@@ -28,19 +28,19 @@ def check_rows(
     sinks: bool = False,
     real: torch.Tensor | None = None,
 ) -> None:
-    """Raise an error unless the rows are what a softmax makes: no weight below 0, and a sum of 1.
+    """Check that rows are the output of a softmax: no weight below 0, and a sum of 1.
 
-    A row may be 0 altogether, where a query has nothing to look at. With sinks, which take a part of
-    each row and are no keys, the sum may be less than 1.
+    A row may be 0 altogether, if a query has no visible key. With sinks, which take a part of each row
+    and are no keys, the sum may be less than 1.
 
     Args:
         attention: `… n_Q n_K`, in the dtype in which the model returned it.
-        name: what the user called the model.
+        name: the model's name as the user gave it.
         kind: its class.
-        layer, stack: whose attention it is.
-        sinks: whether the layer has some.
-        real: which queries count, `n_batch n_Q` beside an attention of `n_batch n_head n_Q n_K`: those
-            that are no padding. None: all.
+        layer, stack: the layer's index and stack.
+        sinks: whether the layer has sinks.
+        real: `n_batch n_Q`, False for queries that are padding, which are not checked, if the attention
+            is `n_batch n_head n_Q n_K`; None: all are checked.
 
     Raises:
         ModelError: a weight is not a number.
@@ -62,9 +62,9 @@ def check_rows(
             f"the attention of {name} is not finite in {where}.",
             hint="--dtype float32" if attention.dtype == torch.float16 else None,
         )
-    off = tolerance(attention)
-    negative, beyond = least < -off, sums > 1 + off
-    lacking = (sums < 1 - off) & ((sums != 0) | (least != 0))
+    margin = tolerance(attention)
+    negative, beyond = least < -margin, sums > 1 + margin
+    lacking = (sums < 1 - margin) & ((sums != 0) | (least != 0))
     scores = bool((negative | beyond).any())
     if not scores and (sinks or not bool(lacking.any())):
         return
@@ -87,6 +87,6 @@ def tolerance(attention: torch.Tensor) -> float:
     """
     import torch
 
-    own, single = torch.finfo(attention.dtype), torch.finfo(torch.float32)
+    info, single = torch.finfo(attention.dtype), torch.finfo(torch.float32)
     n_K = attention.shape[-1]
-    return 1e-4 + 2 * own.eps + n_K * (own.smallest_normal * own.eps + single.eps)
+    return 1e-4 + 2 * info.eps + n_K * (info.smallest_normal * info.eps + single.eps)

@@ -20,7 +20,7 @@ from attnscope.models.heads.measurer import HeadMeasurer, run
 from attnscope.models.heads.metrics import CROSS, METRICS
 from attnscope.models.heads.statistics import Accumulator
 from attnscope.models.running import attention_hook as observe
-from attnscope.models.running.attention_hook import Handed, attending
+from attnscope.models.running.attention_hook import AttentionInputs, attending
 from attnscope.models.running.blockwise import Blockwise
 from attnscope.models.running.load import load_tokenizer
 
@@ -181,8 +181,8 @@ def test_the_model_computes_what_it_always_does(families, family):
     measurer, batch = families(family).measurer()
     blockwise, seen = Blockwise(8000), []
 
-    def attend(handed: Handed) -> torch.Tensor:
-        return blockwise.attend(handed, seen.append)
+    def attend(inputs: AttentionInputs) -> torch.Tensor:
+        return blockwise.attend(inputs, seen.append)
 
     own = run(measurer.model, batch)[0]
     with attending(measurer.model, attend):
@@ -210,23 +210,23 @@ def test_narrow_dtypes_are_measured_in_float32(families, family, dtype):
     measurer, batch = made.measurer(dtype=dtype, block_bytes=8000)
     assert measurer.why_eager is None
     assert str(measurer.model.dtype) == f"torch.{dtype}"
-    handed: list[Handed] = []
+    captured: list[AttentionInputs] = []
     attend = measurer.blockwise.attend
 
     def spy(given, see):
-        handed.append(given)
+        captured.append(given)
         return attend(given, see)
 
     measurer.blockwise.attend = spy
     rows = rows_of(measurer, batch)
-    assert_equal(rows, loop_over(handed, batch, made))
+    assert_equal(rows, loop_over(captured, batch, made))
 
 
-def loop_over(handed: list[Handed], batch: Batch, family: Family) -> dict[Head, list]:
+def loop_over(captured: list[AttentionInputs], batch: Batch, family: Family) -> dict[Head, list]:
     """What a loop finds in the queries and keys of a batch."""
     found: dict[Head, list] = {}
     numbers = {"encoder": 0, "decoder": 0, "cross": 0, "self": 0}
-    for call in handed:
+    for call in captured:
         stack = "self"
         if family.config.is_encoder_decoder:
             stack = "cross" if call.cross else "decoder" if "decoder" in call.path else "encoder"
@@ -317,9 +317,9 @@ def test_values_that_do_not_fit_into_float16_are_told_with_what_to_do(families):
 
 def test_a_model_is_believed_only_where_the_same_comes_of_it(families, expected, monkeypatch):
     """What a layer hands over has to explain what its attention returns; else, the model runs eager."""
-    handed = observe._handed
-    sharper = lambda *given, **more: replace(handed(*given, **more), scale=0.5)  # noqa: E731
-    monkeypatch.setattr(observe, "_handed", sharper)
+    right = observe._attention_inputs
+    sharper = lambda *given, **more: replace(right(*given, **more), scale=0.5)  # noqa: E731
+    monkeypatch.setattr(observe, "_attention_inputs", sharper)
     measurer, batch = families("llama").measurer()
     assert (
         "llama was seen to hand over does not explain what its attention returns: in layer 1"

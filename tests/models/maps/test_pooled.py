@@ -21,7 +21,7 @@ from attnscope.models.maps.collect import collect_maps
 from attnscope.models.maps.pool import cells, strongest
 from attnscope.models.maps.pooled import Pooled, collect_pooled
 from attnscope.models.running import attention_hook as observe
-from attnscope.models.running.decode import give_target, write_on
+from attnscope.models.running.decode import generate_tokens, give_target
 from attnscope.models.running.load import load_config, load_model
 from attnscope.models.running.tokenize import read_text
 from attnscope.results.maps import Token
@@ -185,7 +185,7 @@ def test_of_what_was_written_these_rows_are_kept(loaded):
     checkpoint, model = loaded("llama")
     model.config.use_cache = True
     reading = read(checkpoint, model, 400)
-    write_on(checkpoint, model, reading, 5)
+    generate_tokens(checkpoint, model, reading, 5)
     [whole] = collect_maps(checkpoint, model, reading, one := HeadSelection("self", [1], [2])).stacks
     first = whole.first_query
     assert first == 400
@@ -273,15 +273,15 @@ def test_attention_that_is_not_called_by_name_is_not_pooled(tmp_path):
 def test_attention_that_is_not_explained_is_not_pooled(loaded, monkeypatch):
     """A few tokens tell it, before the long text is read."""
     checkpoint, model = loaded("bert")
-    right = observe._handed
+    right = observe._attention_inputs
     lengths = []
 
     def wrong(*given, **options):
-        handed = right(*given, **options)
-        lengths.append(handed.query.shape[-2])
-        return replace(handed, scale=30 * handed.scale)
+        inputs = right(*given, **options)
+        lengths.append(inputs.query.shape[-2])
+        return replace(inputs, scale=30 * inputs.scale)
 
-    monkeypatch.setattr(observe, "_handed", wrong)
+    monkeypatch.setattr(observe, "_attention_inputs", wrong)
     with pytest.raises(
         ModelError, match="does not explain what its attention returns: in layer 1 it is"
     ):

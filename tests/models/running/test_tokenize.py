@@ -8,16 +8,16 @@ from transformers import AutoTokenizer, ByT5Tokenizer, PreTrainedTokenizerFast
 
 from attnscope.checkpoints.checkpoint import Checkpoint, find_checkpoint
 from attnscope.errors import ModelError, OptionError
-from attnscope.models.running.decode import write_on
+from attnscope.models.running.decode import generate_tokens
 from attnscope.models.running.load import load_config, load_model
 from attnscope.models.running.token_ids import read_ids
 from attnscope.models.running.tokenize import (
+    notices_of_unknown,
     patches,
     read_image,
     read_text,
     room,
     tokens_of,
-    unknown_tokens,
 )
 from attnscope.results.maps import Picture
 
@@ -95,9 +95,9 @@ def test_a_character_may_begin_in_the_text_and_end_in_what_is_written(tmp_path):
     checkpoint = Checkpoint("small", tmp_path)
     config = load_config(checkpoint)
     reading = read_ids(checkpoint, config, ids[:1], named="--ids")
-    model = load_model(checkpoint, config, writes=True)
+    model = load_model(checkpoint, config, generates=True)
     model.generate = lambda **given: torch.tensor([ids])
-    write_on(checkpoint, model, reading, 2)
+    generate_tokens(checkpoint, model, reading, 2)
     assert [(token.text, token.generated) for token in reading.source] == [
         ("⋯", False), ("⋯", True), ("⋯漢", True),
     ]  # fmt: skip
@@ -124,7 +124,7 @@ def test_unknown_tokens_are_counted(tmp_path, text, expected):
 def test_a_tokenizer_whose_unknown_token_ends_texts_says_nothing_of_unknown_tokens():
     tokenizer = byte_level()
     tokenizer.add_special_tokens({"unk_token": "<|end|>", "eos_token": "<|end|>"})
-    assert unknown_tokens(tokenizer, tokenizer("a<|end|>")["input_ids"], "--text") == []
+    assert notices_of_unknown(tokenizer, tokenizer("a<|end|>")["input_ids"], "--text") == []
 
 
 def test_words_that_go_on_are_marked_in_berts_way():

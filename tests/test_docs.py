@@ -77,10 +77,13 @@ def test_the_python_example_of_the_readme_runs(capsys, tmp_path, monkeypatch, wi
     (code,) = re.findall(
         r"^```python\n([\s\S]*?)^```$", (ROOT / "README.md").read_text(encoding="utf-8"), re.MULTILINE
     )
+    for command in app.COMMANDS:
+        assert f"# attnscope {command}" in code
     monkeypatch.chdir(tmp_path)
     exec(code, {})
     printed = capsys.readouterr().out
-    assert "(128, 5, 32, 40)\nTrue\n[]\n(32, 384)\n" in printed
+    assert "(3, 30, 50) True (128, 5, 32, 40) [] (2, 7, 200)\n(32, 384)\n" in printed
+    assert "d_K" in printed
     assert "entropy" in printed
     assert (tmp_path / "heads.html").stat().st_size > 100_000
 

@@ -1,4 +1,4 @@
-"""Texts as batches of tokens: as many of nearly the same length as are read at once."""
+"""Tokenize texts, and batch those of similar length."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Encoded:
-    """A text as a model reads it.
+    """A tokenized text.
 
     Attributes:
-        inputs: `input_ids` and its like: a number for each token.
-        target: the tokens of the decoder beside an encoder, if it reads any.
-        length, target_length: how many tokens text and target have; more than there are, if it was cut.
-        unknown: how many of its tokens the vocabulary does not have, and among how many.
+        inputs: `input_ids` and the like: a number for each token.
+        target: the token ids of the decoder of an encoder-decoder model, if any.
+        length, target_length: the numbers of tokens of text and target before truncation.
+        unknown: the number of unknown tokens, and of all tokens except special ones.
     """
 
     inputs: dict[str, list[int]]
@@ -35,24 +35,24 @@ class Encoded:
 
     @property
     def cut(self) -> bool:
-        """Whether the text was longer than the model takes, or its target."""
+        """Whether the text or its target was truncated."""
         return self.length > len(self.inputs["input_ids"]) or self.target_length > len(self.target or ())
 
     @property
     def n_tokens(self) -> int:
-        """How many there are, the decoder's too."""
+        """The number of tokens, including the decoder's."""
         return len(self.inputs["input_ids"]) + len(self.target or ())
 
 
 @dataclass(frozen=True)
 class Batch:
-    """Several texts that a model reads at once, the shorter ones padded at the right.
+    """A batch of texts, the shorter ones padded at the right.
 
     Attributes:
-        inputs: what the model is called with, `n_batch n` each.
-        source: the tokens that it reads.
-        target: those of its decoder beside an encoder, if it reads any.
-        texts: what it was made of.
+        inputs: the arguments of the model, `n_batch n` each.
+        source: the tokens of the model, or of its encoder.
+        target: the tokens of the decoder of an encoder-decoder model, if any.
+        texts: the tokenized texts.
     """
 
     inputs: dict[str, torch.Tensor]
@@ -62,31 +62,31 @@ class Batch:
 
     @property
     def longest(self) -> int:
-        """How many tokens its texts have, or their targets, if these are longer; padding included."""
+        """The length of the texts, or of their targets if these are longer, including padding."""
         sides = [self.source] if self.target is None else [self.source, self.target]
         return max(side.ids.shape[1] for side in sides)
 
     def to(self, device: torch.device) -> Batch:
-        """The same with its inputs on another device."""
+        """Move the inputs to another device."""
         return replace(self, inputs={name: each.to(device) for name, each in self.inputs.items()})
 
     def first(self, n: int) -> Batch:
-        """The beginning of its first text: `n` tokens at most."""
+        """Return the beginning of the first text: at most `n` tokens."""
         inputs = {name: tensor[:1, :n] for name, tensor in self.inputs.items()}
         source, target = self.source.first(n), self.target and self.target.first(n)
         return Batch(inputs, source, target, self.texts[:1])
 
 
 class Reader:
-    """Makes batches of texts, for one model.
+    """Tokenize and batch texts for a model.
 
     Args:
-        model: which reads them.
-        tokenizer: its own.
-        longest: texts are cut to so many tokens; None: to those that the model takes.
+        model: the model.
+        tokenizer: its tokenizer.
+        longest: the number of tokens to truncate texts to; None: the model's limit.
 
     Raises:
-        OptionError: a text would have none.
+        OptionError: no token of a text would be left.
     """
 
     def __init__(self, model: Any, tokenizer: Any, longest: int | None = None) -> None:
@@ -102,41 +102,41 @@ class Reader:
         self._kinds: dict[int, tuple[bool, bool, bool]] = {}
 
     def read(self, texts: Sequence[str], targets: Sequence[str] | None = None) -> list[Encoded]:
-        """Tokens of texts; of those that have none, nothing.
+        """Tokenize texts, and leave out those without tokens.
 
         Args:
-            texts: what the model reads.
-            targets: what its decoder beside an encoder reads, one for each.
+            texts: the texts.
+            targets: for each text, the target of the decoder of an encoder-decoder model.
         """
         if not texts:
             return []
         encoding, lengths = self._encode(list(texts))
-        read: list[Any] = [None] * len(texts)
+        target_ids: list[Any] = [None] * len(texts)
         target_lengths = [0] * len(texts)
         if targets is not None:
-            read, target_lengths = self._targets(list(targets))
+            target_ids, target_lengths = self._targets(list(targets))
         names = [name for name in self.tokenizer.model_input_names if name in encoding]
-        made = []
-        for i, target in enumerate(read):
+        tokenized = []
+        for i, target in enumerate(target_ids):
             inputs = {name: encoding[name][i] for name in names}
             if not all(map(self._is_special, inputs["input_ids"])):
                 unknown = count_unknown(self.tokenizer, [*inputs["input_ids"], *(target or [])])
-                made.append(Encoded(inputs, target, lengths[i], target_lengths[i], unknown))
-        return made
+                tokenized.append(Encoded(inputs, target, lengths[i], target_lengths[i], unknown))
+        return tokenized
 
     def read_ids(self, ids: list[int], targets: Sequence[str] | None = None) -> Encoded:
-        """What is given as token ids, with what the decoder beside an encoder reads, as texts."""
+        """Return token ids as an encoded text, and tokenize the decoder's target."""
         target, target_length = None, 0
         if targets is not None:
             [target], [target_length] = self._targets(list(targets))
         return Encoded({"input_ids": ids[: self.limit]}, target, len(ids), target_length)
 
     def batches(self, texts: Sequence[Encoded], tokens: int) -> Iterator[Batch]:
-        """Batches of texts, of neighbours in length; the shortest first.
+        """Yield batches of texts of similar length, the shortest first.
 
         Args:
             texts: a window of a corpus.
-            tokens: how many tokens a batch may have at most, padding included; one text may have more.
+            tokens: the most tokens of a batch, including padding; a single text may have more.
         """
         texts = sorted(texts, key=lambda text: text.n_tokens)
         batch: list[Encoded] = []
@@ -149,7 +149,7 @@ class Reader:
             yield self.batch(batch)
 
     def batch(self, texts: Sequence[Encoded]) -> Batch:
-        """One batch of texts."""
+        """Return a batch of texts."""
         names = texts[0].inputs
         padding = {"input_ids": self._pad_id, "attention_mask": 0}
         inputs = {
@@ -169,34 +169,34 @@ class Reader:
 
     @property
     def _pad_id(self) -> int:
-        """What stands where nothing is: hidden from all that is read."""
+        """The token id of padding, which is masked."""
         return self.tokenizer.pad_token_id or 0
 
     @cached_property
     def _pads(self) -> bool:
-        """Whether the model can be told what is padding."""
+        """Whether the model takes a padding mask."""
         from inspect import signature
 
         return "attention_mask" in signature(self.model.forward).parameters
 
     def _encode(self, texts: list[str], *, target: bool = False) -> tuple[Any, list[int]]:
-        """The tokens of texts, no more than the model takes; and how many there would be."""
-        given = {"text_target": texts} if target else {"text": texts}
-        encoding = encoded(self.tokenizer, given, verbose=False)
+        """Tokenize texts up to the limit; return the encoding, and their lengths before truncation."""
+        arguments = {"text_target": texts} if target else {"text": texts}
+        encoding = encoded(self.tokenizer, arguments, verbose=False)
         lengths = [len(ids) for ids in encoding["input_ids"]]
         if self.limit is None or max(lengths, default=0) <= self.limit:
             return encoding, lengths
-        return self.tokenizer(**given, truncation=True, max_length=self.limit), lengths
+        return self.tokenizer(**arguments, truncation=True, max_length=self.limit), lengths
 
     def _targets(self, texts: list[str]) -> tuple[list[Any], list[int]]:
-        """What a decoder reads of these texts, moved to the right; and how many tokens they have."""
+        """Return the decoder's input ids for targets, shifted right, and the targets' lengths."""
         from attnscope.models.running.decode import shifted
 
         encoding, lengths = self._encode(texts, target=True)
         return [shifted(self.model, ids) for ids in encoding["input_ids"]], lengths
 
     def _side(self, ids: list[list[int]]) -> Side:
-        """What is known of these tokens."""
+        """Return the properties of tokens, padded."""
         import torch
 
         kinds = [[self._kind(number) for number in of_text] for of_text in ids]
@@ -212,7 +212,7 @@ class Reader:
         return self._kind(number)[0]
 
     def _kind(self, number: int) -> tuple[bool, bool, bool]:
-        """Whether a token is special, ends a text, and is of nothing but punctuation."""
+        """Return whether a token is special, ends a text, and consists of punctuation."""
         if number not in self._kinds:
             [token] = tokens_of(self.tokenizer, [number])
             ends = {self.tokenizer.sep_token_id, self.tokenizer.eos_token_id}
@@ -222,13 +222,13 @@ class Reader:
 
 
 def _padded_size(texts: Sequence[Encoded]) -> int:
-    """How many tokens a batch has, padding included."""
+    """Return the number of tokens of a batch, including padding."""
     longest = max(len(text.inputs["input_ids"]) for text in texts)
     return len(texts) * (longest + max(len(text.target or ()) for text in texts))
 
 
 def is_punctuation(text: str) -> bool:
-    """Whether a token is of nothing but punctuation.
+    """Return whether a token consists of punctuation only.
 
     Source: the general category P of The Unicode Standard, section 4.5.
 
@@ -242,7 +242,7 @@ def is_punctuation(text: str) -> bool:
 
 
 def _padded(rows: Sequence[Sequence[int]], padding: int) -> torch.Tensor:
-    """Rows of unequal lengths as a tensor, filled up at the right."""
+    """Pad rows of unequal lengths at the right, and return them as a tensor."""
     import torch
 
     longest = max(map(len, rows))

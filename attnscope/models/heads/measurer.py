@@ -1,9 +1,9 @@
-"""Measures every head of a model on batches of texts, without ever holding a whole map.
+"""Measure every head of a model on batches of texts, without ever holding a whole map.
 
-The model runs as always; but where it calls attention, attnscope attends in its place, a block of
-queries at a time, and measures each block's weights before the next one takes their memory. That this
-attention is the model's own is found out before, on a few tokens, layer by layer. A model whose
-attention cannot be seen, or is another one, runs eager, and is measured on the weights that it returns.
+The model runs, but its attention is replaced by attnscope's, which computes a block of queries at a time
+and measures each block's weights before the next one overwrites them. Before that, a run on a few tokens
+checks for each layer that this attention equals the model's own. If it does not, or if the attention
+cannot be captured, the model runs with eager attention, and the weights that it returns are measured.
 """
 
 from __future__ import annotations
@@ -33,25 +33,25 @@ if TYPE_CHECKING:
 
 
 class HeadMeasurer:
-    """Measures the heads of a model, a batch at a time.
+    """Measure the heads of a model, a batch at a time.
 
     Args:
-        checkpoint: where the model is from.
+        checkpoint: the model's checkpoint.
         model: as `load_model` returned it.
-        metrics: the names of those that are measured.
-        layers: of which layers; None: of all.
-        stack: of which stack; None: of all.
-        special: whether queries count that the tokenizer added.
-        without_sink: whether the weights are those to other keys than sinks, which then sum to 1.
-        block_bytes: how much memory a block of weights may take.
-        keep: how many bytes may be kept of what is asked of tokens, for all layers that see the same.
+        metrics: the names of the metrics.
+        layers: indices of layers; None: all.
+        stack: the stack; None: all.
+        special: whether tokens that the tokenizer added count as queries.
+        without_sink: whether sinks are left out of the keys; the other weights are rescaled to sum to 1.
+        block_bytes: the memory for a block of weights.
+        keep: the bytes of numbers of pairs that may be kept for further layers with the same mask.
 
     Attributes:
-        found: how many heads each layer has, by stack and number: known after `probe`.
-        n_layer: how many layers each stack has.
-        why_eager: why the model runs eager, if it has to.
-        eager_notice: what to tell of it, if it attends otherwise by default than with eager attention.
-        memory: how many bytes whole maps may take, where it runs eager; None: as many as there are.
+        found: the number of heads of each layer, by stack and index: known after `probe`.
+        n_layer: the number of layers of each stack.
+        why_eager: why the model runs with eager attention, if it has to.
+        eager_notice: a notice, if its default attention differs from its eager attention.
+        memory: the bytes that whole maps may take with eager attention; None: no limit.
     """
 
     def __init__(
@@ -80,11 +80,11 @@ class HeadMeasurer:
         self._known: dict[Any, tuple[WeightRows, torch.Tensor | None]] = {}
 
     def of_stack(self, stack: str) -> dict[str, Metric]:
-        """The metrics that make sense for a stack, by name."""
+        """Return the metrics that are defined for a stack, by name."""
         return metrics_of(stack, self.metrics)
 
     def measure(self, batch: Batch) -> Accumulator:
-        """Let the model read a batch, and add up what is measured of its heads.
+        """Run the model on a batch, and sum up the metrics of its heads.
 
         Raises:
             ModelError: the model cannot run on it, or its attention is not finite.
@@ -108,28 +108,28 @@ class HeadMeasurer:
         return accumulator
 
     def probe(self, batch: Batch) -> None:
-        """Find out on a few tokens whether attnscope's attention is the model's; if not, load it eager.
+        """Check on a few tokens that attnscope's attention is the model's; if not, load it as eager.
 
         Args:
-            batch: one text that is to be read.
+            batch: one of the texts.
         """
-        unlike: dict[str, str] = {}
+        unexplained: dict[str, str] = {}
         self.why_eager = None
 
-        def see(call: Call) -> None:
+        def compare(call: Call) -> None:
             stack = stack_of(call.path, self.model.config, cross=call.cross)
             number, self.n_layer[stack] = layer_of(self.model, stack, call.path, self.found)
             if repeated := why_repeated(stack, number, self.found):
-                unlike[stack] = repeated
+                unexplained[stack] = repeated
             self.found[stack, number] = call.n_head
-            off = disagreement(call, number, self.blockwise)
-            if off is not None:
-                unlike[stack] = off
+            difference = disagreement(call, number, self.blockwise)
+            if difference is not None:
+                unexplained[stack] = difference
 
-        with observing(self.model, see), as_model_error(self.checkpoint):
-            usual = main_output(run(self.model, batch.first(FEW)))
+        with observing(self.model, compare), as_model_error(self.checkpoint):
+            default = main_output(run(self.model, batch.first(FEW)))
         runs = stacks_that_run(self.model.config, picture=False, decodes=batch.target is not None)
-        for reason in why_eager(self.checkpoint.name, runs, unlike, self.n_layer).values():
+        for reason in why_eager(self.checkpoint.name, runs, unexplained, self.n_layer).values():
             self.why_eager = reason
         if self.why_eager is not None:
             self.model = load_eager(self.checkpoint, self.model, instead=True)
@@ -138,7 +138,7 @@ class HeadMeasurer:
             self.found = accumulator.heads
             self.n_layer = {stack: n_layer for stack, (n_layer, _) in accumulator.layers.items()}
             eager = main_output(run(self.model, batch.first(FEW)))
-            self.eager_notice = notice_of_outputs(self.checkpoint.name, usual, eager)
+            self.eager_notice = notice_of_outputs(self.checkpoint.name, default, eager)
         else:
             some = batch.first(SOME)
             self.eager_notice = notice_of_masks(
@@ -148,90 +148,92 @@ class HeadMeasurer:
     def _attend(
         self, batch: Batch, accumulator: Accumulator, inputs: AttentionInputs
     ) -> torch.Tensor | None:
-        """Attend for one layer, block by block, and measure; None if nobody wants to know."""
+        """Compute one layer's attention and measure it; return None to call the model's own instead."""
         stack = stack_of(inputs.path, self.model.config, cross=inputs.cross)
         n_batch, n_head, n_Q, _ = inputs.query.shape
         place = layer_of(self.model, stack, inputs.path, accumulator.heads)
-        if not self._is_wanted(accumulator, stack, *place, n_head):
+        if not self._select(accumulator, stack, *place, n_head):
             return None if is_fused(self.model, inputs) else self.blockwise.attend(inputs, discard)
         sizes = (n_batch, n_Q, inputs.key.shape[-2])
-        asking, seen = self._sides(batch, stack, sizes, inputs.query.device)
-        rows = self._rows(stack, asking, seen, inputs)
+        query_side, key_side = self._sides(batch, stack, sizes, inputs.query.device)
+        rows = self._rows(stack, query_side, key_side, inputs)
         collected = self.blockwise.attend(inputs, rows.add)
         self._check_finite(collected, place[0])
         self._add(accumulator, (stack, place[0]), rows)
         return collected
 
-    def _is_wanted(
+    def _select(
         self, accumulator: Accumulator, stack: str, number: int, n_layer: int, n_head: int
     ) -> bool:
-        """Note that a layer attends; whether it is to be measured."""
+        """Record that a layer has attention, and return whether it is selected."""
         accumulator.layers[stack] = (n_layer, max(n_head, accumulator.layers.get(stack, (0, 0))[1]))
         accumulator.heads[stack, number] = n_head
-        return self.wants(stack, number)
+        return self.is_selected(stack, number)
 
-    def wants(self, stack: str, number: int) -> bool:
-        """Whether a layer is to be measured."""
+    def is_selected(self, stack: str, number: int) -> bool:
+        """Return whether a layer is selected."""
         return self.stack in (None, stack) and (self.layers is None or number in self.layers)
 
     def _sides(
         self, batch: Batch, stack: str, sizes: tuple[int, int, int], device: torch.device
     ) -> tuple[Side, Side]:
-        """Whose tokens look, and whose are looked at, where a layer computes.
+        """Return the tokens of a layer's queries and keys, on its device.
 
         Raises:
-            ModelError: the model does not attend from each token to each token.
+            ModelError: its attention does not cover all pairs of tokens.
         """
-        asking, seen = batch.source, batch.source
+        query_side, key_side = batch.source, batch.source
         if stack in ("decoder", "cross") and batch.target is not None:
-            asking = batch.target
-            seen = batch.source if stack == "cross" else batch.target
-        known = (*asking.ids.shape, seen.ids.shape[1])
+            query_side = batch.target
+            key_side = batch.source if stack == "cross" else batch.target
+        known = (*query_side.ids.shape, key_side.ids.shape[1])
         if sizes != known:
             raise ModelError(
                 f"{self.checkpoint.name} attends from {sizes[0]} × {sizes[1]} queries to {sizes[2]}"
                 f" keys, and there are {known[0]} × {known[1]} and {known[2]} tokens: attnscope measures"
                 " attention among all tokens."
             )
-        return asking.to(device), seen.to(device)
+        return query_side.to(device), key_side.to(device)
 
     def _rows(
-        self, stack: str, asking: Side, seen: Side, inputs: AttentionInputs | None = None
+        self, stack: str, query_side: Side, key_side: Side, inputs: AttentionInputs | None = None
     ) -> WeightRows:
-        """Nothing yet; and what is to be gathered for the metrics of a stack.
+        """Return empty sums for the metrics of a stack.
 
-        Layers with the same mask see the same: what is asked of masks is asked once in a batch.
+        Layers with the same mask share the counts of visible keys, computed once in a batch.
         """
-        asked = self.of_stack(stack).values()
-        positions = [metric.position for metric in asked if metric.position is not None]
-        pairs = [metric.pair for metric in asked if metric.pair is not None]
+        metrics = self.of_stack(stack).values()
+        positions = [metric.position for metric in metrics if metric.position is not None]
+        pairs = [metric.pair for metric in metrics if metric.pair is not None]
         if inputs is None:
             return WeightRows(
-                asking, seen, positions, pairs, store=self.store, without_sink=self.without_sink
+                query_side, key_side, positions, pairs, store=self.store, without_sink=self.without_sink
             )
         mask = inputs.mask
         place = None if mask is None else (mask.data_ptr(), mask.shape, mask.stride())
-        key = (stack, inputs.causal, place, asking.ids.device)
+        key = (stack, inputs.causal, place, query_side.ids.device)
         like, _ = self._known.get(key, (None, None))
         rows = WeightRows(
-            asking, seen, positions, pairs, like, self.store, without_sink=self.without_sink
+            query_side, key_side, positions, pairs, like, self.store, without_sink=self.without_sink
         )
         if like is None:
-            self._known[key] = rows, mask  # as long as the mask is here, no other is in its place
+            self._known[key] = rows, mask  # while the mask is kept, no other one has its address
         return rows
 
     def _add(self, accumulator: Accumulator, key: Key, rows: WeightRows) -> None:
-        """Add up what was gathered of a layer, metric by metric.
+        """Sum up the metrics of a layer's queries.
 
         Raises:
-            ModelError: its weights are not numbers.
+            ModelError: its weights are not finite.
         """
         import torch
 
         self._check_finite(rows.entropy, key[1])
-        counts = rows.asking.real if self.special else rows.asking.real & ~rows.asking.special
+        counts = (
+            rows.query_side.real if self.special else rows.query_side.real & ~rows.query_side.special
+        )
         precise = torch.float32 if rows.entropy.device.type == "mps" else torch.float64
-        values = rows.entropy.new_empty(*rows.entropy.shape, 0)  # where no metric makes sense
+        values = rows.entropy.new_empty(*rows.entropy.shape, 0)  # no metric is defined for the stack
         if metrics := self.of_stack(key[0]).values():
             values = torch.stack([metric.of(rows) for metric in metrics], dim=-1)
         valid = (
@@ -242,7 +244,7 @@ class HeadMeasurer:
         accumulator.add(key, *(each.cpu().double().numpy() for each in (totals, n)))
 
     def _check_finite(self, computed: torch.Tensor, layer: int) -> None:
-        """Raise a ModelError if something that a layer's attention computed is not a number."""
+        """Raise a ModelError unless a sum of what a layer's attention computed is finite."""
         import torch
 
         if not bool(computed.sum(dtype=torch.float32).isfinite()):
@@ -254,42 +256,42 @@ class HeadMeasurer:
     def _measure_eager(self, batch: Batch, accumulator: Accumulator) -> None:
         """Measure the weights that the model's own eager attention returns."""
         self._check_room(batch)
-        taken: set[str] = set()
+        measured: set[str] = set()
 
         def take(call: Call) -> None:
             stack = stack_of(call.path, self.model.config, cross=call.cross)
             number, n_layer = layer_of(self.model, stack, call.path, accumulator.heads)
             if call.weights is not None and (stack, number) not in accumulator.heads:
-                taken.add(stack)
+                measured.add(stack)
                 sinks = call.sinks is not None
                 self._take(batch, accumulator, stack, number, n_layer, call.weights, sinks=sinks)
 
         with observing(self.model, take), as_model_error(self.checkpoint):
             run(self.model, batch)
         runs = stacks_that_run(self.model.config, picture=False, decodes=batch.target is not None)
-        if set(runs) <= taken:
+        if set(runs) <= measured:
             return
         with as_model_error(self.checkpoint):
             output = run(self.model, batch, output_attentions=True)
         for stack, returned in returned_maps(
             self.checkpoint.name, output, self.model.config, picture=False
         ):
-            if stack in taken:
+            if stack in measured:
                 continue
-            taken.add(stack)
+            measured.add(stack)
             for number, attention in enumerate(returned):
                 if attention is not None:
                     self._take(batch, accumulator, stack, number, len(returned), attention)
-        lacking = sorted(set(runs) - taken)
-        if lacking:
+        missing = sorted(set(runs) - measured)
+        if missing:
             raise ModelError(
                 f"{self.checkpoint.name} is a {type(self.model).__name__}, which returns no attention"
-                f" weights{'' if lacking == ['self'] else f' in its {lacking[0]}'}.",
+                f" weights{'' if missing == ['self'] else f' in its {missing[0]}'}.",
                 hint="a model with attention",
             )
 
     def _check_room(self, batch: Batch) -> None:
-        """Raise a SizeError if there is no room for the maps of all heads."""
+        """Raise a SizeError if the maps of all heads do not fit into memory."""
         n = batch.longest
         needed = 4 * len(batch.texts) * n * n * sum(self.found.values())
         if self.memory is not None and needed > self.memory:
@@ -313,22 +315,22 @@ class HeadMeasurer:
         """Measure a whole map of each head: `n_batch n_head n_Q n_K`.
 
         Raises:
-            ModelError: they are no weights.
+            ModelError: they are not weights.
         """
         from attnscope.attention.blocks import of_weights
 
-        if not self._is_wanted(accumulator, stack, number, n_layer, weights.shape[1]):
+        if not self._select(accumulator, stack, number, n_layer, weights.shape[1]):
             return
         n_batch, _, n_Q, n_K = weights.shape
-        asking, seen = self._sides(batch, stack, (n_batch, n_Q, n_K), weights.device)
+        query_side, key_side = self._sides(batch, stack, (n_batch, n_Q, n_K), weights.device)
         kind = type(self.model).__name__
-        check_rows(weights, self.checkpoint.name, kind, number, stack, sinks=sinks, real=asking.real)
-        rows = self._rows(stack, asking, seen)
+        check_rows(weights, self.checkpoint.name, kind, number, stack, sinks=sinks, real=query_side.real)
+        rows = self._rows(stack, query_side, key_side)
         weights = weights.float()
         rows.add(of_weights(weights.clone() if self.without_sink else weights))
         self._add(accumulator, (stack, number), rows)
 
 
 def run(model: Any, batch: Batch, **options: Any) -> Any:
-    """Run the part of a model that attends: no logits are computed where they can be left out."""
+    """Run a model on a batch, without computing logits where they can be left out."""
     return forward(model, batch.to(model.device), logits=False, **options)

@@ -1,7 +1,7 @@
-"""Measures heads on the maps of one text: the numbers that a page ranks them by.
+"""Measure heads on the maps of one text, for a page that ranks them.
 
-They are those of `measurer`, over all queries that are shown: of whole maps from the weights that are
-there, of pooled ones from the blocks that they are pooled from.
+The metrics are those of `measurer`, over all queries that are shown: computed from whole maps, or from
+the blocks of weights that are pooled.
 """
 
 from __future__ import annotations
@@ -19,21 +19,21 @@ if TYPE_CHECKING:
     import torch
 
 OF_TEXTS = ("entropy", "largest", "first", "separator", "self", "previous", "next", "distance")
-"""What heads are measured by where they read, by the names in METRICS."""
+"""The metrics of heads that attend to tokens of text, by their names in METRICS."""
 
 OF_PICTURES = ("entropy", "largest", "first", "self")
-"""The same where they look at a picture: its patches are no sequence."""
+"""The same for images, whose patches are no sequence."""
 
 N_PAIRS = sum(METRICS[name].pair is not None for name in OF_TEXTS)
-"""How much of that is asked of every query and key together."""
+"""The number of these metrics that need numbers of each pair of a query and a key."""
 
 
 class Measurement:
-    """What is measured of the heads of one layer.
+    """The metrics of the heads of one layer.
 
     Args:
-        maps: of its stack, with the tokens and the first query that counts.
-        all_queries: how many queries the layer has, with those that do not count.
+        maps: the maps of its stack, with the tokens and the first query that counts.
+        n_Q: the number of the layer's queries, including those that do not count.
         separators: the texts of special tokens that end a text, such as `[SEP]`.
         like: a tensor on the device of the weights.
         store: memory that the layers share.
@@ -42,35 +42,32 @@ class Measurement:
     def __init__(
         self,
         maps: AttentionMaps,
-        all_queries: int,
+        n_Q: int,
         separators: Collection[str],
         like: torch.Tensor,
         store: Store | None = None,
     ) -> None:
         self.metrics = metrics_of(maps)
         self.first = maps.first_query
-        asking = (
-            maps.query_tokens
-        )  # of another sequence; or else tokens of the keys', of which some first
-        if maps.stack != "cross":  # ones are not shown
-            asking = maps.key_tokens[:all_queries]
-        asked = self.metrics.values()
+        # In self-attention, the first queries may not be shown: their tokens are those of the keys.
+        queries = maps.query_tokens if maps.stack == "cross" else maps.key_tokens[:n_Q]
+        metrics = self.metrics.values()
         self.rows = WeightRows(
-            _side(asking, all_queries, separators, like),
+            _side(queries, n_Q, separators, like),
             _side(maps.key_tokens, len(maps.key_tokens), separators, like),
-            [metric.position for metric in asked if metric.position is not None],
-            [metric.pair for metric in asked if metric.pair is not None],
+            [metric.position for metric in metrics if metric.position is not None],
+            [metric.pair for metric in metrics if metric.pair is not None],
             store=store,
         )
 
     def values(self) -> list[dict[str, float | None]]:
-        """The mean of each metric for each head, over the queries that count; None where none does."""
+        """Return the mean of each metric for each head, over the queries that count, or None."""
         import torch
 
-        own = self.rows.i >= self.first
+        counts = self.rows.i >= self.first
         means = {}
         for name, metric in self.metrics.items():
-            of_queries = metric.of(self.rows)[0][:, own].to("cpu", torch.float64)  # [n_head, n_Q]
+            of_queries = metric.of(self.rows)[0][:, counts].to("cpu", torch.float64)  # [n_head, n_Q]
             means[name] = of_queries.nanmean(dim=-1).tolist()
         n_head = self.rows.entropy.shape[1]
         return [
@@ -80,7 +77,7 @@ class Measurement:
 
 
 def metrics_of(maps: AttentionMaps) -> dict[str, Metric]:
-    """The metrics that make sense for a stack, by name."""
+    """Return the metrics that are defined for a stack, by name."""
     known = CROSS if maps.stack == "cross" else METRICS
     names = OF_TEXTS if maps.picture is None else OF_PICTURES
     return {name: known[name] for name in names if name in known}
@@ -90,7 +87,7 @@ def measure(maps: AttentionMaps, separators: Collection[str]) -> list[HeadRow]:
     """Measure the heads of whole maps.
 
     Args:
-        maps: of one stack, not pooled.
+        maps: the maps of one stack, not pooled.
         separators: the texts of special tokens that end a text.
     """
     import numpy as np
@@ -101,25 +98,25 @@ def measure(maps: AttentionMaps, separators: Collection[str]) -> list[HeadRow]:
     rows = []
     first, n_Q = maps.first_query, len(maps.query_tokens)
     for layer in sorted({each.layer for each in maps.maps}):
-        own = [each for each in maps.maps if each.layer == layer]
-        weights = torch.from_numpy(np.stack([each.attention for each in own]))[None]
+        of_layer = [each for each in maps.maps if each.layer == layer]
+        weights = torch.from_numpy(np.stack([each.attention for each in of_layer]))[None]
         measured = Measurement(maps, first + n_Q, separators, weights)
         measured.rows.add(of_weights(weights, range(first, first + n_Q)))
         values = measured.values()
         rows += [
             head_row(maps.stack, layer, each.head, of_head)
-            for each, of_head in zip(own, values, strict=True)
+            for each, of_head in zip(of_layer, values, strict=True)
         ]
     return rows
 
 
 def head_row(stack: str, layer: int, head: int, values: dict[str, float | None]) -> HeadRow:
-    """A head and what was measured of it, on one text: no number has a standard error."""
+    """Return the row of a head that was measured on one text: there are no standard errors."""
     return HeadRow(stack, layer, head, values, dict.fromkeys(values))
 
 
 def table(stacks: Sequence[AttentionMaps], rows: list[HeadRow]) -> HeadTable:
-    """All that was measured of the heads of some stacks."""
+    """Return the table of the heads of some stacks."""
     names = list(dict.fromkeys(name for maps in stacks for name in metrics_of(maps)))
     tokens = sum(
         {maps.stack: len(maps.query_tokens) for maps in stacks if maps.stack != "cross"}.values()
@@ -130,7 +127,7 @@ def table(stacks: Sequence[AttentionMaps], rows: list[HeadRow]) -> HeadTable:
 
 
 def _side(tokens: Sequence[Token], n: int, separators: Collection[str], like: torch.Tensor) -> Side:
-    """Tokens as metrics ask about them; which of them are the same is none of what is asked here."""
+    """Return the properties of tokens that these metrics need; none compares tokens by their ids."""
     import torch
 
     def flags(of: list[bool]) -> torch.Tensor:

@@ -1,8 +1,8 @@
-"""The processes that share a run: one by itself, or as many as `torchrun` starts.
+"""The processes that share a run: a single one, or those that `torchrun` starts.
 
-Every process knows its rank and how many there are from its environment. They meet after each round and
-learn what all have found, in the order of their ranks: so sums are added in the same order however many
-there are.
+Every process reads its rank and the number of processes from its environment. After each round, they
+exchange their results in the order of their ranks, so that sums are added in the same order with any
+number of processes.
 
 Source: torchrun's environment, https://docs.pytorch.org/docs/stable/elastic/run.html
 """
@@ -21,12 +21,12 @@ from attnscope.process.launch import launched
 
 @dataclass(frozen=True)
 class ProcessGroup:
-    """One process among those of a run.
+    """The processes of a run, as seen by one of them.
 
     Attributes:
-        rank: its number, from 0.
-        world_size: how many there are.
-        device: where it runs its model.
+        rank: the index of this process, from 0.
+        world_size: the number of processes.
+        device: the device on which this process runs the model.
     """
 
     rank: int
@@ -35,40 +35,40 @@ class ProcessGroup:
 
     @property
     def is_first(self) -> bool:
-        """Whether it is the one that prints."""
+        """Whether this process is the first, which prints."""
         return self.rank == 0
 
-    def all_gather(self, found: Any) -> list[Any]:
-        """What every process has found, by rank: in all of them.
+    def all_gather(self, value: Any) -> list[Any]:
+        """Return the values of all processes by rank, in each of them.
 
         Raises:
             ModelError: another process is lost.
         """
         if self.world_size == 1:
-            return [found]
+            return [value]
         from torch import distributed
 
-        everybodys: list[Any] = [None] * self.world_size
+        values: list[Any] = [None] * self.world_size
         with _lost_process_reported(self):
-            distributed.all_gather_object(everybodys, found)
-        return everybodys
+            distributed.all_gather_object(values, value)
+        return values
 
-    def first_mismatch(self, own: Any) -> int | None:
-        """The first process that has something else than process 0; None: all have the same."""
-        everybodys = self.all_gather(own)
-        return next((rank for rank, each in enumerate(everybodys) if each != everybodys[0]), None)
+    def first_mismatch(self, value: Any) -> int | None:
+        """Return the rank of the first process whose value differs from that of process 0, if any."""
+        values = self.all_gather(value)
+        return next((rank for rank, each in enumerate(values) if each != values[0]), None)
 
 
 @contextmanager
 def process_group(device: str) -> Iterator[ProcessGroup]:
-    """This process among the others, as long as they work together: gloo on CPUs, nccl on GPUs.
+    """Connect the processes of a run: with gloo on CPUs, nccl on GPUs.
 
     Args:
-        device: where models run; `cuda` is another GPU for each process of a machine.
+        device: the device to run on; `cuda` is a different GPU for each process of a machine.
 
     Raises:
         OptionError: a machine has fewer GPUs than processes.
-        ModelError: the others are not to be found.
+        ModelError: the other processes cannot be reached.
     """
     if not launched():
         yield ProcessGroup(0, 1, device)
@@ -95,7 +95,7 @@ def process_group(device: str) -> Iterator[ProcessGroup]:
         raise ModelError(f"the other processes are not to be found: {first_line(error)}.") from error
     try:
         yield ProcessGroup(distributed.get_rank(), distributed.get_world_size(), device)
-        with suppress(RuntimeError):  # the first one prints; nobody leaves while another is at work
+        with suppress(RuntimeError):  # the first one prints; none leaves while another is running
             distributed.barrier()
     finally:
         distributed.destroy_process_group()
@@ -103,7 +103,7 @@ def process_group(device: str) -> Iterator[ProcessGroup]:
 
 @contextmanager
 def _lost_process_reported(group: ProcessGroup) -> Iterator[None]:
-    """What fails between processes is told as the loss of one."""
+    """Turn an error of communication into a ModelError: another process is lost."""
     try:
         yield
     except RuntimeError as error:

@@ -1,4 +1,4 @@
-"""Adds up what is measured of heads, sequence by sequence: means, and how sure they are."""
+"""Accumulate metrics over sequences, and compute their means and standard errors."""
 
 from __future__ import annotations
 
@@ -12,25 +12,25 @@ if TYPE_CHECKING:
     import numpy as np
 
 Key = tuple[str, int]
-"""A stack's name and a layer's number."""
+"""A stack's name and a layer's index."""
 
 
 @dataclass
 class Accumulator:
     """Sums over sequences, from which means and standard errors follow.
 
-    A sequence has for each head and metric a sum y over its queries, and a number n of those that
-    count. Kept are Σ1, Σn, Σy, Σn², Σny and Σy², over the sequences in which some query counts.
+    For each head and metric, a sequence has a sum y over its queries, and the number n of queries that
+    count. The sums are Σ1, Σn, Σy, Σn², Σny and Σy², over the sequences in which some query counts.
 
     Attributes:
-        sums: for each layer `n_head n_metric 6`, numpy float64.
-        layers: how many layers each stack has, and how many heads: by its name.
-        heads: how many heads each layer has that attended.
-        sequences, tokens: how many were read.
-        cut: how many sequences were longer than the model takes.
-        empty: how many more texts there were, without a token of their own.
-        unknown: how many tokens the vocabulary does not have, and among how many; None: they were not
-            counted, by an attnscope that saved the run before it did so.
+        sums: `n_head n_metric 6` for each layer, numpy float64.
+        layers: the numbers of layers and heads of each stack.
+        heads: the number of heads of each layer with attention.
+        sequences, tokens: the numbers of sequences and tokens.
+        cut: the number of sequences that were truncated.
+        empty: the number of further texts, without tokens.
+        unknown: the number of unknown tokens, and of all tokens except special ones; None: an earlier
+            version of attnscope saved the run, and did not count them.
     """
 
     sums: dict[Key, np.ndarray] = field(default_factory=dict)
@@ -58,7 +58,7 @@ class Accumulator:
         self.sums[key] = self.sums[key] + sums if key in self.sums else sums
 
     def merge(self, other: Accumulator) -> None:
-        """Add what another one has summed up."""
+        """Add the sums of another accumulator."""
         for key, sums in other.sums.items():
             self.sums[key] = self.sums[key] + sums if key in self.sums else sums
         self.layers |= other.layers
@@ -67,23 +67,23 @@ class Accumulator:
         self.tokens += other.tokens
         self.cut += other.cut
         self.empty += other.empty
-        own, others = self.unknown, other.unknown
-        self.unknown = own and others and (own[0] + others[0], own[1] + others[1])
+        ours, theirs = self.unknown, other.unknown
+        self.unknown = ours and theirs and (ours[0] + theirs[0], ours[1] + theirs[1])
 
-    def rows(self, metrics: list[str], of_stack: dict[str, list[str]]) -> list[HeadRow]:
-        """The mean of each metric for each head, and its standard error.
+    def rows(self, metrics: list[str], measured: dict[str, list[str]]) -> list[HeadRow]:
+        """Return the mean of each metric for each head, and its standard error.
 
         Args:
-            metrics: all that are shown, in order.
-            of_stack: those that were measured of each stack, in the order of the sums.
+            metrics: the metrics of the table, in order.
+            measured: the metrics that were measured in each stack, in the order of the sums.
         """
         rows = []
         for (stack, layer), sums in sorted(self.sums.items(), key=lambda item: self._order(item[0])):
             for head, of_head in enumerate(sums):
-                known = dict(zip(of_stack[stack], map(mean_and_error, of_head), strict=True))
-                told = {name: known.get(name, (None, None)) for name in metrics}
-                values = {name: mean for name, (mean, _) in told.items()}
-                errors = {name: error for name, (_, error) in told.items()}
+                known = dict(zip(measured[stack], map(mean_and_error, of_head), strict=True))
+                pairs = {name: known.get(name, (None, None)) for name in metrics}
+                values = {name: mean for name, (mean, _) in pairs.items()}
+                errors = {name: error for name, (_, error) in pairs.items()}
                 rows.append(HeadRow(stack, layer, head, values, errors))
         return rows
 
@@ -93,9 +93,9 @@ class Accumulator:
 
 
 def mean_and_error(sums: np.ndarray) -> tuple[float | None, float | None]:
-    """A mean over queries, and its standard error.
+    """Return a mean over queries, and its standard error.
 
-    Queries of one sequence depend on each other: what is drawn are sequences, clusters of unequal
+    Queries of one sequence depend on each other: the sample is one of sequences, clusters of unequal
     sizes. The mean is the ratio m = Σy / Σn, and its variance c/(c−1) · Σ(y − m n)² / (Σn)², with c
     sequences.
 
@@ -103,7 +103,7 @@ def mean_and_error(sums: np.ndarray) -> tuple[float | None, float | None]:
         sums: Σ1, Σn, Σy, Σn², Σny and Σy².
 
     Returns:
-        None for the mean where no query counts; None for the error of fewer than two sequences.
+        None for the mean if no query counts; None for the error of fewer than two sequences.
 
     Source: Cochran 1977, "Sampling Techniques", equation 2.47 with section 9A.4 (ratio to size).
     """

@@ -17,7 +17,7 @@ from attnscope.models.heads.metrics import (
     PAIRS,
     POSITIONS,
     Side,
-    Spot,
+    TokenBlock,
     WeightRows,
     meaning,
     same_elsewhere,
@@ -45,24 +45,24 @@ def side(
     return Side(numbers.masked_fill(~real, -1), real, kinds[0].clone(), *kinds, sink)
 
 
-def rows_for(name: str, asking: Side, seen: Side, *, cross: bool = False) -> WeightRows:
+def rows_for(name: str, query_side: Side, key_side: Side, *, cross: bool = False) -> WeightRows:
     """What gathers for one metric."""
     metric = (CROSS if cross else METRICS)[name]
     positions = [] if metric.position is None else [metric.position]
-    return WeightRows(asking, seen, positions, [] if metric.pair is None else [metric.pair])
+    return WeightRows(query_side, key_side, positions, [] if metric.pair is None else [metric.pair])
 
 
-def measured(name: str, weights: list, asking: Side, seen: Side | None = None) -> list:
+def measured(name: str, weights: list, query_side: Side, key_side: Side | None = None) -> list:
     """A metric of each query; None where the query does not count.
 
     Args:
         weights: `n_Q n_K` of one head and one sequence; or `n_batch n_head n_Q n_K`.
-        asking, seen: the tokens; of one sequence, if only the first is given.
+        query_side, key_side: the tokens; of one sequence, if only the first is given.
     """
     maps = torch.tensor(weights, dtype=torch.float64)
     whole = maps if maps.dim() == 4 else maps[None, None]
-    cross = seen is not None
-    rows = rows_for(name, asking, seen or asking, cross=cross)
+    cross = key_side is not None
+    rows = rows_for(name, query_side, key_side or query_side, cross=cross)
     rows.add(of_weights(whole))
     values = (CROSS if cross else METRICS)[name].of(rows).expand(whole.shape[:3])
     told = told_of(values)
@@ -291,7 +291,7 @@ def test_blocks_that_leave_keys_out_add_up_to_the_whole(name, rows):
 def test_layers_that_see_the_same_are_asked_once_and_told_apart(keep, monkeypatch):
     tokens = side([[5, 6, 5, 6, 7, 5, 6, 1]], separators=(1,), punctuation=(7,))
     asked = []
-    monkeypatch.setitem(metrics.PAIRS, "same", lambda spot: asked.append(1) or same_elsewhere(spot))
+    monkeypatch.setitem(metrics.PAIRS, "same", lambda block: asked.append(1) or same_elsewhere(block))
     positions, pairs = list(POSITIONS), ["separator", "punctuation", "same", "induction", "distance"]
     first, store = None, Store(keep)
     for seed in range(3):
@@ -327,9 +327,9 @@ def test_blocks_that_grow_are_asked_in_the_same_memory():
     asked, whole = set(), set()
     for block in causal_blocks(40, rows):
         gathered.add(block)
-        numbers = gathered._numbers_in(Spot(block, tokens, tokens))
+        numbers = gathered._pair_numbers(TokenBlock(block, tokens, tokens))
         asked.add((numbers.data_ptr(), numbers.untyped_storage().nbytes()))
-        whole.add(tuple((name, each.data_ptr()) for name, each in gathered._gathered.items()))
+        whole.add(tuple((name, each.data_ptr()) for name, each in gathered._sums.items()))
     assert [size for _, size in asked] == [rows * 3 * 40 * 4]
     assert len(whole) == 1
 
@@ -343,18 +343,20 @@ def test_what_may_be_kept_is_granted_once_to_all_layers(keep):
     for layer in (first, *others, another):
         for block in causal_blocks(40, 4):
             layer.add(block)
-    kept = [numbers for rows in (first, another) for numbers in rows._numbers.values()]
+    kept = [numbers for rows in (first, another) for numbers in rows._kept_numbers.values()]
     size = sum(numbers.numel() * numbers.itemsize for numbers in kept)
     assert size <= keep
     assert len({numbers.untyped_storage().data_ptr() for numbers in kept}) <= 1
-    assert others[0]._numbers is others[1]._numbers is first._numbers
+    assert others[0]._kept_numbers is others[1]._kept_numbers is first._kept_numbers
     of_each = 4 * 2 * 4 * sum(range(4, 41, 4))
     assert size == 2 * of_each if keep == 10**6 else size > keep - 2 * 4 * 4 * 40
     for block, again in zip(causal_blocks(40, 4), causal_blocks(40, 4), strict=True):
-        spot = Spot(block, tokens, tokens)  # nobody has written over what is kept
-        expected = torch.stack([PAIRS[name](spot)[:, 0].float() for name in ("same", "distance")], 2)
+        block_tokens = TokenBlock(block, tokens, tokens)  # nobody has written over what is kept
+        expected = torch.stack(
+            [PAIRS[name](block_tokens)[:, 0].float() for name in ("same", "distance")], 2
+        )
         for rows in (first, another):
-            assert torch.equal(rows._numbers_in(Spot(again, tokens, tokens)), expected)
+            assert torch.equal(rows._pair_numbers(TokenBlock(again, tokens, tokens)), expected)
 
 
 def test_where_heads_see_different_keys_a_kind_counts_that_some_head_sees():

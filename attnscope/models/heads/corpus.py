@@ -1,7 +1,7 @@
-"""Reads a corpus: many texts, out of a file, standard input or an iterable, a window of them at a time.
+"""Read a corpus from a file, standard input or an iterable, one window of texts at a time.
 
-A file is never in memory as a whole, and a run may be interrupted at any window's end and resumed
-there: where windows end depends on the file alone.
+A file is never held in memory as a whole. A run may be interrupted and resumed at the end of any window,
+which depends on the file alone.
 
 Source: https://jsonlines.org, RFC 8259 (JSON), RFC 1952 (gzip)
 """
@@ -30,13 +30,13 @@ WINDOW = 64 * 1024
 """The bytes of text, in UTF-8 and with targets, at which a window ends."""
 
 STRETCH = 16 * WINDOW
-"""The bytes of the stream at which a window ends, however little text is in them."""
+"""The bytes of the stream at which a window ends, even if they contain little text."""
 
 LONGEST = 16 * 1024 * 1024
-"""The bytes that a line may be long, its end included."""
+"""The most bytes of a line, including its end."""
 
 PIECE = 64 * 1024
-"""The bytes that are read at once where they are dropped, and those that a file is known by."""
+"""The bytes read at once to skip them, and those at a file's beginning that identify it."""
 
 JSON_LINES = (".jsonl", ".ndjson")
 READ = ".txt (a text per line), .jsonl or .ndjson (an object per line), or one of them with .gz"
@@ -50,8 +50,8 @@ class Position:
     """A place between two lines of a corpus.
 
     Attributes:
-        lines: how many stand before it.
-        offset: how many bytes do, uncompressed.
+        lines: the number of lines before it.
+        offset: the number of bytes before it, uncompressed.
     """
 
     lines: int = 0
@@ -63,9 +63,9 @@ class Text:
     """One text of a corpus.
 
     Attributes:
-        text: what the model, or its encoder, reads.
-        target: what a decoder beside an encoder reads, if that was asked for.
-        line: the number of its line, from 1.
+        text: the input of the model, or of its encoder.
+        target: the input of the decoder in an encoder-decoder model, if requested.
+        line: the line number, from 1.
     """
 
     text: str
@@ -75,14 +75,14 @@ class Text:
 
 @dataclass(frozen=True)
 class Window:
-    """What follows one another in a corpus.
+    """Consecutive texts of a corpus.
 
     Attributes:
-        texts: its texts; none, where a long stretch has none.
-        lines, offset: how many lines and bytes the corpus has up to its end.
-        skipped: how many of its lines are no text. Blank lines and blank texts are not counted.
-        first_skipped: the number of the first of them and what it "is" or "has", such as `is not UTF-8`.
-        share: how much of the file has been read by its end, from 0 to 1; None for standard input.
+        texts: the texts; none, if a long stretch of the stream has none.
+        lines, offset: the numbers of lines and bytes of the corpus up to the window's end.
+        skipped: the number of lines that are no text. Blank lines and blank texts are not counted.
+        first_skipped: the line number of the first of them, and why: `is not UTF-8` and the like.
+        share: the share of the file up to the window's end, from 0 to 1; None for standard input.
     """
 
     texts: list[Text]
@@ -94,7 +94,7 @@ class Window:
 
     @property
     def end(self) -> Position:
-        """Where the next one begins."""
+        """The position at which the next window begins."""
         return Position(self.lines, self.offset)
 
 
@@ -104,14 +104,14 @@ class NoTextError(Exception):
 
 @dataclass(frozen=True)
 class Corpus:
-    """A corpus that can be read; `open_corpus` makes it.
+    """A corpus in a file or on standard input, as `open_corpus` returns it.
 
     Attributes:
         path: the file; None for standard input, which can be read once.
-        field, target_field: which fields of each line's object are read; None for plain lines, and
-            where there is no target.
-        size: bytes of the file as it is stored; None for standard input.
-        head: SHA-256 of the first 64 KiB of the file as it is stored; None for standard input.
+        field, target_field: the fields of each line's object that are read; None for plain lines, and
+            if there is no target.
+        size: the bytes of the file as stored; None for standard input.
+        head: SHA-256 of the first 64 KiB of the file as stored; None for standard input.
     """
 
     path: Path | None
@@ -124,30 +124,32 @@ class Corpus:
         return str(self.path or "standard input")
 
     def identity(self) -> dict[str, str | int | None]:
-        """What a run that is resumed compares, to see that it goes on in the same corpus."""
+        """Return what a resumed run compares to check that the corpus is the same."""
         name = self.path.name if self.path else "-"
         fields = {"field": self.field, "target_field": self.target_field}
         return {"name": name, "size": self.size, "sha256": self.head, **fields}
 
     def windows(self, start: Position = Position()) -> Iterator[Window]:
-        """The windows of the corpus, all lines of which are in one of them.
+        """Yield the windows of the corpus, which together contain all of its lines.
 
         Args:
-            start: where to begin: at the `end` of a window, what follows are the same windows as
-                would have followed it.
+            start: the position to begin at: the `end` of a window, so that the windows after it are
+                the same as in a run without interruption.
 
         Raises:
             FileError: the file is damaged, shorter than `start`, or can no longer be read.
         """
-        at = start
+        position = start
         try:
             with self._opened() as (stream, stored):
-                self._go_to(stream, start.offset)
-                while (window := self._window(stream, stored, at)).end != at:
-                    at = window.end
+                self._skip(stream, start.offset)
+                while (window := self._window(stream, stored, position)).end != position:
+                    position = window.end
                     yield window
         except (EOFError, BadGzipFile, zlib.error) as error:
-            what = f"damaged after line {at.lines}" if at.lines else "damaged, or no gzip file"
+            what = (
+                f"damaged after line {position.lines}" if position.lines else "damaged, or no gzip file"
+            )
             hint = "compress it again: it may have been cut short"
             raise FileError(f"{self} is {what}: {first_line(error)}.", hint=hint) from error
         except FileError:
@@ -157,15 +159,15 @@ class Corpus:
 
     @contextmanager
     def _opened(self) -> Iterator[tuple[Stream, BinaryIO | None]]:
-        """Its lines' bytes, and the file that they are stored in."""
+        """Open the corpus: yield the stream of its lines, and the file in which they are stored."""
         if self.path is None:
             yield sys.stdin.buffer, None
             return
         with self.path.open("rb") as stored:
             yield GzipFile(fileobj=stored) if _is_gzip(self.path) else stored, stored
 
-    def _go_to(self, stream: Stream, offset: int) -> None:
-        """Leave out the first `offset` bytes: a file finds the place; others are read up to it."""
+    def _skip(self, stream: Stream, offset: int) -> None:
+        """Skip the first `offset` bytes: seek in a file, and read other streams up to there."""
         left = offset
         if self.path:
             left -= stream.seek(min(offset, self.path.stat().st_size))
@@ -178,10 +180,10 @@ class Corpus:
             )
 
     def _window(self, stream: Stream, stored: BinaryIO | None, start: Position) -> Window:
-        """The window that begins at `start`, where the stream is; at the stream's end an empty one."""
+        """Read the window at `start`, the stream's position; return an empty one at the stream's end."""
         texts: list[Text] = []
-        lines, offset, held, skipped, first_skipped = start.lines, start.offset, 0, 0, None
-        while held < WINDOW and offset - start.offset < STRETCH:
+        lines, offset, n_text_bytes, skipped, first_skipped = start.lines, start.offset, 0, 0, None
+        while n_text_bytes < WINDOW and offset - start.offset < STRETCH:
             line, length = _next_line(stream)
             if not length:
                 break
@@ -189,7 +191,7 @@ class Corpus:
                 text = self._text(line, lines + 1)
                 if text is not None:
                     texts.append(text)
-                    held += len((text.text + (text.target or "")).encode())
+                    n_text_bytes += len((text.text + (text.target or "")).encode())
             except NoTextError as why:
                 skipped += 1
                 first_skipped = first_skipped or (lines + 1, str(why))
@@ -198,7 +200,7 @@ class Corpus:
         return Window(texts, lines, offset, skipped, first_skipped, share)
 
     def _text(self, line: bytes, number: int) -> Text | None:
-        """What stands in a line; None if that is blank. A NoTextError if it is no text."""
+        """Return the text of a line; None if it is blank. Raise a NoTextError if it is no text."""
         if len(line) > LONGEST:
             raise NoTextError(f"is longer than {bytes_text(LONGEST)}")
         try:
@@ -214,7 +216,7 @@ class Corpus:
 
 
 def _checked(text: str, target: str | None, number: int) -> Text | None:
-    """A text of a corpus; None if it is blank, or its target. A NoTextError for a NUL character."""
+    """Return a text; None if it or its target is blank. Raise a NoTextError for a NUL character."""
     if "\0" in text + (target or ""):
         raise NoTextError("has a NUL character")
     blank = not text.strip() or (target is not None and not target.strip())
@@ -223,13 +225,13 @@ def _checked(text: str, target: str | None, number: int) -> Text | None:
 
 @dataclass(frozen=True)
 class IterableCorpus:
-    """A corpus that a program has: strings, or objects with a field that is a string.
+    """A corpus in memory: an iterable of strings, or of objects with a field that is a string.
 
-    It is read once, from its beginning; what a resumed run has read already is passed over.
+    It is read once, from its beginning; a resumed run skips the texts that it has read before.
 
     Attributes:
-        texts: it, such as a list, a generator or a data set. A text counts as a line.
-        field, target_field: which fields of objects are read; strings have no target.
+        texts: a list, a generator, a data set or the like. A text counts as a line.
+        field, target_field: the fields of objects that are read; strings have no target.
     """
 
     texts: Iterable[str | Mapping[str, Any]]
@@ -241,40 +243,40 @@ class IterableCorpus:
 
     @property
     def size(self) -> int | None:
-        """How many texts there are; None for a generator, which does not know."""
+        """The number of texts; None if it is unknown, as for a generator."""
         return len(self.texts) if isinstance(self.texts, Sized) else None
 
     def identity(self) -> dict[str, str | int | None]:
-        """What a run that is resumed compares: only what is known before its texts are read."""
+        """Return what a resumed run compares: only what is known before the texts are read."""
         fields = {"field": self.field, "target_field": self.target_field}
         return {"name": "texts", "size": self.size, "sha256": None, **fields}
 
     def windows(self, start: Position = Position()) -> Iterator[Window]:
-        """The windows of the corpus, as `Corpus.windows`; each text is as many bytes as in a file.
+        """Yield the windows of the corpus, as `Corpus.windows` does; bytes are counted as in a file.
 
         Raises:
             FileError: it has fewer texts than come before `start`.
             OptionError: one of them is neither a string nor an object.
         """
         size, items = self.size, iter(self.texts)
-        passed = sum(1 for _ in islice(items, start.lines))
-        if passed < start.lines:
+        n_skipped = sum(1 for _ in islice(items, start.lines))
+        if n_skipped < start.lines:
             raise FileError(
-                f"{self} has {passed:,} texts, and {start.lines:,} of it were read before.",
+                f"{self} has {n_skipped:,} texts, and {start.lines:,} of it were read before.",
                 hint="the corpus that was read before",
             )
-        at = start
-        while (window := self._window(items, at, size)).end != at:
-            at = window.end
+        position = start
+        while (window := self._window(items, position, size)).end != position:
+            position = window.end
             yield window
 
     def _window(
         self, items: Iterator[str | Mapping[str, Any]], start: Position, size: int | None
     ) -> Window:
-        """The window that begins at `start`, where the texts are; at their end an empty one."""
+        """Read the window at `start`, the iterator's position; return an empty one at its end."""
         texts: list[Text] = []
-        lines, offset, held, skipped, first_skipped = start.lines, start.offset, 0, 0, None
-        while held < WINDOW and offset - start.offset < STRETCH:
+        lines, offset, n_text_bytes, skipped, first_skipped = start.lines, start.offset, 0, 0, None
+        while n_text_bytes < WINDOW and offset - start.offset < STRETCH:
             item = next(items, None)
             if item is None:
                 break
@@ -287,11 +289,11 @@ class IterableCorpus:
             except NoTextError as why:
                 skipped += 1
                 first_skipped = first_skipped or (lines, str(why))
-            held, offset = held + length, offset + length + 1
+            n_text_bytes, offset = n_text_bytes + length, offset + length + 1
         return Window(texts, lines, offset, skipped, first_skipped, lines / size if size else None)
 
     def _text(self, item: str | Mapping[str, Any], number: int) -> Text | None:
-        """What a string or an object says; None if that is blank. A NoTextError if it is no text."""
+        """Return the text of a string or an object; None if it is blank. Raise a NoTextError if none."""
         if isinstance(item, Mapping):
             text = _string(item, self.field or "text")
             target = None if self.target_field is None else _string(item, self.target_field)
@@ -312,26 +314,26 @@ class IterableCorpus:
 
 
 def open_corpus(name: str, field: str | None = None, target_field: str | None = None) -> Corpus:
-    """The corpus that the user names.
+    """Open a corpus.
 
     Args:
-        name: a file, whose suffix says how it is read; or `-`, standard input: plain lines, or
-            objects where a field is asked for.
-        field: the field of each object that holds its text; None for `text`.
-        target_field: the field that holds what a decoder reads, if it is to be read.
+        name: a file, whose suffix determines its format; or `-`, standard input: plain lines, or
+            objects if a field is named.
+        field: the field of each object that is its text; None: `text`.
+        target_field: the field of each object that is the decoder's target, if any.
 
     Raises:
-        FileError: there is no such file, it cannot be read, or its suffix says nothing.
-        OptionError: a field of plain lines is asked for.
+        FileError: there is no such file, it cannot be read, or its suffix is not a known format.
+        OptionError: a field is named, but the lines are plain text.
     """
-    asked = field is not None or target_field is not None
+    has_fields = field is not None or target_field is not None
     text_field = "text" if field is None else field
     if name == "-":
         if sys.stdin is None:
             raise FileError("standard input is closed.", hint="--corpus FILE")
-        return Corpus(None, text_field if asked else None, target_field)
+        return Corpus(None, text_field if has_fields else None, target_field)
     path = Path(name)
-    size, head = _look(path)
+    size, head = _identify(path)
     plain = path.with_suffix("") if _is_gzip(path) else path
     if plain.suffix.lower() in JSON_LINES:
         return Corpus(path, text_field, target_field, size, head)
@@ -341,7 +343,7 @@ def open_corpus(name: str, field: str | None = None, target_field: str | None = 
             " for texts.",
             hint=f"a file that ends in {READ}; or - for standard input",
         )
-    if asked:
+    if has_fields:
         raise OptionError(
             f"{'--target-field' if field is None else '--field'} names a field of objects, and the"
             f" lines of {path} are plain text.",
@@ -354,8 +356,8 @@ def _is_gzip(path: Path) -> bool:
     return path.suffix.lower() == ".gz"
 
 
-def _look(path: Path) -> tuple[int, str]:
-    """A file's size in bytes and the SHA-256 of its beginning. A FileError if it cannot be read."""
+def _identify(path: Path) -> tuple[int, str]:
+    """Return a file's size in bytes and the SHA-256 of its beginning; or raise a FileError."""
     try:
         status = path.stat()
         if S_ISREG(status.st_mode):
@@ -371,7 +373,7 @@ def _look(path: Path) -> tuple[int, str]:
 
 
 def _next_line(stream: Stream) -> tuple[bytes, int]:
-    """The next line and its length; of a line longer than LONGEST, its beginning."""
+    """Read the next line; return it, or the beginning of one longer than LONGEST, and its length."""
     line = stream.readline(LONGEST + 1)
     length, piece = len(line), line[-1:]
     while length > LONGEST and piece and not piece.endswith(b"\n"):
@@ -381,9 +383,9 @@ def _next_line(stream: Stream) -> tuple[bytes, int]:
 
 
 def _object(text: str) -> dict[str, Any]:
-    """The object that a line of JSON is; a NoTextError if it is none."""
+    """Parse a line as a JSON object; raise a NoTextError if it is none."""
     try:
-        # Python refuses to make whole numbers of thousands of digits; nothing here is a number.
+        # Python refuses to parse integers of thousands of digits; no number is needed here.
         value = json.loads(text, parse_int=float)
     except json.JSONDecodeError as error:
         raise NoTextError(f"is no JSON: {error.msg}, column {error.colno}") from error
@@ -395,10 +397,10 @@ def _object(text: str) -> dict[str, Any]:
 
 
 def _string(fields: Mapping[str, Any], name: str) -> str:
-    """The text in an object's field; a NoTextError if there is none."""
+    """Return the text in an object's field; raise a NoTextError if there is none."""
     if name not in fields:
-        there = ", ".join(map(short, islice(fields, 6))) + (", …" if len(fields) > 6 else "")
-        raise NoTextError(f"has no field {name!r}" + (f"; it has {there}" if fields else ""))
+        present = ", ".join(map(short, islice(fields, 6))) + (", …" if len(fields) > 6 else "")
+        raise NoTextError(f"has no field {name!r}" + (f"; it has {present}" if fields else ""))
     value = fields[name]
     if not isinstance(value, str):
         raise NoTextError(f"has {KINDS.get(type(value), 'null')} in field {name!r}")

@@ -1,4 +1,4 @@
-"""Reads a corpus, a window of its texts after the other, alone or among several processes."""
+"""Measure heads on a corpus, window by window, in one process or in several."""
 
 from __future__ import annotations
 
@@ -26,35 +26,35 @@ if TYPE_CHECKING:
     from attnscope.models.heads.processes import ProcessGroup
 
 Report = Callable[[float | None], None]
-"""Is told the share of a corpus that was read; None where nobody knows it."""
+"""A callable that reports the share of the corpus that was read; None: unknown."""
 
 SECONDS_BETWEEN_SAVES = 5.0
-"""Seconds, after which a run is saved as soon as a batch is measured."""
+"""The least time between two saves of a run, which follow a batch."""
 
 SECONDS_BETWEEN_SYNCS = 2.0
-"""Seconds, after which processes tell each other how far they are, as soon as a batch is measured."""
+"""The least time between two exchanges of progress among processes, which follow a batch."""
 
 
 class CorpusRun:
     """A run over a corpus.
 
-    The corpus is read in windows. In each round every process measures one of them, and all learn what
-    was found; it is added up in the order of the corpus. So the sums are the same however many processes
-    there are, and wherever a run was interrupted. What was measured of a window that was begun is kept
-    by itself until all of it is, so that these sums are added in the same order too.
+    The corpus is read in windows. In each round, every process measures one window, and the sums of all
+    windows are added in the order of the corpus. So the result does not depend on the number of
+    processes, or on where a run was interrupted. The sums of an unfinished window are kept apart until
+    it is finished, so that they are added in the same order, too.
 
     Args:
         measurer: measures a batch.
-        reader: makes batches of texts.
+        reader: tokenizes and batches texts.
         corpus: the texts.
-        group: this process among the others.
-        tokens: how many tokens are read at once.
+        group: the processes that share the run.
+        tokens: the number of tokens in a batch.
         probe: called with the first text, before any is measured.
-        progress: is told how much of the corpus was read, and how fast.
+        progress: called with the share of the corpus that was read, and the speed.
 
     Attributes:
-        unsaved: why the run could not be saved the last time, if it could not.
-        state: how far the run is. Of windows that the others have begun, it is what they told last.
+        unsaved: why the last attempt to save the run failed, if it did.
+        state: the progress of the run, with that of other processes at the last exchange.
     """
 
     def __init__(
@@ -73,21 +73,21 @@ class CorpusRun:
         self.state = RunState(Accumulator())
         self._path: Path | None = None
         self._settings: dict[str, Any] = {}
-        self._is_there = False  # the file, as that of this run
+        self._saved_before = False  # whether the file is this run's
         self.unsaved: FileError | None = None
         self._saved = time.monotonic()
         self._probed = self._interrupted = self._stop = False
 
     def run(self, path: Path | None, settings: dict[str, Any]) -> Accumulator:
-        """Read the corpus to its end, or until somebody interrupts; what was measured.
+        """Read the corpus to its end, or until an interrupt, and return the sums.
 
         Args:
-            path: where the run is kept; it goes on from there, if it is.
-            settings: what decides the numbers.
+            path: the file in which the run is kept, and from which it is resumed, if it exists.
+            settings: all options that affect the result.
 
         Raises:
-            OptionError: no text was found in it.
-            KeyboardInterrupt: it came before there was anything to show.
+            OptionError: the corpus has no text.
+            KeyboardInterrupt: it came before anything was measured.
         """
         from attnscope.models.heads.corpus import Position
 
@@ -113,13 +113,13 @@ class CorpusRun:
 
     @contextmanager
     def _reported(self) -> Iterator[Report]:
-        """Report how far the run is: what is called with the share of the corpus that was read."""
-        begun, tokens = time.perf_counter(), sum(each.tokens for each in self.state.accumulators)
+        """Report the progress of the run: yield a function to call with the share that was read."""
+        start, tokens = time.perf_counter(), sum(each.tokens for each in self.state.accumulators)
 
         def report(share: float | None) -> None:
             read = sum(each.tokens for each in self.state.accumulators)
             texts = sum(each.sequences for each in self.state.accumulators)
-            rate = (read - tokens) / max(time.perf_counter() - begun, 1e-3)
+            rate = (read - tokens) / max(time.perf_counter() - start, 1e-3)
             self.progress(f"{texts:,} texts · {rate:,.0f} tokens/s", share)
 
         share = 0.0 if self.corpus.size else None
@@ -130,58 +130,57 @@ class CorpusRun:
             self.progress(None)
 
     def _resume(self, path: Path, settings: dict[str, Any]) -> None:
-        """Go on from a file, if it is there: the first process reads it, for all."""
-        self._is_there = self.group.is_first and path.exists()
-        kept = load_state(path, settings) if self._is_there else None
-        kept, *_ = self.group.all_gather(kept)
-        if kept is None:
+        """Resume the run from a file, if it exists: the first process reads it for all."""
+        self._saved_before = self.group.is_first and path.exists()
+        state = load_state(path, settings) if self._saved_before else None
+        state, *_ = self.group.all_gather(state)
+        if state is None:
             return
-        self.state = kept
-        self.measurer.why_eager = kept.why_eager  # for the case that there is nothing left to read
+        self.state = state
+        self.measurer.why_eager = state.why_eager  # in case nothing is left to read
         if self.group.is_first:
-            read = f"{kept.whole.sequences:,} texts"
-            notify(f"{path} has {read}: " + ("all there are" if kept.done else "going on"))
+            read = f"{state.whole.sequences:,} texts"
+            notify(f"{path} has {read}: " + ("all there are" if state.done else "going on"))
 
     def _round(self, windows: Sequence[Window], report: Report) -> None:
-        """Measure as many windows as there are processes, and add them up."""
+        """Measure one window in each process, and add up their sums."""
         if not windows:
             self.state = replace(self.state, done=True, parts={})
             return
         if not self._probed:
             self._probe(windows)
         rank = self.group.rank
-        own = windows[rank] if rank < len(windows) else None
-        batches = iter(()) if own is None else self._batches_left(own)
+        window = windows[rank] if rank < len(windows) else None
+        batches = iter(()) if window is None else self._batches_left(window)
         ended = False
         while not (ended or self._stop):
-            own_ended = self._measure(batches, own, report)
-            ended = self._synchronize(own_ended)
+            ended = self._synchronize(self._measure(batches, window, report))
         if not ended:
             return
         state = self.state
-        for place, window in enumerate(windows):
-            state = state.after(window, self.state.parts[place].accumulator)
+        for place, each in enumerate(windows):
+            state = state.after(each, self.state.parts[place].accumulator)
         done = len(windows) < self.group.world_size
         self.state = replace(state, done=done, parts={} if done else state.parts)
         report(self.state.share)
 
     def _batches_left(self, window: Window) -> Iterator[Batch]:
-        """The batches of this process's window that are not measured yet."""
+        """Return the batches of this process's window that are not measured yet."""
         encoded = self._encoded(window)
-        begun = Part(0, Accumulator(empty=len(window.texts) - len(encoded)))
-        self._note({self.group.rank: self.state.parts.get(self.group.rank, begun)})
+        new = Part(0, Accumulator(empty=len(window.texts) - len(encoded)))
+        self._note({self.group.rank: self.state.parts.get(self.group.rank, new)})
         done = self.state.parts[self.group.rank].batches
         return islice(self.reader.batches(encoded, self.tokens), done, None)
 
     def _measure(self, batches: Iterator[Batch], window: Window | None, report: Report) -> bool:
-        """Measure some batches, until it is time to meet the others; whether there are no more.
+        """Measure batches until the next exchange of progress; return whether none is left.
 
         Args:
-            batches: those that are left of this process's window.
+            batches: the batches of this process's window that are left.
             window: that window.
-            report: is told how much of the corpus was read.
+            report: called with the share of the corpus that was read.
         """
-        begun = time.monotonic()
+        start = time.monotonic()
         for batch in batches:
             part, accumulator = self.state.parts[self.group.rank], Accumulator()
             accumulator.merge(part.accumulator)
@@ -191,40 +190,39 @@ class CorpusRun:
                 before = self.state.share or 0.0
                 report(before + (window.share - before) * accumulator.sequences / len(window.texts))
             alone = self.group.world_size == 1
-            if alone or self._interrupted or time.monotonic() - begun > SECONDS_BETWEEN_SYNCS:
+            if alone or self._interrupted or time.monotonic() - start > SECONDS_BETWEEN_SYNCS:
                 return False
         return True
 
     def _synchronize(self, ended: bool) -> bool:
-        """Learn how far everybody is, and save it now and then; whether all windows are measured.
+        """Exchange progress, and save the run if it is time; return whether all windows are measured.
 
         Args:
-            ended: whether this process has measured its own.
+            ended: whether this process has measured its window.
         """
-        own = self.state.parts.get(self.group.rank)
-        found = self.group.all_gather((own, ended, self._interrupted))
-        self._note({place: part for place, (part, _, _) in enumerate(found) if part is not None})
-        self._stop = any(interrupted for _, _, interrupted in found)
+        part = self.state.parts.get(self.group.rank)
+        reports = self.group.all_gather((part, ended, self._interrupted))
+        self._note({place: part for place, (part, _, _) in enumerate(reports) if part is not None})
+        self._stop = any(interrupted for _, _, interrupted in reports)
         if time.monotonic() - self._saved > SECONDS_BETWEEN_SAVES:
             before = self.unsaved
             self._save()
             if self.unsaved is not None and before is None:
-                then = "The run goes on, and is saved as soon as that is possible."
-                notify(f"{self.unsaved.message} {then}", important=True)
-        return all(each_ended for _, each_ended, _ in found)
+                outlook = "The run goes on, and is saved as soon as that is possible."
+                notify(f"{self.unsaved.message} {outlook}", important=True)
+        return all(each_ended for _, each_ended, _ in reports)
 
     def _note(self, parts: dict[int, Part]) -> None:
-        """Keep how far windows are: all at once, for Ctrl-C may come at any time."""
+        """Record the progress of windows in one assignment, since Ctrl-C may come at any time."""
         self.state = replace(self.state, parts=self.state.parts | parts)
 
     def _encoded(self, window: Window) -> list[Encoded]:
-        """The texts of a window as tokens."""
-        targets = [text.target for text in window.texts]
-        given = [target or "" for target in targets] if any(targets) else None
-        return self.reader.read([text.text for text in window.texts], given)
+        """Tokenize the texts of a window."""
+        targets = [text.target or "" for text in window.texts]
+        return self.reader.read([text.text for text in window.texts], targets if any(targets) else None)
 
     def _probe(self, windows: Sequence[Window]) -> None:
-        """Let the measurer find out how the model attends, on the longest of the first texts."""
+        """Call `probe` with the longest text of the first window that has any."""
         for window in windows:
             encoded = self._encoded(window)
             if encoded:
@@ -233,13 +231,13 @@ class CorpusRun:
                 return
 
     def _save(self) -> None:
-        """Save the run, if it is to be kept; what fails is tried again with what is measured next."""
+        """Save the run, if requested; a failure is recorded, and the next save tries again."""
         if self._path is not None and self.group.is_first:
             state = replace(self.state, why_eager=self.measurer.why_eager)
             try:
-                save_state(self._path, state, self._settings, force=self._is_there)
-                self._is_there, self.unsaved = True, None
-            except FileThereError:  # it was not, when the run began
+                save_state(self._path, state, self._settings, force=self._saved_before)
+                self._saved_before, self.unsaved = True, None
+            except FileThereError:  # it did not exist when the run began
                 self.unsaved = FileError(
                     f"another program made {self._path} after this run had begun: it is left as it is.",
                     hint="move that file away, or take another name for --checkpoint",
@@ -249,7 +247,7 @@ class CorpusRun:
         self._saved = time.monotonic()
 
     def _check(self, whole: Accumulator) -> None:
-        """Raise what there is to say if nothing was read."""
+        """Raise an error if nothing was measured."""
         if whole.sequences:
             return
         if not self.state.done:
@@ -263,12 +261,12 @@ class CorpusRun:
 
     @contextmanager
     def _interruptible(self) -> Iterator[None]:
-        """Let Ctrl-C end the run, and a second one the command, or what else runs.
+        """Let Ctrl-C end the run, and a second one the command, or the calling program.
 
-        One process by itself leaves the batch that it is in; should the exception be lost in somebody's
-        callback, it ends after that batch. Several end after the batches that all are in.
+        A single process leaves its batch at once; if the exception is lost in a callback, it ends after
+        that batch. Several processes end after their current batches.
         """
-        if threading.current_thread() is not threading.main_thread():  # signals go to the main one
+        if threading.current_thread() is not threading.main_thread():  # signals go to the main thread
             yield
             return
         before = signal.getsignal(signal.SIGINT)
@@ -288,7 +286,7 @@ class CorpusRun:
 
 
 def _other_fields(corpus: Corpus | IterableCorpus) -> str | None:
-    """What to do where texts are not where they were looked for."""
+    """Return a hint for objects whose texts are in other fields."""
     if corpus.field is None:
         return None
     if corpus.target_field is None:

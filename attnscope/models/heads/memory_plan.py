@@ -1,4 +1,4 @@
-"""What a run is going to take of memory, told before it starts."""
+"""Plan the memory of a run before it starts."""
 
 from __future__ import annotations
 
@@ -11,28 +11,28 @@ from attnscope.models.running.blockwise import rounded_rows
 from attnscope.units import bytes_text
 
 LARGEST_BLOCK = {"cpu": 20 * 2**20, "cuda": 512 * 2**20}
-"""The bytes of a block of weights that is large enough: on a CPU, what its caches hold."""
+"""The bytes of a block of weights beyond which it gets no faster: on a CPU, the size of its caches."""
 
 KEPT = 48 * 2**20
-"""The bytes of what is asked of pairs of tokens that are kept: of some 2,000 tokens."""
+"""The most bytes of numbers of pairs that are kept: those of some 2,000 tokens."""
 
 NUMBERS_OF_A_METRIC = 3
-"""What is held of each query for a metric: what was gathered, its value, whether it counts."""
+"""The numbers held for each query and metric: the sum over its keys, its value, whether it counts."""
 
 
 @dataclass(frozen=True)
 class MemoryPlan:
-    """What a run takes beside the weights of its model, in bytes.
+    """The memory of a run beside the weights of its model, in bytes.
 
     Attributes:
-        n_batch, n_tokens: how many texts are read at once, and how long the longest is.
-        activations: what the layers compute, for all tokens.
-        masks: what the model itself makes for each query and key: masks, biases of positions.
-        kept: what else is held, such as maps.
-        block: the weights of a block of queries, and what they are made of.
-        pairs: what is asked of each of its queries with each key.
-        keep: how much of the latter is kept for further layers.
-        rows: how many queries are in a block.
+        n_batch, n_tokens: the number of texts in a batch, and the length of the longest.
+        activations: activations of the layers, for all tokens.
+        masks: masks and position biases that the model itself builds for each query and key.
+        kept: anything else that is held, such as maps.
+        block: the weights of a block of queries, and the scores that they are computed from.
+        pairs: the numbers of each pair of a query in the block and a key.
+        keep: the part of the latter that is kept for further layers.
+        rows: the number of queries in a block.
     """
 
     n_batch: int
@@ -47,12 +47,12 @@ class MemoryPlan:
 
     @property
     def at_once(self) -> int:
-        """What is made for a block, and written over by the next one."""
+        """The memory of a block, which is overwritten by the next one."""
         return self.block + self.pairs
 
     @property
     def total(self) -> int:
-        """All of it."""
+        """The sum of all parts."""
         return self.activations + self.masks + self.kept + self.keep + self.at_once
 
     def __str__(self) -> str:
@@ -83,26 +83,26 @@ def plan_run(
     padded: bool | None = None,
     hint: str | None = None,
 ) -> MemoryPlan:
-    """Divide memory up for a run.
+    """Divide the memory of a run among its parts.
 
-    What layers compute is estimated from the configuration's widths, for the layer at work: what one
-    leaves behind is the next one's.
+    Activations are estimated from the widths in the configuration, for a single layer, since each layer
+    reuses the memory of the one before.
 
     Args:
-        name: what the user called the model.
+        name: the model's name as the user gave it.
         config: its configuration.
-        dtype_bytes: of a number that it computes with.
-        n_batch, n_tokens: how many texts are read at once, and how long the longest is.
-        memory: how many bytes the run may take beside the model's weights.
-        device: where it runs.
-        kept: how many bytes else are held, such as maps.
-        pairs: how much is asked of pairs of a query and a key.
-        without_sink: whether weights are measured without the sinks' part.
-        padded: whether some texts are padded; None: where there are several.
-        hint: what to do if it is too little.
+        dtype_bytes: the bytes of a number in its dtype.
+        n_batch, n_tokens: the number of texts in a batch, and the length of the longest.
+        memory: the bytes that the run may take beside the model's weights.
+        device: the device that it runs on.
+        kept: the bytes of anything else that is held, such as maps.
+        pairs: the number of values for each pair of a query and a key.
+        without_sink: whether sinks are left out of the keys.
+        padded: whether some texts are padded; None: if there are several.
+        hint: the hint of the error.
 
     Raises:
-        SizeError: that is too little.
+        SizeError: there is too little memory.
     """
     needs = needs_of(
         config,
@@ -113,15 +113,15 @@ def plan_run(
         padded=padded,
     )
     single, of_weights, of_a_query = max(dtype_bytes, 4), needs.of_weights, needs.of_a_query
-    left = memory - needs.at_any_rate
+    left = memory - needs.fixed
     if left < of_a_query:
         raise SizeError(
             f"{name} takes at least {bytes_text(needs.least)} for {tokens_text(n_batch, n_tokens)}"
             f" beside its weights, and may take {bytes_text(memory)}.",
             hint=hint or "a shorter text: --truncate --max-length N; or more --memory, if there is",
         )
-    enough = LARGEST_BLOCK["cuda" if device.startswith("cuda") else "cpu"]
-    rows = rounded_rows(min(left // of_a_query, enough // of_weights), n_tokens)
+    largest = LARGEST_BLOCK["cuda" if device.startswith("cuda") else "cpu"]
+    rows = rounded_rows(min(left // of_a_query, largest // of_weights), n_tokens)
     return MemoryPlan(
         n_batch,
         n_tokens,
@@ -137,12 +137,12 @@ def plan_run(
 
 @dataclass(frozen=True)
 class Needs:
-    """What a run needs beside the weights of its model, in bytes, before memory is divided up.
+    """The memory that a run needs beside the weights of its model, in bytes.
 
     Attributes:
-        activations, masks, kept: as in a plan.
-        of_weights: the weights of one query, and what they are made of.
-        of_a_query: the same, and what is asked of it with each key.
+        activations, masks, kept: as in `MemoryPlan`.
+        of_weights: the weights of one query, and the scores that they are computed from.
+        of_a_query: the same, and the numbers of each pair of it and a key.
     """
 
     activations: int
@@ -152,14 +152,14 @@ class Needs:
     of_a_query: int
 
     @property
-    def at_any_rate(self) -> int:
-        """What does not depend on how many queries are in a block."""
+    def fixed(self) -> int:
+        """The part that does not depend on the number of queries in a block."""
         return self.activations + self.masks + self.kept
 
     @property
     def least(self) -> int:
-        """What the run takes if a block is of one query."""
-        return self.at_any_rate + self.of_a_query
+        """The memory of the run with one query in a block."""
+        return self.fixed + self.of_a_query
 
 
 def needs_of(
@@ -173,7 +173,7 @@ def needs_of(
     without_sink: bool = False,
     padded: bool | None = None,
 ) -> Needs:
-    """What a run needs, as the configuration tells; the arguments are those of `plan_run`."""
+    """Estimate the memory that a run needs from a configuration; see `plan_run` for the arguments."""
     sizes = _Sizes.of(config)
     n = n_batch * n_tokens
     single = max(dtype_bytes, 4)
@@ -185,10 +185,10 @@ def needs_of(
     if sizes.biases:  # for each head; then once more, added to the mask of each text
         masks += single * n_tokens**2 * (sizes.biases + n_batch * (sizes.biases + 1))
     of_weights = 2 * single * n_batch * sizes.n_head * n_tokens
-    of_pairs = pairs + 2 if pairs else 0  # numbers, and what they are made of
-    if pairs and n_batch > 1:  # weights in another order, for one product with all pairs
+    of_pairs = pairs + 2 if pairs else 0  # the numbers, and temporary tensors
+    if pairs and n_batch > 1:  # transposed weights, for one product with all pairs
         of_pairs += sizes.n_head
-    if without_sink:  # of each weight, its part in the entropy
+    if without_sink:  # the entropy's term of each weight
         of_pairs += sizes.n_head
     return Needs(
         activations, masks, kept, of_weights, of_weights + single * n_batch * n_tokens * of_pairs
@@ -196,13 +196,13 @@ def needs_of(
 
 
 def tokens_text(n_batch: int, n_tokens: int) -> str:
-    """How many tokens are read at once, in a sentence: `4,096 tokens`, `8 × 512 tokens`."""
+    """Describe the size of a batch: `4,096 tokens`, `8 × 512 tokens`."""
     return f"{f'{n_batch:,} × ' if n_batch > 1 else ''}{n_tokens:,} tokens"
 
 
 @dataclass(frozen=True)
 class _Sizes:
-    """The widths of a model's layers, as far as its configuration tells."""
+    """The widths of a model's layers, read from its configuration."""
 
     d_feat: int
     d_ff: int
@@ -223,7 +223,7 @@ class _Sizes:
         n_head = size("num_attention_heads", "decoder_attention_heads", "num_heads") or 16
         d_ff = size("intermediate_size", "encoder_ffn_dim", "decoder_ffn_dim", "d_ff", "n_inner")
         experts = size("num_local_experts" if text.model_type == "gpt_oss" else "num_experts_per_tok")
-        d_ff += d_ff * experts * 3 // 2  # of gpt-oss all of them compute
+        d_ff += d_ff * experts * 3 // 2  # in gpt-oss, all experts compute
         n_kv_head = size("num_key_value_heads") or n_head
         d_head = size("head_dim", "d_kv") or d_feat // n_head
         biases = n_head if hasattr(text, "relative_attention_num_buckets") else 0
@@ -231,9 +231,9 @@ class _Sizes:
 
 
 def _mask_bytes(config: Any, padded: bool) -> int:
-    """How many bytes a model's mask has for each query and key; none, where it makes none."""
+    """Return the bytes of a model's mask for each query and key; 0 if it builds none."""
     text = config.get_text_config()
     if config._attn_implementation == "eager":
-        return 8  # of numbers, and while they are made
+        return 8  # numbers, and temporary ones
     windows = getattr(text, "sliding_window", None) or getattr(text, "local_attention", None)
     return 2 if windows or padded else 0

@@ -14,17 +14,17 @@ from attnscope.errors import OptionError, warn_idle
 from attnscope.options import option
 
 LONGEST = 4096
-"""The tokens that a text of a corpus is cut to, unless another length is asked for."""
+"""The default number of tokens to which a text of a corpus is truncated."""
 
 READS, SHOWN, RUN = "What it reads", "What is shown", "Run"
 
 Stack = Literal["self", "encoder", "decoder", "cross", "text", "vision", "audio"]
-"""Whose layers, in a model with several stacks of them."""
+"""The stacks of layers that models may have."""
 
 
 @dataclass(frozen=True)
 class TextOptions:
-    """What the model reads."""
+    """The inputs of the model."""
 
     texts: str | None = option("A text.", "--text", panel=READS)
     file: Path | None = option("A file that is one text, of any length.", metavar="FILE", panel=READS)
@@ -68,7 +68,7 @@ class TextOptions:
 
     @property
     def name(self) -> str:
-        """What one text is called."""
+        """The name of a single text in messages."""
         if self.file is not None:
             return f"--file {self.file}"
         return next(
@@ -77,23 +77,23 @@ class TextOptions:
 
     @property
     def has_ids(self) -> bool:
-        """Whether tokens or their ids are read in place of a text."""
+        """Whether the input is tokens or token ids instead of a text."""
         return self.ids is not None or self.tokens is not None
 
     @property
     def has_corpus(self) -> bool:
-        """Whether there are many texts."""
+        """Whether the input is a corpus."""
         return self.corpus is not None or not isinstance(self.texts, str | None)
 
     @property
     def longest(self) -> int | None:
-        """How many tokens a text may have at most; None: as many as the model takes."""
+        """The most tokens of a text; None: the model's limit."""
         return LONGEST if self.max_length is None and self.has_corpus else self.max_length
 
 
 @dataclass(frozen=True)
 class MetricOptions:
-    """What is measured of each head."""
+    """The metrics to measure."""
 
     without_sink: bool = option(
         "Measure what goes to other keys than the first token and special ones, as if they were"
@@ -112,7 +112,7 @@ class MetricOptions:
 
 @dataclass(frozen=True)
 class OrderOptions:
-    """How the heads are ordered, and how many are shown."""
+    """The order of heads, and the number that is shown."""
 
     sort: str | None = option(
         "Rank the heads by this metric, the largest first.", metavar="NAME", panel=SHOWN
@@ -123,7 +123,7 @@ class OrderOptions:
 
 @dataclass(frozen=True)
 class HeadOptions:
-    """Which heads are measured."""
+    """The heads to measure."""
 
     stack: Stack | None = option(
         "Whose layers, in models that have several.", shown="all that run", panel=SHOWN
@@ -142,7 +142,7 @@ class HeadOptions:
 
 @dataclass(frozen=True)
 class RunOptions:
-    """Where and how the model runs."""
+    """The device, dtype and memory of a run."""
 
     dtype: str | None = option(
         "What to load the model in: float32, bfloat16, float16, float64.",
@@ -178,13 +178,13 @@ class RunOptions:
 
 
 def check_options(reads: TextOptions, run: RunOptions, order: OrderOptions) -> None:
-    """Raise an OptionError for options that say nothing together; warn of those without effect."""
+    """Raise an OptionError for options that contradict each other; warn of those without effect."""
     counts = {"max-length": reads.max_length, "top": order.top, "batch-tokens": run.batch_tokens}
     for name, count in counts.items():
         if count is not None and count < 1:
             raise OptionError(f"--{name} is {count}, and takes numbers from 1.")
-    for wrong, message, hint in _conflicts(reads, run):
-        if wrong:
+    for fails, message, hint in _conflicts(reads, run):
+        if fails:
             raise OptionError(message, hint=hint)
     no_corpus = not reads.has_corpus
     warn_idle(
@@ -198,7 +198,7 @@ def check_options(reads: TextOptions, run: RunOptions, order: OrderOptions) -> N
 
 
 def _conflicts(reads: TextOptions, run: RunOptions) -> Iterator[tuple[object, str, str | None]]:
-    """What says nothing: whether it is given, why it cannot be, and what can."""
+    """Yield for each contradiction whether it holds, the error, and a hint."""
     sources = {
         "text": reads.texts,
         "file": reads.file,
@@ -212,9 +212,9 @@ def _conflicts(reads: TextOptions, run: RunOptions) -> Iterator[tuple[object, st
     message = f"--{' and --'.join(read)} are each something to read: one at a time."
     yield len(read) > 1, message, readable
     of_corpus = {"--target-field": reads.target_field, "--checkpoint": run.checkpoint}
-    for option_name, given in of_corpus.items():
+    for option_name, value in of_corpus.items():
         message = f"{option_name} is about a corpus, and there is none."
-        yield given is not None and not reads.has_corpus, message, f"--corpus FILE {option_name} …"
+        yield value is not None and not reads.has_corpus, message, f"--corpus FILE {option_name} …"
     message = "--target is beside one text, and a corpus has many."
     yield reads.target is not None and reads.has_corpus, message, "--target-field NAME"
     message = "--max-length cuts a text only where --truncate says that it may be cut."

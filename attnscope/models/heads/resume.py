@@ -1,4 +1,4 @@
-"""A run over a corpus on disk, so that it can go on where it was interrupted, to the same result."""
+"""Save and load a run over a corpus, so that it can be resumed with the same result."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Check = Callable[[Any], bool]
 
 
 class Window(Protocol):
-    """A part of a corpus, as far as a run has to know it: up to which line and byte it goes."""
+    """The position at which a part of a corpus ends, and the lines that were skipped in it."""
 
     @property
     def lines(self) -> int: ...
@@ -39,11 +39,11 @@ class Window(Protocol):
 
 @dataclass(frozen=True)
 class Part:
-    """How far a window is that was begun.
+    """The progress of an unfinished window.
 
     Attributes:
-        batches: how many of its batches were measured.
-        accumulator: the sums of these.
+        batches: the number of its batches that were measured.
+        accumulator: their sums.
     """
 
     batches: int
@@ -52,17 +52,17 @@ class Part:
 
 @dataclass(frozen=True)
 class RunState:
-    """How far a run is.
+    """The progress of a run.
 
     Attributes:
-        accumulator: the sums of the windows that were read to their ends.
-        lines, offset: how much of the corpus that is.
-        skipped: how many lines were no text.
-        first_skipped: the number of the first of them, and what was wrong with it.
-        share: how much of the corpus's file that is, from 0 to 1, if it is one.
+        accumulator: the sums of finished windows.
+        lines, offset: the numbers of lines and bytes in these windows.
+        skipped: the number of lines in them that were no text.
+        first_skipped: the line number of the first of these, and why it was skipped.
+        share: the share of the corpus's file in these windows, from 0 to 1; None: unknown.
         done: whether the corpus has ended.
-        why_eager: why the model ran eager, if it had to.
-        parts: the windows that were begun, by their place among those that come next, from 0.
+        why_eager: why the model ran with eager attention, if it had to.
+        parts: the unfinished windows, by their place among those that come next, from 0.
     """
 
     accumulator: Accumulator
@@ -77,23 +77,23 @@ class RunState:
 
     @property
     def accumulators(self) -> list[Accumulator]:
-        """Those of whole windows and of the ones that were begun, in the order of the corpus."""
+        """The sums of finished and of unfinished windows, in the order of the corpus."""
         return [self.accumulator, *(self.parts[place].accumulator for place in sorted(self.parts))]
 
     @property
     def whole(self) -> Accumulator:
-        """The sums of all that was measured."""
+        """The sums of everything that was measured."""
         whole = Accumulator()
         for accumulator in self.accumulators:
             whole.merge(accumulator)
         return whole
 
     def after(self, window: Window, accumulator: Accumulator) -> RunState:
-        """How far the run is after one window more.
+        """Return the progress after the next window.
 
         Args:
-            window: where it ends, and what was skipped in it.
-            accumulator: what was measured in it.
+            window: the window.
+            accumulator: its sums.
         """
         whole = Accumulator()
         whole.merge(self.accumulator)
@@ -110,12 +110,12 @@ class RunState:
 
 
 def fingerprint(model: Any) -> str | None:
-    """What tells a model's weights from others, on any device; None where some are not in memory."""
+    """Return a hash of a model's weights, the same on any device; None if some are not in memory."""
     import torch
 
     digest = sha256()
     for name, parameter in model.named_parameters():
-        if parameter.is_meta:  # accelerate keeps it elsewhere, where no room was left
+        if parameter.is_meta:  # accelerate keeps it on disk or on the CPU if memory is short
             return None
         digest.update(f"{name} {tuple(parameter.shape)} ".encode())
         digest.update(parameter.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy())
@@ -123,22 +123,22 @@ def fingerprint(model: Any) -> str | None:
 
 
 def save_state(path: Path, state: RunState, settings: dict[str, Any], *, force: bool = True) -> None:
-    """Write a run's sums, as they are to the last bit, and how far it is: whole or not at all.
+    """Write a run's exact sums and its progress to a file, completely or not at all.
 
     Args:
         path: the file.
-        state: the run.
-        settings: what decided the numbers; a run with others does not go on from here.
-        force: whether it replaces a file that is there, as that of the same run some seconds ago.
+        state: the progress of the run.
+        settings: all options that affect the result; a run with others is not resumed from this file.
+        force: whether to replace an existing file, such as that of the same run some seconds ago.
 
     Raises:
-        FileError: it cannot be written; then it is as it was.
+        FileError: it cannot be written, and is unchanged.
     """
     import numpy as np
 
     from attnscope.files import whole_file
 
-    told = {
+    record = {
         "schema": VERSION,
         "settings": settings,
         "lines": state.lines,
@@ -158,46 +158,46 @@ def save_state(path: Path, state: RunState, settings: dict[str, Any], *, force: 
     for place, part in state.parts.items():
         arrays |= _sums_of(part.accumulator, place)
     with whole_file(path, force=force) as unfinished, unfinished.open("wb") as file:
-        np.savez(file, **{"about": np.array(json.dumps(told)), **arrays})  # type: ignore[arg-type]
+        np.savez(file, **{"about": np.array(json.dumps(record)), **arrays})  # type: ignore[arg-type]
 
 
 def load_state(path: Path, settings: dict[str, Any]) -> RunState:
-    """The run that a file holds.
+    """Read the progress of a run from a file.
 
     Args:
         path: the file.
-        settings: what this run would be decided by.
+        settings: all options of this run that affect the result.
 
     Raises:
         FileError: it is no such file, or is damaged.
-        OptionError: it is of a run with other settings.
+        OptionError: the run in it has other settings.
     """
-    told, arrays = _stored(path)
-    before = told["settings"]
-    for name in dict.fromkeys([*settings, *before]):
-        here, there = settings.get(name), before.get(name)
-        if name == "weights" and None in (here, there):
+    record, arrays = _read(path)
+    saved_settings = record["settings"]
+    for name in dict.fromkeys([*settings, *saved_settings]):
+        current, saved = settings.get(name), saved_settings.get(name)
+        if name == "weights" and None in (current, saved):
             continue
-        if here is not None and there is not None and type(here) is not type(there):
+        if current is not None and saved is not None and type(current) is not type(saved):
             raise _damaged(path)
-        if here != there:
+        if current != saved:
             raise OptionError(
-                f"{path} is of a run with {name} {_short(there)}, and this one has {_short(here)}.",
+                f"{path} is of a run with {name} {_short(saved)}, and this one has {_short(current)}.",
                 hint="the same options, or another name for --checkpoint",
             )
-    first = told["first_skipped"]
+    first = record["first_skipped"]
     state = RunState(
-        _accumulator(told, arrays),
-        told["lines"],
-        told["offset"],
-        told["skipped"],
+        _accumulator(record, arrays),
+        record["lines"],
+        record["offset"],
+        record["skipped"],
         None if first is None else (first[0], first[1]),
-        told["share"],
-        told["done"],
-        told["why_eager"],
+        record["share"],
+        record["done"],
+        record["why_eager"],
         {
             part["place"]: Part(part["batches"], _accumulator(part, arrays, part["place"]))
-            for part in told["parts"]
+            for part in record["parts"]
         },
     )
     if not _is_possible(state, settings):
@@ -206,7 +206,7 @@ def load_state(path: Path, settings: dict[str, Any]) -> RunState:
 
 
 def _counts_of(accumulator: Accumulator) -> dict[str, Any]:
-    """What a file says of a accumulator beside its sums."""
+    """Return the record of an accumulator, without its sums."""
     return {
         "sequences": accumulator.sequences,
         "tokens": accumulator.tokens,
@@ -220,38 +220,39 @@ def _counts_of(accumulator: Accumulator) -> dict[str, Any]:
 
 
 def _sums_of(accumulator: Accumulator, place: int | None = None) -> dict[str, np.ndarray]:
-    """The arrays of a accumulator, by their names in a file."""
+    """Return the sums of an accumulator, by their names in a file."""
     return {_array_name(stack, layer, place): sums for (stack, layer), sums in accumulator.sums.items()}
 
 
 def _array_name(stack: str, layer: int, place: int | None) -> str:
-    """What the sums of a layer are called in a file: of whole windows, or of the one at a place."""
+    """Return the name of a layer's sums in a file: of finished windows, or of the one at a place."""
     return f"{stack} {layer}" if place is None else f"{place} {stack} {layer}"
 
 
 def _accumulator(
-    told: dict[str, Any], arrays: dict[str, np.ndarray], place: int | None = None
+    record: dict[str, Any], arrays: dict[str, np.ndarray], place: int | None = None
 ) -> Accumulator:
-    """The accumulator that a file holds."""
+    """Return the accumulator in a file."""
     return Accumulator(
         sums={
-            (stack, layer): arrays[_array_name(stack, layer, place)] for stack, layer in told["measured"]
+            (stack, layer): arrays[_array_name(stack, layer, place)]
+            for stack, layer in record["measured"]
         },
-        layers={stack: (n_layer, n_head) for stack, (n_layer, n_head) in told["layers"].items()},
-        heads={(stack, layer): n_head for stack, layer, n_head in told["heads"]},
-        sequences=told["sequences"],
-        tokens=told["tokens"],
-        cut=told["cut"],
-        empty=told["empty"],
-        unknown=None if told.get("unknown") is None else (told["unknown"][0], told["unknown"][1]),
+        layers={stack: (n_layer, n_head) for stack, (n_layer, n_head) in record["layers"].items()},
+        heads={(stack, layer): n_head for stack, layer, n_head in record["heads"]},
+        sequences=record["sequences"],
+        tokens=record["tokens"],
+        cut=record["cut"],
+        empty=record["empty"],
+        unknown=None if record.get("unknown") is None else (record["unknown"][0], record["unknown"][1]),
     )
 
 
-def _stored(path: Path) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
-    """What a file says of its run, with every field of its type, and the sums that it names.
+def _read(path: Path) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+    """Read the record of a run, with every field of its type, and the sums that it names.
 
     Raises:
-        FileError: it cannot be read, is no such file, or is of another version.
+        FileError: it cannot be read, is no such file, or has another version.
     """
     import numpy as np
 
@@ -264,14 +265,14 @@ def _stored(path: Path) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
             sizes = {each.filename: each.file_size for each in stored.zip.infolist()}
             if len(sizes) < len(stored.zip.infolist()) or sum(sizes.values()) > path.stat().st_size:
                 raise ValueError("an array stands twice, or is compressed, which none of ours is")
-            told = json.loads(str(stored["about"]), object_pairs_hook=_without_twins)
-            if _is_another_version(told):
-                raise FileError(f"{path} is of another version: {told['schema']}.")
-            if isinstance(told, dict):
-                told.setdefault("parts", [])  # an earlier version wrote none
-            if not _fits(told, RUN):
+            record = json.loads(str(stored["about"]), object_pairs_hook=_unique_names)
+            if _is_another_version(record):
+                raise FileError(f"{path} is of another version: {record['schema']}.")
+            if isinstance(record, dict):
+                record.setdefault("parts", [])  # an earlier version wrote none
+            if not _fits(record, RUN):
                 raise ValueError("a field is missing, or of another type, or out of range")
-            places = [(None, told), *((part["place"], part) for part in told["parts"])]
+            places = [(None, record), *((part["place"], part) for part in record["parts"])]
             names = [
                 _array_name(stack, layer, place)
                 for place, accumulator in places
@@ -284,7 +285,7 @@ def _stored(path: Path) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
         if is_out_of_memory(error):
             raise
         raise _damaged(path) from error
-    return told, arrays
+    return record, arrays
 
 
 def _damaged(path: Path) -> FileError:
@@ -294,16 +295,16 @@ def _damaged(path: Path) -> FileError:
     )
 
 
-def _without_twins(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """An object of JSON; a ValueError if one of its names stands twice."""
+def _unique_names(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Return a JSON object; raise a ValueError if a name occurs twice."""
     if len(dict(pairs)) < len(pairs):
         raise ValueError("a name stands twice")
     return dict(pairs)
 
 
-def _is_another_version(told: Any) -> bool:
-    """Whether a record is that of a run, as another version of attnscope writes it."""
-    schema = told.get("schema") if isinstance(told, dict) else None
+def _is_another_version(record: Any) -> bool:
+    """Return whether a record is that of a run from another version of attnscope."""
+    schema = record.get("schema") if isinstance(record, dict) else None
     return (
         isinstance(schema, str)
         and bool(re.fullmatch(r"attnscope\.run/\d{1,9}", schema))
@@ -324,7 +325,7 @@ def _is_stack(value: Any) -> bool:
 
 
 def _is_setting(value: Any) -> bool:
-    """Whether it is nothing, true or false, a count, a text, or a list of counts or of texts."""
+    """Return whether a value is null, a boolean, a count, a text, or a list of counts or of texts."""
     lists = [_list_of(_is_count), _list_of(_is_text)]
     return value is None or any(check(value) for check in (_is_bool, _is_count, _is_text, *lists))
 
@@ -346,14 +347,14 @@ def _list_of(check: Check) -> Check:
 
 
 def _keyed_list_of(n_key: int, check: Check) -> Check:
-    """A list of rows that are told from each other by their first values."""
+    """Return a check for a list of rows whose first `n_key` values are unique."""
     return lambda value: (
         _list_of(check)(value) and len({tuple(row[:n_key]) for row in value}) == len(value)
     )
 
 
 def _row_of(*checks: Check) -> Check:
-    """A list with a value for each check."""
+    """Return a check for a list with one value for each check."""
     return lambda value: (
         isinstance(value, list)
         and len(value) == len(checks)
@@ -362,20 +363,20 @@ def _row_of(*checks: Check) -> Check:
 
 
 def _names_of(name: Check, check: Check) -> Check:
-    """An object whose names and values are right."""
+    """Return a check for an object, by its names and values."""
     return lambda value: (
         isinstance(value, dict) and all(map(name, value)) and all(map(check, value.values()))
     )
 
 
-LATER = frozenset(["unknown"])
-"""Fields that files do not have which an earlier attnscope has written."""
+OPTIONAL = frozenset(["unknown"])
+"""Fields that files of earlier versions lack."""
 
 
-def _fits(told: Any, fields: dict[str, Check]) -> bool:
-    """Whether a record has all of these fields, each of its type and in its range."""
-    return isinstance(told, dict) and all(
-        check(told[name]) if name in told else name in LATER for name, check in fields.items()
+def _fits(record: Any, fields: dict[str, Check]) -> bool:
+    """Return whether a record has all of these fields, each with its type and in its range."""
+    return isinstance(record, dict) and all(
+        check(record[name]) if name in record else name in OPTIONAL for name, check in fields.items()
     )
 
 
@@ -386,10 +387,10 @@ ACCUMULATOR: dict[str, Check] = {
     "heads": _keyed_list_of(2, _row_of(_is_stack, _is_count, _is_count)),
     "measured": _keyed_list_of(2, _row_of(_is_stack, _is_count)),
 }
-"""What a file says of a accumulator: the type and the range of each field."""
+"""The fields of an accumulator's record: the type and the range of each."""
 
 PART: dict[str, Check] = {"place": _is_count, "batches": _is_count, **ACCUMULATOR}
-"""What it says of a window that was begun."""
+"""The same of an unfinished window."""
 
 RUN: dict[str, Check] = {
     "schema": lambda value: value == VERSION,
@@ -405,11 +406,11 @@ RUN: dict[str, Check] = {
         and len({part["place"] for part in value}) == len(value)
     ),
 }
-"""What it says of its run."""
+"""The same of a run."""
 
 
 def _is_possible(state: RunState, settings: dict[str, Any]) -> bool:
-    """Whether the numbers of a run do not contradict each other."""
+    """Return whether the numbers of a run are consistent."""
     first, accumulator = state.first_skipped, state.accumulator
     return (
         state.lines <= state.offset
@@ -422,10 +423,10 @@ def _is_possible(state: RunState, settings: dict[str, Any]) -> bool:
 
 
 def _is_possible_accumulator(accumulator: Accumulator, settings: dict[str, Any]) -> bool:
-    """Whether the sums are of the layers, heads and metrics that were measured, and can be sums."""
+    """Return whether the sums are consistent with the layers, heads and metrics that were measured."""
     from attnscope.models.heads.metrics import metrics_of
 
-    wanted = [
+    layers = [
         (stack, layer)
         for stack, layer in accumulator.heads
         if settings.get("stack") in (None, stack)
@@ -443,7 +444,7 @@ def _is_possible_accumulator(accumulator: Accumulator, settings: dict[str, Any])
             layer < accumulator.layers[stack][0] and 0 < n_head <= accumulator.layers[stack][1]
             for (stack, layer), n_head in accumulator.heads.items()
         )
-        and accumulator.sums.keys() == set(wanted)
+        and accumulator.sums.keys() == set(layers)
         and all(
             _are_possible_sums(
                 sums,
@@ -456,7 +457,7 @@ def _is_possible_accumulator(accumulator: Accumulator, settings: dict[str, Any])
 
 
 def _are_possible_sums(sums: np.ndarray, shape: tuple[int, ...], accumulator: Accumulator) -> bool:
-    """Whether an array has its shape and type, finite numbers, and counts and squares from 0."""
+    """Return whether an array has this shape, float64 and finite values, and no negative counts."""
     import numpy as np
 
     if sums.shape != shape or sums.dtype != np.float64 or not np.isfinite(sums).all():
@@ -470,6 +471,6 @@ def _are_possible_sums(sums: np.ndarray, shape: tuple[int, ...], accumulator: Ac
 
 
 def _short(value: Any) -> str:
-    """A setting in a sentence."""
+    """Format a setting for a message."""
     text = ", ".join(map(str, value)) if isinstance(value, list) else str(value)
     return text if len(text) <= 60 else f"{text[:57]}…"

@@ -110,14 +110,14 @@ class Sizes:
             self.learn(axis, size, f"{called(file)} has {axis} {size} {where}", note=note)
 
 
-def one_dtype(files: Mapping[str, TensorFile], asked: str | None) -> str:
+def one_dtype(files: Mapping[str, TensorFile], requested: str | None) -> str:
     """Return the dtype to run in: the requested one, that of all files, or float32.
 
     Raises:
         OptionError: the files have different dtypes, or one that attention does not run in.
     """
-    if asked is not None or not files:
-        return asked or "float32"
+    if requested is not None or not files:
+        return requested or "float32"
     first, *others = files.values()
     for file in others:
         if file.dtype != first.dtype:

@@ -1,1 +1,1 @@
-"""The textbook's attention as a question: its inputs, its run, its proof."""
+"""Computation of the textbook's attention: its inputs, its run, its proof."""

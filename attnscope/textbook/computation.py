@@ -1,4 +1,4 @@
-"""A computation of the textbook: planned without torch, and then run and held against its plan."""
+"""A computation of the textbook: planned without torch, then run and checked against its plan."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from attnscope.textbook.inputs.mask_options import Masks
 
 @dataclass(frozen=True)
 class Call:
-    """One call of the textbook.
+    """One call of a function or module of the textbook.
 
     Attributes:
         target: the function or the module.
-        tensors: its inputs by name, which come after what the call before it returned.
+        tensors: its input tensors by name; the results of the previous call precede them.
         options: its other arguments.
     """
 
@@ -29,16 +29,16 @@ class Call:
 
 @dataclass(frozen=True)
 class Computation:
-    """What is to be computed, with all options resolved.
+    """A planned computation, with all options resolved.
 
     Attributes:
-        plan: what the contract says: the trace of a dry run.
-        calls: makes the inputs on a device, drawing those that nobody gave, and returns the calls that
-            are to be traced, one after the other.
+        plan: the trace of a dry run, according to the contract.
+        calls: creates the inputs on a device, drawing those that the user did not pass, and returns
+            the calls to trace, in order.
         masks: the masks.
         code: the functions that are called: modules and qualified names.
-        drawn: whether anything is drawn.
-        weight_bytes: what the weights take, beside the plan's steps.
+        drawn: whether anything is drawn at random.
+        weight_bytes: the bytes of the weights, which the plan's steps do not include.
     """
 
     plan: Trace
@@ -50,7 +50,7 @@ class Computation:
 
     @property
     def rows(self) -> int:
-        """How many rows the scores have."""
+        """The number of rows of the scores."""
         plan = self.plan
         rows = prod(size for axis, size in plan.sizes.items() if axis in ("n_batch", "n_head", "n_Q"))
         return rows // plan.sizes["n_Q"] if "query" in plan.options else rows
@@ -59,13 +59,13 @@ class Computation:
 def run(
     plan: Trace, calls: list[Call], *, keep: bool | Collection[str] = False, stats: bool = False
 ) -> list[Step]:
-    """Make the calls, and check that the steps are those of the plan.
+    """Make the calls, and check that their steps are those of the plan.
 
     Args:
-        plan: what the contract says.
-        calls: what is called; each gets first what the one before it returned.
-        keep: names whose tensors are kept, or True for all.
-        stats: whether to compute each tensor's six numbers.
+        plan: the declared steps.
+        calls: the calls; each receives the results of the previous one as its first arguments.
+        keep: names of the steps whose tensors are kept, or True for all.
+        stats: whether to compute the statistics of each tensor.
     """
     import torch
 

@@ -1,4 +1,4 @@
-"""The textbook's attention as questions: what are its tensors, what do they hold, and are they right?"""
+"""Plan, compute and verify the textbook's attention."""
 
 from __future__ import annotations
 
@@ -21,27 +21,27 @@ if TYPE_CHECKING:
 Formula = Literal["sdpa", "mha"]
 
 TITLES = ("sdpa", "sdpa by columns", "sdpa of one query", "mha")
-"""What `compute` runs."""
+"""The titles of the traces that `compute` returns."""
 
 NOT_DRAWN = "nothing is drawn"
 
 
 def dry_run(formula: Formula, *, explain: bool = False, source: bool = False, **options: Any) -> Trace:
-    """Work out every tensor of attention from sizes alone: at any size, at once, without torch.
+    """Plan every tensor of attention from sizes alone: at any size, immediately, without torch.
 
     Args:
         formula: `sdpa`, softmax(Q·Kᵀ/√d_K)·V, or `mha`, multi-head attention.
-        explain: say of each step what it is, and why its shape is so (`step.why`).
-        source: give the code that would run (`trace.source`), and each step its line.
-        options: as of `compute`. Of tensors and files, only the headers are read.
+        explain: explain each step and its shape (`step.why`).
+        source: include the code that would run (`trace.source`) and the line of each step.
+        options: as in `compute`. Only the headers of tensors and files are read.
 
     Returns:
-        The trace that `compute` would return, without device, seed, values, and fresh bytes.
+        The trace that `compute` would return, without device, seed, values and fresh bytes.
 
     Raises:
-        SizeError: sizes that attention cannot have, or that do not fit together.
-        OptionError: an option that cannot be.
-        FileError: a file that cannot be read.
+        SizeError: sizes are impossible for attention, or do not fit together.
+        OptionError: an option has an invalid value.
+        FileError: a file cannot be read.
 
     >>> dry_run("mha", nq=1_000_000, d_feat=8192, heads=64)["attention"].shape
     (128, 64, 1000000, 1000000)
@@ -73,21 +73,21 @@ def compute(
     progress: Progress = silent,
     **options: Any,
 ) -> Trace:
-    """Compute attention as the textbook has it, and record every tensor between Q, K, V and the result.
+    """Compute the textbook's attention, and record every tensor between Q, K, V and the result.
 
-    What nobody gives is drawn: tensors standard normal, weights as `nn.Linear` draws them. Torch's own
-    random state stays as it is.
+    Missing inputs are drawn: tensors from the standard normal distribution, weights as `nn.Linear`
+    initializes them. Torch's own random state does not change.
 
     Args:
         formula: `sdpa`, softmax(Q·Kᵀ/√d_K)·V, or `mha`, multi-head attention.
         keep: names of the steps whose tensors are kept (`trace["scores"].tensor`), or True for all.
-        stats: compute each tensor's min, mean, max, std, and how many NaN and infinities it has.
+        stats: compute each tensor's min, mean, max and std, and count its NaN and infinities.
         verify: compare the result with PyTorch's attention, and with a loop in float64.
-        explain: say of each step what it is, and why its shape is so (`step.why`).
-        source: give the code that ran (`trace.source`).
-        reserve: called with the plan, as `dry_run` returns it, before anything is computed; returns how
-            many bytes are taken afterwards, beside the tensors that are kept.
-        progress: told what is being done.
+        explain: explain each step and its shape (`step.why`).
+        source: include the code that ran (`trace.source`).
+        reserve: called with the plan, as `dry_run` returns it, before anything is computed; returns the
+            number of bytes needed afterwards, in addition to the tensors that are kept.
+        progress: receives reports of the progress.
         options: the flags of `attnscope sdpa` and `attnscope mha`, with underscores. Sizes: `batch`,
             `nq`, `nk`, `heads`, `kv_heads`, `past`, and `nv`, `dk`, `dv` of sdpa, `d_feat`, `d_value`,
             `d_context` of mha. Tensors, each a numpy array, a torch tensor or a file: `q` (sdpa:
@@ -100,13 +100,13 @@ def compute(
             `attnscope.textbook.options` describes each.
 
     Returns:
-        A trace, whose `seed` is None where nothing was drawn.
+        A trace, whose `seed` is None if nothing was drawn.
 
     Raises:
-        SizeError: sizes that attention cannot have, that do not fit together, or into memory.
-        OptionError: an option that cannot be.
-        FileError: a file that cannot be read.
-        OutOfMemoryError: memory ran out on the way.
+        SizeError: sizes are impossible for attention, do not fit together, or do not fit into memory.
+        OptionError: an option has an invalid value.
+        FileError: a file cannot be read.
+        OutOfMemoryError: memory ran out during the computation.
 
     >>> import numpy as np
     >>> Q, K, V = np.ones((2, 4)), np.ones((3, 4)), np.ones((3, 5))
@@ -130,10 +130,10 @@ def compute(
     check_imports()
     uses = contracts.Uses(names, stats, verify, afterwards)
     needed = contracts.bytes_needed(plan, uses) + computation.weight_bytes
-    if device == "cpu":  # can be told before torch is imported
+    if device == "cpu":  # known before torch is imported
         check_memory(needed, device)
     with stage(progress, f"running {plan.title} on {device} …"):
-        with without_garbage_collection():  # most of the waiting
+        with without_garbage_collection():  # the import takes most of the time
             import torch  # noqa: F401
         return_what_is_freed()
         check_device(device)
@@ -142,7 +142,7 @@ def compute(
         trace = _run(computation, place, seed, names, stats=stats, verify=verify)
     if verify:
         _verify(trace, progress)
-        _let_go(trace, names)
+        _release(trace, names)
     return trace
 
 
@@ -150,15 +150,16 @@ def verify(trace: Trace, *, progress: Progress = silent) -> Trace:
     """Compare a computed trace with references that share no code with it.
 
     Args:
-        trace: what `compute` returned with `keep=True`.
-        progress: told what is being done.
+        trace: the result of `compute` with `keep=True`.
+        progress: receives reports of the progress.
 
     Returns:
         The same trace, with its `checks`: PyTorch's two attentions, a loop over queries in float64, and
-        the sums of the rows of attention. What a reference cannot express has no numbers, and a note.
+        the sums of the rows of attention. A check that a reference cannot express has no numbers, but
+        a note.
 
     Raises:
-        OptionError: the trace is not one of `compute`, has no values, or did not keep its tensors.
+        OptionError: the trace is not from `compute`, has no values, or did not keep its tensors.
 
     >>> trace = verify(compute("sdpa", nq=3, nk=4, keep=True))
     >>> all(check.ok for check in trace.checks)
@@ -172,7 +173,7 @@ def verify(trace: Trace, *, progress: Progress = silent) -> Trace:
 
 
 def _planned(formula: Formula, options: dict[str, Any]) -> tuple[Computation, RunOptions]:
-    """Resolve the options of a formula, and say where it runs and what it draws with."""
+    """Return the computation that the options of a formula describe, and its device and seed."""
     from attnscope.process.devices import check_device_name, check_seed
 
     if formula not in ("sdpa", "mha"):
@@ -182,29 +183,29 @@ def _planned(formula: Formula, options: dict[str, Any]) -> tuple[Computation, Ru
     for name in options:
         if name not in known:
             raise TypeError(f"{formula} has no option {name!r}: it has {', '.join(sorted(known))}")
-    for name in ("dtype", "softmax_dtype", "device"):  # torch's own are known by their names
+    for name in ("dtype", "softmax_dtype", "device"):  # torch's own objects are replaced by their names
         if options.get(name) is not None:
             options = options | {name: str(options[name]).removeprefix("torch.")}
-    own: Any = [
+    parsed: Any = [
         group(**{each.name: options[each.name] for each in fields(group) if each.name in options})
         for group in groups
     ]
-    place: RunOptions = own[-1]
+    place: RunOptions = parsed[-1]
     if formula == "sdpa":
         from attnscope.textbook.forms import sdpa_computation
 
-        computation = sdpa_computation(*own)
+        computation = sdpa_computation(*parsed)
     else:
         from attnscope.textbook.multihead import mha_computation
 
-        computation = mha_computation(*own)
+        computation = mha_computation(*parsed)
     check_device_name(place.device)
     check_seed(place.seed or 0)
     return computation, place
 
 
 def _check_values(device: str, **needed: bool) -> None:
-    """Raise an OptionError if values are needed of tensors that have none."""
+    """Raise an OptionError if an option needs values on the device meta, which has none."""
     if device != "meta":
         return
     for option, is_needed in needed.items():
@@ -215,7 +216,7 @@ def _check_values(device: str, **needed: bool) -> None:
 
 
 def _check_names(plan: Trace, keep: bool | Collection[str]) -> None:
-    """Raise an OptionError if a tensor is to be kept that there is not."""
+    """Raise an OptionError if a tensor to keep does not exist."""
     steps = [step.name for step in plan.steps]
     for name in keep if not isinstance(keep, bool) else ():
         if name not in steps:
@@ -225,7 +226,7 @@ def _check_names(plan: Trace, keep: bool | Collection[str]) -> None:
 
 
 def _complete(computation: Computation, *, explain: bool, source: bool) -> None:
-    """Add to a plan what is asked for, and what the masks alone tell."""
+    """Add the requested explanations and source to a plan, and the findings about its masks."""
     plan, masks = computation.plan, computation.masks
     if not explain:
         for step in plan.steps:
@@ -247,7 +248,7 @@ def _run(
     stats: bool,
     verify: bool,
 ) -> Trace:
-    """Compute what is planned, and keep tensors; with `verify`, those that references look at too."""
+    """Run a plan, and keep tensors; with `verify`, also those that the references need."""
     from attnscope.process.devices import seeded
 
     plan, masks = computation.plan, computation.masks
@@ -266,12 +267,12 @@ def _run(
     if masks.files and place.device != "meta":
         trace.findings = [*(trace.findings or []), *_blind_by_file(masks, trace, computation.rows)]
     if not verify:
-        _let_go(trace, names)
+        _release(trace, names)
     return trace
 
 
 def _blind_by_file(masks: Masks, trace: Trace, rows: int) -> list[Any]:
-    """Findings about rows that see no key, counted in the mask itself."""
+    """Return the findings about rows that see no key, counted in the mask itself."""
     from attnscope.attention.masks import hidden
 
     upright = "query" in trace.options or "layout" in trace.options
@@ -291,8 +292,8 @@ def _verify(trace: Trace, progress: Progress) -> None:
         trace.checks = reference.verify(trace, trace.weights)
 
 
-def _let_go(trace: Trace, keep: bool | Collection[str]) -> None:
-    """Let go of the tensors that were kept for findings and references alone."""
+def _release(trace: Trace, keep: bool | Collection[str]) -> None:
+    """Release the tensors that were kept only for findings and references."""
     if keep is True:
         return
     trace.weights = None
@@ -302,7 +303,7 @@ def _let_go(trace: Trace, keep: bool | Collection[str]) -> None:
 
 
 def _why_not_verifiable(trace: Trace) -> tuple[str, str]:
-    """Why a trace cannot be compared with references, and what can; empty where it can be."""
+    """Return why a trace cannot be compared with references, and a hint; both empty if it can."""
     again = f'compute("{"mha" if trace.title == "mha" else "sdpa"}", keep=True, …)'
     if trace.title not in TITLES or "scale" not in trace.options:
         return "it is none that attnscope.compute made", again

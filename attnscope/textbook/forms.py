@@ -1,4 +1,4 @@
-"""The forms of `sdpa`: by rows, by columns, and for one query. What is planned, and what is called."""
+"""The plans and calls of `sdpa` in its three forms: by rows, by columns, and for one query."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ CODE = {
     "query": ("attnscope.attention.one_query", "sdpa_query"),
 }
 DRAWN = {"Q", "K", "V", "K_past", "V_past"}
-"""The inputs that are drawn where nobody gives them."""
+"""The inputs that are drawn if the user does not pass them."""
 
 
 def sdpa_computation(
@@ -42,10 +42,10 @@ def sdpa_computation(
     form: Form,
     run: RunOptions,
 ) -> Computation:
-    """Plan `sdpa` in the form that is asked for.
+    """Plan `sdpa` in the selected form.
 
     Raises:
-        AttnscopeError: options that cannot be, or that do not fit together.
+        AttnscopeError: options are invalid, or do not fit together.
     """
     variants = variants_of(masking, scale, stages)
     by_axis = {"n_batch": sizes.batch, "n_head": sizes.heads, "n_kv_head": sizes.kv_heads}
@@ -66,11 +66,11 @@ def form_computation(
     """Plan one form: `sdpa` (by rows), `columns` or `query`.
 
     Args:
-        form: which.
-        inputs: what it starts from.
-        variants: which stages there are.
-        masks: as they are applied.
-        query: the one query, in that form.
+        form: the name of the form.
+        inputs: the inputs of the run.
+        variants: they select the stages.
+        masks: the masks as they are applied.
+        query: the index of the query, for the form `query`.
     """
     plan = _plan(form, inputs, variants, masks)
     if query is not None:
@@ -90,7 +90,7 @@ def form_computation(
 
 
 def _plan(form: str, inputs: RunInputs, variants: Variants, masks: Masks) -> Trace:
-    """What the contract says of a form."""
+    """Return the plan of a form according to its contract."""
     contract = {
         "sdpa": contracts.sdpa,
         "columns": contracts.sdpa_columns,
@@ -114,7 +114,7 @@ def _plan(form: str, inputs: RunInputs, variants: Variants, masks: Masks) -> Tra
 def _calls(
     form: str, plan: Trace, inputs: RunInputs, variants: Variants, masks: Masks, device: str
 ) -> list[Call]:
-    """What is called: the projections if there are any, and the formula in its form."""
+    """Return the calls of a run: the projections, if there are any, then the formula."""
     from attnscope.attention.columns import sdpa_columns
     from attnscope.attention.one_query import sdpa_query
     from attnscope.attention.projection import project, project_columns
@@ -159,7 +159,7 @@ def _check_values(nv: int | None, inputs: RunInputs) -> None:
 
 
 def _check_form(form: Form, inputs: RunInputs, *, rope: bool) -> None:
-    """Raise an AttnscopeError if columns show more than the formula, or there is no such query."""
+    """Raise an AttnscopeError for options that the form by columns lacks, or a missing query."""
     if one_of(VectorLayout, "--layout", form.layout) is VectorLayout.COLUMNS:
         if form.query is not None:
             raise OptionError("--query shows vectors, and --layout a matrix.", hint="one of the two")
@@ -177,6 +177,6 @@ def _check_form(form: Form, inputs: RunInputs, *, rope: bool) -> None:
 
 
 def check_query(query: int | None, n_Q: int) -> None:
-    """Raise a SizeError if there is no such query."""
+    """Raise a SizeError if a query's index is out of range."""
     if query is not None and not 0 <= query < n_Q:
         raise SizeError(f"there is no query {query}: n_Q is {n_Q}, so they are 0 to {n_Q - 1}.")

@@ -1,4 +1,4 @@
-"""Multi-head attention: what is planned, and what is called."""
+"""The plan and the call of multi-head attention."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def mha_computation(
     """Plan `mha`.
 
     Raises:
-        AttnscopeError: options that cannot be, or that do not fit together.
+        AttnscopeError: options are invalid, or do not fit together.
     """
     variants = variants_of(masking, scale, stages)
     dropout = _dropout(training)
@@ -51,7 +51,7 @@ def mha_computation(
     by_axis = {"n_batch": sizes.batch, "n_head": sizes.heads, "n_kv_head": sizes.kv_heads}
     by_axis |= {"n_Q": sizes.nq, "n_new": sizes.nk, "n_past": sizes.past}
     by_axis |= {"d_feat": sizes.d_feat, "d_V": sizes.d_value, "d_context": sizes.d_context}
-    inputs, itself = inputs_of_mha(
+    inputs, self_attention = inputs_of_mha(
         by_axis, open_tensors(keywords(tensors)), variants.masks.files, run.dtype
     )
     masks = variants.masks_for(inputs.sizes, inputs.dtype)
@@ -60,7 +60,7 @@ def mha_computation(
     plan = contracts.mha(
         inputs.sizes,
         dtype=inputs.dtype,
-        self_attention=itself,
+        self_attention=self_attention,
         v_is_k="V" not in inputs.files,
         variant=variants.contract(
             inputs.sizes,
@@ -70,13 +70,13 @@ def mha_computation(
         ),
     )
     plan.options = _scale_of(plan, scale.scale, scale_by or ScaleBy.D_HEAD)
-    plan.options |= {"attention": "self" if itself else "cross", "bias": bias, "dropout": dropout}
+    plan.options |= {"attention": "self" if self_attention else "cross", "bias": bias, "dropout": dropout}
     plan.options |= {"mode": "train" if training.train else "eval"}
     plan.options |= variants.described(masks, inputs.dtype)
     if scale_by is ScaleBy.D_FEAT:
         plan.findings = [_wrong_scale(plan)]
 
-    drawn_inputs = {"Q", "W_Q", "W_K", "W_V", "W_O"} | (set() if itself else {"K"})
+    drawn_inputs = {"Q", "W_Q", "W_K", "W_V", "W_O"} | (set() if self_attention else {"K"})
     drawn_inputs |= {"K_past", "V_past"} if "n_past" in plan.sizes else set()
     return Computation(
         plan,
@@ -89,7 +89,7 @@ def mha_computation(
 
 
 def _dropout(training: Training) -> float:
-    """The share of weights that are dropped in training."""
+    """Return the fraction of weights that training drops."""
     share = 0.1 if training.dropout is None else training.dropout
     if not 0 <= share <= 1:
         raise OptionError(f"dropout is {share}, but a share is between 0 and 1.", hint="--dropout 0.1")
@@ -99,14 +99,14 @@ def _dropout(training: Training) -> float:
 
 
 def _scale_of(plan: Trace, scale: float | None, by: ScaleBy) -> dict[str, Any]:
-    """The scale, and what it is the root of, if it is one."""
+    """Return the options of the scale: its value, and the width whose root it divides by, if any."""
     if scale is not None:
         return {"scale": scale}
     return {"scale": plan.sizes[by] ** -0.5, "scale_by": str(by)}
 
 
 def _wrong_scale(plan: Trace) -> Finding:
-    """The finding of scores that are divided by the root of the wrong width."""
+    """Return the finding about scores that are divided by the root of the wrong width."""
     return Finding(
         f"the scores are divided by √d_feat = √{plan.sizes['d_feat']}, but Q and K are"
         " multiplied over"
@@ -115,11 +115,11 @@ def _wrong_scale(plan: Trace) -> Finding:
 
 
 def _calls(plan: Trace, inputs: RunInputs, variants: Variants, masks: Masks, device: str) -> list[Call]:
-    """What is called: a module of these sizes, with weights of the user or drawn ones."""
+    """Return the call: a module of these sizes, with the user's weights or random ones."""
     shapes = {step.name: step.shape for step in plan.steps}
-    itself = plan.options["attention"] == "self"
+    self_attention = plan.options["attention"] == "self"
     tensors = {"Q": inputs.tensor("Q", shapes["Q"], device)}
-    tensors["K"] = tensors["Q"] if itself else inputs.tensor("K", shapes["K"], device)
+    tensors["K"] = tensors["Q"] if self_attention else inputs.tensor("K", shapes["K"], device)
     tensors["V"] = inputs.tensor("V", shapes["V"], device) if "V" in inputs.files else tensors["K"]
     module = module_of(
         plan.sizes,

@@ -1,6 +1,7 @@
 """The options of `sdpa`, `mha` and `scaling`, for the library and for the command line.
 
-Every command waits until these classes are made, and methods that nobody calls take a third of that.
+Every command imports these classes, so their creation adds to its start-up time; they have no unused
+methods, which would take a third of it.
 """
 
 # ruff: noqa: RUF009 - options are declared by functions
@@ -21,28 +22,28 @@ SIZES, TENSORS, VARIANT, RUN, OUTPUT = "Sizes", "Your own tensors", "Variants", 
 
 
 class MaskStyle(StrEnum):
-    """What a mask's values mean."""
+    """The meaning of a mask's values."""
 
     BOOL = "bool"
     ADDITIVE = "additive"
 
 
 class VectorLayout(StrEnum):
-    """Which way vectors lie."""
+    """The orientation of vectors."""
 
     ROWS = "rows"
     COLUMNS = "columns"
 
 
 class Alignment(StrEnum):
-    """Where the queries stand among the keys."""
+    """The alignment of queries and keys."""
 
     TOP_LEFT = "top-left"
     BOTTOM_RIGHT = "bottom-right"
 
 
 class MaskedRows(StrEnum):
-    """What becomes of queries that see no key."""
+    """The weights of queries that see no key."""
 
     NAN = "nan"
     UNIFORM = "uniform"
@@ -57,12 +58,12 @@ class ScaleBy(StrEnum):
 
 
 def _size(help: str, *names: str, shown: int | str | None = None) -> Any:
-    """A size: where it is not set, tensors decide, and else the default that is shown."""
+    """Declare a size; if it is not set, tensors determine it, else the shown default applies."""
     return option(help, *names, shown=None if shown is None else str(shown))
 
 
 def _tensor(help: str) -> Any:
-    """A tensor: a numpy array, a torch tensor, or a file as `FILE` or `FILE:NAME`."""
+    """Declare a tensor: a numpy array, a torch tensor, or a file as `FILE` or `FILE:NAME`."""
     return option(help, metavar="FILE", parser=str)
 
 
@@ -78,7 +79,7 @@ def _past() -> Any:
 
 @dataclass(frozen=True, repr=False, eq=False)
 class SdpaSizes:
-    """The sizes of `sdpa`; None where they are not set."""
+    """The sizes of `sdpa`; None: not set."""
 
     PANEL = SIZES
 
@@ -97,7 +98,7 @@ class SdpaSizes:
 
 @dataclass(frozen=True, repr=False, eq=False)
 class MhaSizes:
-    """The sizes of `mha`; None where they are not set."""
+    """The sizes of `mha`; None: not set."""
 
     PANEL = SIZES
 
@@ -163,7 +164,7 @@ class MhaTensors:
 
 @dataclass(frozen=True, repr=False, eq=False)
 class Masking:
-    """Who may attend to whom. In Python, `mask` takes one mask or several; an array is one too."""
+    """Masks. In Python, `mask` takes one mask or several; each may be an array."""
 
     PANEL = VARIANT
 
@@ -191,7 +192,7 @@ class Masking:
 
 @dataclass(frozen=True, repr=False, eq=False)
 class Scale:
-    """What the scores of `sdpa` are multiplied with."""
+    """The factor of the scores of `sdpa`."""
 
     PANEL = VARIANT
 
@@ -200,7 +201,7 @@ class Scale:
 
 @dataclass(frozen=True, repr=False, eq=False)
 class MhaScale(Scale):
-    """What the scores of `mha` are multiplied with."""
+    """The factor of the scores of `mha`."""
 
     scale_by: ScaleBy | None = option(
         "Divide scores by √d_head (right) or √d_feat (a well-known slip).", shown="d_head"
@@ -209,7 +210,7 @@ class MhaScale(Scale):
 
 @dataclass(frozen=True, repr=False, eq=False)
 class Stages:
-    """Stages that attention may have beside its usual ones, and how its softmax computes."""
+    """Optional stages of attention, and the dtype of its softmax."""
 
     PANEL = VARIANT
 
@@ -235,7 +236,7 @@ class Form:
 
 @dataclass(frozen=True, repr=False, eq=False)
 class Training:
-    """What the module of `mha` has beside its weights, and whether it learns."""
+    """The biases, dropout and training mode of the module of `mha`."""
 
     PANEL = RUN
 
@@ -249,7 +250,7 @@ SEED = "What random values are drawn with."
 
 @dataclass(frozen=True, repr=False, eq=False)
 class RunOptions:
-    """How random tensors are drawn, and where and in what everything is computed."""
+    """The seed of random tensors, and the device and dtype of the computation."""
 
     PANEL = RUN
 
@@ -260,7 +261,7 @@ class RunOptions:
 
 @dataclass(frozen=True, repr=False, eq=False)
 class Explanations:
-    """What is told of a computation beside its tensors."""
+    """Output of a computation in addition to its tensors."""
 
     PANEL = OUTPUT
 
@@ -276,7 +277,7 @@ class Explanations:
 
 @dataclass(frozen=True, repr=False, eq=False)
 class Example:
-    """Which forms of the worked example are shown."""
+    """Selection of the forms of the worked example."""
 
     layout: VectorLayout | None = option("This form alone.", shown="every form", panel=VARIANT)
     query: int | None = option(
@@ -291,7 +292,7 @@ class Example:
 
 @dataclass(frozen=True, repr=False, eq=False)
 class Experiment:
-    """The sizes of the experiment about the scale, and how its queries and keys are drawn."""
+    """The sizes, seed and dtype of the experiment about the scale."""
 
     dk: str = option(
         "d_K: widths of a key, and of a query, to compare.",
@@ -314,7 +315,7 @@ OF_MHA = (MhaSizes, MhaTensors, Masking, MhaScale, Stages, Training, RunOptions)
 
 
 def one_of(kind: type[Choice], flag: str, value: str | None) -> Choice | None:
-    """The choice that a text names; None stays None.
+    """Return the choice that a text names; None stays None.
 
     Raises:
         OptionError: there is no such choice.

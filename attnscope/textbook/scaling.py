@@ -1,4 +1,4 @@
-"""Measures why scores are divided by √d_K: what the softmax makes of them with and without it."""
+"""Measure why scores are divided by √d_K, by their softmax with and without that scale."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from attnscope.results.common import Finding
 from attnscope.results.scaling import MEASURES, Scaling, ScalingRow
 
 HARD = 0.9
-"""From this largest weight on, a mean over rows, the softmax is called a hard choice."""
+"""The softmax is called a hard choice if the largest weight, a mean over rows, is at least this."""
 NEARLY_NONE = 0.1
-"""Up to this share of the gradient that there is with the scale, hardly any comes through."""
+"""Nearly no gradient passes if it is at most this fraction of the gradient with the scale."""
 ALIKE = 0.25
-"""By this share numbers may differ that are called much the same."""
+"""The relative difference up to which numbers are called much the same."""
 
 
 def measure_scaling(
@@ -30,23 +30,23 @@ def measure_scaling(
     dtype: str = "float32",
     progress: Progress = silent,
 ) -> Scaling:
-    """Measure what the scale 1/√d_K does to scores, to their softmax, and to its gradient.
+    """Measure the effect of the scale 1/√d_K on scores, on their softmax, and on its gradient.
 
     At each width, queries (`n_batch n_Q d_K`) and keys (`n_batch n_K d_K`) are drawn from the standard
-    normal distribution. Torch's own random state stays as it is.
+    normal distribution. Torch's own random state does not change.
 
     Args:
         widths: the widths of keys and queries to compare (d_K), as numbers, or as a text, "1,16,256".
-        batch: n_batch, independent draws.
-        nq: n_Q, queries.
-        nk: n_K, keys.
-        seed: what is drawn with, at each width anew; None: 0.
-        dtype: what scores and weights are computed in; they are measured in float64.
-        progress: told what is being done.
+        batch: n_batch, the number of independent draws.
+        nq: n_Q, the number of queries.
+        nk: n_K, the number of keys.
+        seed: the seed of the draws, set anew at each width; None: 0.
+        dtype: the dtype of scores and weights; they are measured in float64.
+        progress: receives reports of the progress.
 
     Raises:
-        SizeError: sizes that attention cannot have, or that do not fit into memory.
-        OptionError: a width that is no number, an unknown dtype, or a seed beyond 64 bits.
+        SizeError: sizes are impossible for attention, or do not fit into memory.
+        OptionError: a width is not a number, the dtype is unknown, or the seed exceeds 64 bits.
 
     >>> scaling = measure_scaling([1, 1024])
     >>> scaling[1024, False].largest_weight > 0.9 > 0.2 > scaling[1024, True].largest_weight
@@ -76,10 +76,10 @@ def measure_scaling(
 
 
 def parse_widths(text: str) -> list[int]:
-    """The widths in a text: `1, 16` is `[1, 16]`.
+    """Parse a list of widths: `1, 16` becomes `[1, 16]`.
 
     Raises:
-        OptionError: it is not a list of whole numbers.
+        OptionError: the text is not a list of whole numbers.
     """
     parts = [part.strip() for part in text.split(",")]
     for part in parts:
@@ -92,7 +92,7 @@ def parse_widths(text: str) -> list[int]:
 
 
 def _measured(sizes: dict[str, int], d_K: int, dtype: str, seed: int) -> list[ScalingRow]:
-    """What is measured at one width: without the scale, and with it."""
+    """Return the measurements at one width: without the scale, and with it."""
     from attnscope.attention.scaling import measure
     from attnscope.process.devices import draw
 
@@ -104,45 +104,45 @@ def _measured(sizes: dict[str, int], d_K: int, dtype: str, seed: int) -> list[Sc
 
 
 def findings_of(result: Scaling) -> list[Finding]:
-    """What a run's numbers say of the scale, and nothing that they do not show."""
+    """Return the conclusions about the scale that a run's numbers support."""
     rows, n_K = result.rows, result.sizes["n_K"]
     widest, narrowest = max(row.d_K for row in rows), min(row.d_K for row in rows)
     if not all(isfinite(getattr(row, measure)) for row in rows for measure in MEASURES):
-        said = f"Some scores are beyond what {result.dtype} holds: what is made of them is no number."
+        sentence = f"Some scores are beyond what {result.dtype} holds: what is made of them is no number."
     elif n_K == 1:
-        said = (
+        sentence = (
             "There is one key, and its weight is 1 whatever its score is: it takes more, as with"
             " --nk 64, to see what the scale does."
         )
     elif widest == 1:
-        said = (
+        sentence = (
             "At d_K 1 the scale is 1/√1 = 1 and changes nothing: it takes wider keys, as with"
             " --dk 1,64,1024, to see what it does."
         )
     else:
         return _comparison(result, widest, narrowest)
-    return [Finding(said)]
+    return [Finding(sentence)]
 
 
 def _comparison(result: Scaling, widest: int, narrowest: int) -> list[Finding]:
-    """What the scale does at the widest keys, and beside the narrowest."""
+    """Compare the widest keys without the scale, with it, and with the narrowest keys."""
     without, scaled = result[widest, False], result[widest, True]
-    said = (
+    unscaled_sentence = (
         f"Without the scale, at d_K {widest}, the variance of the scores is"
         f" {without.text('variance')} and the largest weight {without.text('largest_weight')}:"
         f" {_choice(without)}, and {_gradient(without, scaled)}."
     )
-    then = f"With the scale they are {_three(scaled)}"
+    scaled_sentence = f"With the scale they are {_three(scaled)}"
     if narrowest < widest:
         least = result[narrowest, True]
         alike = all(_alike(row, least) for row in result.rows if row.scaled)
-        then += f", {'much as' if alike else 'and'} at d_K {narrowest}"
-        then += f" ({_three(least)})" if alike else f" {_three(least)}"
-    return [Finding(said), Finding(then + ".")]
+        scaled_sentence += f", {'much as' if alike else 'and'} at d_K {narrowest}"
+        scaled_sentence += f" ({_three(least)})" if alike else f" {_three(least)}"
+    return [Finding(unscaled_sentence), Finding(scaled_sentence + ".")]
 
 
 def _choice(row: ScalingRow) -> str:
-    """What a largest weight makes of the softmax."""
+    """Describe how the softmax distributes the weight of a row."""
     if row.largest_weight >= HARD:
         return "the softmax is a hard choice"
     if row.largest_weight > 0.5:
@@ -151,7 +151,7 @@ def _choice(row: ScalingRow) -> str:
 
 
 def _gradient(without: ScalingRow, scaled: ScalingRow) -> str:
-    """How much gradient comes through the softmax, beside what does with the scale."""
+    """Compare the gradient through the softmax with that of the scaled scores."""
     passed = without.text("gradient_norm")
     if without.gradient_norm == scaled.gradient_norm:
         return f"as much gradient comes through it as with the scale ({passed})"

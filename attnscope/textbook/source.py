@@ -1,4 +1,4 @@
-"""Reads the source of the textbook's functions, without importing their modules."""
+"""Read the source of the textbook's functions without importing their modules."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from attnscope.results.trace import Source, Trace
 
 
 def source_of(module: str, function: str) -> Source:
-    """The source of a function of attnscope's.
+    """Return the source of one of attnscope's functions.
 
     Args:
         module: its module, such as `attnscope.attention.sdpa`.
-        function: its qualified name there.
+        function: its qualified name in the module.
     """
     import ast
     from importlib.util import find_spec
@@ -30,7 +30,7 @@ def source_of(module: str, function: str) -> Source:
 
 
 def add_lines(plan: Trace, source: Source) -> None:
-    """Give each step of a plan its line in the code: where its name is bound."""
+    """Set the source line of each step of a plan: the line that binds its name."""
     import ast
     import textwrap
 

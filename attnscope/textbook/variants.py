@@ -1,4 +1,4 @@
-"""The variants of attention that the options choose: for the contract, the code, and the heading."""
+"""The variants of attention that the options select: for the contract, the code, and the heading."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from attnscope.textbook.options import Alignment, MaskedRows, Masking, MaskStyle
 
 NO_MASK = "there is no mask (--mask)"
 THETA = 10000.0
-"""The base of rotary positions, unless another is chosen: RoFormer's, and Llama's first."""
+"""The default base of rotary positions: RoFormer's, and that of the first Llama."""
 
 
 @dataclass(frozen=True)
@@ -24,10 +24,10 @@ class Variants:
     Attributes:
         masking: how the masks are applied.
         masks: the masks themselves.
-        scale: what the scores are multiplied with; None: 1/√width.
-        softcap: what the scores are capped at, or None.
+        scale: the factor of the scores; None: 1/√width.
+        softcap: the bound for soft-capping the scores, or None.
         theta: the base of rotary positions, or None for none.
-        softmax_dtype: what the softmax is computed in; None: what the scores are.
+        softmax_dtype: the dtype of the softmax; None: that of the scores.
     """
 
     masking: Masking
@@ -38,10 +38,10 @@ class Variants:
     softmax_dtype: str | None
 
     def masks_for(self, sizes: Mapping[str, int], dtype: str) -> Masks:
-        """The masks as they are applied in a run of these sizes, and in this dtype.
+        """Return the masks as they are applied in a run of these sizes and this dtype.
 
         Raises:
-            OptionError: the fill hides nothing, or the dtype has not got it.
+            OptionError: the fill hides nothing, or is outside the range of the dtype.
             FileError: a file cannot be read.
         """
         fill = self.masking.mask_fill
@@ -63,7 +63,7 @@ class Variants:
     def contract(
         self, sizes: Mapping[str, int], masks: Masks, *, scale: float | None, **more: Any
     ) -> Variant:
-        """What the contract needs to know; `more` as in `attnscope.contracts.Variant`."""
+        """Return the variant for the contract; `more` as in `attnscope.contracts.Variant`."""
         return Variant(
             scale=scale,
             mask=masks.dims(sizes),
@@ -76,7 +76,7 @@ class Variants:
         )
 
     def arguments(self, masks: Masks) -> dict[str, Any]:
-        """The code's arguments, but for tensors and scale; those of usual value are left out."""
+        """Return the code's arguments except tensors and scale; defaults are left out."""
         import torch
 
         chosen = {
@@ -90,7 +90,7 @@ class Variants:
         return {name: value for name, value in chosen.items() if value is not None}
 
     def described(self, masks: Masks, dtype: str) -> dict[str, Any]:
-        """What decides the numbers, by name, for the heading and for records."""
+        """Return the options that determine the numbers, by name, for the heading and for records."""
         about: dict[str, Any] = {"softmax_dtype": self.softmax_dtype or dtype}
         if masks:
             about |= {"mask": list(masks.texts), "mask_style": masks.style, "mask_fill": masks.fill}
@@ -103,10 +103,10 @@ class Variants:
 
 
 def variants_of(masking: Masking, scale: Scale, stages: Stages) -> Variants:
-    """The variants that the options choose; those without effect are warned of.
+    """Return the variants that the options select; warn about options without effect.
 
     Raises:
-        OptionError: a value that an option cannot have.
+        OptionError: an option has an invalid value.
         FileError: the file of a mask cannot be read.
     """
     masking = Masking(
@@ -124,7 +124,7 @@ def variants_of(masking: Masking, scale: Scale, stages: Stages) -> Variants:
 
 
 def _check_numbers(scale: Scale, stages: Stages) -> None:
-    """Raise an OptionError for a number, or a dtype, with which attention computes nothing."""
+    """Raise an OptionError for an invalid scale, soft cap, rotary base or softmax dtype."""
     if stages.rope_theta is not None and not 0 < stages.rope_theta < inf:
         raise OptionError(
             f"a base of {stages.rope_theta:g} turns nothing: it must be above 0.",
@@ -145,7 +145,7 @@ def _check_numbers(scale: Scale, stages: Stages) -> None:
 
 
 def _idle(masking: Masking, masks: Masks, stages: Stages) -> list[tuple[object, str, str]]:
-    """The options without effect: whether that is so, the option, and why."""
+    """Return for each option whether it has no effect, its name, and the reason."""
     no_theta = "there are no rotary positions (--rope)"
     no_places = "nothing here depends on where queries stand among keys"
     nowhere = not (stages.rope or masks.positional)

@@ -1,4 +1,4 @@
-"""The worked example: its numbers, its runs in three forms, and their comparison."""
+"""The worked example: its numbers, its three forms, and their comparison."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ EXAMPLE = {
     "W_K": [[1, 0, 0], [1, 1, 1], [1, 0, 1], [0, 1, 0]],
     "W_V": [[1, 2, 0], [1, 3, 1], [1, 0, 2], [1, 1, 0]],
 }
-"""Four embeddings, and what makes queries, keys and values of them."""
+"""Four embeddings, and the weights that project them to queries, keys and values."""
 
 FORMS = {"rows": "sdpa", "columns": "columns", "query": "query"}
-"""The forms of the example, and what the textbook calls them."""
+"""The forms of the example, and their names in the textbook."""
 
 TITLES = {
     "rows": "by rows: softmax(Q·Kᵀ/√d_K)·V",
@@ -34,7 +34,7 @@ TITLES = {
     "query": "query {} as vectors: Σ_j softmax_j(k_j·q/√d_K) v_j, term by term",
 }
 TOLERANCE = 1e-12
-"""All is computed in float64; the forms add in another order, and so may differ in the last bits."""
+"""All forms run in float64; they add in different orders, so their last bits may differ."""
 
 
 def worked_example(
@@ -44,17 +44,17 @@ def worked_example(
     explain: bool = True,
     progress: Progress = silent,
 ) -> WorkedExample:
-    """Work the formula out with small whole numbers: by rows, by columns, and as vectors.
+    """Work out the formula with small whole numbers: by rows, by columns, and as vectors.
 
     Args:
-        layout: `rows` or `columns`: this form alone.
-        query: one query as vectors, counted from 0; alone, unless there is a layout too.
-        explain: say of each step what it is, with one of its numbers worked out (`step.why`).
-        progress: told what is being done.
+        layout: `rows` or `columns`: only this form.
+        query: the index of a query to show as vectors; only this form, unless `layout` is set too.
+        explain: explain each step, with one of its numbers worked out (`step.why`).
+        progress: receives reports of the progress.
 
     Returns:
         The traces of the forms, with every tensor: X is `n_Q d_feat`, the weights are `d_feat d_K` and
-        `d_feat d_V`, the scores `n_Q n_K`, the result `n_Q d_V`; by columns all is transposed.
+        `d_feat d_V`, the scores `n_Q n_K`, the result `n_Q d_V`; by columns, all are transposed.
 
     Raises:
         SizeError: there is no such query.
@@ -82,7 +82,7 @@ def worked_example(
 
 
 def _worked_out(form: str, query: int, explain: bool) -> Trace:
-    """The example in one form, with every step's tensor."""
+    """Return the example in one form, with the tensor of every step."""
     import numpy as np
 
     files: dict[str, TensorFile] = {}
@@ -110,7 +110,7 @@ def _worked_out(form: str, query: int, explain: bool) -> Trace:
 
 
 def _explain_numbers(trace: Trace, form: str, query: int) -> None:
-    """Add to the sentences how one number of each step is made, so that it can be checked by hand."""
+    """Add to each step's explanation the calculation of one number, to check by hand."""
     vectors = {name: trace[name].tensor for name in ("Q", "K", "V")}
     if form == "columns":
         vectors = {name: tensor.mT for name, tensor in vectors.items()}
@@ -134,7 +134,7 @@ def _explain_numbers(trace: Trace, form: str, query: int) -> None:
 
 
 def _compare(traces: Mapping[str, Trace], query: int) -> None:
-    """Check the result of each form against that by rows."""
+    """Compare the result of each form with that by rows."""
     rows, columns, one = (traces[form]["out"].tensor for form in FORMS)
     pairs = {
         "columns": ("out, transposed, is out by rows", columns.mT, rows),

@@ -1,1 +1,1 @@
-"""What a run of the textbook takes in: sizes, tensors from files, masks, projections."""
+"""The inputs of a run of the textbook: sizes, tensors from files, masks, projections."""

@@ -1,4 +1,4 @@
-"""Says what masks do to queries that see no key, and of masks that undo each other."""
+"""Findings about queries that see no key, and about masks that cancel each other."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from attnscope.textbook.inputs.mask_options import Masks
 
 
 def findings_of(masks: Masks, blind: int | None, rows: int) -> list[Finding]:
-    """What a user should know about the masks of a run.
+    """Return the findings about the masks of a run.
 
     Args:
-        masks: of the run.
-        blind: how many rows of the scores see no key, or None where that is not known.
-        rows: how many there are.
+        masks: the masks of the run.
+        blind: the number of rows of the scores that see no key; None: unknown.
+        rows: the number of all rows.
     """
     found = []
     if masks.causal and masks.prefixes:
@@ -25,12 +25,12 @@ def findings_of(masks: Masks, blind: int | None, rows: int) -> list[Finding]:
             )
         )
     if blind:
-        found.append(Finding(f"{blind} of {rows} rows of the scores see no key at all: {_fate(masks)}"))
+        found.append(Finding(f"{blind} of {rows} rows of the scores see no key at all: {_effect(masks)}"))
     return found
 
 
-def _fate(masks: Masks) -> str:
-    """What becomes of a query that sees no key, and why."""
+def _effect(masks: Masks) -> str:
+    """Describe the weights of a query that sees no key, and the reason."""
     zero = "--masked-rows zero gives zeros, as F.scaled_dot_product_attention does."
     if masks.rows == "zero":
         return "they attend to nothing, and their result is 0, as --masked-rows zero asks."

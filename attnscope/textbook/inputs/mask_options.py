@@ -1,4 +1,4 @@
-"""Masks as a user asks for them: `causal`, `window:4`, `lengths:12,30`, a file, several together."""
+"""Masks as users write them: `causal`, `window:4`, `lengths:12,30`, a file, or several together."""
 
 from __future__ import annotations
 
@@ -20,27 +20,27 @@ if TYPE_CHECKING:
 
 SYNTAX = "causal, window:W, window:L,R, prefix:P, lengths:N,N,…, or a FILE"
 LEAST = {"float16": -65504.0}
-"""The least number of a dtype, where it is not far below any fill."""
+"""The smallest number of a dtype, if a fill may be below it."""
 HIDES = -1e4
-"""What a mask must add at least to hide a key; `attnscope.attention.masks` has the same."""
+"""A mask that adds this or less hides the key; same value as in `attnscope.attention.masks`."""
 
 
 @dataclass(frozen=True)
 class Masks:
-    """All masks of a run; a query sees the keys that each of them lets it see.
+    """All masks of a run; a query sees the keys that every mask allows.
 
     Attributes:
-        texts: each mask as it was named.
-        causal: a query sees itself and what is before it.
-        windows: how far a query sees, (before it, after it).
-        prefixes: how many keys every query sees; of the others, those before it.
-        lengths: for each sequence, how many keys are real.
+        texts: each mask as the user wrote it.
+        causal: a query sees itself and earlier keys.
+        windows: the numbers of keys that a query sees (before it, after it).
+        prefixes: the number of first keys that every query sees; it also sees earlier ones.
+        lengths: for each sequence, the number of keys that are not padding.
         files: masks from files, or from memory.
         style: `bool` or `additive`: a mask of True and False, or of numbers to add.
         fill: the score of a hidden key.
-        align: where the queries stand among the keys.
-        rows: what becomes of queries that see no key: `nan`, `uniform`, `zero`, or None for what the
-            fill makes of them.
+        align: the alignment of queries and keys.
+        rows: the weights of queries that see no key: `nan`, `uniform`, `zero`, or None for those
+            that follow from the fill.
     """
 
     texts: tuple[str, ...] = ()
@@ -59,12 +59,12 @@ class Masks:
 
     @property
     def positional(self) -> bool:
-        """Whether it matters where the queries stand among the keys."""
+        """Whether the masks depend on the alignment of queries and keys."""
         return self.causal or bool(self.windows) or bool(self.prefixes)
 
     @property
     def fills(self) -> bool:
-        """Whether the fill is used: it is not where all that hides is a file's own numbers."""
+        """Whether the fill is used: additive masks from files contain their own numbers."""
         added = [file for file in self.files if self.style == "additive" and file.dtype != "bool"]
         return self.positional or bool(self.lengths) or len(added) < len(self.files)
 
@@ -77,17 +77,17 @@ class Masks:
         fill: float = -inf,
         rows: str | None = None,
     ) -> Masks:
-        """The same masks, with how they are applied.
+        """Return the same masks with these settings.
 
         Args:
-            align: where the queries stand among the keys.
-            dtype: what the scores are computed in.
+            align: the alignment of queries and keys.
+            dtype: the dtype of the scores.
             style: `bool` or `additive`; None: that of the files, else bool.
             fill: the score of a hidden key.
             rows: as in the class.
 
         Raises:
-            OptionError: a fill that hides nothing, or that the dtype has not got.
+            OptionError: the fill hides nothing, or is outside the range of the dtype.
             FileError: a file cannot be read.
         """
         _check_fill(fill, dtype)
@@ -97,11 +97,11 @@ class Masks:
         return replace(self, style=style, fill=fill, align=cast("Align", align), rows=rows)
 
     def filled_with(self, fill: float) -> Masks:
-        """The same masks, with another score for hidden keys."""
+        """Return the same masks with another score for hidden keys."""
         return replace(self, fill=fill)
 
     def dims(self, sizes: Mapping[str, int]) -> str | None:
-        """The axes of all masks together: those of the scores, and 1 where none differs along one.
+        """Return the axes of the combined mask: those of the scores, and 1 where it broadcasts.
 
         Raises:
             SizeError: a mask does not fit the scores.
@@ -119,12 +119,12 @@ class Masks:
         return " ".join(next((a for a in axes if a != "1"), "1") for axes in zip(*padded, strict=True))
 
     def build(self, sizes: Mapping[str, int], dtype: str, device: str) -> torch.Tensor:
-        """The one mask that all of them are together, with the axes of `dims`.
+        """Return the combined mask, with the axes of `dims`.
 
         Args:
-            sizes: as `dims` was given.
-            dtype: of an additive mask.
-            device: where it is to be.
+            sizes: as in `dims`.
+            dtype: the dtype of an additive mask.
+            device: the device of the result.
         """
         import torch
 
@@ -156,14 +156,14 @@ class Masks:
         return allowed.contiguous().to(device)
 
     def rows_without_keys(self, sizes: Mapping[str, int], query: int | None = None) -> int | None:
-        """How many rows of the scores see no key at all; None where only a file's values can tell.
+        """Return the number of rows of the scores that see no key; None if it depends on a file.
 
-        Every kind of mask lets a query see one unbroken range of keys, so that a query sees none
-        when the latest beginning is behind the earliest end.
+        Every kind of mask allows one contiguous range of keys, so a query sees none if the latest
+        start is after the earliest end.
 
         Args:
             sizes: the sizes of the run.
-            query: count this query's rows only.
+            query: count only the rows of this query.
         """
         if self.files:
             return None
@@ -174,7 +174,7 @@ class Masks:
         after = min([right for _, right in self.windows] + [0] * self.causal, default=n_Q + n_K)
         least = max(
             [-after] + [0 for length in self.prefixes if length == 0]
-        )  # earlier ones see nothing
+        )  # earlier queries see nothing
         seeing = 0
         for sequence in range(n_batch):
             ends = [n_K, *(each[sequence] for each in self.lengths)]
@@ -202,14 +202,14 @@ class Masks:
 
 
 def parse_masks(masks: Any) -> Masks:
-    """Masks as users name them.
+    """Parse one mask or several.
 
     Args:
         masks: one or several, each `causal`, `window:W`, `window:L,R`, `prefix:P`, `lengths:N,N,…`, a
             file, a numpy array or a torch tensor; None: no mask.
 
     Raises:
-        OptionError: a kind of mask with something else behind it than it takes.
+        OptionError: a kind of mask is unknown, or its numbers are invalid.
         FileError: a file cannot be read.
     """
     if masks is None:
@@ -227,7 +227,7 @@ def parse_masks(masks: Any) -> Masks:
 
 
 def _parsed(mask: Any) -> Masks:
-    """One mask."""
+    """Parse one mask."""
     if isinstance(mask, os.PathLike):
         mask = os.fspath(mask)
     if not isinstance(mask, str):
@@ -265,10 +265,10 @@ def _check_fill(fill: float, dtype: str) -> None:
 
 
 def style_of(file: TensorFile) -> str:
-    """Whether a file's mask says who may attend, or what to add to the scores.
+    """Return the style of a mask from a file: `bool`, or `additive` if it is added to the scores.
 
-    True and False, and whole numbers, say who may attend; so do floats that are all 0 or 1, with
-    at least one 1. Other floats are added.
+    Booleans and whole numbers are True where a query may attend; so are floats that are all 0 or
+    1, with at least one 1. Other floats are added.
     """
     if not file.dtype.startswith(("float", "bfloat")):
         return "bool"
@@ -278,14 +278,14 @@ def style_of(file: TensorFile) -> str:
 
 
 def fitted(file: TensorFile, sizes: Mapping[str, int]) -> list[str]:
-    """The axes of a mask from a file, as they stand beside those of the scores.
+    """Return the axes of a mask from a file, aligned with those of the scores.
 
     Args:
         file: `n_Q n_K`, `n_batch n_Q n_K` or `n_batch n_head n_Q n_K`; all but n_K may be 1.
         sizes: the sizes of the scores' axes.
 
     Raises:
-        SizeError: it does not fit.
+        SizeError: the mask does not fit the scores.
     """
     axes = {2: ["n_Q", "n_K"], 3: ["n_batch", "n_Q", "n_K"], 4: ["n_batch", "n_head", "n_Q", "n_K"]}
     shape, dims = file.shape, axes.get(len(file.shape))
@@ -308,7 +308,7 @@ def fitted(file: TensorFile, sizes: Mapping[str, int]) -> list[str]:
                 f" {axis} {expected}.",
                 hint=hint,
             )
-    named = [axis for axis in ("n_batch", "n_head", "n_Q", "n_K") if axis in sizes]
-    given = dict(zip(dims, shape, strict=True))
-    aligned = [axis if given.get(axis, 1) != 1 or sizes[axis] == 1 else "1" for axis in named]
+    score_axes = [axis for axis in ("n_batch", "n_head", "n_Q", "n_K") if axis in sizes]
+    mask_sizes = dict(zip(dims, shape, strict=True))
+    aligned = [axis if mask_sizes.get(axis, 1) != 1 or sizes[axis] == 1 else "1" for axis in score_axes]
     return aligned if len(shape) > 2 else aligned[-2:]

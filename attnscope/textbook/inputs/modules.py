@@ -1,4 +1,4 @@
-"""Makes a multi-head attention of given sizes, with weights from files or drawn."""
+"""Create the module of multi-head attention, with weights from files or random ones."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def has_biases(bias: bool | None, inputs: RunInputs) -> bool:
-    """Whether there are biases: as asked for, else as the files have it, else yes."""
+    """Return whether the module has biases: as requested, else as the files have, else True."""
     files = [name for name in inputs.files if name[0] in "Wb"]
     biases = [name for name in files if name[0] == "b"]
     if bias is False and biases:
@@ -27,9 +27,9 @@ def has_biases(bias: bool | None, inputs: RunInputs) -> bool:
 def module_of(
     sizes: dict[str, int], inputs: RunInputs, bias: bool, device: str, **options: Any
 ) -> MultiHeadAttention:
-    """The module, with the files' weights where there are any, and else drawn as `nn.Linear` draws them.
+    """Return the module, with weights from files, or else initialized as in `nn.Linear`.
 
-    Where any weight is from a file, a bias that is not is 0.
+    If any weight is from a file, missing biases are 0.
     """
     import torch
 
@@ -60,7 +60,7 @@ def module_of(
 
 
 def numbers_in(sizes: dict[str, int], bias: bool) -> int:
-    """How many numbers the four projections hold."""
+    """Return the number of parameters of the four projections."""
     d_feat, d_head, n_head = sizes["d_feat"], sizes["d_head"], sizes["n_head"]
     d_V, d_context = sizes.get("d_V", d_head), sizes.get("d_context", d_feat)
     n_kv_head = sizes.get("n_kv_head", n_head)

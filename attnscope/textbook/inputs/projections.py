@@ -1,4 +1,4 @@
-"""The four projections of multi-head attention, under the names that others have for them."""
+"""The four projections of multi-head attention, under the names that different libraries use."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ NAMES = {
     "b_V": ("W_V.bias", "b_V", "v_proj.bias", "value.bias"),
     "b_O": ("W_O.bias", "b_O", "o_proj.bias", "out_proj.bias"),
 }
-"""What each is called: by attnscope, by Llama and its kin, by nn.MultiheadAttention, by BERT."""
+"""The names of each in attnscope, in Llama and its relatives, in nn.MultiheadAttention, in BERT."""
 
 STACKED = {"in_proj_weight": ("W_Q", "W_K", "W_V"), "in_proj_bias": ("b_Q", "b_K", "b_V")}
-"""What nn.MultiheadAttention keeps on top of each other, when all widths are the same."""
+"""The tensors that nn.MultiheadAttention stacks if all widths are equal."""
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class Third(TensorFile):
 
     Args:
         whole: the tensor.
-        part: which of the three, counted from 0.
+        part: the index of the part, from 0.
     """
 
     whole: TensorFile
@@ -55,14 +55,14 @@ class Third(TensorFile):
 
 
 def open_projections(source: Any, others: dict[str, TensorFile]) -> dict[str, TensorFile]:
-    """Find the weights and biases of the projections, under any of the names that are in use.
+    """Find the weights and biases of the projections under any of their usual names.
 
     Args:
         source: a file, a mapping of names to tensors (as `state_dict()` returns), or None.
         others: weights and biases one by one, which replace those of the source.
 
     Raises:
-        FileError: it cannot be read, or nothing in it has a name that is known.
+        FileError: it cannot be read, or none of its names is known.
         OptionError: it is neither a file nor a mapping.
     """
     if source is None:
@@ -91,7 +91,7 @@ def open_projections(source: Any, others: dict[str, TensorFile]) -> dict[str, Te
 
 
 def _members(source: Any) -> tuple[dict[str, TensorFile], str]:
-    """All tensors of a file or a mapping by their names there, and what messages call it."""
+    """Return all tensors of a file or a mapping by name, and its name in messages."""
     if isinstance(source, str | PathLike):
         path = Path(source)
         return open_tensors(path), str(path)

@@ -1,4 +1,4 @@
-"""Finds the inputs of a run: the user's tensors, sizes from these and from options, the rest drawn."""
+"""Resolve the inputs of a run: the user's tensors, and sizes from these and from options."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ FLAGS = {
     "d_feat": "--d-feat",
     "d_context": "--d-context",
 }
-"""What the options for sizes are called."""
+"""The flags of the options for sizes."""
 
 NAMES = {
     "x": "X",
@@ -47,7 +47,7 @@ NAMES = {
     "bv": "b_V",
     "bo": "b_O",
 }
-"""What the textbook calls the tensor that an option names."""
+"""The textbook's name of each option's tensor."""
 
 LINEAR = "weights as nn.Linear stores them: output × input"
 
@@ -58,9 +58,9 @@ class RunInputs:
 
     Attributes:
         sizes: all sizes that its contract takes.
-        dtype: what it runs in.
+        dtype: the dtype of the run.
         files: the tensors that come from files, by name.
-        split: whether Q, K and V come with heads side by side.
+        split: whether Q, K and V have merged heads, which are split.
     """
 
     sizes: dict[str, int]
@@ -69,12 +69,12 @@ class RunInputs:
     split: bool = False
 
     def tensor(self, name: str, shape: tuple[int, ...], device: str) -> torch.Tensor:
-        """An input: from its file if it has one, else drawn (standard normal) with torch's seed.
+        """Return an input: from its file if it has one, else drawn from the standard normal.
 
         Args:
             name: such as `Q`.
-            shape: what it is to be; a file's tensor has as many elements.
-            device: where it is to be.
+            shape: the shape of the result; a file's tensor has as many elements.
+            device: the device of the result.
         """
         import torch
 
@@ -85,14 +85,14 @@ class RunInputs:
 
 
 def open_tensors(options: Mapping[str, Any]) -> Files:
-    """The tensors that are not drawn, by what the textbook calls them.
+    """Return the user's tensors, by their names in the textbook.
 
     Args:
-        options: arrays, tensors and files, by the options' names; None where there is none.
+        options: arrays, tensors and files, by the options' names; None: not set.
 
     Raises:
         FileError: a file cannot be read.
-        OptionError: what is handed over is no tensor.
+        OptionError: a value is not a tensor.
     """
     found = {
         NAMES[option]: tensor_of(NAMES[option], value, f"the argument {option}")
@@ -107,18 +107,18 @@ def open_tensors(options: Mapping[str, Any]) -> Files:
 def inputs_of_sdpa(
     options: Mapping[str, int | None], files: Files, masks: Sequence[TensorFile], dtype: str | None
 ) -> RunInputs:
-    """The inputs of `attnscope sdpa`.
+    """Resolve the inputs of `attnscope sdpa`.
 
     Args:
-        options: sizes by axis, None where none was asked for; `n_new` are the keys that are not of
+        options: sizes by axis, None where not set; `n_new` is the number of keys that are not of
             the past.
         files: any of `Q K V K_past V_past`, or `X W_Q W_K W_V`.
-        masks: masks, whose sizes count where nothing else says them.
-        dtype: what to run in, if it was asked for.
+        masks: masks, whose sizes are used if nothing else determines them.
+        dtype: the requested dtype, if any.
 
     Raises:
         SizeError: sizes disagree.
-        OptionError: files that do not go together, or have several dtypes.
+        OptionError: files do not go together, or have different dtypes.
     """
     _check_sources(files, needed=("W_Q", "W_K", "W_V"))
     new = _new_keys(options, files)
@@ -178,18 +178,18 @@ def inputs_of_sdpa(
 def inputs_of_mha(
     options: Mapping[str, int | None], files: Files, masks: Sequence[TensorFile], dtype: str | None
 ) -> tuple[RunInputs, bool]:
-    """The inputs of `attnscope mha`, and whether it attends to itself (K and V are Q).
+    """Resolve the inputs of `attnscope mha`; also return whether it is self-attention (K and V are Q).
 
     Args:
-        options: as of `inputs_of_sdpa`.
+        options: as in `inputs_of_sdpa`.
         files: any of `Q K V K_past V_past`, or `X`; weights `W_Q W_K W_V W_O` and biases
             `b_Q b_K b_V b_O`.
-        masks: masks, whose sizes count where nothing else says them.
-        dtype: what to run in, if it was asked for.
+        masks: masks, whose sizes are used if nothing else determines them.
+        dtype: the requested dtype, if any.
 
     Raises:
         SizeError: sizes disagree.
-        OptionError: files that do not go together, or have several dtypes.
+        OptionError: files do not go together, or have different dtypes.
     """
     _check_sources(files, needed=())
     if "V" in files and "K" not in files:
@@ -197,7 +197,7 @@ def inputs_of_mha(
     if "X" in files:
         files = {"Q" if name == "X" else name: file for name, file in files.items()}
     new = _new_keys(options, files)
-    itself = "K" not in files and options["n_new"] is None and options["d_context"] is None
+    self_attention = "K" not in files and options["n_new"] is None and options["d_context"] is None
     sizes = Sizes(
         {new if axis == "n_new" else axis: size for axis, size in options.items()},
         FLAGS | {"d_V": "--d-value"},
@@ -214,10 +214,10 @@ def inputs_of_mha(
     take("W_Q", "d_feat d_feat")
     take("b_Q", "d_feat")
     take("b_O", "d_feat")
-    if itself:
+    if self_attention:
         sizes.equate(new, "n_Q")
     d_head = _learn_head_width(files, sizes)
-    context = "d_feat" if itself else "d_context"
+    context = "d_feat" if self_attention else "d_context"
     take("K", f"{lead} {new} {context}")
     take("V", f"{lead} {new} {context}")
     take("K_past", "n_batch n_kv_head n_past d_head")
@@ -234,11 +234,11 @@ def inputs_of_mha(
     defaults = {"n_batch": 128, "n_Q": 32, new: sizes["n_Q"], "d_feat": 200, "n_head": 5, "n_kv_head": 5}
     defaults |= {"d_V": d_head, "d_context": sizes["d_feat"]}
     defaults |= {"n_past": 1} if new == "n_new" else {}
-    return RunInputs(_all_keys(_filled(sizes, defaults)), one_dtype(files, dtype), files), itself
+    return RunInputs(_all_keys(_filled(sizes, defaults)), one_dtype(files, dtype), files), self_attention
 
 
 def _lead_of_mha(files: Files, sizes: Sizes) -> str:
-    """The batch axis of the inputs of `mha`; empty where they have none, and it is of size 1."""
+    """Return the batch axis of the inputs of `mha`; empty if they have none, so n_batch is 1."""
     vectors = [files[name] for name in "QKV" if name in files]
     n_axes = _axes_of(vectors)
     if n_axes == 4:
@@ -253,7 +253,7 @@ def _lead_of_mha(files: Files, sizes: Sizes) -> str:
 
 
 def _learn_head_width(files: Files, sizes: Sizes) -> int:
-    """Learn d_feat, from W_O where nothing else says it, and the width of a head, which follows."""
+    """Learn d_feat, from W_O if nothing else determines it, and return the width of a head."""
     if "W_O" in files and len(files["W_O"].shape) == 2 and "d_feat" not in sizes:
         file = files["W_O"]
         sizes.learn("d_feat", file.shape[0], f"{called(file)} is {shape_of(file)}", note=LINEAR)
@@ -268,13 +268,14 @@ def _learn_head_width(files: Files, sizes: Sizes) -> int:
 
 
 def _check_sources(files: Files, needed: tuple[str, ...]) -> None:
-    """X makes Q, K and V; nothing else may make them too."""
+    """Raise an OptionError if X is combined with Q, K or V, or a file lacks its counterpart."""
     if "X" in files:
-        made = [name for name in "QKV" if name in files]
-        if made:
+        factors = [name for name in "QKV" if name in files]
+        if factors:
+            name, option = factors[0], f"--{factors[0].lower()}"
             raise OptionError(
-                f"--x is what Q, K and V are made of, and --{made[0].lower()} gives {made[0]} itself.",
-                hint=f"one of --x and --{made[0].lower()}",
+                f"--x is what Q, K and V are made of, and {option} gives {name} itself.",
+                hint=f"one of --x and {option}",
             )
         missing = [name for name in needed if name not in files]
         if missing:
@@ -291,23 +292,23 @@ def _check_sources(files: Files, needed: tuple[str, ...]) -> None:
                 f"{option} projects embeddings, and there is no --x.", hint=f"--x FILE {option} FILE"
             )
     if ("K_past" in files) != ("V_past" in files):
-        given, other = ("k", "v") if "K_past" in files else ("v", "k")
+        present, missing_one = ("k", "v") if "K_past" in files else ("v", "k")
         raise OptionError(
-            f"--past-{given} without --past-{other}: every key of the past needs its value.",
-            hint=f"--past-{given} FILE --past-{other} FILE",
+            f"--past-{present} without --past-{missing_one}: every key of the past needs its value.",
+            hint=f"--past-{present} FILE --past-{missing_one} FILE",
         )
 
 
 def _new_keys(options: Mapping[str, int | None], files: Files) -> str:
-    """What the axis of the keys that are handed in is called."""
+    """Return the name of the axis of the input keys."""
     return "n_K" if options["n_past"] is None and "K_past" not in files else "n_new"
 
 
 def _axes_of(files: list[TensorFile]) -> int | None:
-    """How many axes they have.
+    """Return the number of axes of the tensors; None if there are none.
 
     Raises:
-        SizeError: not equally many, or fewer than 2 or more than 4.
+        SizeError: the numbers differ, or are below 2 or above 4.
     """
     for file in files:
         if not 2 <= len(file.shape) <= 4:
@@ -325,17 +326,17 @@ def _axes_of(files: list[TensorFile]) -> int | None:
 
 
 def _learn_from_masks(sizes: Sizes, masks: Sequence[TensorFile], new: str, lead: list[str]) -> None:
-    """A mask's sizes count where nothing else says them; whether it fits is seen later."""
+    """Learn sizes from masks if nothing else determines them; their fit is checked later."""
     for file in masks:
         shape = file.shape
         if not 2 <= len(shape) <= 4 or 0 in shape:
             continue
-        said = {"n_Q": shape[-2], new: shape[-1]}
+        mask_sizes = {"n_Q": shape[-2], new: shape[-1]}
         if new == "n_new":
-            said[new] -= sizes["n_past"] if "n_past" in sizes else shape[-1]
+            mask_sizes[new] -= sizes["n_past"] if "n_past" in sizes else shape[-1]
         if len(shape) > 2 and lead:
-            said["n_batch"] = shape[0]
-        for axis, size in said.items():
+            mask_sizes["n_batch"] = shape[0]
+        for axis, size in mask_sizes.items():
             if axis not in sizes and size > 1:
                 sizes.learn(axis, size, f"{called(file)} is {shape_of(file)}")
 
@@ -345,7 +346,7 @@ def _filled(sizes: Sizes, defaults: Mapping[str, int]) -> dict[str, int]:
 
 
 def _all_keys(sizes: dict[str, int]) -> dict[str, int]:
-    """The sizes with n_K: the keys of the past and the new ones."""
+    """Add n_K to the sizes: the keys of the past and the new ones."""
     if "n_new" in sizes:
         sizes["n_K"] = sizes["n_past"] + sizes.pop("n_new")
     return sizes

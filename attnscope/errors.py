@@ -146,7 +146,7 @@ def stored_in(error: BaseException, name: str, kind: type[BaseException] = BaseE
     return kind.__dict__[name].__get__(error)
 
 
-def said(value: object) -> str:
+def safe_str(value: object) -> str:
     """Return the text of an exception or any other value; a placeholder if its `__str__` fails."""
     try:
         return str(value)
@@ -169,8 +169,8 @@ def first_line(error: Exception) -> str:
     if refusal is not None:
         return refusal
     if issubclass(type(error), LookupError | AttributeError):  # often only a key or a name
-        return f"{class_name(error)}: {said(error).strip()}".split("\n")[0]
-    lines = [line.strip() for line in (said(error).strip() or class_name(error)).split("\n")]
+        return f"{class_name(error)}: {safe_str(error).strip()}".split("\n")[0]
+    lines = [line.strip() for line in (safe_str(error).strip() or class_name(error)).split("\n")]
     return shortened(" ".join(lines[:2]) if lines[0].endswith(":") else lines[0], LONGEST_LINE)
 
 
@@ -202,13 +202,13 @@ _NO_MEMORY = re.compile(
 
 def object_in_pickle(error: Exception) -> str | None:
     """Return the module and name of the object that torch refused to load from a pickle."""
-    found = re.search(r"GLOBAL (\w[\w.]*)", said(error))
+    found = re.search(r"GLOBAL (\w[\w.]*)", safe_str(error))
     return found[1] if found else None
 
 
 def _refusal_of_pickle(error: Exception) -> str | None:
     """Return why torch did not load a pickle, without its advice; None for any other error."""
-    text = said(error)
+    text = safe_str(error)
     if not re.search("weights.only|WeightsUnpickler|add_safe_globals", text, re.IGNORECASE):
         return None
     name = object_in_pickle(error)
@@ -236,6 +236,6 @@ def warn_idle(idle: Iterable[tuple[object, str, str]]) -> None:
     """
     import warnings
 
-    for given, option, why in idle:
-        if given:
+    for is_idle, option, why in idle:
+        if is_idle:
             warnings.warn(f"{option} has no effect: {why}", OptionWarning, stacklevel=3)

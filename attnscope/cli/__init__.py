@@ -1,1 +1,1 @@
-"""The command line: one file a command. Everything heavy is imported when a command needs it."""
+"""The command line: one file for each command. Heavy imports happen when a command needs them."""

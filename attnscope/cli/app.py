@@ -1,4 +1,4 @@
-"""The application: its commands, and the one place where errors are shown."""
+"""The application: its commands, and the only place where errors are reported."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from attnscope.text import printable, without_long_echoes
 
 
 class ExitStatus(IntEnum):
-    """How a command ended."""
+    """The exit statuses of commands."""
 
     DONE = 0
     CHECK_FAILED = 1
@@ -35,7 +35,7 @@ class ExitStatus(IntEnum):
 
 
 NOT_WRITTEN = {errno.ENOSPC: None, errno.EIO: None, errno.EBADF: "stdout is closed"}
-"""The errors of writing a result that are told in a line, with words where Python's are obscure."""
+"""Errors of writing a result that are reported on one line; the text replaces an obscure message."""
 
 COMMANDS = {
     "sdpa": "Scaled dot-product attention, softmax(Q·Kᵀ/√d_K)·V:"
@@ -55,7 +55,7 @@ COMMANDS = {
 
 
 class Commands(Mapping[str, TyperCommand]):
-    """The commands by name, each imported when it is first used: most of them are not."""
+    """The commands by name; each is imported when it is first used."""
 
     def __init__(self) -> None:
         self._imported: dict[str, TyperCommand] = {}
@@ -79,7 +79,7 @@ class Commands(Mapping[str, TyperCommand]):
 
 
 class CommandGroup(TyperGroup):
-    """`attnscope` itself."""
+    """The group of all commands, `attnscope`."""
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(**settings)
@@ -101,8 +101,8 @@ app = typer.Typer(
 )
 
 
-def _print_version(asked: bool) -> None:
-    if asked:
+def _print_version(requested: bool) -> None:
+    if requested:
         print(f"attnscope {attnscope.__version__}")
         raise typer.Exit
 
@@ -122,16 +122,16 @@ def _attnscope(
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command line and return its exit status.
 
-    A user's mistake is told on stderr, in a line or two. A mistake of ours is a traceback.
+    A user's mistake is reported on stderr, in a line or two. A bug of attnscope is a traceback.
 
     Args:
         arguments: the command line without the program's name; that of the process by default.
     """
     arguments = sys.argv[1:] if arguments is None else list(arguments)
     try:
-        if any("\0" in argument for argument in arguments):  # no system hands such a one over
+        if any("\0" in argument for argument in arguments):  # impossible in a real command line
             raise OptionError("an argument has a NUL character, which no text and no file's name has.")
-        with _warnings_told():
+        with _warnings_reported():
             result = app(args=arguments, prog_name="attnscope", standalone_mode=False)
         status = int(result or ExitStatus.DONE)
         if status == ExitStatus.INTERRUPTED and arguments[:1] != ["run"] and is_first():
@@ -141,7 +141,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         _complain(error.message, error.hint, arguments)
     except TyperException as error:
         text = error.format_message()
-        if text:  # nothing is said by the help that a bare `attnscope` prints
+        if text:  # a bare `attnscope` prints the help, without a message
             context = getattr(error, "ctx", None)
             path = (
                 context.command_path
@@ -152,7 +152,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             _complain(text, hint, arguments)
     except SystemExit as error:
         if isinstance(error.__context__, BrokenPipeError):
-            return ExitStatus.PIPE_CLOSED  # Typer's way when nobody reads on, as in `attnscope … | head`
+            return ExitStatus.PIPE_CLOSED  # Typer exits if the reader stops, as in `attnscope … | head`
         raise
     except Exception as error:
         if not is_out_of_memory(error):
@@ -162,8 +162,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 @contextmanager
-def _warnings_told() -> Iterator[None]:
-    """Tell on stderr of options without effect, of which the library warns; one process does."""
+def _warnings_reported() -> Iterator[None]:
+    """Report the library's warnings about options without effect on stderr, in one process only."""
     with warnings.catch_warnings():
         warnings.simplefilter("always", OptionWarning)
         show = warnings.showwarning
@@ -179,28 +179,28 @@ def _warnings_told() -> Iterator[None]:
 
 
 def entry() -> int:
-    """`main` for a process of its own, which need not search everything for garbage at its end.
+    """Run `main` in a process of its own, without a last garbage collection.
 
-    One of several that torchrun started ends at once. What is imported with a model keeps the group of
-    processes, and so gloo's threads, to the very end (`torch.distributed.nn.functional`, as a default
-    argument); and a thread that lets go of a tensor while Python takes itself down aborts the process,
-    whatever its exit status was to be (https://github.com/pytorch/pytorch/issues/190489).
+    A process that torchrun started with others ends immediately. The modules imported with a model keep
+    the process group, and so gloo's threads, until the very end (`torch.distributed.nn.functional`, as
+    a default argument); a thread that releases a tensor while Python shuts down aborts the process,
+    whatever its exit status (https://github.com/pytorch/pytorch/issues/190489).
     """
     command = sys.argv[1] if len(sys.argv) > 1 else None
     streams.prepare(command)
-    if command == "run":  # a user's program ends as it ends without us
+    if command == "run":  # a user's program ends as it does without attnscope
         return main()
     try:
         status = main()
         sys.stdout.flush()
     except BrokenPipeError:
-        os._exit(ExitStatus.PIPE_CLOSED)  # to flush once more at the end would fail once more
+        os._exit(ExitStatus.PIPE_CLOSED)  # flushing again at exit would fail again
     except OSError as error:
         if error.errno not in NOT_WRITTEN:
             raise
         _complain(f"cannot write the result: {NOT_WRITTEN[error.errno] or error.strerror}.", None)
         os._exit(ExitStatus.BAD_INPUT)
-    if command != "trace":  # nor is a user's code left out of the last search for garbage
+    if command != "trace":  # a user's code may rely on the last garbage collection
         if launched():
             sys.stderr.flush()
             os._exit(status)
@@ -209,7 +209,7 @@ def entry() -> int:
 
 
 def _complain(message: str, hint: str | None, arguments: Sequence[str] = ()) -> None:
-    """Print a message and a hint, a line each, in which long arguments are shortened."""
+    """Print a message and a hint on a line each, with long arguments shortened."""
     from rich.text import Text
 
     from attnscope.render.terminal.console import Terminal
@@ -223,11 +223,11 @@ def _complain(message: str, hint: str | None, arguments: Sequence[str] = ()) -> 
 
 
 def _complain_of_memory(error: Exception, arguments: Sequence[str]) -> None:
-    """Say that there was no more memory; if even that fails, in Python's most frugal way."""
+    """Report that memory ran out; if that fails too, with as little memory as possible."""
     try:
         from attnscope.process.progress import out_of_memory
 
-        told = out_of_memory(error, " ".join(["attnscope", *arguments[:1], "ran out of memory"]))
-        _complain(told.message, told.hint)
+        mistake = out_of_memory(error, " ".join(["attnscope", *arguments[:1], "ran out of memory"]))
+        _complain(mistake.message, mistake.hint)
     except MemoryError:
         sys.stderr.write("attnscope: error: out of memory.\n")

@@ -1,4 +1,4 @@
-"""`attnscope bert`: `attnscope model` with a BERT where no model is named."""
+"""`attnscope bert`: `attnscope model` with a BERT as the default model."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ Named = Annotated[
 Model = Annotated[str | None, typer.Option("--model", metavar="MODEL", help="The same, as an option.")]
 
 
-def bert(named: str | None = None, model: str | None = None, **given: Any) -> int:
+def bert(named: str | None = None, model: str | None = None, **options: Any) -> int:
     """Run `attnscope bert` and return its exit status."""
     if named is not None and model is not None:
         raise OptionError(
             f"MODEL is {named}, and --model {model}: one of them.", hint=f"attnscope bert {named}"
         )
-    return of_model(model=named if model is None else model, **given)
+    return of_model(model=named if model is None else model, **options)
 
 
-# Typer reads signatures: bert's is model's, whose argument may be left out or written as an option.
+# Typer reads signatures. This one is model's, but MODEL may be left out or passed as an option.
 _first, *_others = inspect.signature(of_model, eval_str=True).parameters.values()
 bert.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
     [

@@ -10,7 +10,7 @@ import typer
 from attnscope.cli import options
 from attnscope.cli.options import OUTPUT, Format, expanded
 from attnscope.cli.output import (
-    notices_told,
+    notices_shown,
     print_json,
     progress,
     put,
@@ -70,7 +70,7 @@ def heads(
     from attnscope import measure_heads
 
     _check_output(plot, page, force=force, format=format, wide=wide)
-    with notices_told(), shown_progress() as show:
+    with notices_shown(), shown_progress() as show:
         table = measure_heads(
             model,
             **keywords(reads),
@@ -92,7 +92,7 @@ def heads(
 def _check_output(
     plot: Path | None, page: Path | None, *, force: bool, format: Format, wide: bool
 ) -> None:
-    """Raise an AttnscopeError if a file cannot be written; warn of options without effect."""
+    """Raise an AttnscopeError if a file cannot be written; warn about options without effect."""
     if plot is not None:
         from attnscope.render.figures.save_figure import check_plot
 
@@ -129,7 +129,7 @@ def _print(table: HeadTable, format: Format, *, wide: bool) -> None:
 
 
 def _write(table: HeadTable, plot: Path | None, page: Path | None, *, force: bool) -> None:
-    """Write the plot and the page, and say so."""
+    """Write the plot and the page, and report that."""
     from attnscope.render.files.save import save
     from attnscope.units import bytes_text
 

@@ -1,4 +1,4 @@
-"""`attnscope model`: one attention head of a checkpoint: its weights, or what it looks at."""
+"""`attnscope model`: one attention head of a checkpoint: its weights, or its attention maps."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from attnscope.cli.options import OUTPUT, Format, expanded
 from attnscope.cli.output import (
     Output,
     exit_status,
-    notices_told,
+    notices_shown,
     refuse_in_csv,
     shown_progress,
     tell,
@@ -28,10 +28,10 @@ if TYPE_CHECKING:
     from attnscope.results.maps import AttentionMaps
 
 COPIES_OF_A_FORMAT = {Format.TABLE: 1, Format.CSV: 1, Format.JSON: 20, Format.MARKDOWN: 60}
-"""What printing whole maps takes, them included, in times of what they take themselves."""
+"""The memory for printing whole maps, as a multiple of the maps' own, which it includes."""
 
 COPIES_OF_A_PICTURE = 10
-"""The same of a page, and of a plot."""
+"""The same for a page or a plot."""
 
 
 @expanded
@@ -106,7 +106,7 @@ def model(
     refuse_in_csv(format, {"--verify": verify})
     if not reads.inputs:
         about_attention = {"--steps": steps, "--plot": plot, "--page": page}
-        _check_of_weights(reads, which, shown, about_attention)
+        _check_options_of_weights(reads, which, shown, about_attention)
         idle = [("--stats", stats, "weights are shown with theirs")]
         _warn_of_weights(reads, shown, run, idle, force_idle=force and not written)
         return _show_weights(model, which, output, circuits=circuits, verify=verify)
@@ -135,10 +135,10 @@ def model(
 # Weights.
 
 
-def _check_of_weights(
+def _check_options_of_weights(
     reads: ReadOptions, which: HeadOptions, shown: ShownOptions, more: dict[str, Any]
 ) -> None:
-    """Raise an OptionError for options that say nothing of weights."""
+    """Raise an OptionError for options that do not apply to weights."""
     about_attention = {
         "--pair": reads.pair,
         "--target": reads.target,
@@ -167,7 +167,7 @@ def _warn_of_weights(
     *,
     force_idle: bool,
 ) -> None:
-    """Warn of options that have no effect on weights."""
+    """Warn about options that have no effect on weights."""
     of_attention = {
         "--truncate": reads.truncate,
         "--pool": shown.pool,
@@ -185,15 +185,22 @@ def _warn_of_weights(
 def _show_weights(
     model: str | None, which: HeadOptions, output: Output, *, circuits: bool, verify: bool
 ) -> int:
-    """Read one head's weights and show them; the exit status: 1 if a check does not hold."""
+    """Read one head's weights and show them; return the exit status: 1 if a check fails."""
     from attnscope.models.head_weights import head_weights
 
     output.check([])
     [head] = which.head_numbers or []
     layer = None if which.layers is None else (which.layer_numbers or [])[0]
-    own: dict[str, Any] = {"stack": which.stack, "circuits": circuits, "verify": verify}
     with shown_progress() as progress:
-        result = head_weights(model, layer, head, **own, progress=progress)
+        result = head_weights(
+            model,
+            layer,
+            head,
+            stack=which.stack,
+            circuits=circuits,
+            verify=verify,
+            progress=progress,
+        )
     shapes = {each.name: (each.head_shape, each.dims) for each in result.weights}
     output.check_selections(shapes, "this head")
     shown = output.shown(lambda name: (result[name].array, result[name].dtype, result[name].dims))
@@ -215,7 +222,7 @@ def _show_attention(
     *,
     force: bool,
 ) -> int:
-    """Let a model read, and show what its heads look at; the exit status: 1 if a check fails."""
+    """Run a model and show its heads' attention maps; return the exit status: 1 if a check fails."""
     from attnscope.models.maps.attention_maps import attention_maps
 
     _check_files(output, plot, page, force=force)
@@ -226,7 +233,7 @@ def _show_attention(
     if what["steps"]:
         what["keep"] = output.keep
     files: dict[str, Any] = {"page": page is not None, "save": output.save, "force": output.force}
-    with shown_progress() as progress, notices_told():
+    with shown_progress() as progress, notices_shown():
         maps = attention_maps(model, **what, **files, copies=copies, progress=progress)
     if maps.whole_file is not None:
         size = maps.whole_file.stat().st_size
@@ -243,7 +250,7 @@ def _show_attention(
 
 
 def _check_files(output: Output, plot: Path | None, page: Path | None, *, force: bool) -> None:
-    """Raise an AttnscopeError if a file cannot be written, or is there already."""
+    """Raise an AttnscopeError if a file cannot be written, or exists already."""
     output.check([])
     if plot is not None:
         from attnscope.render.figures.save_figure import check_plot
@@ -256,7 +263,7 @@ def _check_files(output: Output, plot: Path | None, page: Path | None, *, force:
 
 
 def _print_maps(maps: AttentionMaps, output: Output, draw: Any, *, pool: str | None) -> None:
-    """Print one head's map, or an overview of several, once the files are written."""
+    """Write the files, then print one head's map, or an overview of several."""
     if maps.left_out and output.format is Format.CSV and not maps.top:
         tell("--without-sink has no effect on csv without --top: it holds all weights")
     shown = []
@@ -287,7 +294,7 @@ def _print_maps(maps: AttentionMaps, output: Output, draw: Any, *, pool: str | N
 
 
 def _print_steps(maps: AttentionMaps, output: Output, draw: Any) -> None:
-    """Print one layer's attention step by step, once the files are written."""
+    """Write the files, then print one layer's attention step by step."""
     from attnscope.render.values import stored
 
     trace = maps.steps
@@ -302,7 +309,7 @@ def _print_steps(maps: AttentionMaps, output: Output, draw: Any) -> None:
 
 
 def _draw(maps: AttentionMaps, plot: Path | None, page: Path | None, *, force: bool) -> None:
-    """Write the plot and the page, and say so."""
+    """Write the plot and the page, and report that."""
     from attnscope.render.files.save import save
 
     with shown_progress() as progress:

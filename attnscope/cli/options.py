@@ -16,7 +16,7 @@ from attnscope.options import Flag
 
 
 class Format(StrEnum):
-    """How a result is printed."""
+    """The formats in which results are printed."""
 
     TABLE = "table"
     JSON = "json"
@@ -28,10 +28,10 @@ SIZES, TENSORS, VARIANT, RUN, OUTPUT = "Sizes", "Your own tensors", "Variants", 
 
 
 def file_name(text: str) -> Path:
-    """A file as an option names it; `Path("")` would be the folder that one is in.
+    """Parse a file name; `Path("")` would be the current folder.
 
     Raises:
-        BadParameter: it is no name.
+        BadParameter: the name is empty.
     """
     if not text:
         raise typer.BadParameter("it is empty, and names no file.")
@@ -42,11 +42,11 @@ def file_name(text: str) -> Path:
 
 
 def expanded(command: Callable[..., int]) -> Callable[..., int]:
-    """A command whose option groups Typer sees as flags.
+    """Return a command with a flag for each option of its option groups.
 
     Args:
         command: takes groups of options, dataclasses whose fields `attnscope.options.option` declares,
-            and perhaps arguments that Typer knows already.
+            and perhaps parameters that are annotated for Typer.
     """
     hints = get_type_hints(command, include_extras=True)
     groups: dict[str, Any] = {name: hint for name, hint in hints.items() if is_dataclass(hint)}
@@ -57,11 +57,10 @@ def expanded(command: Callable[..., int]) -> Callable[..., int]:
         else:
             parameters.append(parameter.replace(annotation=hints[name], kind=Parameter.KEYWORD_ONLY))
 
-    def run(**given: Any) -> int:
+    def run(**arguments: Any) -> int:
         for name, group in groups.items():
-            own = {each.name: given.pop(each.name) for each in fields(group)}
-            given[name] = group(**own)
-        return command(**given)
+            arguments[name] = group(**{each.name: arguments.pop(each.name) for each in fields(group)})
+        return command(**arguments)
 
     run.__name__, run.__doc__ = command.__name__, command.__doc__
     run.__signature__ = Signature(parameters)  # type: ignore[attr-defined]
@@ -70,7 +69,7 @@ def expanded(command: Callable[..., int]) -> Callable[..., int]:
 
 
 def _flags(group: Any) -> Iterator[Parameter]:
-    """A parameter for each option of a group, annotated as Typer wants it."""
+    """Yield a parameter for each option of a group, annotated for Typer."""
     hints = get_type_hints(group)
     for each in fields(group):
         flag: Flag = each.metadata["flag"]

@@ -1,4 +1,4 @@
-"""Prints results on stdout in the format asked for, and everything else on stderr."""
+"""Print results on stdout in the requested format, and everything else on stderr."""
 
 from __future__ import annotations
 
@@ -40,12 +40,9 @@ if TYPE_CHECKING:
     Dims = tuple[str, ...] | None
 
 
-NOT_DRAWN = "nothing is drawn"
-
-
 @dataclass(frozen=True)
 class Output:
-    """What a user wants to get of a result: the options of the panel `Output`."""
+    """The options of the panel `Output`: the format of a result, and its files."""
 
     format: Format = Format.TABLE
     wide: bool = False
@@ -54,10 +51,10 @@ class Output:
     force: bool = False
 
     def check(self, dtypes: list[str]) -> None:
-        """Raise an AttnscopeError for what cannot be done with any result, before it is made.
+        """Raise an AttnscopeError for options that no result can satisfy, before it is computed.
 
         Args:
-            dtypes: of the tensors to come.
+            dtypes: the dtypes of the tensors to write.
         """
         if self.show:
             if self.format is Format.CSV:
@@ -65,7 +62,7 @@ class Output:
                     "csv holds one table, and --show prints values beside it.",
                     hint="--format json, or --save values.npz",
                 )
-            self.selections  # noqa: B018 - parsed here and now, so that a mistake is told first
+            self.selections  # noqa: B018 - parsed immediately, so that a mistake is reported first
         if self.save is not None:
             from attnscope.render.files.tensor_file import check_target
 
@@ -90,15 +87,15 @@ class Output:
 
     @property
     def keep(self) -> bool | set[str]:
-        """The tensors of a trace that `--save` and `--show` need afterwards."""
+        """The names of the tensors that `--save` and `--show` need, or True for all."""
         return self.save is not None or {name for name, _ in self.selections}
 
     def bytes_needed(self, plan: Trace, *, numbers: bool) -> int:
-        """How much memory writing and showing takes, beside the tensors.
+        """Return the bytes that writing and showing take in addition to the tensors.
 
         Args:
-            plan: what is going to be computed.
-            numbers: whether every step's values are shown.
+            plan: the plan of the run.
+            numbers: whether the values of every step are shown.
         """
         from attnscope.render.memory import bytes_to_save, bytes_to_show
         from attnscope.render.values import size_of_selection
@@ -112,11 +109,11 @@ class Output:
         return max(shown, bytes_to_save(plan) if self.save is not None else 0)
 
     def check_selections(self, tensors: Mapping[str, tuple[Shape, Dims]], where: str) -> None:
-        """Raise an OptionError if a `--show` asks for what none of the tensors has.
+        """Raise an OptionError if a `--show` selects a tensor or an index that does not exist.
 
         Args:
             tensors: each tensor's shape and dims, by name.
-            where: what to call them together.
+            where: the name of all of them in the message.
         """
         if not self.show:
             return
@@ -127,10 +124,10 @@ class Output:
             check_index(text, index, *tensors[name])
 
     def shown(self, tensor_of: Callable[[str], tuple[np.ndarray, str, Dims]]) -> list[Shown]:
-        """The parts of tensors that `--show` asks for.
+        """Return the parts of tensors that `--show` selects.
 
         Args:
-            tensor_of: gives a whole tensor by its name: as stored, its dtype, its dims.
+            tensor_of: returns a whole tensor by its name: as stored, its dtype, its dims.
         """
         if not self.show:
             return []
@@ -145,13 +142,13 @@ class Output:
         return shown
 
     def shown_of(self, trace: Trace) -> list[Shown]:
-        """The parts of a trace's tensors that `--show` asks for."""
+        """Return the parts of a trace's tensors that `--show` selects."""
         from attnscope.render.values import stored
 
         return self.shown(lambda name: (*stored(trace[name]), trace[name].dims))
 
     def print(self, result: Trace | HeadWeights, shown: Sequence[Shown] = ()) -> None:
-        """Print a result, and below it the values that were asked for."""
+        """Print a result, and below it the selected values."""
         if self.format is Format.JSON:
             print_json(_record(result, shown))
         else:
@@ -166,12 +163,12 @@ class Output:
         source: bool = False,
         numbers: Mapping[str, Shown] | None = None,
     ) -> None:
-        """Print a run of the textbook, and below it what else was asked for.
+        """Print a run of the textbook, and below it the source and values, if requested.
 
         Args:
             trace: the run, or its plan.
             shown: the values of some tensors.
-            source: whether to show the code, as the trace has it.
+            source: whether to show the trace's source.
             numbers: the values of every tensor, by name.
         """
         if self.format is Format.JSON:
@@ -216,7 +213,7 @@ class Output:
             put(csv_text(result) if is_csv else markdown_text(result, wide=self.wide))
 
     def _print_circuits(self, head: HeadWeights) -> None:
-        """Print what a head's products tell, in place of its weights."""
+        """Print a head's circuits in place of its weights."""
         from attnscope.render.circuits import circuit_columns
         from attnscope.render.records.circuits import circuits_text
         from attnscope.render.records.tables import csv_table
@@ -230,19 +227,16 @@ class Output:
             print_head_circuits(head, stdout(), wide=self.wide)
 
     def _print_shown(self, shown: Sequence[Shown]) -> None:
-        for each in shown:
-            self._print_one(each)
-
-    def _print_one(self, shown: Shown) -> None:
         from attnscope.render.values import shown_text
 
-        if self.format is Format.MARKDOWN:
-            put(f"\n```\n{shown_text(shown)}\n```")
-        else:
-            put("\n" + shown_text(shown, width=stdout().width))
+        for each in shown:
+            if self.format is Format.MARKDOWN:
+                put(f"\n```\n{shown_text(each)}\n```")
+            else:
+                put("\n" + shown_text(each, width=stdout().width))
 
     def print_example(self, example: WorkedExample) -> None:
-        """Print a worked example: in each form every step, and its values."""
+        """Print every step of a worked example with its values, in each form."""
         if self.format is Format.JSON:
             print_json(example.to_dict())
         elif self.format is Format.MARKDOWN:
@@ -255,7 +249,7 @@ class Output:
             print_example(example, stdout())
 
     def print_maps(self, maps: AttentionMaps, shown: Sequence[Shown] = ()) -> None:
-        """Print what heads look at, and below it the values that were asked for."""
+        """Print attention maps, and below them the selected values."""
         from attnscope.render.records import maps as view
 
         if self.format is Format.JSON:
@@ -273,7 +267,7 @@ class Output:
             self._print_shown(shown)
 
     def write(self, tensors: Tensors, metadata: dict[str, str] | None = None) -> None:
-        """Write the tensors into the file of `--save`, and say so; with what else it says of them."""
+        """Write tensors and metadata to the file of `--save`, and report that."""
         if self.save is None:
             return
         from attnscope.render.files.tensor_file import save
@@ -282,7 +276,13 @@ class Output:
         self.tell_written(len(tensors), size)
 
     def tell_written(self, n: int, size: int, what: str = "") -> None:
-        """Say that a file of `size` bytes, that of `--save`, holds `n` tensors; and what they are."""
+        """Report that `n` tensors were written to the file of `--save`.
+
+        Args:
+            n: the number of tensors.
+            size: the size of the file in bytes.
+            what: a description of the tensors.
+        """
         from attnscope.units import bytes_text
 
         what = f": {what}" if what else ""
@@ -296,7 +296,7 @@ def _record(result: Trace | HeadWeights, shown: Sequence[Shown]) -> dict[str, An
 
 
 def _shown_records(shown: Sequence[Shown]) -> dict[str, Any]:
-    """What `--show` adds to a record: `shown`, the last; and where there are several, all of them."""
+    """Return the fields that `--show` adds to a record: `shown`, the last; and, for several, all."""
     if not shown:
         return {}
     from attnscope.render.values import shown_record
@@ -305,15 +305,15 @@ def _shown_records(shown: Sequence[Shown]) -> dict[str, Any]:
     return {"shown": records[-1]} | ({"shown_all": records} if len(records) > 1 else {})
 
 
-def refuse_in_csv(format: Format, asked: Mapping[str, bool]) -> None:
-    """Raise an OptionError if one of these options is asked for, and csv has no place for it."""
-    for option, given in asked.items():
-        if given and format is Format.CSV:
+def refuse_in_csv(format: Format, options: Mapping[str, bool]) -> None:
+    """Raise an OptionError if one of these options is set, and the format is csv, which lacks it."""
+    for option, is_set in options.items():
+        if is_set and format is Format.CSV:
             raise OptionError(f"csv holds one table, and {option} prints more.", hint="--format json")
 
 
 def stored_of_all(steps: Iterable[Step]) -> dict[str, tuple[np.ndarray, str]]:
-    """The tensors of all steps by name; of those that cannot be read, it is told why."""
+    """Return the tensors of all steps by name; report those that cannot be read."""
     from attnscope.render.values import stored
 
     tensors = {}
@@ -331,12 +331,12 @@ def exit_status(checks: Iterable[Check] | None) -> int:
 
 
 def tell(message: str) -> None:
-    """Tell something on stderr that is neither a result nor an error."""
+    """Print a message on stderr that is neither a result nor an error."""
     print(f"attnscope: {printable(message)}", file=sys.stderr)
 
 
 def put(text: str) -> None:
-    """Print lines of a result that is not for a console: Markdown, CSV, numbers."""
+    """Print lines of a result without styles: Markdown, CSV, numbers."""
     print(printable_lines(text, LEFT_TO_RIGHT_MARK))
 
 
@@ -348,7 +348,7 @@ def print_json(record: dict[str, Any]) -> None:
 
 
 def _as_encoded(document: str) -> str:
-    """A JSON document with escapes for what is not printable, and for what stdout's encoding lacks."""
+    """Escape characters of a JSON document that are not printable, or not in stdout's encoding."""
     document = json_printable(document)
     try:
         document.encode(sys.stdout.encoding or "utf-8")
@@ -358,7 +358,7 @@ def _as_encoded(document: str) -> str:
 
 
 def stdout() -> Console:
-    """The console that results are printed on."""
+    """Return the console on which results are printed."""
     from attnscope.render.terminal.console import Terminal
 
     return Terminal()
@@ -366,12 +366,12 @@ def stdout() -> Console:
 
 @contextmanager
 def written_first(*writes: Callable[[], None]) -> Iterator[None]:
-    """Write files, and then print results: nobody may read these to their end, as in `… | head`.
+    """Write files before results are printed, whose reader may stop early, as in `… | head`.
 
-    Results are printed too where a file cannot be written, and that is told afterwards.
+    If a file cannot be written, results are still printed before the error is raised.
 
     Args:
-        writes: each writes a file; after one that fails, the others are not tried.
+        writes: functions that write a file each; after a failure, the others are not called.
 
     Raises:
         FileError: a file cannot be written.
@@ -389,34 +389,34 @@ def written_first(*writes: Callable[[], None]) -> Iterator[None]:
 
 @contextmanager
 def progress(doing: str) -> Iterator[Progress]:
-    """Tell on stderr what takes a while, as long as it takes; yield what may tell more."""
+    """Show a stage of work on stderr while it lasts; yield the function that reports more."""
     with shown_progress() as show, stage(show, doing):
         yield show
 
 
 @contextmanager
-def notices_told() -> Iterator[None]:
-    """Tell on stderr what the library logs in the meantime."""
+def notices_shown() -> Iterator[None]:
+    """Print the library's log messages on stderr."""
     import logging
 
-    class Teller(logging.Handler):
+    class Handler(logging.Handler):
         def emit(self, record: logging.LogRecord) -> None:
             tell(record.getMessage())
 
-    logger, teller = logging.getLogger("attnscope"), Teller()
+    logger, handler = logging.getLogger("attnscope"), Handler()
     level = logger.level
-    logger.addHandler(teller)
+    logger.addHandler(handler)
     logger.setLevel(logging.INFO)
     try:
         yield
     finally:
-        logger.removeHandler(teller)
+        logger.removeHandler(handler)
         logger.setLevel(level)
 
 
 @contextmanager
 def shown_progress() -> Iterator[Progress]:
-    """What tells on stderr how far work is, if somebody is looking: for `progress=` of the library."""
+    """Yield a function for `progress=` that shows the progress on stderr, if that is a terminal."""
     if not sys.stderr.isatty():
         yield silent
         return
@@ -428,10 +428,10 @@ def shown_progress() -> Iterator[Progress]:
 
 
 class _Live:
-    """What a terminal shows of work under way: a spinner, or a bar where its share is known."""
+    """A live display of the progress: a spinner, or a bar if the completed share is known."""
 
     def __init__(self, stream: TextIO) -> None:
-        self.stream = stream  # code of the user, which may run meanwhile, has another one
+        self.stream = stream  # the user's code, which may run at the same time, has another one
         self.status: Status | None = None
         self.bar: Bar | None = None
 
@@ -457,7 +457,7 @@ class _Live:
             self.status.update(Text(printable(doing)))
 
     def _draw_bar(self, doing: str, share: float) -> None:
-        """Show the share with the time that is left."""
+        """Show the completed share and the remaining time."""
         if self.bar is None:
             from rich.progress import BarColumn, TaskProgressColumn, TextColumn, TimeRemainingColumn
             from rich.progress import Progress as Bar

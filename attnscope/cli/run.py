@@ -110,13 +110,13 @@ def run(
         restore=False,
     )
     if os.getpid() != report.process:
-        return ran.status  # a child that the program has forked
+        return ran.status  # this is a child that the program forked
     found = any(trace.findings for trace in ran.traces)
     return ran.status or (2 if report.unwritten else 1 if strict and found else 0)
 
 
 def _forget_hook_of_typer() -> None:
-    """Show exceptions that nobody catches as they would be shown without us."""
+    """Restore the hook for uncaught exceptions that Typer replaced."""
     from typer import main
 
     if sys.excepthook is getattr(main, "except_hook", None):
@@ -128,13 +128,13 @@ class Report:
     """Shows the traces of a program's calls while the program runs.
 
     Attributes:
-        format, wide, source: how to show them.
-        calls: how many there are to be.
-        to: the file that they are written to, if they are; whatever folder the program changes to.
-        force: whether that may replace another.
-        stream: where else they are shown. The program may close its stderr, and put another one there.
-        process: this one, and no child of it.
-        unwritten: whether the file could not be written.
+        format, wide, source: the options of the output.
+        calls: the number of calls to trace.
+        to: the absolute path of the file that they are written to, if any.
+        force: whether that file may replace an existing one.
+        stream: where they are shown otherwise; the program may close or replace its stderr.
+        process: the id of this process, which its children do not have.
+        unwritten: whether writing the file failed.
     """
 
     format: Format
@@ -148,7 +148,7 @@ class Report:
     unwritten: bool = False
 
     def show(self, traces: list[Trace]) -> None:
-        """Show all traces, at once; what cannot be written to a file, on stderr."""
+        """Show all traces together; on stderr, if they cannot be written to the file."""
         if self.to is None:
             self._print(traces)
             return
@@ -157,20 +157,20 @@ class Report:
         except FileError as error:
             self.unwritten = True
             self._print(traces)
-            self._say("error", error.message, error.hint)
+            self._print_message("error", error.message, error.hint)
 
     def note(self, message: str, hint: str | None = None) -> None:
-        """Say something that is no trace."""
-        self._say("note", message, hint)
+        """Print a message that is not a trace."""
+        self._print_message("note", message, hint)
 
-    def _say(self, kind: str, message: str, hint: str | None) -> None:
+    def _print_message(self, kind: str, message: str, hint: str | None) -> None:
         self._put(f"attnscope: {kind}: {printable(message)}\n")
         if hint:
             self._put(f"  try  {printable(hint)}\n")
 
     def _put(self, text: str) -> None:
-        """Write after what the program has written."""
-        with contextlib.suppress(Exception):  # its stream may be closed, or be anything
+        """Write after the output of the program."""
+        with contextlib.suppress(Exception):  # its stream may be closed, or any object
             sys.stderr.flush()
         self.stream.write(text)
         self.stream.flush()
@@ -189,7 +189,7 @@ class Report:
         write_file(path, text.encode(errors="backslashreplace"), force=self.force)
 
     def _text(self, traces: list[Trace], console: Console) -> str:
-        """The traces, as the console would show them."""
+        """Return the traces as the console would show them."""
         from attnscope.render.records import records
         from attnscope.render.terminal.source import print_source, source_text
         from attnscope.render.terminal.table import print_table
@@ -215,22 +215,22 @@ class Report:
         return captured.get()
 
 
-# A command line with the command line of a script in it.
+# A command line that contains the command line of a script.
 
 OURS = ("--watch", "--calls")
-"""Options that are ours wherever they stand, unless `--` says that they are not."""
+"""Options of attnscope at any position that is not after a `--`."""
 
 
 class ScriptCommand(TyperCommand):
-    """`[OPTIONS] SCRIPT [ARGS]…`, where options may stand after the script's arguments too.
+    """`[OPTIONS] SCRIPT [ARGS]…`, where options may also follow the script's arguments.
 
-    Before SCRIPT, options are ours. After it, all is the script's, up to a `--watch` or `--calls`:
-    from there on, what is an option of ours is ours. A `--` before the script's first argument
-    says that all of them are the script's.
+    Options before SCRIPT are attnscope's. All words after it are the script's, up to a `--watch` or
+    `--calls`; from there on, attnscope's options are its own. After a `--` before the script's first
+    argument, all words are the script's.
     """
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """As Typer's, with what is the script's behind a `--`."""
+        """Parse as Typer does, after moving the script's words behind a `--`."""
         takes_value = {
             flag: not getattr(parameter, "is_flag", False)
             for parameter in self.params
@@ -241,15 +241,15 @@ class ScriptCommand(TyperCommand):
 
 
 COMMAND_CLASS = ScriptCommand
-"""How Typer reads this command's arguments."""
+"""The class with which Typer parses this command's arguments."""
 
 
 def ours_first(words: list[str], takes_value: dict[str, bool]) -> list[str]:
-    """The words of a command line, sorted: our options, `--`, the script and its arguments.
+    """Sort the words of a command line: attnscope's options, `--`, the script and its arguments.
 
     Args:
-        words: as they were written.
-        takes_value: our options, and whether a word that follows belongs to them.
+        words: the words in their original order.
+        takes_value: attnscope's options, and whether each takes the next word as its value.
 
     >>> takes_value = {"--watch": True, "--calls": True, "--wide": False, "-m": True}
     >>> " ".join(ours_first("train.py --wide 3 --watch m.py:A --wide".split(), takes_value))
@@ -258,12 +258,12 @@ def ours_first(words: list[str], takes_value: dict[str, bool]) -> list[str]:
     '--watch m.py:A -- train.py --calls 3'
     """
     left, ours = list(words), []
-    of_script: list[str] = []  # a module's name is our option's value
-    is_module = all_theirs = False
+    of_script: list[str] = []  # without a module's name, which is the value of -m
+    is_module = rest_is_script = False
     while left and left[0].startswith("-") and left[0] != "-" and not is_module:
         word = left.pop(0)
         if word == "--":
-            all_theirs = True
+            rest_is_script = True
             break
         ours.append(word)
         is_module = word[:2] == "-m"
@@ -273,12 +273,12 @@ def ours_first(words: list[str], takes_value: dict[str, bool]) -> list[str]:
         of_script.append(left.pop(0))
     before = len(of_script)
     watching = False
-    while left and not all_theirs:
+    while left and not rest_is_script:
         word = left.pop(0)
         option, has_value, _ = word.partition("=")
         watching = watching or option in OURS
         if word == "--":
-            all_theirs = True
+            rest_is_script = True
             of_script += [word] if len(of_script) > before else []
         elif watching and option in takes_value and option != "-m":
             ours.append(word)

@@ -83,12 +83,12 @@ def print_dry_run(
     """Print the rows of `sdpa` or `mha` without computing anything.
 
     Args:
-        formula: which.
+        formula: the name of the formula.
         groups: the options of the library.
-        explanations: what is printed beside the tensors.
-        output: how it is printed.
-        numbers: whether every tensor's values are asked for.
-        stats: whether each tensor's six numbers are.
+        explanations: the output in addition to the tensors.
+        output: the options of the output.
+        numbers: whether the values of every tensor were requested.
+        stats: whether the statistics of every tensor were requested.
     """
     from attnscope import dry_run
 
@@ -108,10 +108,10 @@ def print_computed(
     numbers: bool,
     stats: bool,
 ) -> int:
-    """Compute `sdpa` or `mha`, write and print it; arguments as of `print_dry_run`.
+    """Compute `sdpa` or `mha`, write and print it; arguments as in `print_dry_run`.
 
     Returns:
-        The exit status: 1 if a check does not hold.
+        The exit status: 1 if a check fails.
     """
     from attnscope import compute
     from attnscope.cli.output import exit_status, shown_progress, written_first
@@ -142,7 +142,7 @@ def print_computed(
 
 
 def _merged(groups: tuple[Any, ...]) -> dict[str, Any]:
-    """The options of several groups, as keywords."""
+    """Return the options of several groups as keywords."""
     return {name: value for group in groups for name, value in keywords(group).items()}
 
 
@@ -155,12 +155,12 @@ def _check(
     stats: bool,
     without_values: tuple[str, str] | None,
 ) -> None:
-    """Raise an AttnscopeError if what is to be printed or written cannot be.
+    """Raise an AttnscopeError if the requested output is impossible.
 
     Args:
-        output, explanations, numbers, stats: what is to be printed and written.
-        plan: of what.
-        without_values: where there are no values, what has none, and what to do instead.
+        output, explanations, numbers, stats: the requested output.
+        plan: the plan of the run.
+        without_values: if there are no values: what has none, and a hint.
     """
     from attnscope.cli.output import refuse_in_csv
 

@@ -78,7 +78,7 @@ def trace(
             result, interrupted = error.trace, True
     for notice in result.notices:
         tell(notice)
-    if interrupted:  # what there is is shown, and no file is written
+    if interrupted:  # the partial trace is shown, and no file is written
         if not comments.annotate:
             _show(result, replace(output, save=None, force=False), source=source)
         return interrupt.STATUS
@@ -102,9 +102,9 @@ def trace(
 def _check_output(
     output: Output, comments: Comments, execution: Execution, *, stats: bool, source: bool, strict: bool
 ) -> None:
-    """Raise an AttnscopeError for what cannot be shown or written, before anything is."""
-    asked = {"--stats": stats, "--show": output.show, "--save": output.save}
-    values = [option for option, value in asked.items() if value]
+    """Raise an AttnscopeError if the requested output is impossible."""
+    need_values = {"--stats": stats, "--show": output.show, "--save": output.save}
+    values = [option for option, value in need_values.items() if value]
     if values and execution.device == "meta":
         raise OptionError(
             f"{values[0]} needs values, and meta has none.",
@@ -112,7 +112,7 @@ def _check_output(
         )
     if comments.write and not comments.annotate:
         raise OptionError("--write is for --annotate.", hint="--annotate --write")
-    others = {"--check": comments.check, "--source": source, **asked}
+    others = {"--check": comments.check, "--source": source, **need_values}
     others |= {"--format": output.format is not Format.TABLE, "--strict": strict}
     for option, value in others.items():
         if comments.annotate and value:
@@ -135,7 +135,7 @@ def _show(trace: Trace, output: Output, *, source: bool) -> None:
 
 
 def _show_annotation(trace: Trace, *, write: bool) -> None:
-    """Show the file with the axes at the ends of its lines, as a diff; or write it."""
+    """Print the diff that adds the axes at the ends of the file's lines, or write the file."""
     from attnscope.tracing.comments.trace_comments import annotate
 
     annotation = annotate(trace)
@@ -146,6 +146,6 @@ def _show_annotation(trace: Trace, *, write: bool) -> None:
         changed = annotation.changed_lines
         tell(f"wrote the axes at the end of {changed} line{'s' * (changed != 1)} of {annotation.name}")
     else:
-        text = annotation.diff  # exact, for `patch`, unless somebody looks at it
+        text = annotation.diff  # exact, for `patch`, unless it is shown on a terminal
         print(printable_lines(text) if sys.stdout.isatty() else text, end="")
         tell(f"{annotation.name} is as it was: --write changes it")

@@ -70,7 +70,8 @@ def mha_computation(
         ),
     )
     plan.options = _scale_of(plan, scale.scale, scale_by or ScaleBy.D_HEAD)
-    plan.options |= {"attention": "self" if self_attention else "cross", "bias": bias, "dropout": dropout}
+    plan.options |= {"attention": "self" if self_attention else "cross"}
+    plan.options |= {"bias": bias, "dropout": dropout}
     plan.options |= {"mode": "train" if training.train else "eval"}
     plan.options |= variants.described(masks, inputs.dtype)
     if scale_by is ScaleBy.D_FEAT:

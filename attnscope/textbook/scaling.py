@@ -108,7 +108,9 @@ def findings_of(result: Scaling) -> list[Finding]:
     rows, n_K = result.rows, result.sizes["n_K"]
     widest, narrowest = max(row.d_K for row in rows), min(row.d_K for row in rows)
     if not all(isfinite(getattr(row, measure)) for row in rows for measure in MEASURES):
-        sentence = f"Some scores are beyond what {result.dtype} holds: what is made of them is no number."
+        sentence = (
+            f"Some scores are beyond what {result.dtype} holds: what is made of them is no number."
+        )
     elif n_K == 1:
         sentence = (
             "There is one key, and its weight is 1 whatever its score is: it takes more, as with"

@@ -19,7 +19,7 @@ from attnscope.errors import (
     OptionError,
     SourceError,
     is_a,
-    said,
+    safe_str,
     warn_idle,
 )
 from attnscope.files import shown_path
@@ -465,7 +465,7 @@ def _drew_nothing(seed: int, device: str) -> bool:
 
 def _needs_values(run: Run) -> bool:
     """Whether code failed because a device without values has none."""
-    return run.error is not None and "meta" in said(run.error)
+    return run.error is not None and "meta" in safe_str(run.error)
 
 
 # What is shown of the sizes.

@@ -33,7 +33,7 @@ from pathlib import Path
 from types import CodeType, FunctionType, ModuleType, TracebackType
 from typing import TYPE_CHECKING, Any
 
-from attnscope.errors import SourceError, is_a, said, stored_in
+from attnscope.errors import SourceError, is_a, safe_str, stored_in
 from attnscope.tracing.instrument.code_swap import Relay, Silence, with_relay
 from attnscope.tracing.instrument.rewrite import Site, rewrite
 from attnscope.tracing.instrument.torch_internals.compiler import found_by_others, hide
@@ -457,7 +457,7 @@ def status_of(error: SystemExit) -> tuple[int, str | None]:
     code = stored_in(error, "code", SystemExit)
     if code is None:
         return 0, None
-    return (code, None) if is_a(code, int) else (FAILED, said(error))
+    return (code, None) if is_a(code, int) else (FAILED, safe_str(error))
 
 
 def _show(error: BaseException) -> None:

@@ -25,7 +25,8 @@ def findings_of(masks: Masks, blind: int | None, rows: int) -> list[Finding]:
             )
         )
     if blind:
-        found.append(Finding(f"{blind} of {rows} rows of the scores see no key at all: {_effect(masks)}"))
+        effect = _effect(masks)
+        found.append(Finding(f"{blind} of {rows} rows of the scores see no key at all: {effect}"))
     return found
 
 

@@ -14,7 +14,7 @@ from math import prod
 from types import FrameType, MemberDescriptorType, TracebackType
 from typing import Any
 
-from attnscope.errors import class_attribute, class_name, is_a, said, stored_in
+from attnscope.errors import class_attribute, class_name, is_a, safe_str, stored_in
 from attnscope.results.trace import Crash, Operand
 from attnscope.tracing.instrument.code_swap import Relay
 from attnscope.tracing.instrument.failure import Failure, Part, Shape
@@ -86,7 +86,7 @@ def _told(exception: BaseException) -> str:
     try:
         lines = traceback.format_exception_only(exception)  # those of a note are the last
     except BaseException:  # raised by the exception's own code, or by that of its metaclass
-        return f"{class_name(exception)}: {said(exception)}"
+        return f"{class_name(exception)}: {safe_str(exception)}"
     return lines[-1] if is_a(exception, SyntaxError) else lines[0]
 
 
@@ -295,7 +295,7 @@ def _compare_broadcast(failure: Failure, shapes: list[Shape]) -> None:
 
 def _compare_joined(failure: Failure, shapes: list[Shape]) -> None:
     """Compare all axes except the joined one, which torch's message names."""
-    match = re.search(r"except in dimension (\d+)", said(failure.exception))
+    match = re.search(r"except in dimension (\d+)", safe_str(failure.exception))
     joined = int(match[1]) if match else None
     for i, other in enumerate(shapes[1:], start=1):
         for axis, (a, b) in enumerate(zip(shapes[0], other, strict=False)):
@@ -360,7 +360,7 @@ def _expect_equal(failure: Failure, one: tuple[int, int], other: tuple[int, int]
 
 def _in_words(failure: Failure, operands: list[Operand]) -> str | None:
     if failure.kind == "view" and operands:
-        return _view_in_words(operands[0], said(failure.exception))
+        return _view_in_words(operands[0], safe_str(failure.exception))
     if not failure.axes:
         return None
     (one, axis), (other, other_axis) = failure.axes

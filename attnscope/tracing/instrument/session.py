@@ -11,7 +11,7 @@ from inspect import CO_ASYNC_GENERATOR, CO_COROUTINE, CO_GENERATOR
 from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
-from attnscope.errors import SourceError, class_name, said
+from attnscope.errors import SourceError, class_name, safe_str
 from attnscope.text import shortened
 from attnscope.tracing.instrument.code_swap import Relay, Silence, lent
 from attnscope.tracing.instrument.rewrite import Site, rewrite
@@ -147,7 +147,7 @@ def _files_of(modules: Sequence[str]) -> list[str]:
         except (Exception, SystemExit) as error:
             kind = class_name(error)
             raise SourceError(
-                f"importing {shortened(name)}, which --follow names, raises {kind}: {said(error)}"
+                f"importing {shortened(name)}, which --follow names, raises {kind}: {safe_str(error)}"
             ) from error
         for other, module in list(sys.modules.items()):
             file = getattr(module, "__file__", None) or ""

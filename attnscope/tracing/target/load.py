@@ -25,7 +25,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from attnscope.errors import FileError, SourceError, class_name, is_a, said, stored_in
+from attnscope.errors import FileError, SourceError, class_name, is_a, safe_str, stored_in
 from attnscope.text import shortened
 
 FORM = "FILE.py:NAME or package.module:NAME"
@@ -79,7 +79,7 @@ def described(error: BaseException, folder: Path | None = None) -> str:
         folder: where the user's files lie: the innermost line in one of them is told, or the
             innermost of all if none is.
     """
-    text = said(error).strip().split("\n")[0]
+    text = safe_str(error).strip().split("\n")[0]
     kind = class_name(error)
     if is_a(error, SyntaxError) and error.filename:
         text, file, number, code = error.msg, error.filename, error.lineno, error.text
@@ -230,13 +230,13 @@ def _find(module: ModuleType, place: str, name: str) -> Any:
 
 def _no_such_name(found: Any, owner: str, part: str, text: str) -> SourceError:
     if _gathers(found):
-        said, hint = f"{owner} has no {part}.", None
+        message, hint = f"{owner} has no {part}.", None
     else:
         defined = _defined(found)
-        said, hint = f"{owner} has no {part}: it defines {_listed(defined)}.", _choice(owner, defined)
+        message, hint = f"{owner} has no {part}: it defines {_listed(defined)}.", _choice(owner, defined)
     near = _similar(part, found)
     before = text[: text.rindex(part)] if text.endswith(part) else f"{owner}:"
-    return SourceError(said, hint=before + near if near else hint)
+    return SourceError(message, hint=before + near if near else hint)
 
 
 def _similar(name: str, owner: Any) -> str | None:

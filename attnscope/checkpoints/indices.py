@@ -18,25 +18,26 @@ def check_range(what: str, index: int, count: int, model: str) -> None:
 
 
 def check_layer(
-    layer: int, having: Collection[int], n_layer: int, model: str, kind: str | None = None
+    layer: int, with_attention: Collection[int], n_layer: int, model: str, kind: str | None = None
 ) -> None:
     """Raise a ModelError if a layer does not exist or has no attention.
 
     Args:
         layer: its index.
-        having: the indices of layers with attention.
+        with_attention: the indices of layers with attention.
         n_layer: the number of all layers.
         model: its name in the error message.
         kind: the layer's kind, if it has no attention and the kind is known: `linear attention`.
     """
     check_range("layer", layer, n_layer, model)
-    if layer not in having:
-        layers = "layer" if len(having) == 1 else "layers"
+    if layer not in with_attention:
+        layers = "layer" if len(with_attention) == 1 else "layers"
+        have = "has" if len(with_attention) == 1 else "have"
         instead = "has no attention" if kind is None else f"has no softmax attention ({kind})"
+        names = enumerated(map(str, sorted(with_attention)))
         raise ModelError(
-            f"layer {layer} of {model} {instead}: {layers} {enumerated(map(str, sorted(having)))}"
-            f" of its {n_layer} {'has' if len(having) == 1 else 'have'} it.",
-            hint=f"--layer {min(sorted(having), key=lambda other: abs(other - layer))}",
+            f"layer {layer} of {model} {instead}: {layers} {names} of its {n_layer} {have} it.",
+            hint=f"--layer {min(sorted(with_attention), key=lambda other: abs(other - layer))}",
         )
 
 
@@ -60,9 +61,9 @@ def check_indices(
         n_head: the number of heads of each layer with attention, by stack and layer index.
     """
     own = {key: n for key, n in n_head.items() if key[0] in stacks}
-    having = sorted({layer for _, layer in own})
+    with_attention = sorted({layer for _, layer in own})
     for layer in layers:
-        check_layer(layer, having, max(n_layer[stack] for stack in stacks), model)
+        check_layer(layer, with_attention, max(n_layer[stack] for stack in stacks), model)
     of_layers = [n for (_, layer), n in own.items() if not layers or layer in layers]
     for head in heads:
         check_range("head", head, max(of_layers), model)

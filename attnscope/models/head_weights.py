@@ -1,4 +1,4 @@
-"""Read one head's weights, and compare them with the model at work: `attnscope.head_weights`."""
+"""Read one head's weights, and compare them with a run of the model: `attnscope.head_weights`."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ def head_weights(
 ) -> HeadWeights:
     """Read one head's part of W_Q, W_K, W_V, W_O and of their biases, as `attnscope bert` shows it.
 
-    Of files, the bytes of one layer are read, without torch or transformers. Of a loaded model, it is
-    the weights that it has now.
+    From files, the bytes of one layer are read, without torch or transformers. From a loaded model, its
+    current weights are read.
 
         head = attnscope.head_weights("minilm", layer=0, head=3)
         head["W_Q"].array         # d_head d_feat, numpy
@@ -37,20 +37,20 @@ def head_weights(
     Args:
         model: `minilm`, a folder, a hub name, a file of weights beside its config.json, or a model that
             transformers has loaded; None: `minilm` where it is installed, else `bert-base-uncased`.
-        layer: counted from 0; None: the first that attends.
-        head: a query head, counted from 0. Its W_K and W_V are those of the key head that it reads.
-        stack: whose layers: `encoder`, `decoder` or `cross`, `text` or `vision`; None: the first.
+        layer: the layer's index, from 0; None: the first with attention.
+        head: a query head's index, from 0; its W_K and W_V are those of its key/value head.
+        stack: the stack of layers: `encoder`, `decoder` or `cross`, `text` or `vision`; None: the first.
         circuits: compute the singular values of W_Qᵀ·W_K and of W_O·W_V, too.
-        verify: run the model in float64, and compare the weights with what it computes with them.
-        progress: is told what takes a while.
+        verify: run the model in float64, and compare the weights with its computation.
+        progress: called with the progress of the work.
 
     Returns:
         The slices, `W_Q W_K W_V`: `d_head d_feat`; `W_O`: `d_feat d_head`; `b_Q b_K b_V`: `d_head`;
-        `b_O`: `d_feat`; their statistics; and checks and circuits where asked for, else None.
+        `b_O`: `d_feat`; their statistics; and checks and circuits if requested, else None.
 
     Raises:
         ModelError: no such model, stack, layer or head, or its files cannot be read.
-        OptionError: the model is none that transformers loads.
+        OptionError: `model` is an object that transformers has not loaded.
     """
     checkpoint = _checkpoint(model)
     result = read_head(checkpoint, layer=layer, head=head, stack=stack)
@@ -77,7 +77,7 @@ def head_weights(
 
 
 def _checkpoint(model: Any) -> Checkpoint:
-    """Find a model, also by the file of its weights: its config.json lies beside it."""
+    """Find a model, also by a file of weights with its config.json in the same folder."""
     if isinstance(model, (str, Path)) and Path(model).name in FILES:
         path = Path(model).expanduser()
         if path.with_name("config.json").is_file():

@@ -1,4 +1,4 @@
-"""Run a model and collect what its heads look at: `attnscope.attention_maps`, `attention_steps`."""
+"""Run a model and collect its attention: `attnscope.attention_maps`, `attention_steps`."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def attention_maps(
     memory: str | int | None = None,
     progress: Progress = silent,
 ) -> AttentionMaps:
-    """Let a model read, and return what its heads look at, as `attnscope bert` and `model` show it.
+    """Run a model on an input, and return its attention maps, as `attnscope bert` and `model` show them.
 
         maps = attnscope.attention_maps("minilm", "the cat sat", layers="all", heads="all")
         maps[3, 5].attention             # n_Q n_K, numpy
@@ -69,50 +69,50 @@ def attention_maps(
         model = AutoModel.from_pretrained(name)
         maps = attnscope.attention_maps(model, "the cat sat", tokenizer=tokenizer)
 
-    A loaded model is left as it is: what runs is a copy that shares its weights, with its hooks. Kinds
-    of attention that cannot be observed (flash, flex) are replaced by torch's own in the copy.
+    A loaded model is left unchanged: a copy runs, which shares its weights and hooks. Kinds of attention
+    that cannot be observed (flash, flex) are replaced by torch's own in the copy.
 
     Args:
         model: `minilm`, a folder, a hub name, or a model that transformers has loaded; None: `minilm`
             where it is installed, else `bert-base-uncased`.
-        text: what it reads. Or one of these instead: `file`, a file that is one text; `ids`, token ids;
-            `tokens`, entries of the vocabulary; `image`, a file or a picture of pillow.
+        text: the text to read. Or instead of it: `file`, a file to read as one text; `ids`, token ids;
+            `tokens`, entries of the vocabulary; `image`, a file or a pillow image.
         pair: the second text of a pair.
-        target: what the decoder beside an encoder reads.
-        generate: let the model write so many tokens more, and show what these look at.
-        truncate: cut a text that is longer than the model takes.
-        layers, heads: a number, several, a range, `"0-3"` or `"all"`; None: the first layer that
-            attends, and head 0.
-        stack: whose layers, in models that have several; None: `encoder`, or `cross` where a decoder
-            reads.
-        query: show the row of this query alone, by its position; of pooled maps it is kept whole.
-        top: list so many of each query's strongest keys.
+        target: the decoder's input in an encoder-decoder model.
+        generate: the number of tokens to generate; only their queries are shown.
+        truncate: whether to truncate a text that is too long instead of raising an error.
+        layers, heads: an index, several, a range, `"0-3"` or `"all"`; None: the first layer with
+            attention, and head 0.
+        stack: the stack of layers, if a model has several; None: `encoder`, or `cross` if a decoder
+            runs.
+        query: the position of a single query to show; its row is kept unpooled.
+        top: the number of each query's strongest keys to list.
         without_sink: leave the first token and special ones out of these, and of the scale of colours.
-        pool: `max` or `mean`: pool maps to at most 256 × 256 cells; `none`: never. None: where whole
-            maps take 256 MiB.
+        pool: `max` or `mean`: pool maps to at most 256 × 256 cells; `none`: never. None: if whole maps
+            take 256 MiB or more.
         steps: trace the attention of the layer step by step, too.
-        stats, keep: of the steps, as in `attnscope.trace`.
+        stats, keep: options of the steps, as in `attnscope.trace`.
         verify: compare the maps with the model's own, from its eager attention.
         page: collect everything that a page shows, so that `maps.save("x.html")` has the other heads and
             stacks too, and ranks them.
-        save: a `.safetensors`, `.npz` or `.pt` file. Where maps are pooled, the whole ones go there
-            while they are computed; else `maps.save` writes it, and nothing is written here.
-        force: replace that file if it is there.
-        copies: what will be made of whole maps, in times of their size: room for it is asked for.
-        tokenizer, image_processor: a loaded model's.
-        dtype: `float32`, `bfloat16`, `float16` or `float64`; None: as it is stored, or loaded.
-        device: where it runs; a loaded model runs where it is, unless another than `cpu` is named.
-        memory: how much the run may take beside the weights: `2G`, or bytes; None: 80 % of what is free.
-        progress: is told what takes a while.
+        save: a `.safetensors`, `.npz` or `.pt` file. If maps are pooled, whole maps are written to it
+            while they are computed; otherwise nothing is written here, and `maps.save` writes it.
+        force: replace that file if it exists.
+        copies: the memory to reserve for later copies, in multiples of the size of whole maps.
+        tokenizer, image_processor: those of a loaded model.
+        dtype: `float32`, `bfloat16`, `float16` or `float64`; None: as stored, or loaded.
+        device: the device to run on; a loaded model stays on its own, unless this is not `cpu`.
+        memory: the memory of the run beside the weights: `2G`, or bytes; None: 80 % of the free memory.
+        progress: called with the progress of the work.
 
     Returns:
         Weights after the softmax, float32, `n_Q n_K` for each head; checks, steps, `collected` and
-        `metrics` where asked for, else None.
+        `metrics` if requested, else None.
 
     Raises:
-        OptionError: options that say nothing together, or that the model cannot do.
+        OptionError: options contradict each other, or the model does not support them.
         ModelError: no such model, stack, layer or head; or transformers cannot run it.
-        SizeError: there is not enough memory.
+        SizeError: there is too little memory.
         FileError: a file cannot be read, or written.
     """
     task = MapTask(
@@ -157,16 +157,16 @@ def attention_steps(
 
     Args:
         model, text: as in `attention_maps`.
-        layer: counted from 0; None: the first that attends.
-        stats: give each tensor's values in six numbers, too.
-        keep: keep the tensors: all, or those of these names.
-        options: more of `attention_maps`: what it reads, `stack`, `verify`, `device` and the like.
+        layer: the layer's index, from 0; None: the first with attention.
+        stats: compute six statistics of each tensor, too.
+        keep: keep the tensors: all, or those with these names.
+        options: further arguments of `attention_maps`: inputs, `stack`, `verify`, `device` and the like.
 
     Returns:
-        `Q`, `K`, `V` to `x_rsh2`, of all heads, with a check that this is what the model computed.
+        `Q`, `K`, `V` to `x_rsh2`, of all heads, with a check that `x_rsh2` equals the model's own.
 
     Raises:
-        ModelError: the layer's attention is not to be seen; and all that `attention_maps` raises.
+        ModelError: the layer's attention cannot be captured. And the errors of `attention_maps`.
     """
     maps = attention_maps(model, text, layers=layer, steps=True, stats=stats, keep=keep, **options)
     assert maps.steps is not None
@@ -179,15 +179,15 @@ def _path(file: str | Path | None) -> Path | None:
 
 @dataclass
 class _LoadedRun:
-    """A model that is ready to run, and what it reads.
+    """A model that is ready to run, and its inputs.
 
     Attributes:
         checkpoint, model: the model.
-        reading: what it reads.
-        stack: whose layers are shown.
+        reading: its inputs.
+        stack: the stack that is shown.
         selection: the heads to collect.
-        pooled: how they are pooled; None: they are held whole.
-        device: where it runs.
+        pooled: how maps are pooled; None: they are held whole.
+        device: the device that it runs on.
     """
 
     checkpoint: Checkpoint
@@ -200,7 +200,7 @@ class _LoadedRun:
 
 
 def _check_task(task: MapTask, *, force: bool) -> None:
-    """Raise an AttnscopeError for what can be seen without the model."""
+    """Raise an AttnscopeError for mistakes that are known without the model."""
     from attnscope.process.devices import check_device_name
 
     task.check()
@@ -212,7 +212,7 @@ def _check_task(task: MapTask, *, force: bool) -> None:
 
 
 def _load(task: MapTask, checkpoint: Checkpoint, progress: Progress) -> _LoadedRun:
-    """Load the model, once it is known that what it is to do can be done."""
+    """Check what is requested, and load the model."""
     from attnscope.models.maps.memory import (
         bytes_of_whole,
         check_room,
@@ -230,18 +230,18 @@ def _load(task: MapTask, checkpoint: Checkpoint, progress: Progress) -> _LoadedR
         selection = task.selection(_stack(task, checkpoint, config))
         pooled = is_pooled(task, config, reading, selection)
         _check_model(task, checkpoint, config, reading, device)
-        what = (task, config, reading, selection)
+        request = (task, config, reading, selection)
         if pooled:
-            beside = least_beside_weights(*what)
+            beside = least_beside_weights(*request)
         else:
             _check_page(task, reading)
-            check_room(*what)
-            beside = {"beside": bytes_of_whole(*what) if device == "cpu" else 0}
+            check_room(*request)
+            beside = {"beside": bytes_of_whole(*request) if device == "cpu" else 0}
         check_weights_fit(checkpoint, config, task.run.dtype, device, **beside)
         options: dict[str, Any] = {"dtype": task.run.dtype, "device": device}
         model = load_model(checkpoint, config, generates=task.reads.generate is not None, **options)
         reading.to(device)
-        stack = _stack(task, checkpoint, model.config)  # some classes know better than the file
+        stack = _stack(task, checkpoint, model.config)  # loading may change the configuration
         selection = task.selection(stack)
     run = _LoadedRun(checkpoint, model, reading, stack, selection, None, device)
     if pooled:
@@ -252,7 +252,7 @@ def _load(task: MapTask, checkpoint: Checkpoint, progress: Progress) -> _LoadedR
 def _collect(
     task: MapTask, run: _LoadedRun, progress: Progress, *, force: bool, keep: bool | Collection[str]
 ) -> AttentionMaps:
-    """Run the model, and put together what is shown of it."""
+    """Run the model, and return the maps that are shown, with checks, steps and metrics."""
     checkpoint, model, reading = run.checkpoint, run.model, run.reading
     doing = f"running {checkpoint.name} on {run.device} …"
     whole_file = task.save if run.pooled is not None and task.saves_whole else None
@@ -283,22 +283,22 @@ def _collect(
 
 
 def _run_model(task: MapTask, run: _LoadedRun) -> CollectedMaps:
-    """Run the model and collect what its heads look at: whole maps, or pooled ones."""
-    what = (run.checkpoint, run.model, run.reading, run.selection)
+    """Run the model and collect its maps, whole or pooled."""
+    arguments = (run.checkpoint, run.model, run.reading, run.selection)
     if run.pooled is not None:
         from attnscope.models.maps.pooled import collect_pooled
 
-        return collect_pooled(*what, run.pooled)
+        return collect_pooled(*arguments, run.pooled)
     from attnscope.models.maps.collect import collect_maps
 
-    return collect_maps(*what, keep=run.stack if task.steps else None)
+    return collect_maps(*arguments, keep=run.stack if task.steps else None)
 
 
 # Before a model is loaded.
 
 
 def _read(reads: ReadOptions, checkpoint: Checkpoint, config: Any) -> Reading:
-    """What the model is given to read."""
+    """Build the model's inputs."""
     from attnscope.models.running.text_file import text_of_file
     from attnscope.models.running.tokenize import check_reads, read_image, read_text, room
 
@@ -311,22 +311,22 @@ def _read(reads: ReadOptions, checkpoint: Checkpoint, config: Any) -> Reading:
             f" ({config.model_type}) has no such decoder.",
             hint='--text "…" --pair "…"',
         )
-    more: dict[str, Any] = {"target": reads.target, "truncate": reads.truncate}
+    options: dict[str, Any] = {"target": reads.target, "truncate": reads.truncate}
     if reads.ids is not None or reads.tokens is not None:
         from attnscope.models.running.token_ids import ids_of, read_ids
 
         ids = ids_of(checkpoint, reads.ids, reads.tokens)
         named = "--tokens" if reads.ids is None else "--ids"
-        return read_ids(checkpoint, config, ids, named=named, **more)
+        return read_ids(checkpoint, config, ids, named=named, **options)
     text, named = reads.text or "", "--text"
     if reads.file is not None:
         text = text_of_file(reads.file, room(config), truncate=reads.truncate)
         named = f"--file {reads.file}"
-    return read_text(checkpoint, config, text, named=named, pair=reads.pair, **more)
+    return read_text(checkpoint, config, text, named=named, pair=reads.pair, **options)
 
 
 def _stack(task: MapTask, checkpoint: Checkpoint, config: Any) -> str:
-    """Whose layers are shown."""
+    """Return the stack that is shown."""
     from attnscope.models.running.layers import stacks_that_run
 
     picture, decodes, named = task.reads.image is not None, task.reads.decodes, task.which.stack
@@ -350,7 +350,7 @@ def _stack(task: MapTask, checkpoint: Checkpoint, config: Any) -> str:
 def _check_model(
     task: MapTask, checkpoint: Checkpoint, config: Any, reading: Reading, device: str
 ) -> None:
-    """Raise an AttnscopeError for a device or a number that is wrong, before weights are loaded."""
+    """Raise an AttnscopeError for a wrong device or index, before weights are loaded."""
     from attnscope.models.running.layers import check_numbers
     from attnscope.process.devices import check_device
 
@@ -360,7 +360,7 @@ def _check_model(
 
 
 def _check_page(task: MapTask, reading: Reading) -> None:
-    """Raise a SizeError if a page of whole maps is wanted, and they are larger than it can show."""
+    """Raise a SizeError if whole maps are larger than a requested page can show."""
     if task.page:
         from attnscope.models.maps.memory import n_tokens
         from attnscope.render.page.page import check_map_size
@@ -378,7 +378,7 @@ def _matrices(path: Path, *, force: bool) -> AbstractContextManager[MatrixFile]:
 
 
 def _watch(name: str, progress: Progress) -> Callable[[int, int, float], None]:
-    """What tells how far a run is."""
+    """Return a callback that reports the progress of a run."""
 
     def watch(layer: int, n_layer: int, share: float) -> None:
         progress(f"running {name}: layer {layer} of {n_layer}, {share:.0%} …")
@@ -387,22 +387,22 @@ def _watch(name: str, progress: Progress) -> Callable[[int, int, float], None]:
 
 
 def _give_target(reads: ReadOptions, run: _LoadedRun) -> list[str]:
-    """Let the decoder read its target, or write one; what there is to say of that."""
+    """Set the decoder's target, or generate one; return notices about it."""
     from attnscope.models.running.decode import generate_tokens, give_target
 
     if reads.target is not None:
         give_target(run.checkpoint, run.model, run.reading)
     if reads.generate is None:
         return []
-    written = generate_tokens(run.checkpoint, run.model, run.reading, reads.generate)
-    return [f"written: {written!r}. A token's row is what it looks at once it is there."]
+    text = generate_tokens(run.checkpoint, run.model, run.reading, reads.generate)
+    return [f"written: {text!r}. A token's row is what it looks at once it is there."]
 
 
 # When it has run.
 
 
 def _shown(task: MapTask, run: _LoadedRun, collected: CollectedMaps) -> AttentionMaps:
-    """The maps that are shown, among those that a page may need beside them."""
+    """Return the maps that are shown; others may have been collected for a page."""
     from attnscope.models.maps.capture import HeadSelection
 
     stack, layers, heads = run.stack, task.which.layer_numbers, task.which.head_numbers
@@ -411,11 +411,13 @@ def _shown(task: MapTask, run: _LoadedRun, collected: CollectedMaps) -> Attentio
     collected.check(run.checkpoint.name, stack, layers or [], heads or [])
     selection = HeadSelection(stack, layers, heads)
     maps = next(each for each in collected.stacks if each.stack == stack)
-    own = [each for each in maps.maps if each.head in selection.heads_of(stack, each.layer, maps.n_head)]
+    shown = [
+        each for each in maps.maps if each.head in selection.heads_of(stack, each.layer, maps.n_head)
+    ]
     sinks = sink_positions(key.special for key in maps.key_tokens) if task.shown.without_sink else []
     return replace(
         maps,
-        maps=own,
+        maps=shown,
         left_out=sinks,
         query=task.shown.query,
         top=task.shown.top,
@@ -424,7 +426,7 @@ def _shown(task: MapTask, run: _LoadedRun, collected: CollectedMaps) -> Attentio
 
 
 def _check_query(maps: AttentionMaps) -> None:
-    """Raise an OptionError if there is no query of the number that is asked for."""
+    """Raise an OptionError if the selected query does not exist."""
     first, last = maps.first_query, maps.first_query + len(maps.query_tokens) - 1
     if maps.query is not None and not first <= maps.query <= last:
         raise OptionError(
@@ -434,7 +436,7 @@ def _check_query(maps: AttentionMaps) -> None:
 
 
 def _metrics(reading: Reading, collected: CollectedMaps) -> HeadTable:
-    """The heads of a page in numbers, by which it ranks them."""
+    """Return the metrics of heads by which a page ranks them."""
     from attnscope.models.heads.page_metrics import measure, table
     from attnscope.models.maps.memory import separators
 
@@ -447,7 +449,7 @@ def _metrics(reading: Reading, collected: CollectedMaps) -> HeadTable:
 def _steps(
     collected: CollectedMaps, maps: AttentionMaps, *, keep: bool | Collection[str], stats: bool
 ) -> Trace:
-    """One layer's attention step by step."""
+    """Trace one layer's attention step by step."""
     from attnscope.models.maps.steps import trace_steps
 
     if collected.call is None:

@@ -44,8 +44,8 @@ class HeadSelection:
             stack, layer, n_head: the layer, and its number of heads.
             first: whether it is the first layer of its stack with attention.
         """
-        named = first if self.layers == "first" else self.layers is None or layer in self.layers
-        if self.stack not in (None, stack) or not named:
+        selected = first if self.layers == "first" else self.layers is None or layer in self.layers
+        if self.stack not in (None, stack) or not selected:
             return []
         return [head for head in range(n_head) if self.heads is None or head in self.heads]
 
@@ -74,8 +74,7 @@ class CollectedMaps:
 
     def check(self, model: str, stack: str, layers: Collection[int], heads: Collection[int]) -> None:
         """Raise a ModelError if a layer or head does not exist, or a layer has no attention."""
-        having = sorted(layer for each, layer in self.layers if each == stack)
-        if not having:
+        if not any(each == stack for each, _ in self.layers):
             raise ModelError(f"{model} ran no {stack} attention: only {', '.join(self.n_layer)}.")
         check_indices(model, [stack], layers, heads, n_layer=self.n_layer, n_head=self.layers)
 
@@ -108,11 +107,11 @@ class MapCollector:
         name: str,
         model: Any,
         reading: Reading,
-        wanted: HeadSelection,
+        selection: HeadSelection,
         keep: str | None = None,
         stacks: Collection[str] = STACKS,
     ) -> None:
-        self.name, self.model, self.reading, self.wanted = name, model, reading, wanted
+        self.name, self.model, self.reading, self.selection = name, model, reading, selection
         self.keep, self.stacks = keep, stacks
         self.found: dict[str, AttentionMaps] = {}
         self.rows: dict[str, list[int]] = {}  # the queries that are shown: all, or the generated ones
@@ -121,12 +120,12 @@ class MapCollector:
         self.call: Call | None = None
         self.unexplained: dict[str, str] = {}  # why, by stack
 
-    def see(self, call: Call) -> None:
+    def compute(self, call: Call) -> None:
         """Compute the selected maps of one layer from the inputs of its attention."""
         layer = self.layer(call)
         if layer is None:
             return
-        heads = self.announce(layer)
+        heads = self.add_layer(layer)
         for part in _parts(heads, layer.n_Q * layer.n_K):
             attention, difference, tolerance = weights_of(call, part)
             if not difference <= tolerance:
@@ -136,14 +135,14 @@ class MapCollector:
         if heads and self.keep == layer.stack:
             self.call = self.call or call
 
-    def take_call(self, call: Call) -> None:
+    def collect(self, call: Call) -> None:
         """Collect the selected maps from the weights that a layer's own eager attention returned."""
         layer = self.layer(call)
         if layer is not None and layer.stack in self.stacks and call.weights is not None:
-            heads = self.announce(layer)
+            heads = self.add_layer(layer)
             self._add(layer, heads, call.weights[0, heads], sinks=call.sinks is not None)
 
-    def take(self, stack: str, number: int, n_layer: int, attention: torch.Tensor | None) -> None:
+    def collect_map(self, stack: str, number: int, n_layer: int, attention: torch.Tensor | None) -> None:
         """Collect the selected maps from the weights that a model returned for one of its layers.
 
         Args:
@@ -158,7 +157,7 @@ class MapCollector:
             return
         n_batch, n_head, n_Q, n_K = attention.shape
         layer = Layer(stack, number, n_layer, n_batch, n_head, n_head, n_Q, n_K)
-        heads = self.announce(layer)
+        heads = self.add_layer(layer)
         self._add(layer, heads, attention[0, heads])
 
     def forget(self, stack: str) -> None:
@@ -167,7 +166,7 @@ class MapCollector:
         self.n_layer.pop(stack, None)
         self.layers = {key: n for key, n in self.layers.items() if key[0] != stack}
 
-    def seen(self, output: torch.Tensor) -> CollectedMaps:
+    def result(self, output: torch.Tensor) -> CollectedMaps:
         """Return everything that was collected."""
         stacks = [self.found[stack] for stack in STACKS if stack in self.found]
         return CollectedMaps(stacks, output, self.layers, self.n_layer, self.call)
@@ -183,7 +182,7 @@ class MapCollector:
         _, n_kv_head, n_K, _ = inputs.key.shape
         return Layer(stack, number, n_layer, n_batch, n_head, n_kv_head, n_Q, n_K)
 
-    def announce(self, layer: Layer) -> list[int]:
+    def add_layer(self, layer: Layer) -> list[int]:
         """Record that a layer has attention, and return its selected heads.
 
         Raises:
@@ -192,7 +191,7 @@ class MapCollector:
         stack, first = layer.stack, layer.stack not in self.n_layer
         self.layers[stack, layer.number] = layer.n_head
         self.n_layer[stack] = layer.n_layer
-        heads = self.wanted.heads_of(stack, layer.number, layer.n_head, first=first)
+        heads = self.selection.heads_of(stack, layer.number, layer.n_head, first=first)
         if not heads:
             return []
         queries, keys = self._tokens(stack, "Q", layer.n_Q), self._tokens(stack, "K", layer.n_K)

@@ -29,7 +29,7 @@ def collect_maps(
     checkpoint: Checkpoint,
     model: Any,
     reading: Reading,
-    wanted: HeadSelection,
+    selection: HeadSelection,
     *,
     keep: str | None = None,
 ) -> CollectedMaps:
@@ -39,26 +39,32 @@ def collect_maps(
         checkpoint: the model's checkpoint; it is loaded again if eager attention is needed.
         model: as `load_model` returned it.
         reading: the model's inputs.
-        wanted: the heads to collect.
+        selection: the heads to collect.
         keep: a stack; the inputs and outputs of its first selected layer's attention are kept, too.
 
     Raises:
         ModelError: the model has no attention, or none that can be shown as maps.
     """
-    collector = MapCollector(checkpoint.name, model, reading, wanted, keep)
-    with observing(model, collector.see), as_model_error(checkpoint):
+    collector = MapCollector(checkpoint.name, model, reading, selection, keep)
+    with observing(model, collector.compute), as_model_error(checkpoint):
         output = run(model, reading)
-    seen = collector.seen(main_output(output))
-    stacks = selected_stacks(model, reading, wanted)
-    seen.eager = why_eager(checkpoint.name, stacks, collector.unexplained, collector.n_layer)
-    if seen.eager:
-        eager = eager_maps(checkpoint, model, reading, wanted, list(seen.eager))
-        _take_eager(seen, eager)
-        add_notice(seen, notice_of_outputs(checkpoint.name, seen.output, eager.output), seen.eager)
-    if len(seen.eager) < len(stacks) and not reading.picture:
+    collected = collector.result(main_output(output))
+    stacks = selected_stacks(model, reading, selection)
+    collected.eager = why_eager(checkpoint.name, stacks, collector.unexplained, collector.n_layer)
+    if collected.eager:
+        eager = eager_maps(checkpoint, model, reading, selection, list(collected.eager))
+        _take_eager(collected, eager)
+        add_notice(
+            collected,
+            notice_of_outputs(checkpoint.name, collected.output, eager.output),
+            collected.eager,
+        )
+    if len(collected.eager) < len(stacks) and not reading.picture:
         few = first_tokens(reading, SOME)
-        add_notice(seen, notice_of_masks(checkpoint.name, model, lambda: run(model, few, logits=False)))
-    return seen
+        add_notice(
+            collected, notice_of_masks(checkpoint.name, model, lambda: run(model, few, logits=False))
+        )
+    return collected
 
 
 def first_tokens(reading: Reading, n: int) -> Reading:
@@ -67,35 +73,43 @@ def first_tokens(reading: Reading, n: int) -> Reading:
     return replace(reading, inputs=inputs, source=reading.source[:n], target=reading.target[:n])
 
 
-def add_notice(seen: CollectedMaps, notice: str | None, stacks: Collection[str] | None = None) -> None:
+def add_notice(
+    collected: CollectedMaps, notice: str | None, stacks: Collection[str] | None = None
+) -> None:
     """Add a notice, unless it is None, to the maps of some stacks, or of all."""
-    for maps in seen.stacks if notice else []:
+    for maps in collected.stacks if notice else []:
         if stacks is None or maps.stack in stacks:
             maps.notices.append(str(notice))
 
 
-def selected_stacks(model: Any, reading: Reading, wanted: HeadSelection) -> list[str]:
+def selected_stacks(model: Any, reading: Reading, selection: HeadSelection) -> list[str]:
     """Return the selected stack, or all stacks that run."""
     picture, decodes = reading.picture is not None, bool(reading.target)
     runs = stacks_that_run(model.config, picture=picture, decodes=decodes)
-    return [wanted.stack] if wanted.stack else runs
+    return [selection.stack] if selection.stack else runs
 
 
-def _take_eager(seen: CollectedMaps, eager: CollectedMaps) -> None:
+def _take_eager(collected: CollectedMaps, eager: CollectedMaps) -> None:
     """Replace stacks that could not be observed or explained by the model's own eager maps."""
     for stack in eager.stacks:
         stack.notices.append(
-            f"{seen.eager[stack.stack]}. These are the maps of its own eager attention."
+            f"{collected.eager[stack.stack]}. These are the maps of its own eager attention."
         )
-    known = {each.stack: each for each in seen.stacks if each.stack not in seen.eager}
+    known = {each.stack: each for each in collected.stacks if each.stack not in collected.eager}
     known |= {each.stack: each for each in eager.stacks}
-    seen.stacks = [known[stack] for stack in STACKS if stack in known]
-    seen.layers = {key: n for key, n in seen.layers.items() if key[0] not in seen.eager} | eager.layers
-    seen.n_layer |= eager.n_layer
+    collected.stacks = [known[stack] for stack in STACKS if stack in known]
+    collected.layers = {
+        key: n for key, n in collected.layers.items() if key[0] not in collected.eager
+    } | eager.layers
+    collected.n_layer |= eager.n_layer
 
 
 def eager_maps(
-    checkpoint: Checkpoint, model: Any, reading: Reading, wanted: HeadSelection, stacks: Collection[str]
+    checkpoint: Checkpoint,
+    model: Any,
+    reading: Reading,
+    selection: HeadSelection,
+    stacks: Collection[str],
 ) -> CollectedMaps:
     """Collect the maps that a model's own eager attention returns.
 
@@ -105,15 +119,15 @@ def eager_maps(
     Args:
         checkpoint: the model's checkpoint, which is loaded again with eager attention.
         model: the loaded model, whose dtype and device are used.
-        reading, wanted: as in `collect_maps`.
+        reading, selection: as in `collect_maps`.
         stacks: the stacks that are needed.
 
     Raises:
         ModelError: it returns no maps for one of them, or maps that do not cover all queries and keys.
     """
     eager = load_eager(checkpoint, model)
-    collector = MapCollector(checkpoint.name, eager, reading, wanted, stacks=stacks)
-    with observing(eager, collector.take_call), as_model_error(checkpoint):
+    collector = MapCollector(checkpoint.name, eager, reading, selection, stacks=stacks)
+    with observing(eager, collector.collect), as_model_error(checkpoint):
         output = run(eager, reading)
     for stack in collector.unexplained:
         collector.forget(stack)
@@ -126,30 +140,30 @@ def eager_maps(
             if stack not in stacks or stack in collector.n_layer:
                 continue
             for layer, attention in enumerate(maps):
-                collector.take(stack, layer, len(maps), attention)
-    lacking = sorted(set(stacks) - set(collector.n_layer))
-    if lacking:
-        whose = "" if lacking == ["self"] else f" in its {lacking[0]}"
+                collector.collect_map(stack, layer, len(maps), attention)
+    missing = sorted(set(stacks) - set(collector.n_layer))
+    if missing:
+        whose = "" if missing == ["self"] else f" in its {missing[0]}"
         raise ModelError(
             f"{checkpoint.name} is a {type(model).__name__}, which returns no attention weights{whose}.",
             hint="a model with attention" if not whose else "another --stack",
         )
-    return collector.seen(main_output(output))
+    return collector.result(main_output(output))
 
 
-def bytes_of_maps(config: Any, reading: Reading, wanted: HeadSelection) -> int:
+def bytes_of_maps(config: Any, reading: Reading, selection: HeadSelection) -> int:
     """Return the bytes of whole maps in float32, estimated from a configuration."""
     n = max(len(reading.source), len(reading.labels))
     if reading.picture:
         n = reading.picture.rows * reading.picture.columns
-    return 4 * n * n * number_of_maps(config, reading, wanted)
+    return 4 * n * n * number_of_maps(config, reading, selection)
 
 
-def number_of_maps(config: Any, reading: Reading, wanted: HeadSelection) -> int:
+def number_of_maps(config: Any, reading: Reading, selection: HeadSelection) -> int:
     """Return the number of selected heads, estimated from a configuration."""
     n_layer, n_head = counts(config, reading)
-    if wanted.layers is not None:
-        n_layer = 1 if wanted.layers == "first" else len(wanted.layers)
-    if wanted.heads is not None:
-        n_head = len(wanted.heads)
+    if selection.layers is not None:
+        n_layer = 1 if selection.layers == "first" else len(selection.layers)
+    if selection.heads is not None:
+        n_head = len(selection.heads)
     return (n_layer or 1) * (n_head or 1)

@@ -26,7 +26,11 @@ TOLERANCE = 1e-5
 
 
 def compare(
-    checkpoint: Checkpoint, model: Any, reading: Reading, wanted: HeadSelection, seen: CollectedMaps
+    checkpoint: Checkpoint,
+    model: Any,
+    reading: Reading,
+    selection: HeadSelection,
+    collected: CollectedMaps,
 ) -> list[Check]:
     """Make two comparisons with the model itself.
 
@@ -38,8 +42,8 @@ def compare(
     Args:
         checkpoint: the model's checkpoint, from which the eager model is loaded.
         model: the model that was observed.
-        reading, wanted: its inputs, and the selected maps.
-        seen: the collected maps.
+        reading, selection: its inputs, and the selected maps.
+        collected: the collected maps.
 
     Returns:
         A check for the maps of each stack, and one for the output, unless maps are pooled.
@@ -47,13 +51,15 @@ def compare(
     Raises:
         ModelError: transformers cannot run the model, or not with eager attention.
     """
-    own = [each for each in seen.stacks if each.stack in seen.eager]
-    ours = [each for each in seen.stacks if each.stack not in seen.eager]
-    checks = [Check(_name(each), None, None, None, note="these maps are its own") for each in own]
+    eager_stacks = [each for each in collected.stacks if each.stack in collected.eager]
+    ours = [each for each in collected.stacks if each.stack not in collected.eager]
+    checks = [
+        Check(_name(each), None, None, None, note="these maps are its own") for each in eager_stacks
+    ]
     if ours:
         stacks = [each.stack for each in ours]
         try:
-            eager = eager_maps(checkpoint, model, reading, wanted, stacks)
+            eager = eager_maps(checkpoint, model, reading, selection, stacks)
         except NotWeightsError:
             note = "not compared: what its eager attention returns are no weights"
             checks += [Check(_name(each), None, None, None, note=note) for each in ours]
@@ -61,7 +67,7 @@ def compare(
             theirs = {each.stack: each for each in eager.stacks}
             of_maps = {each.stack: _of_maps(each, theirs[each.stack], model.dtype) for each in ours}
             if any(not check.ok for check in of_maps.values()):
-                spread = spread_of_rounding(checkpoint, model, reading, wanted)
+                spread = spread_of_rounding(checkpoint, model, reading, selection)
                 for stack in of_maps.keys() & spread.keys():
                     of_maps[stack] = _beside_rounding(of_maps[stack], spread[stack], model.dtype)
             checks += of_maps.values()
@@ -69,7 +75,7 @@ def compare(
         return checks
     with as_model_error(checkpoint):
         plain = main_output(run(model, reading))
-    difference = largest_difference(seen.output, plain)
+    difference = largest_difference(collected.output, plain)
     return [*checks, Check.within("output, observed = unobserved", difference, 0.0)]
 
 
@@ -81,13 +87,15 @@ def _of_maps(ours: AttentionMaps, theirs: AttentionMaps, dtype: torch.dtype) -> 
     narrow = torch.finfo(dtype).eps > torch.finfo(torch.float32).eps
     tolerance = 16 * torch.finfo(dtype).eps if narrow else TOLERANCE
     note = (
-        f"the model rounds its scores to {_named(dtype)}: --dtype float32 is precise" if narrow else ""
+        f"the model rounds its scores to {_dtype_name(dtype)}: --dtype float32 is precise"
+        if narrow
+        else ""
     )
     largest = _largest(pairs)
     whole = max(1e-3, pairs[0][1].shape[-1] * torch.finfo(dtype).eps)
     if not largest <= tolerance and all(abs(other.sum(-1) - 1).max() <= whole for _, other in pairs):
         # A sink may take its part after the softmax, while the weights returned are those before.
-        without = _largest([(own / own.sum(-1, keepdim=True), other) for own, other in pairs])
+        without = _largest([(one / one.sum(-1, keepdim=True), other) for one, other in pairs])
         if without <= tolerance:
             largest = without
             note = "compared without the sink's part, which the model takes off weights that it returned"
@@ -110,13 +118,13 @@ def _pairs(ours: AttentionMaps, theirs: AttentionMaps) -> list[tuple[torch.Tenso
     import torch
 
     pairs = []
-    for own, other in zip(ours.maps, theirs.maps, strict=True):
+    for one, other in zip(ours.maps, theirs.maps, strict=True):
         if ours.pooling is None:
-            pairs.append((own.attention, other.attention))
+            pairs.append((one.attention, other.attention))
         else:
             mean, largest = _pooled(other.attention, ours.pooling)
-            pairs += [(own.mean, mean), (own.max, largest)]
-    return [(torch.from_numpy(own), torch.from_numpy(other)) for own, other in pairs]
+            pairs += [(one.mean, mean), (one.max, largest)]
+    return [(torch.from_numpy(one), torch.from_numpy(other)) for one, other in pairs]
 
 
 def _pooled(attention: np.ndarray, pooling: Pooling) -> tuple[np.ndarray, np.ndarray]:
@@ -148,5 +156,5 @@ def _name(maps: AttentionMaps) -> str:
     return f"{n} {kind}map{'s' * (n > 1)} = eager's"
 
 
-def _named(dtype: torch.dtype) -> str:
+def _dtype_name(dtype: torch.dtype) -> str:
     return str(dtype).removeprefix("torch.")

@@ -35,7 +35,7 @@ def is_pooled(task: MapTask, config: Any, reading: Reading, selection: HeadSelec
     fit into memory: then only the picture is pooled.
 
     Raises:
-        OptionError: whole ones are too large, and what is asked for takes them.
+        OptionError: whole ones are too large, but `steps` or `verify` needs them.
     """
     if task.reads.image is not None:
         return False
@@ -43,11 +43,11 @@ def is_pooled(task: MapTask, config: Any, reading: Reading, selection: HeadSelec
     most = min(WHOLE, parse_size(task.run.memory)) if task.run.memory else WHOLE
     if whole < most:
         return task.shown.pools
-    for option, takes_whole, why in (
+    for option, needs_whole, why in (
         ("--steps", task.steps, "shows whole tensors of queries and keys"),
         ("--verify", task.verify, "compares with whole maps of the model's own eager attention"),
     ):
-        if takes_whole:
+        if needs_whole:
             raise OptionError(
                 f"{option} {why}, and these maps take {bytes_text(whole)}.",
                 hint="a shorter text, or fewer heads",
@@ -64,7 +64,7 @@ def is_pooled(task: MapTask, config: Any, reading: Reading, selection: HeadSelec
 def bytes_of_whole(task: MapTask, config: Any, reading: Reading, selection: HeadSelection) -> int:
     """Return the bytes of whole maps and of what is computed from them."""
     whole = bytes_of_maps(config, reading, selection)
-    one = whole // number_of_maps(config, reading, selection)  # a copy of the one that is looked at
+    one = whole // number_of_maps(config, reading, selection)  # a copy of the one that is shown
     return max(task.copies, 1) * whole + one
 
 
@@ -95,10 +95,10 @@ def plan_pooling(
     """Divide the memory between a block of weights and the rest, and report how.
 
     Raises:
-        OptionError: `memory` is no size.
-        SizeError: there is too little.
+        OptionError: `memory` is not a size.
+        SizeError: there is too little memory.
     """
-    planned = plan_run(
+    plan = plan_run(
         checkpoint.name,
         model.config,
         model.dtype.itemsize,
@@ -106,12 +106,12 @@ def plan_pooling(
         hint=SHORTER,
         **_kept(task, model.config, reading, selection),
     )
-    notify(f"{planned}")
+    notify(f"{plan}")
     shown = task.shown
     of_queries = shown.query is not None or shown.top
     return Pooled(
         str(shown.pool) if shown.pools else "max",
-        planned.block,
+        plan.block,
         shown.query,
         shown.top,
         task.shown_selection(stack) if of_queries else None,
@@ -127,12 +127,12 @@ def least_beside_weights(
     n = n_tokens(task, reading)
     itemsize = DTYPES.get(dtype_of(config, task.run.dtype), 4)
     needs = needs_of(config, itemsize, 1, n, **_kept(task, config, reading, selection))
-    what = f"reading {tokens_text(1, n)} at least"
-    return {"beside": needs.least, "what": what, "hint": SHORTER}
+    use = f"reading {tokens_text(1, n)} at least"
+    return {"beside": needs.least, "what": use, "hint": SHORTER}
 
 
 def n_tokens(task: MapTask, reading: Reading) -> int:
-    """Return how many tokens a reading's longest side has, with those that are to be written."""
+    """Return the number of tokens of the longest input, including those to be generated."""
     return max(len(reading.source), len(reading.labels)) + (task.reads.generate or 0)
 
 

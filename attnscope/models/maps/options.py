@@ -12,7 +12,7 @@ from attnscope.options import option
 
 
 class Pool(StrEnum):
-    """What a cell shows that several tokens share; or that none is shared."""
+    """How the weights of a cell are pooled; `none`: maps are not pooled."""
 
     MAX = "max"
     MEAN = "mean"
@@ -21,7 +21,7 @@ class Pool(StrEnum):
 
 @dataclass(frozen=True)
 class ReadOptions:
-    """What a model reads."""
+    """The inputs of a model."""
 
     PANEL = "What it reads"
 
@@ -43,19 +43,19 @@ class ReadOptions:
 
     @property
     def inputs(self) -> list[str]:
-        """The names of what the model reads: one, where all is well."""
+        """The names of the inputs that are set; more than one is an error."""
         names = ("text", "file", "ids", "tokens", "image")
         return [name for name in names if getattr(self, name) is not None]
 
     @property
     def decodes(self) -> bool:
-        """Whether a decoder is given something, or writes it."""
+        """Whether a decoder has a target, or generates one."""
         return self.target is not None or self.generate is not None
 
 
 @dataclass(frozen=True)
 class HeadOptions:
-    """Which heads are shown; layers and heads are what `parse_indices` takes."""
+    """The heads that are shown; layers and heads are arguments of `parse_indices`."""
 
     layers: str | None = option(
         "Which layer, counted from 0; with a text also 0-3, 0,2 or all.",
@@ -75,22 +75,22 @@ class HeadOptions:
 
     @property
     def layer_numbers(self) -> list[int] | None:
-        """The layers by number; None: all. The first, where none is named."""
+        """The indices of layers, 0 by default; None: all."""
         return parse_indices("--layer", 0 if self.layers is None else self.layers)
 
     @property
     def head_numbers(self) -> list[int] | None:
-        """The heads by number; None: all."""
+        """The indices of heads, 0 by default; None: all."""
         return parse_indices("--head", 0 if self.heads is None else self.heads)
 
     @property
     def one_layer(self) -> bool:
-        """Whether a single layer is named."""
+        """Whether a single layer is selected."""
         return len(self.layer_numbers or ()) == 1
 
     @property
     def one_head(self) -> bool:
-        """Whether a single head is named."""
+        """Whether a single head is selected."""
         return self.one_layer and len(self.head_numbers or ()) == 1
 
     def __str__(self) -> str:
@@ -117,13 +117,13 @@ class ShownOptions:
 
     @property
     def pools(self) -> bool:
-        """Whether pooled maps are asked for, of texts of any length."""
+        """Whether pooled maps are requested for texts of any length."""
         return self.pool in ("max", "mean")
 
 
 @dataclass(frozen=True)
 class RunOptions:
-    """Where a model runs, and in what."""
+    """The device, dtype and memory of a run."""
 
     PANEL = "Run"
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from attnscope.attention.blocks import Block
 
 MOST = 256
-"""A pooled map has at most so many rows of cells, and as many columns."""
+"""The most rows and columns of cells in a pooled map."""
 
 
 def cells(tokens: Sequence[Token], most: int = MOST) -> list[range]:
@@ -68,16 +68,16 @@ class CellPooler:
         padded = [[*cell, *[n_K] * (longest - len(cell))] for cell in keys]
         self._of_cell = torch.tensor(padded, device=like.device)
 
-    def see(self, block: Block) -> None:
+    def add(self, block: Block) -> None:
         """Pool a block's weights."""
         import torch
 
         attention = of_heads(block, self.heads)
-        own = slice(block.keys.start, block.keys.stop)
+        keys = slice(block.keys.start, block.keys.stop)
         for number, rows in self._parts(block.queries):
             part = attention[:, rows]  # [n_head, rows, keys]
-            self._sum[:, own] += part.sum(dim=1)
-            self._largest[:, own] = torch.maximum(self._largest[:, own], part.amax(dim=1))
+            self._sum[:, keys] += part.sum(dim=1)
+            self._largest[:, keys] = torch.maximum(self._largest[:, keys], part.amax(dim=1))
             if block.queries.start + rows.stop == self.queries[number].stop:
                 self._finish(number)
 
@@ -128,10 +128,10 @@ class PooledRows:
         self.row: torch.Tensor | None = None
         self.strongest: list[tuple[torch.Tensor, torch.Tensor]] = []
 
-    def kept(self) -> tuple[Any, Any]:
+    def result(self) -> tuple[Any, Any]:
         """Return the query's weights, `n_K`; each query's strongest keys and weights, `n_Q k` each.
 
-        All are numpy; None stands for what is not wanted.
+        All are numpy; None, unless requested.
         """
         import torch
 
@@ -141,7 +141,7 @@ class PooledRows:
         keys, weights = (torch.cat(each).cpu() for each in zip(*self.strongest, strict=True))
         return row, (keys.numpy(), weights.float().numpy())
 
-    def see(self, block: Block) -> None:
+    def add(self, block: Block) -> None:
         """Keep the requested weights of a block."""
         import torch
         from torch.nn.functional import pad
@@ -165,10 +165,10 @@ def strongest(weights: torch.Tensor, k: int) -> tuple[torch.Tensor, torch.Tensor
 
     Args:
         weights: `n_Q n_K`; those that are not a number come last.
-        k: how many; fewer where there are no more.
+        k: the number of weights; fewer, if there are fewer keys.
 
     Returns:
-        Their keys and themselves, `n_Q k`.
+        Their keys and the weights, `n_Q k`.
     """
     import torch
 
@@ -178,7 +178,7 @@ def strongest(weights: torch.Tensor, k: int) -> tuple[torch.Tensor, torch.Tensor
     ranked = weights.nan_to_num(nan=-1.0)
     least = torch.topk(ranked, k).values[:, -1:]
     larger, equal = ranked > least, ranked == least
-    missing = k - larger.sum(dim=-1, keepdim=True)  # so many of the equals, from the left
+    missing = k - larger.sum(dim=-1, keepdim=True)  # the number of equals to take, from the left
     keys = (larger | (equal & (equal.cumsum(dim=-1) <= missing))).nonzero()[:, 1].view(-1, k)
     order = ranked.gather(-1, keys).argsort(dim=-1, descending=True, stable=True)
     keys = keys.gather(-1, order)

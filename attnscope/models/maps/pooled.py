@@ -78,7 +78,7 @@ class Pooled:
 
 
 def collect_pooled(
-    checkpoint: Checkpoint, model: Any, reading: Reading, wanted: HeadSelection, pooled: Pooled
+    checkpoint: Checkpoint, model: Any, reading: Reading, selection: HeadSelection, pooled: Pooled
 ) -> CollectedMaps:
     """Run a model, and pool the maps of its heads during the run.
 
@@ -86,7 +86,7 @@ def collect_pooled(
         checkpoint: the model's checkpoint.
         model: as `load_model` returned it.
         reading: the model's inputs.
-        wanted: the heads to collect.
+        selection: the heads to collect.
         pooled: how their maps are pooled.
 
     Raises:
@@ -94,20 +94,20 @@ def collect_pooled(
     """
     disable_cache(model)
     few = first_tokens(reading, FEW)
-    tried = Pooler(MapCollector(checkpoint.name, model, few, HeadSelection(wanted.stack)), pooled)
-    with observing(model, tried.compare), as_model_error(checkpoint):
+    trial = Pooler(MapCollector(checkpoint.name, model, few, HeadSelection(selection.stack)), pooled)
+    with observing(model, trial.compare), as_model_error(checkpoint):
         run(model, few, logits=False)
-    seen, stacks = tried.collector, selected_stacks(model, reading, wanted)
-    for reason in why_eager(checkpoint.name, stacks, seen.unexplained, seen.n_layer).values():
+    tested, stacks = trial.collector, selected_stacks(model, reading, selection)
+    for reason in why_eager(checkpoint.name, stacks, tested.unexplained, tested.n_layer).values():
         raise ModelError(
             f"{reason}. Its maps can only be had whole, from its own eager attention, and are not pooled"
             " on the way.",
             hint="--pool none, if there is memory for it; or a shorter text, without --pool",
         )
-    pooler = Pooler(MapCollector(checkpoint.name, model, reading, wanted), pooled, seen.layers)
+    pooler = Pooler(MapCollector(checkpoint.name, model, reading, selection), pooled, tested.layers)
     with attending(model, pooler.attend), as_model_error(checkpoint):
         output = run(model, reading, logits=False)
-    result = pooler.collector.seen(main_output(output))
+    result = pooler.collector.result(main_output(output))
     result.measured = pooler.measured
     some = first_tokens(reading, SOME)
     add_notice(result, notice_of_masks(checkpoint.name, model, lambda: run(model, some, logits=False)))
@@ -140,15 +140,15 @@ class Pooler:
         layer = self.collector.layer(call)
         if layer is None:
             return
-        self.collector.announce(layer)
-        off = disagreement(call, layer.number, self.blockwise)
-        if off is not None:
-            self.collector.unexplained[layer.stack] = off
+        self.collector.add_layer(layer)
+        difference = disagreement(call, layer.number, self.blockwise)
+        if difference is not None:
+            self.collector.unexplained[layer.stack] = difference
 
     def attend(self, inputs: AttentionInputs) -> torch.Tensor | None:
         """Compute one layer's attention; return None if its maps are not needed and its own will do."""
         layer = self.collector.layer(inputs)
-        heads = [] if layer is None else self.collector.announce(layer)
+        heads = [] if layer is None else self.collector.add_layer(layer)
         if layer is not None and heads:
             return self._pool(inputs, layer, heads)
         if is_fused(self.collector.model, inputs):
@@ -166,7 +166,7 @@ class Pooler:
             maps.pooling = Pooling(pooled.shown, queries, cells(maps.key_tokens))
         dtype = torch.promote_types(inputs.query.dtype, torch.float32)
         like = torch.empty(0, dtype=dtype, device=inputs.query.device)
-        of_cells = CellPooler(heads, maps.pooling.queries, maps.pooling.keys, like)
+        cell_pooler = CellPooler(heads, maps.pooling.queries, maps.pooling.keys, like)
         rows: dict[int, PooledRows] = {}
         without = sink_positions(key.special for key in maps.key_tokens) if pooled.without_sink else []
         if pooled.head is not None:
@@ -179,10 +179,10 @@ class Pooler:
         if pooled.separators is not None:
             measurement = Measurement(maps, layer.n_Q, pooled.separators, like, self._store)
 
-        def see(block: Block) -> None:
-            of_cells.see(block)
+        def on_block(block: Block) -> None:
+            cell_pooler.add(block)
             for of_head in rows.values():
-                of_head.see(block)
+                of_head.add(block)
             if measurement is not None:
                 measurement.rows.add(block)
             for head in whole:
@@ -190,21 +190,21 @@ class Pooler:
             if pooled.watch is not None:
                 pooled.watch(layer.number, layer.n_layer, block.queries.stop / layer.n_Q)
 
-        collected = self.blockwise.attend(inputs, see)
+        collected = self.blockwise.attend(inputs, on_block)
         if measurement is not None:
             values = measurement.values()
             self.measured += [head_row(layer.stack, layer.number, head, values[head]) for head in heads]
         group = layer.n_head // layer.n_kv_head
-        means, largest = (each.float().cpu().numpy() for each in (of_cells.mean, of_cells.max))
+        means, largest = (each.float().cpu().numpy() for each in (cell_pooler.mean, cell_pooler.max))
         for head, mean, most in zip(heads, means, largest, strict=True):
             shown = mean if pooled.shown == "mean" else most
-            row, top = rows[head].kept() if head in rows else (None, None)
+            row, top = rows[head].result() if head in rows else (None, None)
             of_layer = (layer.number, head, head // group)
             maps.maps.append(AttentionMap(*of_layer, shown, mean, most, row, top))
         return collected
 
     def _heads_of_whole(self, layer: Layer, maps: AttentionMaps) -> list[int]:
-        """Return the heads of a layer whose whole maps are kept; announce all at the first layer."""
+        """Return the heads of a layer whose whole maps are kept; begin the file at the first layer."""
         pooled = self.pooled
         if pooled.whole is None or pooled.of_whole is None or pooled.of_whole.stack != layer.stack:
             return []

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 def spread_of_rounding(
-    checkpoint: Checkpoint, model: Any, reading: Reading, wanted: HeadSelection
+    checkpoint: Checkpoint, model: Any, reading: Reading, selection: HeadSelection
 ) -> dict[str, float]:
     """Measure by stack how much rounding can change the maps of a model's eager attention.
 
@@ -38,7 +38,7 @@ def spread_of_rounding(
     Args:
         checkpoint: the model's checkpoint, which is loaded again with eager attention.
         model: the loaded model, whose dtype and device are used.
-        reading, wanted: its inputs, and the selected maps.
+        reading, selection: its inputs, and the selected maps.
 
     Returns:
         The largest difference of each stack, except stacks whose attention cannot be captured, or
@@ -47,34 +47,34 @@ def spread_of_rounding(
     import torch
 
     eager = load_eager(checkpoint, model)
-    plain, changed = (MapCollector(checkpoint.name, eager, reading, wanted) for _ in range(2))
+    unperturbed, perturbed = (MapCollector(checkpoint.name, eager, reading, selection) for _ in range(2))
     of_stack: dict[str, float] = defaultdict(float)
     of_layer: dict[str, float] = {}
     generator = torch.Generator().manual_seed(0)
 
-    def see(call: Call) -> None:
+    def capture(call: Call) -> None:
         stack = stack_of(call.path, eager.config, cross=call.cross)
         off = math.inf if call.weights is None else _off(call)
         if not off <= weight_tolerance(call):
-            plain.unexplained[stack] = "its weights do not follow from what it was given"
+            unperturbed.unexplained[stack] = "its weights do not follow from what it was given"
         of_layer[call.path] = _rounding(call, off)
         of_stack[stack] = max(of_stack[stack], of_layer[call.path])
-        plain.take_call(call)
+        unperturbed.collect(call)
 
-    def change(call: Call) -> torch.Tensor:
-        changed.take_call(call)
+    def perturb(call: Call) -> torch.Tensor:
+        perturbed.collect(call)
         signs = torch.randint(0, 2, call.output.shape, generator=generator).to(call.output) * 2 - 1
         return call.output + min(1, of_layer[call.path]) * float(call.value.abs().max()) * signs
 
-    with observing(eager, see), as_model_error(checkpoint):
+    with observing(eager, capture), as_model_error(checkpoint):
         run(eager, reading)
-    spread = {stack: 1.0 for stack in plain.found if stack not in plain.unexplained}
+    spread = {stack: 1.0 for stack in unperturbed.found if stack not in unperturbed.unexplained}
     try:
-        with observing(eager, change), as_model_error(checkpoint):
+        with observing(eager, perturb), as_model_error(checkpoint):
             run(eager, reading)
     except ModelError:  # a finite value became infinite by rounding, so nothing is known of the maps
         return spread
-    return {stack: min(1, of_stack[stack] + _largest(plain, changed, stack)) for stack in spread}
+    return {stack: min(1, of_stack[stack] + _largest(unperturbed, perturbed, stack)) for stack in spread}
 
 
 def _rounding(call: Call, off: float) -> float:
@@ -95,8 +95,8 @@ def _off(call: Call) -> float:
     assert call.weights is not None
     off = 0.0
     for head in range(call.n_head):
-        own, *_ = weights_of(call, [head])
-        off = max(off, largest_difference(own, call.weights[0, [head]].to(own)))
+        computed, *_ = weights_of(call, [head])
+        off = max(off, largest_difference(computed, call.weights[0, [head]].to(computed)))
     return off
 
 

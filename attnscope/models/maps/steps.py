@@ -48,7 +48,7 @@ def trace_steps(
 
     arguments = call.arguments()
     with torch.no_grad(), trace(observed, keep=keep, stats=stats, findings=False) as result:
-        made, _ = observed(**arguments)
+        computed, _ = observed(**arguments)
     n_batch, n_head, n_Q, d_K = call.query.shape
     _, n_kv_head, n_K, d_V = call.value.shape
     result.title = title
@@ -65,13 +65,15 @@ def trace_steps(
         if n_kv_head == n_head and axes:
             axes = axes.replace("n_kv_head", "n_head")
         step.dims = tuple(axes.split()) if axes else _aligned(step.shape, result.sizes)
-    theirs = call.output.flatten(2).to(made)
-    difference, tolerance = largest_difference(made, theirs), output_tolerance(call)
+    output = call.output.flatten(2).to(computed)
+    difference, tolerance = largest_difference(computed, output), output_tolerance(call)
     name = "x_rsh2 = the model's own"
     result.checks = [Check.within(name, difference, tolerance)]
-    if call.query.dtype != made.dtype:
-        own, ours = (str(x.dtype).removeprefix("torch.") for x in (call.query, made))
-        result.notices.append(f"the model runs in {own}; its attention is computed again in {ours}.")
+    if call.query.dtype != computed.dtype:
+        original, dtype = (str(x.dtype).removeprefix("torch.") for x in (call.query, computed))
+        result.notices.append(
+            f"the model runs in {original}; its attention is computed again in {dtype}."
+        )
     return result
 
 

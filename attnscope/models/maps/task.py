@@ -21,11 +21,11 @@ class MapTask:
     Attributes:
         reads, which, shown, run: the options in their groups.
         steps: whether the attention of a layer is shown step by step.
-        stats: whether the steps have their values in six numbers.
+        stats: whether the steps include six statistics of their values.
         verify: whether maps are compared with the model's own.
         page: whether everything is collected that a page shows.
-        save: the file that maps go into while they are computed, where they are pooled.
-        copies: what is made of whole maps later, in times of their size; 0: not even they are needed.
+        save: the file for whole maps, written while they are computed if maps are pooled.
+        copies: the memory for whole maps, in multiples of their size; 0: they are not needed.
     """
 
     reads: ReadOptions
@@ -41,7 +41,7 @@ class MapTask:
 
     @property
     def saves_whole(self) -> bool:
-        """Whether whole maps are saved: a file's tensors have another shape only on request."""
+        """Whether whole maps are saved: a file has pooled ones only on request."""
         return self.save is not None and not self.shown.pools
 
     def check(self) -> None:

@@ -1,4 +1,4 @@
-"""Values of options that several functions take which run a model."""
+"""Values of options shared by functions that run a model."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from enum import StrEnum
 
 
 class StackName(StrEnum):
-    """Whose layers, in a model with several stacks of them."""
+    """The stacks of layers that models may have."""
 
     SELF = "self"
     ENCODER = "encoder"

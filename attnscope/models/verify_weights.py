@@ -92,10 +92,10 @@ def verify_head(checkpoint: Checkpoint, weights_of_head: HeadWeights) -> list[Ch
     model = load_model(checkpoint, config, dtype="float64", attention="eager")
     with suppress(AttributeError, ValueError):  # no experts, or their implementation cannot be chosen
         model.set_experts_implementation("eager")  # the fast ones do not know float64
-    seen = _run_model(model, checkpoint, weights_of_head, maps=plain)
-    whole = _check_layer(checkpoint, weights_of_head, seen) if plain else []
-    slices = _check_slices(weights_of_head, seen)
-    return [*whole, *slices, _check_head(model, checkpoint, weights_of_head, seen)]
+    layer_run = _run_model(model, checkpoint, weights_of_head, maps=plain)
+    whole = _check_layer(checkpoint, weights_of_head, layer_run) if plain else []
+    slices = _check_slices(weights_of_head, layer_run)
+    return [*whole, *slices, _check_head(model, checkpoint, weights_of_head, layer_run)]
 
 
 def _run_model(model: Any, checkpoint: Checkpoint, head: HeadWeights, *, maps: bool) -> LayerRun:
@@ -111,38 +111,39 @@ def _run_model(model: Any, checkpoint: Checkpoint, head: HeadWeights, *, maps: b
         shared = {"DKV": DOWN_KV, "g_KV": NORM_KV}
         shared |= {} if head.latent.d_CQ is None else {"DQ": DOWN_Q, "g_Q": NORM_Q}
         modules |= {part: model.get_submodule(f"{place}.{name}") for part, name in shared.items()}
-    seen: dict[str, list[tuple[torch.Tensor, torch.Tensor]]] = defaultdict(list)
+    captured: dict[str, list[tuple[torch.Tensor, torch.Tensor]]] = defaultdict(list)
     calls: list[Call] = []
 
-    def look(part: str, inputs: Any, output: Any) -> None:
+    def record(part: str, inputs: Any, output: Any) -> None:
         # Copies, because some models later overwrite these tensors in place.
-        seen[part].append((inputs[0].clone(), _tensor(output).clone()))
+        captured[part].append((inputs[0].clone(), _tensor(output).clone()))
 
     hooks = [
-        module.register_forward_hook(lambda _, *values, part=part: look(part, *values))
+        module.register_forward_hook(lambda _, *values, part=part: record(part, *values))
         for part, module in modules.items()
     ]
     batch, run = _call(model, checkpoint, stack, maps)
-    see = observing(model, lambda call: calls.append(call) if _is_at(call, place) else None)
-    with torch.no_grad(), as_model_error(checkpoint), _float64(), see:
+    observed = observing(model, lambda call: calls.append(call) if _is_at(call, place) else None)
+    with torch.no_grad(), as_model_error(checkpoint), _float64(), observed:
         outputs = run()
     for hook in hooks:
         hook.remove()
-    if any(len(seen[part]) <= turn for part in modules):
+    if any(len(captured[part]) <= turn for part in modules):
         raise ModelError(
             f"cannot verify {checkpoint.name}: {type(model).__name__} did not use"
             f" {stack.module('Q', head.layer)} on the inputs that attnscope gave it."
         )
-    reached, made = [seen[part][turn][0] for part in PARTS], [seen[part][turn][1] for part in "QKV"]
-    if not _finite(reached[:3]) or (_finite(made) and not _finite(reached)):
+    inputs = [captured[part][turn][0] for part in PARTS]
+    outputs_QKV = [captured[part][turn][1] for part in "QKV"]
+    if not _finite(inputs[:3]) or (_finite(outputs_QKV) and not _finite(inputs)):
         whose = stack.place(head.layer)
         raise ModelError(f"cannot verify {checkpoint.name}: {whose} computes what is not finite.")
     mask = batch.get("attention_mask")
     return LayerRun(
         stack=stack,
         modules=modules,
-        inputs={part: seen[part][turn][0] for part in modules},
-        outputs={part: seen[part][turn][1] for part in modules},
+        inputs={part: captured[part][turn][0] for part in modules},
+        outputs={part: captured[part][turn][1] for part in modules},
         turn=turn,
         batch=batch,
         call=calls[turn] if len(calls) > turn else None,
@@ -155,15 +156,15 @@ def _finite(tensors: list[torch.Tensor]) -> bool:
     return all(bool(each.isfinite().all()) for each in tensors)
 
 
-def _is_at(handed: AttentionInputs, place: str) -> bool:
-    """Check whether a call belongs to the layer whose attention has this name."""
-    return handed.path == place or handed.path.startswith(f"{place}.")
+def _is_at(inputs: AttentionInputs, place: str) -> bool:
+    """Return whether a call belongs to the layer whose attention has this name."""
+    return inputs.path == place or inputs.path.startswith(f"{place}.")
 
 
 def _tensor(output: Any) -> torch.Tensor:
     """Return the output of a projection; a quantised one also returns its scale."""
-    made: torch.Tensor = output[0] if isinstance(output, tuple) else output
-    return made
+    tensor: torch.Tensor = output[0] if isinstance(output, tuple) else output
+    return tensor
 
 
 @contextmanager
@@ -184,7 +185,7 @@ def _float64() -> Iterator[None]:
         torch.set_default_dtype(before)
 
 
-def _check_head(model: Any, checkpoint: Checkpoint, head: HeadWeights, seen: LayerRun) -> Check:
+def _check_head(model: Any, checkpoint: Checkpoint, head: HeadWeights, layer_run: LayerRun) -> Check:
     """Check that the slices belong to one head of the layer's attention, and to no other.
 
     The model runs again with the head's columns of Q, K and V, and its part of attention's output, set
@@ -194,22 +195,23 @@ def _check_head(model: Any, checkpoint: Checkpoint, head: HeadWeights, seen: Lay
     """
     name = f"the layer's head {head.head}"
     n_head, n_kv_head = head.n_head, head.n_kv_head
-    if seen.call is not None and (seen.call.n_head, seen.call.n_kv_head) != (n_head, n_kv_head):
-        note = f"the layer attends with {seen.call.n_head} heads and {seen.call.n_kv_head} of keys"
+    call = layer_run.call
+    if call is not None and (call.n_head, call.n_kv_head) != (n_head, n_kv_head):
+        note = f"the layer attends with {call.n_head} heads and {call.n_kv_head} of keys"
         note += f", and the slices are those of {n_head} and {n_kv_head}"
         return Check(name, None, None, ok=False, note=note)
-    output, handed, entered = _run_silenced(model, checkpoint, head, seen)
-    moved = _moved_heads(head, seen, handed, entered)
+    output, attention_inputs, inputs_of_O = _run_silenced(model, checkpoint, head, layer_run)
+    moved = _moved_heads(head, layer_run, attention_inputs, inputs_of_O)
     wrong = [
         f"{what} of heads {enumerated(map(str, sorted(heads)))}" if heads else f"no {what}"
         for what, (heads, own) in moved.items()
         if heads != own
     ]
     note = f"its slices make {', '.join(wrong)}" if wrong else ""
-    if seen.call is not None:
+    if call is not None:
         return Check(name, None, None, ok=not wrong, note=note)
     heads, own_heads = moved["W_O's input"]
-    n_map = _heads_of_map(output, seen.stack.name, head.layer)
+    n_map = _heads_of_map(output, layer_run.stack.name, head.layer)
     if n_map not in (None, n_head):
         note = f"the layer attends with {n_map} heads, and the slices are those of {n_head}"
         return Check(name, None, None, ok=False, note=note)
@@ -224,7 +226,7 @@ def _check_head(model: Any, checkpoint: Checkpoint, head: HeadWeights, seen: Lay
 
 
 def _run_silenced(
-    model: Any, checkpoint: Checkpoint, head: HeadWeights, seen: LayerRun
+    model: Any, checkpoint: Checkpoint, head: HeadWeights, layer_run: LayerRun
 ) -> tuple[Any, list[AttentionInputs], list[torch.Tensor]]:
     """Run the model without one head: its columns of Q, K, V and of attention's output are set to 0.
 
@@ -233,68 +235,72 @@ def _run_silenced(
     """
     import torch
 
-    own = {part: _columns_of_slice(seen, part, head) for part in PARTS}
-    handed: list[AttentionInputs] = []
-    entered: list[torch.Tensor] = []
+    columns = {part: _columns_of_slice(layer_run, part, head) for part in PARTS}
+    attention_inputs: list[AttentionInputs] = []
+    inputs_of_O: list[torch.Tensor] = []
     turns: dict[str, int] = defaultdict(int)
 
     def silence(part: str, inputs: Any, output: Any) -> Any:
         turns[part] += 1
         if part == "O":
-            entered.append(inputs[0].clone())
-        if part == "O" or turns[part] != seen.turn + 1:
+            inputs_of_O.append(inputs[0].clone())
+        if part == "O" or turns[part] != layer_run.turn + 1:
             return None
-        made = _tensor(output).clone()
-        made[..., own[part]] = 0
-        return (made, *output[1:]) if isinstance(output, tuple) else made
+        silenced = _tensor(output).clone()
+        silenced[..., columns[part]] = 0
+        return (silenced, *output[1:]) if isinstance(output, tuple) else silenced
 
     def attend(call: AttentionInputs) -> torch.Tensor | None:
-        if seen.call is None or not _is_at(call, seen.stack.place(head.layer)):
+        if layer_run.call is None or not _is_at(call, layer_run.stack.place(head.layer)):
             return None
-        handed.append(call)
-        if len(handed) != seen.turn + 1:
+        attention_inputs.append(call)
+        if len(attention_inputs) != layer_run.turn + 1:
             return None
-        collected = seen.call.output.flatten(2).clone()
-        collected[..., own["O"]] = 0
-        return collected.view_as(seen.call.output)
+        collected = layer_run.call.output.flatten(2).clone()
+        collected[..., columns["O"]] = 0
+        return collected.view_as(layer_run.call.output)
 
     hooks = [
         module.register_forward_hook(lambda _, *values, part=part: silence(part, *values))
-        for part, module in seen.modules.items()
+        for part, module in layer_run.modules.items()
         if part in PARTS
     ]
-    _, run = _call(model, checkpoint, seen.stack, seen.call is None, seen.batch)
+    _, run = _call(model, checkpoint, layer_run.stack, layer_run.call is None, layer_run.batch)
     with torch.no_grad(), as_model_error(checkpoint), _float64(), attending(model, attend):
         output = run()
     for hook in hooks:
         hook.remove()
-    return output, handed, entered
+    return output, attention_inputs, inputs_of_O
 
 
 def _moved_heads(
-    head: HeadWeights, seen: LayerRun, handed: list[AttentionInputs], entered: list[torch.Tensor]
+    head: HeadWeights,
+    layer_run: LayerRun,
+    attention_inputs: list[AttentionInputs],
+    inputs_of_O: list[torch.Tensor],
 ) -> dict[str, tuple[set[int], set[int]]]:
     """Return which heads changed direction in a run without a head, and which ones should have.
 
     Args:
         head: the head that is left out.
-        seen: the run with it.
-        handed, entered: the inputs of the layer's attention and of W_O without it, for each turn.
+        layer_run: the run with it.
+        attention_inputs, inputs_of_O: the inputs of the layer's attention and of W_O without it, for
+            each turn.
     """
     n_head, group = head.n_head, head.n_head // head.n_kv_head
     kv_head = head.head // group
     before, after = (
         x.unflatten(-1, (n_head, -1)).flatten(0, -3).unsqueeze(2)
-        for x in (seen.inputs["O"], entered[seen.turn])
+        for x in (layer_run.inputs["O"], inputs_of_O[layer_run.turn])
     )
-    readers = {head.head} if seen.call else set(range(kv_head * group, (kv_head + 1) * group))
+    readers = {head.head} if layer_run.call else set(range(kv_head * group, (kv_head + 1) * group))
     moved = {"W_O's input": (_moved(before, after), readers)}
-    if seen.call is not None:
-        now = handed[seen.turn]
+    if layer_run.call is not None:
+        changed = attention_inputs[layer_run.turn]
         moved |= {
-            "queries": (_moved(seen.call.query, now.query), {head.head}),
-            "keys": (_moved(seen.call.key, now.key), {kv_head}),
-            "values": (_moved(seen.call.value, now.value), {kv_head}),
+            "queries": (_moved(layer_run.call.query, changed.query), {head.head}),
+            "keys": (_moved(layer_run.call.key, changed.key), {kv_head}),
+            "values": (_moved(layer_run.call.value, changed.value), {kv_head}),
         }
     return moved
 
@@ -315,20 +321,24 @@ def _moved(before: torch.Tensor, after: torch.Tensor) -> set[int]:
     first, second = (
         x / x.norm(dim=-1, keepdim=True).clamp_min(1e-300) for x in (before.double(), after.double())
     )
-    far = (first - second).abs().amax((0, 2, 3)) > MOVED
-    return set(far.nonzero().flatten().tolist())
+    differs = (first - second).abs().amax((0, 2, 3)) > MOVED
+    return set(differs.nonzero().flatten().tolist())
 
 
 def _stack_of(model: Any, checkpoint: Checkpoint, head: HeadWeights) -> Stack:
     """Return the stack in the loaded model, whose module names may differ from those in the files."""
     kind, config = f"the loaded {type(model).__name__}", checkpoint.config()
     stored = find_stacks(open_weights(checkpoint).names, config, checkpoint.name)
-    own = choose_stack(stored, head.stack, checkpoint.name)
+    stack_in_file = choose_stack(stored, head.stack, checkpoint.name)
     stacks = find_stacks(model.state_dict().keys(), config, kind)
-    alike = [each for each in stacks if (each.tower, each.layout.cross) == (own.tower, own.layout.cross)]
-    if len(alike) != 1:
-        alike = [choose_stack(stacks, head.stack, kind)]
-    [stack] = alike
+    matching = [
+        each
+        for each in stacks
+        if (each.tower, each.layout.cross) == (stack_in_file.tower, stack_in_file.layout.cross)
+    ]
+    if len(matching) != 1:
+        matching = [choose_stack(stacks, head.stack, kind)]
+    [stack] = matching
     if head.layer not in stack.numbers:
         raise ModelError(
             f"transformers cannot run {checkpoint.name}: its {type(model).__name__} has {stack.n_layer}"
@@ -412,14 +422,14 @@ def _tokens(checkpoint: Checkpoint, n_vocab: int) -> dict[str, torch.Tensor]:
     return {"input_ids": drawn, "attention_mask": mask}
 
 
-def _check_layer(checkpoint: Checkpoint, head: HeadWeights, seen: LayerRun) -> list[Check]:
+def _check_layer(checkpoint: Checkpoint, head: HeadWeights, layer_run: LayerRun) -> list[Check]:
     """Compare attnscope's own attention with the checkpoint's weights to the model's whole layer."""
     import torch
 
     from attnscope.attention.mha import MultiHeadAttention
     from attnscope.tracing.calls import trace_call
 
-    assert seen.attention is not None
+    assert layer_run.attention is not None
     weights = open_weights(checkpoint)
     stack = choose_stack(
         find_stacks(weights.names, checkpoint.config(), checkpoint.name), head.stack, checkpoint.name
@@ -429,14 +439,14 @@ def _check_layer(checkpoint: Checkpoint, head: HeadWeights, seen: LayerRun) -> l
         d_feat=head.d_feat, n_head=head.n_head, bias=bias, dtype=torch.float64
     ).eval()
     mha.load_state_dict(_state(weights, stack, head.layer))
-    x = seen.inputs["Q"]
+    x = layer_run.inputs["Q"]
     with torch.no_grad():
-        ours = trace_call(mha, x, x, x, seen.mask, keep=True, findings=False)
+        ours = trace_call(mha, x, x, x, layer_run.mask, keep=True, findings=False)
     theirs = {
-        **{f"{part}_feat": seen.outputs[part] for part in ("Q", "K", "V")},
-        "attention": seen.attention,
-        "x_rsh2": seen.inputs["O"],
-        "x": seen.outputs["O"],
+        **{f"{part}_feat": layer_run.outputs[part] for part in ("Q", "K", "V")},
+        "attention": layer_run.attention,
+        "x_rsh2": layer_run.inputs["O"],
+        "x": layer_run.outputs["O"],
     }
     return [_check(name, ours[name].tensor, theirs[name]) for name in theirs]
 
@@ -456,7 +466,7 @@ def _state(weights: Weights, stack: Stack, layer: int) -> dict[str, torch.Tensor
     return state
 
 
-def _check_slices(head: HeadWeights, seen: LayerRun) -> list[Check]:
+def _check_slices(head: HeadWeights, layer_run: LayerRun) -> list[Check]:
     """Compare the output of each slice with the same head in the model's own tensors."""
     import torch
 
@@ -466,60 +476,60 @@ def _check_slices(head: HeadWeights, seen: LayerRun) -> list[Check]:
     }
     checks = []
     if head.latent is not None:
-        checks = _check_latent(head, head.latent, seen, slices)
+        checks = _check_latent(head, head.latent, layer_run, slices)
     with torch.no_grad():
         for part in ("Q", "K", "V") if head.latent is None else ():
-            made = seen.inputs[part] @ slices[f"W_{part}"].mT + slices.get(f"b_{part}", 0)
-            own = _columns(seen.stack, part, head)
-            checks.append(_check(_names(part, slices), made, seen.outputs[part][..., own]))
-        # What this head alone adds to the output: the model's own W_O, with the other heads set to 0.
-        own, x = _columns(seen.stack, "O", head), seen.inputs["O"]
+            output = layer_run.inputs[part] @ slices[f"W_{part}"].mT + slices.get(f"b_{part}", 0)
+            columns = _columns(layer_run.stack, part, head)
+            checks.append(_check(_names(part, slices), output, layer_run.outputs[part][..., columns]))
+        # This head's term of the output: the model's own W_O, with the other heads set to 0.
+        columns, x = _columns(layer_run.stack, "O", head), layer_run.inputs["O"]
         alone = torch.zeros_like(x)
-        alone[..., own] = x[..., own]
-        made = alone[..., own] @ slices["W_O"].mT + slices.get("b_O", 0)
-        checks.append(_check(_names("O", slices), made, _tensor(seen.modules["O"](alone))))
+        alone[..., columns] = x[..., columns]
+        output = alone[..., columns] @ slices["W_O"].mT + slices.get("b_O", 0)
+        checks.append(_check(_names("O", slices), output, _tensor(layer_run.modules["O"](alone))))
     return checks
 
 
 def _check_latent(
-    head: HeadWeights, latent: Latent, seen: LayerRun, slices: dict[str, torch.Tensor]
+    head: HeadWeights, latent: Latent, layer_run: LayerRun, slices: dict[str, torch.Tensor]
 ) -> list[Check]:
     """Compare each part of latent attention, and the inputs of attention, with the model's own."""
     import torch
 
-    def of(names: str, part: str, own: slice) -> Check:
+    def check(names: str, part: str, columns: slice) -> Check:
         rows = torch.cat([slices[name] for name in names.split(", ")])
         biases = [slices[name] for name in ("b_DQ", "b_DKV", "b_KR") if name.replace("b", "W") in names
                   and name in slices]  # fmt: skip
-        made = seen.inputs[part] @ rows.mT + (torch.cat(biases) if biases else 0)
-        return _check(names, made, seen.outputs[part][..., own])
+        output = layer_run.inputs[part] @ rows.mT + (torch.cat(biases) if biases else 0)
+        return _check(names, output, layer_run.outputs[part][..., columns])
 
-    all_of = slice(None)
-    checks = [of("W_DQ", "DQ", all_of)] if latent.d_CQ is not None else []
+    all_columns = slice(None)
+    checks = [check("W_DQ", "DQ", all_columns)] if latent.d_CQ is not None else []
     up = "W_Q" if latent.d_CQ is None else "W_UQ"
-    own = {part: columns_of(latent, part, head.head) for part in "QKV"}
+    columns = {part: columns_of(latent, part, head.head) for part in "QKV"}
     checks += [
-        of(f"{up}, W_QR", "Q", own["Q"]),
-        of("W_DKV, W_KR", "DKV", all_of),
-        of("W_UK", "K", own["K"]),
-        of("W_UV", "V", own["V"]),
+        check(f"{up}, W_QR", "Q", columns["Q"]),
+        check("W_DKV, W_KR", "DKV", all_columns),
+        check("W_UK", "K", columns["K"]),
+        check("W_UV", "V", columns["V"]),
     ]
     checks += [
-        _check(name, slices[name], seen.modules[name].weight.detach())
+        _check(name, slices[name], layer_run.modules[name].weight.detach())
         for name in ("g_Q", "g_KV")
         if name in slices
     ]
-    if seen.call is not None:
-        handed = {
-            "Q": seen.call.query[:, head.head, :, : latent.d_nope],
-            "K": seen.call.key[:, head.head, :, : latent.d_nope],
-            "V": seen.call.value[:, head.head],
+    if layer_run.call is not None:
+        attention_inputs = {
+            "Q": layer_run.call.query[:, head.head, :, : latent.d_nope],
+            "K": layer_run.call.key[:, head.head, :, : latent.d_nope],
+            "V": layer_run.call.value[:, head.head],
         }
-        own["Q"] = slice(own["Q"].start, own["Q"].start + latent.d_nope)
+        columns["Q"] = slice(columns["Q"].start, columns["Q"].start + latent.d_nope)
         checks += [
-            _check(f"{part} as the layer attends", made[..., own[part]].reshape(x.shape), x)
-            for part, x in handed.items()
-            for made in [seen.outputs[part]]
+            _check(f"{part} as the layer attends", output[..., columns[part]].reshape(x.shape), x)
+            for part, x in attention_inputs.items()
+            for output in [layer_run.outputs[part]]
         ]
     return checks
 
@@ -533,15 +543,15 @@ def _columns(stack: Stack, part: str, head: HeadWeights) -> slice:
     return slice(start, start + head.d_head)
 
 
-def _columns_of_slice(seen: LayerRun, part: str, head: HeadWeights) -> slice:
+def _columns_of_slice(layer_run: LayerRun, part: str, head: HeadWeights) -> slice:
     """Return the same by the slice's own range, if the model stores the weight as the file does."""
     if head.latent is not None and part != "O":
         names = {"Q": ("W_Q", "W_UQ", "W_QR"), "K": ("W_UK",), "V": ("W_UV",)}[part]
         rows = [each for each in head.weights if each.name in names]
         return slice(rows[0].start, rows[-1].stop)
     [weight] = [each for each in head.weights if each.name == f"W_{part}"]
-    if tuple(seen.modules[part].weight.shape) != weight.shape:
-        return _columns(seen.stack, part, head)
+    if tuple(layer_run.modules[part].weight.shape) != weight.shape:
+        return _columns(layer_run.stack, part, head)
     return slice(weight.start, weight.stop)
 
 

@@ -22,7 +22,7 @@ from attnscope.cli.output import (
 from attnscope.errors import Interrupted, OptionError, warn_idle
 from attnscope.options import keywords
 from attnscope.process import interrupt
-from attnscope.process.streams import of_user
+from attnscope.process.streams import user_streams
 from attnscope.text import printable_lines
 from attnscope.tracing.options import Arguments, Comments, Execution, Scope
 
@@ -62,7 +62,7 @@ def trace(
     from attnscope.tracing.inspect import inspect
 
     interrupted = False
-    with shown_progress() as progress, of_user():
+    with shown_progress() as progress, user_streams():
         try:
             result = inspect(
                 target,

@@ -117,7 +117,7 @@ def measure_heads(
     from attnscope.models.heads.processes import process_group
     from attnscope.models.heads.selection import Selection, metric_names
     from attnscope.process.devices import kept_random_state
-    from attnscope.process.memory import check_imports, return_what_is_freed
+    from attnscope.process.memory import check_imports, return_freed_memory
 
     if isinstance(texts, Path):
         corpus, texts = texts if corpus is None else corpus, None
@@ -157,7 +157,7 @@ def measure_heads(
     text = "" if corpus_texts is not None or reads.has_ids else _text(model, reads)
     _check_shared(reads, run)
     check_imports(transformers=True)
-    return_what_is_freed()
+    return_freed_memory()
     with process_group(run.device) as group, kept_random_state(group.device):
         _check_same(corpus_texts, group)
         job = MeasurementJob(reads, selection, run, order, group, progress if group.is_first else silent)

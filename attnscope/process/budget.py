@@ -42,14 +42,14 @@ def memory_budget(memory: str | int | None, device: str) -> int:
         OptionError: `memory` is not a size.
         SizeError: it is more than the free memory.
     """
-    from attnscope.process.devices import room_of
+    from attnscope.process.devices import free_memory
     from attnscope.process.launch import processes_here
 
-    room = room_of(device)
+    free = free_memory(device)
     if memory is None:
         sharing = processes_here() if device == "cpu" else 1
-        return int(SHARE * (2**34 if room is None else room.free) / sharing)
+        return int(SHARE * (2**34 if free is None else free.n_bytes) / sharing)
     n_bytes = parse_size(memory)
-    if room is not None and n_bytes > room.free:
-        raise SizeError(f"--memory {memory} is more than there is: {room.on(device)}.")
+    if free is not None and n_bytes > free.n_bytes:
+        raise SizeError(f"--memory {memory} is more than there is: {free.describe(device)}.")
     return n_bytes

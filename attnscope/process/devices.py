@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from attnscope.errors import OptionError, SizeError
-from attnscope.process.memory import Room, room_on_host
+from attnscope.process.memory import FreeMemory, free_host_memory
 from attnscope.units import bytes_text
 
 if TYPE_CHECKING:
@@ -43,16 +43,16 @@ def check_device(device: str) -> None:
         )
 
 
-def room_of(device: str) -> Room | None:
+def free_memory(device: str) -> FreeMemory | None:
     """Return the free memory of a device, or None if it is unknown."""
     if device.startswith("meta"):
-        return Room(2**63 - 1)  # nothing is allocated, but torch counts bytes in 64 bits
+        return FreeMemory(2**63 - 1)  # nothing is allocated, but torch counts bytes in 64 bits
     if device.startswith("cpu"):
-        return room_on_host()
+        return free_host_memory()
     import torch
 
     if device.startswith("cuda"):
-        return Room(int(torch.cuda.mem_get_info(device)[0]))
+        return FreeMemory(int(torch.cuda.mem_get_info(device)[0]))
     return None
 
 
@@ -67,10 +67,10 @@ DRY_RUN = "--dry-run, which shows the same rows at any size without computing th
 
 def check_memory(needed: int, device: str, hint: str = DRY_RUN) -> None:
     """Raise a SizeError with `hint` if a run needs more bytes than the device has free."""
-    room = room_of(device)
-    if room is not None and needed > room.free:
+    free = free_memory(device)
+    if free is not None and needed > free.n_bytes:
         raise SizeError(
-            f"this run needs at least {bytes_text(needed)}, and {room.on(device)}.",
+            f"this run needs at least {bytes_text(needed)}, and {free.describe(device)}.",
             hint=hint,
         )
 
@@ -91,10 +91,10 @@ def kept_random_state(device: str) -> Iterator[None]:
 
     kind, _, number = device.partition(":")
     backend = getattr(torch, kind) if kind in ("cuda", "xpu") else None
-    own = []
+    devices = []
     if backend is not None and int(number or 0) < backend.device_count():
-        own = [torch.device(device)]
-    with torch.random.fork_rng(devices=own, device_type=kind if own else "cuda"):
+        devices = [torch.device(device)]
+    with torch.random.fork_rng(devices=devices, device_type=kind if devices else "cuda"):
         yield
 
 

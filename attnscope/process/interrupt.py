@@ -78,13 +78,13 @@ def raised() -> Iterator[None]:
         signal.signal(signal.SIGINT, end)
 
 
-def leave_to_python() -> None:
+def restore_python_handler() -> None:
     """Restore Python's own handling of Ctrl-C, which the running program may change."""
     if signal.getsignal(signal.SIGINT) is end:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-def take_back() -> None:
+def reinstall() -> None:
     """Let Ctrl-C end the process again, unless the program has installed a handler of its own."""
     if _process is not None and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, end)

@@ -37,25 +37,25 @@ ADDRESSES_OF_A_CORE = 40 * 2**20
 
 
 @dataclass(frozen=True)
-class Room:
+class FreeMemory:
     """The memory that one limit leaves.
 
     Attributes:
-        free: in bytes.
+        n_bytes: the free bytes.
         limit: the limit, such as `the cgroup's limit of 2.0 GiB`; None: the device's free memory.
     """
 
-    free: int
+    n_bytes: int
     limit: str | None = None
 
-    def on(self, device: str) -> str:
+    def describe(self, device: str) -> str:
         """Describe it in words: `cpu has 2.0 GiB free`, or the limit and what it leaves."""
         if self.limit is None:
-            return f"{device} has {bytes_text(self.free)} free"
-        return f"{self.limit} leaves {bytes_text(self.free)}"
+            return f"{device} has {bytes_text(self.n_bytes)} free"
+        return f"{self.limit} leaves {bytes_text(self.n_bytes)}"
 
 
-def room_on_host() -> Room:
+def free_host_memory() -> FreeMemory:
     """Return the tightest of all limits on the host's memory.
 
     If torch has not been imported yet, the memory that its import will take is already subtracted.
@@ -63,11 +63,11 @@ def room_on_host() -> Room:
     import psutil
 
     importing = 0 if "torch" in sys.modules else RESIDENT
-    rooms = [Room(int(psutil.virtual_memory().available) - importing)]
-    rooms += [Room(each.free - importing, each.limit) for each in _rooms_of_cgroups()]
-    rooms += _rooms_of_ulimits()
-    tightest = min(rooms, key=lambda room: room.free)
-    return Room(max(tightest.free, 0), tightest.limit)
+    limits = [FreeMemory(int(psutil.virtual_memory().available) - importing)]
+    limits += [FreeMemory(each.n_bytes - importing, each.limit) for each in _memory_of_cgroups()]
+    limits += _memory_of_ulimits()
+    tightest = min(limits, key=lambda memory: memory.n_bytes)
+    return FreeMemory(max(tightest.n_bytes, 0), tightest.limit)
 
 
 def check_imports(*, transformers: bool = False) -> None:
@@ -76,20 +76,20 @@ def check_imports(*, transformers: bool = False) -> None:
     Args:
         transformers: whether transformers is imported and loads a model, too.
     """
-    for room in _rooms_of_ulimits():
+    for memory in _memory_of_ulimits():
         more = ADDRESSES_OF_TRANSFORMERS if transformers and "transformers" not in sys.modules else 0
-        if room.free < more:
+        if memory.n_bytes < more:
             libraries = (
                 "PyTorch and transformers, which take" if transformers else "PyTorch, which takes"
             )
-            needed = bytes_text(_taken_by_imports(room.limit or "") + more)
+            needed = bytes_text(_taken_by_imports(memory.limit or "") + more)
             raise SizeError(
-                f"{room.limit} is too little to import {libraries} some {needed} of it.",
+                f"{memory.limit} is too little to import {libraries} some {needed} of it.",
                 hint="ulimit -v unlimited; a cgroup limits what is used, not what is reserved",
             )
 
 
-def return_what_is_freed() -> None:
+def return_freed_memory() -> None:
     """Make the C library (glibc) return blocks of 1 MiB or more to the system when they are freed.
 
     By default it raises that threshold up to 32 MiB and keeps smaller blocks for reuse; where the next
@@ -121,7 +121,7 @@ _VERSIONS = {
 }
 
 
-def _rooms_of_cgroups() -> Iterator[Room]:
+def _memory_of_cgroups() -> Iterator[FreeMemory]:
     """Yield what the process's control group and its ancestors leave.
 
     `memory.high` counts as a limit: beyond it the kernel throttles a process to a near standstill.
@@ -129,12 +129,12 @@ def _rooms_of_cgroups() -> Iterator[Room]:
     """
     for kind, mounted, group in _groups():
         for folder in (group, *group.parents):
-            yield from _rooms_of_group(folder, _VERSIONS[kind])
+            yield from _memory_of_group(folder, _VERSIONS[kind])
             if folder == mounted:
                 break
 
 
-def _rooms_of_group(folder: Path, version: _Version) -> Iterator[Room]:
+def _memory_of_group(folder: Path, version: _Version) -> Iterator[FreeMemory]:
     usage = _number(folder / version.usage)
     if usage is None:
         return
@@ -144,7 +144,7 @@ def _rooms_of_group(folder: Path, version: _Version) -> Iterator[Room]:
     for name in version.limits:
         limit = _number(folder / name)
         if limit is not None and limit < UNLIMITED:
-            yield Room(limit - used, f"the cgroup's limit of {bytes_text(limit)}")
+            yield FreeMemory(limit - used, f"the cgroup's limit of {bytes_text(limit)}")
 
 
 def _groups() -> Iterator[tuple[str, Path, Path]]:
@@ -177,22 +177,24 @@ def _unescaped(path: str) -> str:
 # Resource limits.
 
 
-def _rooms_of_ulimits() -> list[Room]:
+def _memory_of_ulimits() -> list[FreeMemory]:
     """Return what `ulimit -v` and `ulimit -d` leave after importing torch."""
     if sys.platform == "win32":
         return []
     import resource
 
     fields = {"-v": (resource.RLIMIT_AS, "VmSize"), "-d": (resource.RLIMIT_DATA, "VmData")}
-    rooms = []
+    left = []
     for option, (kind, field) in fields.items():
         limit, _ = resource.getrlimit(kind)
         if not 0 <= limit < UNLIMITED:  # RLIM_INFINITY is negative in Python
             continue
         used = re.search(rf"^{field}:\s+(\d+) kB$", _text(ROOT / "proc/self/status"), re.MULTILINE)
         name = f"`ulimit {option}` of {bytes_text(limit)}"
-        rooms.append(Room(limit - int(used[1] if used else 0) * 1024 - _taken_by_imports(name), name))
-    return rooms
+        left.append(
+            FreeMemory(limit - int(used[1] if used else 0) * 1024 - _taken_by_imports(name), name)
+        )
+    return left
 
 
 def _taken_by_imports(limit: str) -> int:

@@ -75,7 +75,7 @@ def out_of_memory(error: BaseException, message: str) -> OutOfMemoryError:
         error: the exception.
         message: the beginning of the error message, without a full stop.
     """
-    from attnscope.process.memory import room_on_host
+    from attnscope.process.memory import free_host_memory
     from attnscope.units import bytes_text
 
     traceback.clear_frames(error.__traceback__)
@@ -84,8 +84,8 @@ def out_of_memory(error: BaseException, message: str) -> OutOfMemoryError:
         message += f": {bytes_text(int(amount[1]))} more were not to be had"
     elif amount := re.search(r"allocate ([\d.]+ [KMGTPE]iB)", text):
         message += f": {amount[1]} more were not to be had"
-    room = room_on_host()
-    limit = f" {room.limit[0].upper()}{room.limit[1:]} applies." if room.limit else ""
+    free = free_host_memory()
+    limit = f" {free.limit[0].upper()}{free.limit[1:]} applies." if free.limit else ""
     return OutOfMemoryError(f"{message}.{limit}", hint="a smaller input, or more memory")
 
 

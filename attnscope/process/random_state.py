@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 
 @contextmanager
-def random_state_kept() -> Iterator[None]:
+def kept_global_random_state() -> Iterator[None]:
     """Restore the random state of Python, numpy and torch on exit, on the CPU and on GPUs in use."""
     import torch
 

@@ -41,12 +41,12 @@ def prepare(command: str | None) -> None:
     if command == "run":
         return
     if command == "trace" or sys.stdout is None:
-        own = os.dup(1)
+        descriptor = os.dup(1)
         if command == "trace":
             os.dup2(2, 1)
         encoding = sys.stdout.encoding if sys.stdout is not None else None
-        file = io.BufferedWriter(io.FileIO(own, "w"))
-        sys.stdout = io.TextIOWrapper(file, encoding, line_buffering=os.isatty(own))
+        file = io.BufferedWriter(io.FileIO(descriptor, "w"))
+        sys.stdout = io.TextIOWrapper(file, encoding, line_buffering=os.isatty(descriptor))
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # escape characters that the encoding lacks
             stream.reconfigure(errors="backslashreplace")
@@ -62,7 +62,7 @@ def _fill_gaps() -> None:
             os.open(os.devnull, os.O_RDONLY if number == 1 else os.O_RDWR)
 
 
-def give_back() -> None:
+def restore_stderr() -> None:
     """Restore the stderr that Python opened at start-up, for a program that the command runs."""
     if _stderr is not None:
         sys.stderr = _stderr
@@ -76,7 +76,7 @@ def _lenient_stderr() -> TextIO:
 
 
 @contextmanager
-def of_user() -> Iterator[None]:
+def user_streams() -> Iterator[None]:
     """Give the user's code a stdout and stderr of its own, which both write to stderr."""
     before = sys.stdout, sys.stderr
     sys.stdout, sys.stderr = _forwarding(before[1]), _forwarding(before[1])

@@ -115,7 +115,7 @@ def compute(
     [[1.0, 0.0, 0.0], [0.5, 0.5, 0.0]]
     """
     from attnscope.process.devices import check_device, check_memory
-    from attnscope.process.memory import check_imports, return_what_is_freed
+    from attnscope.process.memory import check_imports, return_freed_memory
 
     computation, place = _planned(formula, options)
     plan, device = computation.plan, place.device
@@ -135,7 +135,7 @@ def compute(
     with stage(progress, f"running {plan.title} on {device} …"):
         with without_garbage_collection():  # the import takes most of the time
             import torch  # noqa: F401
-        return_what_is_freed()
+        return_freed_memory()
         check_device(device)
         if device != "cpu":
             check_memory(needed, device)

@@ -166,9 +166,9 @@ def inspect(
         if device != "meta" and not is_live:
             check_memory(what.total_bytes(), device or "cpu", hint="--device meta, which needs none")
     recorded = Recorded(depth, stats, keep, source, seed, train)
-    from attnscope.process.random_state import random_state_kept
+    from attnscope.process.random_state import kept_global_random_state
 
-    with stage(progress, f"running {title} …"), random_state_kept():
+    with stage(progress, f"running {title} …"), kept_global_random_state():
         place = device if is_live else device or "cpu"
         return _traced(what, title, recorded, place, follow or (), subexpressions)
 

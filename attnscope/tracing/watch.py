@@ -106,8 +106,8 @@ def trace_script(
     )
     with _restored() if restore else contextlib.nullcontext():
         _end_before_exit(recording, watching)
-        interrupt.leave_to_python()
-        streams.give_back()
+        interrupt.restore_python_handler()
+        streams.restore_stderr()
         if module is None:
             result.status = run_script(str(script), arguments, watching)
         else:
@@ -117,7 +117,7 @@ def trace_script(
     if threading.active_count() > 1 and not restore:  # the program goes on
         atexit.register(recording.end, watching)
     else:
-        interrupt.take_back()
+        interrupt.reinstall()
         recording.end(watching)
     return result
 

@@ -653,9 +653,9 @@ def test_what_several_processes_cannot_share_is_refused(
 def test_processes_of_a_machine_share_its_memory(monkeypatch):
     from attnscope.process import devices as drawn
     from attnscope.process.budget import memory_budget
-    from attnscope.process.memory import Room
+    from attnscope.process.memory import FreeMemory
 
-    monkeypatch.setattr(drawn, "room_of", lambda device: Room(1000))
+    monkeypatch.setattr(drawn, "free_memory", lambda device: FreeMemory(1000))
     assert (memory_budget(None, "cpu"), memory_budget("300", "cpu")) == (800, 300)
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "4")
     assert (memory_budget(None, "cpu"), memory_budget("300", "cpu")) == (200, 300)

@@ -4,7 +4,7 @@ import torch
 from attnscope.errors import OptionError, SizeError
 from attnscope.process import devices as drawn
 from attnscope.process.devices import check_device, check_device_name, check_memory, check_seed, draw
-from attnscope.process.memory import Room
+from attnscope.process.memory import FreeMemory
 
 
 def test_the_same_seed_draws_the_same_values():
@@ -41,7 +41,7 @@ def test_a_device_that_is_not_here_is_refused():
 
 
 def test_more_memory_than_is_free_is_refused(monkeypatch):
-    monkeypatch.setattr(drawn, "room_of", lambda device: Room(2048))
+    monkeypatch.setattr(drawn, "free_memory", lambda device: FreeMemory(2048))
     check_memory(2048, "cpu")
     with pytest.raises(SizeError, match=r"needs at least 2\.0 KiB, and cpu has 2\.0 KiB free"):
         check_memory(2049, "cpu")

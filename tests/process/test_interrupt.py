@@ -166,7 +166,7 @@ def test_a_handler_of_the_users_own_is_in_force_while_its_code_runs(installed):
 
 
 def test_a_program_has_the_handler_of_python(installed):
-    interrupt.leave_to_python()
+    interrupt.restore_python_handler()
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 

@@ -9,7 +9,7 @@ import pytest
 from attnscope.errors import SizeError
 from attnscope.process import memory
 from attnscope.process.devices import check_memory
-from attnscope.process.memory import Room, check_imports, room_on_host
+from attnscope.process.memory import FreeMemory, check_imports, free_host_memory
 
 MIB = 2**20
 GIB = 2**30
@@ -49,15 +49,15 @@ def limited(monkeypatch, kind, limit):
 
 
 def test_free_memory_is_the_limit_where_there_is_no_other(machine):
-    assert room_on_host() == Room(8 * GIB)
-    assert room_on_host().on("cpu") == "cpu has 8.0 GiB free"
+    assert free_host_memory() == FreeMemory(8 * GIB)
+    assert free_host_memory().describe("cpu") == "cpu has 8.0 GiB free"
 
 
 def test_a_group_of_version_2_leaves_what_it_does_not_use(machine):
     machine({"proc/self/cgroup": "0::/user.slice/job\n", "proc/self/mountinfo": V2})
     group = "sys/fs/cgroup/user.slice/job"
     machine({f"{group}/memory.max": 2 * GIB, f"{group}/memory.current": 500 * MIB})
-    assert room_on_host() == Room(2 * GIB - 500 * MIB, "the cgroup's limit of 2.0 GiB")
+    assert free_host_memory() == FreeMemory(2 * GIB - 500 * MIB, "the cgroup's limit of 2.0 GiB")
     with pytest.raises(
         SizeError, match=r"needs at least 4\.0 GiB, and the cgroup's limit of 2\.0 GiB leaves 1\.5"
     ):
@@ -69,14 +69,14 @@ def test_files_that_may_be_dropped_from_memory_count_as_free(machine):
     group = "sys/fs/cgroup/job"
     machine({f"{group}/memory.max": 2 * GIB, f"{group}/memory.current": 1900 * MIB})
     machine({f"{group}/memory.stat": f"anon 5\ninactive_anon 77\ninactive_file {900 * MIB}\nslab 1\n"})
-    assert room_on_host().free == 2 * GIB - 1000 * MIB
+    assert free_host_memory().n_bytes == 2 * GIB - 1000 * MIB
 
 
 def test_a_group_that_the_kernel_slows_down_is_limited_there(machine):
     machine({"proc/self/cgroup": "0::/job\n", "proc/self/mountinfo": V2})
     group = "sys/fs/cgroup/job"
     machine({f"{group}/memory.max": "max", f"{group}/memory.high": GIB, f"{group}/memory.current": 0})
-    assert room_on_host() == Room(GIB, "the cgroup's limit of 1.0 GiB")
+    assert free_host_memory() == FreeMemory(GIB, "the cgroup's limit of 1.0 GiB")
 
 
 def test_the_tightest_of_a_group_and_those_around_it_counts(machine):
@@ -88,7 +88,7 @@ def test_the_tightest_of_a_group_and_those_around_it_counts(machine):
                 f"sys/fs/cgroup/{group}/memory.current": used,
             }
         )
-    assert room_on_host() == Room(GIB, "the cgroup's limit of 3.0 GiB")
+    assert free_host_memory() == FreeMemory(GIB, "the cgroup's limit of 3.0 GiB")
 
 
 @pytest.mark.parametrize(
@@ -106,42 +106,42 @@ def test_a_group_of_version_1_is_found_wherever_it_is_mounted(machine, path, roo
     group = f"sys/fs/cgroup/{folder}"
     machine({f"{group}/memory.limit_in_bytes": GIB, f"{group}/memory.usage_in_bytes": 600 * MIB})
     machine({f"{group}/memory.stat": f"inactive_file 1\ntotal_inactive_file {100 * MIB}\n"})
-    assert room_on_host() == Room(GIB - 500 * MIB, "the cgroup's limit of 1.0 GiB")
+    assert free_host_memory() == FreeMemory(GIB - 500 * MIB, "the cgroup's limit of 1.0 GiB")
 
 
 def test_a_group_of_version_1_without_a_limit_is_none(machine):
     machine({"proc/self/cgroup": "4:memory:/\n", "proc/self/mountinfo": V1.format(root="/")})
     group = "sys/fs/cgroup/memory"
     machine({f"{group}/memory.limit_in_bytes": 2**63 - 4096, f"{group}/memory.usage_in_bytes": GIB})
-    assert room_on_host() == Room(8 * GIB)
+    assert free_host_memory() == FreeMemory(8 * GIB)
 
 
 def test_a_group_that_is_full_leaves_nothing(machine):
     machine({"proc/self/cgroup": "0::/\n", "proc/self/mountinfo": V2})
     machine({"sys/fs/cgroup/memory.max": GIB, "sys/fs/cgroup/memory.current": 2 * GIB})
-    assert room_on_host().free == 0
+    assert free_host_memory().n_bytes == 0
 
 
 def test_blanks_in_the_place_of_a_mount_are_read(machine):
     mount = "30 23 0:26 / /sys/fs/c\\040group rw - cgroup2 none rw\n"
     machine({"proc/self/cgroup": "0::/\n", "proc/self/mountinfo": mount})
     machine({"sys/fs/c group/memory.max": GIB, "sys/fs/c group/memory.current": 0})
-    assert room_on_host().free == GIB
+    assert free_host_memory().n_bytes == GIB
 
 
 @pytest.mark.parametrize(("kind", "option", "field"), [("AS", "-v", "VmSize"), ("DATA", "-d", "VmData")])
 def test_ulimit_leaves_what_is_not_in_use(machine, monkeypatch, kind, option, field):
     machine({"proc/self/status": f"Name:\tpython\n{field}:\t  {1024 * 1024} kB\nVmRSS:\t  7 kB\n"})
     limited(monkeypatch, getattr(resource, f"RLIMIT_{kind}"), 3 * GIB)
-    assert room_on_host() == Room(2 * GIB, f"`ulimit {option}` of 3.0 GiB")
-    assert room_on_host().on("cpu") == f"`ulimit {option}` of 3.0 GiB leaves 2.0 GiB"
+    assert free_host_memory() == FreeMemory(2 * GIB, f"`ulimit {option}` of 3.0 GiB")
+    assert free_host_memory().describe("cpu") == f"`ulimit {option}` of 3.0 GiB leaves 2.0 GiB"
 
 
 def test_importing_torch_takes_its_part_before_it_is_imported(machine, monkeypatch):
     monkeypatch.delitem(sys.modules, "torch")
-    assert room_on_host().free == 8 * GIB - memory.RESIDENT
+    assert free_host_memory().n_bytes == 8 * GIB - memory.RESIDENT
     limited(monkeypatch, resource.RLIMIT_AS, 4 * GIB)
-    assert 2 * GIB < room_on_host().free < 4 * GIB - memory.ADDRESSES
+    assert 2 * GIB < free_host_memory().n_bytes < 4 * GIB - memory.ADDRESSES
 
 
 def test_too_little_address_space_to_import_torch_is_refused(machine, monkeypatch):

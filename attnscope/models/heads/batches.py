@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from attnscope.attention_sinks import sink_keys
 from attnscope.errors import OptionError
 from attnscope.models.heads.metrics import Side
-from attnscope.models.running.tokenize import count_unknown, encoded, room, tokens_of
+from attnscope.models.running.tokenize import count_unknown, encoded, max_tokens, tokens_of
 
 if TYPE_CHECKING:
     import torch
@@ -97,7 +97,7 @@ class Reader:
                 f"--max-length is {longest}, and the tokenizer adds {added} tokens to every text.",
                 hint=f"--max-length {added + 1}, or more",
             )
-        limits = [limit for limit in (room(model.config), longest) if limit is not None]
+        limits = [limit for limit in (max_tokens(model.config), longest) if limit is not None]
         self.limit = min(limits, default=None)
         self._kinds: dict[int, tuple[bool, bool, bool]] = {}
 

@@ -25,9 +25,9 @@ from attnscope.models.running.token_ids import check_ids, ids_of, notices_of_ids
 from attnscope.models.running.tokenize import (
     check_reads,
     encoded,
+    max_tokens,
     notice_of_unknown,
     notices_of_unknown,
-    room,
 )
 from attnscope.models.running.weights_fit import check_weights_fit, dtype_of
 from attnscope.process.budget import memory_budget
@@ -88,7 +88,7 @@ class MeasurementJob:
             check_device(device)
             tokenizer = load_tokenizer(self.checkpoint)
             if run.device_map is None:
-                self._check_room(config, tokenizer, text)
+                self._check_memory(config, tokenizer, text)
             loaded = load_model(
                 self.checkpoint, config, dtype=run.dtype, device=device, device_map=run.device_map
             )
@@ -174,10 +174,10 @@ class MeasurementJob:
                 f" ({config.model_type}) has no such decoder."
             )
 
-    def _check_room(self, config: Any, tokenizer: Any, text: str) -> None:
+    def _check_memory(self, config: Any, tokenizer: Any, text: str) -> None:
         """Raise a SizeError unless the weights and the measurement fit into memory together."""
         reads, dtype, device = self.reads, self.run.dtype, self.device
-        limits = [limit for limit in (room(config), reads.longest) if limit is not None]
+        limits = [limit for limit in (max_tokens(config), reads.longest) if limit is not None]
         n_batch, n_tokens = 1, max(1, min(limits, default=1))
         if reads.has_corpus:
             n_batch = ceil(self._batch_tokens(device) / n_tokens)

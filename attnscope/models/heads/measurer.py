@@ -255,7 +255,7 @@ class HeadMeasurer:
 
     def _measure_eager(self, batch: Batch, accumulator: Accumulator) -> None:
         """Measure the weights that the model's own eager attention returns."""
-        self._check_room(batch)
+        self._check_memory(batch)
         measured: set[str] = set()
 
         def take(call: Call) -> None:
@@ -290,7 +290,7 @@ class HeadMeasurer:
                 hint="a model with attention",
             )
 
-    def _check_room(self, batch: Batch) -> None:
+    def _check_memory(self, batch: Batch) -> None:
         """Raise a SizeError if the maps of all heads do not fit into memory."""
         n = batch.longest
         needed = 4 * len(batch.texts) * n * n * sum(self.found.values())

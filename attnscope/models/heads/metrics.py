@@ -124,8 +124,8 @@ class WeightRows:
 
         n_batch, n_head, n_rows, n_keys = block.attention.shape
         most = n_batch * n_head * n_rows * self.key_side.ids.shape[1]
-        room = self._store.room((n_batch * n_head * n_rows * n_keys,), most, block.attention)
-        return without_keys(block, self.key_side.sink, room.numbers)
+        buffer = self._store.buffer((n_batch * n_head * n_rows * n_keys,), most, block.attention)
+        return without_keys(block, self.key_side.sink, buffer.numbers)
 
     @property
     def counts(self) -> torch.Tensor:
@@ -168,12 +168,12 @@ class WeightRows:
         n_batch, _, n_rows, n_keys = tokens.block.attention.shape
         shape = (n_batch, n_rows, len(self._pairs), n_keys)
         most = n_batch * n_rows * len(self._pairs) * self.key_side.ids.shape[1]
-        room = self._store.room(shape, most, tokens.block.attention, keep=self._like is None)
+        buffer = self._store.buffer(shape, most, tokens.block.attention, keep=self._like is None)
         for k, name in enumerate(self._pairs):
-            room.numbers[:, :, k] = _as_numbers(PAIRS[name](tokens))[:, 0]
-        if room.kept:
-            self._kept_numbers[which] = room.numbers
-        return room.numbers
+            buffer.numbers[:, :, k] = _as_numbers(PAIRS[name](tokens))[:, 0]
+        if buffer.kept:
+            self._kept_numbers[which] = buffer.numbers
+        return buffer.numbers
 
     @property
     def entropy(self) -> torch.Tensor:

@@ -130,10 +130,10 @@ def attention_maps(
     _check_task(task, force=force)
     from attnscope.models.running.load import device_of, kept_verbosity
     from attnscope.process.devices import kept_random_state
-    from attnscope.process.memory import check_imports, return_what_is_freed
+    from attnscope.process.memory import check_imports, return_freed_memory
 
     check_imports(transformers=True)
-    return_what_is_freed()
+    return_freed_memory()
     checkpoint = find_model(model, tokenizer, image_processor)
     with kept_verbosity(), kept_random_state(device_of(checkpoint, device)):
         run = _load(task, checkpoint, progress)
@@ -215,7 +215,7 @@ def _load(task: MapTask, checkpoint: Checkpoint, progress: Progress) -> _LoadedR
     """Check what is requested, and load the model."""
     from attnscope.models.maps.memory import (
         bytes_of_whole,
-        check_room,
+        check_whole_maps,
         is_pooled,
         least_beside_weights,
         plan_pooling,
@@ -235,7 +235,7 @@ def _load(task: MapTask, checkpoint: Checkpoint, progress: Progress) -> _LoadedR
             beside = least_beside_weights(*request)
         else:
             _check_page(task, reading)
-            check_room(*request)
+            check_whole_maps(*request)
             beside = {"beside": bytes_of_whole(*request) if device == "cpu" else 0}
         check_weights_fit(checkpoint, config, task.run.dtype, device, **beside)
         options: dict[str, Any] = {"dtype": task.run.dtype, "device": device}
@@ -300,7 +300,7 @@ def _run_model(task: MapTask, run: _LoadedRun) -> CollectedMaps:
 def _read(reads: ReadOptions, checkpoint: Checkpoint, config: Any) -> Reading:
     """Build the model's inputs."""
     from attnscope.models.running.text_file import text_of_file
-    from attnscope.models.running.tokenize import check_reads, read_image, read_text, room
+    from attnscope.models.running.tokenize import check_reads, max_tokens, read_image, read_text
 
     check_reads(checkpoint, config, "text" if reads.image is None else "image")
     if reads.image is not None:
@@ -320,7 +320,7 @@ def _read(reads: ReadOptions, checkpoint: Checkpoint, config: Any) -> Reading:
         return read_ids(checkpoint, config, ids, named=named, **options)
     text, named = reads.text or "", "--text"
     if reads.file is not None:
-        text = text_of_file(reads.file, room(config), truncate=reads.truncate)
+        text = text_of_file(reads.file, max_tokens(config), truncate=reads.truncate)
         named = f"--file {reads.file}"
     return read_text(checkpoint, config, text, named=named, pair=reads.pair, **options)
 

@@ -68,7 +68,7 @@ def bytes_of_whole(task: MapTask, config: Any, reading: Reading, selection: Head
     return max(task.copies, 1) * whole + one
 
 
-def check_room(task: MapTask, config: Any, reading: Reading, selection: HeadSelection) -> None:
+def check_whole_maps(task: MapTask, config: Any, reading: Reading, selection: HeadSelection) -> None:
     """Raise a SizeError unless whole maps fit into memory."""
     needed, memory = bytes_of_whole(task, config, reading, selection), task.run.memory
     hint = "fewer of them: --layer 0-3 --head 0; or a shorter text"

@@ -31,7 +31,9 @@ class Store:
         """Release all kept numbers, whose memory is reused."""
         self._n_kept = 0
 
-    def room(self, shape: tuple[int, ...], most: int, like: torch.Tensor, *, keep: bool = False) -> Room:
+    def buffer(
+        self, shape: tuple[int, ...], most: int, like: torch.Tensor, *, keep: bool = False
+    ) -> Buffer:
         """Return memory to write numbers into.
 
         Args:
@@ -44,13 +46,13 @@ class Store:
         if keep and (self._n_kept + size) * like.itemsize <= self.keep:
             self._kept = memory_for(self._kept, self.keep // like.itemsize, like)
             start, self._n_kept = self._n_kept, self._n_kept + size
-            return Room(self._kept[start : start + size].view(shape), kept=True)
+            return Buffer(self._kept[start : start + size].view(shape), kept=True)
         self._current = memory_for(self._current, max(most, size), like)
-        return Room(self._current[:size].view(shape), kept=False)
+        return Buffer(self._current[:size].view(shape), kept=False)
 
 
 @dataclass(frozen=True)
-class Room:
+class Buffer:
     """Memory to write numbers into.
 
     Attributes:

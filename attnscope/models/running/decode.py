@@ -8,7 +8,7 @@ from typing import Any
 from attnscope.checkpoints.checkpoint import Checkpoint
 from attnscope.errors import ModelError, OptionError
 from attnscope.models.running.load import as_model_error
-from attnscope.models.running.tokenize import Reading, room, tokens_of
+from attnscope.models.running.tokenize import Reading, max_tokens, tokens_of
 
 
 def give_target(checkpoint: Checkpoint, model: Any, reading: Reading) -> None:
@@ -88,7 +88,7 @@ def generate_tokens(checkpoint: Checkpoint, model: Any, reading: Reading, n: int
     import torch
 
     ids = reading.inputs["input_ids"]
-    most = room(model.config)
+    most = max_tokens(model.config)
     before = 1 if model.config.is_encoder_decoder else ids.shape[1]
     if most is not None and before + n > most:
         raise OptionError(

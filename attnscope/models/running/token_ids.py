@@ -11,9 +11,9 @@ from attnscope.models.running.load import load_tokenizer, tokenizer_of
 from attnscope.models.running.tokenize import (
     Reading,
     batch_of,
+    max_tokens,
     notices_of_unknown,
     read_target,
-    room,
     tokens_of,
 )
 from attnscope.text import shortened
@@ -44,7 +44,7 @@ def read_ids(
     """
     check_ids(checkpoint, config, ids, named)
     tokenizer = tokenizer_of(checkpoint)
-    kept, notices = cut_ids(ids, named, room(config), truncate)
+    kept, notices = cut_ids(ids, named, max_tokens(config), truncate)
     notices += notices_of_ids(tokenizer, kept, named)
     inputs = {"input_ids": batch_of(kept), "attention_mask": batch_of([1] * len(kept))}
     reading = Reading(inputs, tokens_of(tokenizer, kept), tokenizer=tokenizer, notices=notices)

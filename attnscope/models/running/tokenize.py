@@ -113,7 +113,7 @@ def read_text(
     tokenizer = load_tokenizer(checkpoint)
     texts = (text,) if pair is None else (text, pair)
     both = named if pair is None else f"{named} with --pair"
-    encoding, notices = _encode(tokenizer, texts, both, room(config), truncate)
+    encoding, notices = _encode(tokenizer, texts, both, max_tokens(config), truncate)
     names = [name for name in tokenizer.model_input_names if name in encoding]
     inputs = {name: batch_of(encoding[name]) for name in names}
     reading = Reading(inputs, tokenizer=tokenizer, notices=notices)
@@ -160,7 +160,7 @@ def notice_of_unknown(tokenizer: Any, count: int, n_token: int, named: str) -> s
 
 def read_target(tokenizer: Any, config: Any, target: str, truncate: bool) -> tuple[list[int], list[str]]:
     """Return the token ids of a decoder's target, and notices about them."""
-    encoding, notices = _encode(tokenizer, (target,), "--target", room(config), truncate)
+    encoding, notices = _encode(tokenizer, (target,), "--target", max_tokens(config), truncate)
     ids = encoding["input_ids"]
     return ids, notices + notices_of_unknown(tokenizer, ids, "--target")
 
@@ -185,7 +185,7 @@ def check_reads(checkpoint: Checkpoint, config: Any, what: str) -> None:
         )
 
 
-def room(config: Any) -> int | None:
+def max_tokens(config: Any) -> int | None:
     """Return the most tokens that a model takes; None if only memory limits it."""
     of_text = config.get_text_config()
     positions = getattr(of_text, "max_position_embeddings", None)

@@ -41,19 +41,20 @@ def check_weights_fit(
     """
     from attnscope.checkpoints.tensors import bytes_of_weights
     from attnscope.contracts import DTYPES
-    from attnscope.process.devices import room_of
+    from attnscope.process.devices import free_memory
 
     runs_in = dtype_of(config, dtype)
-    needed, room = bytes_of_weights(checkpoint, DTYPES.get(runs_in)), room_of(device)
-    if needed is None or room is None or needed + beside <= room.free:
+    needed, free = bytes_of_weights(checkpoint, DTYPES.get(runs_in)), free_memory(device)
+    if needed is None or free is None or needed + beside <= free.n_bytes:
         return
     more = f" and {what} {bytes_text(beside)}" if beside else ""
     hints = ["a smaller model"]
     if runs_in not in ("bfloat16", "float16"):
         hints.append("--dtype bfloat16")
-    if hint is not None and needed <= room.free:
+    if hint is not None and needed <= free.n_bytes:
         hints = [hint]
+    weights = f"the weights of {checkpoint.name} take {bytes_text(needed)}"
     raise SizeError(
-        f"the weights of {checkpoint.name} take {bytes_text(needed)}{more}, and {room.on(device)}.",
+        f"{weights}{more}, and {free.describe(device)}.",
         hint=", or ".join(hints),
     )

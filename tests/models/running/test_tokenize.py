@@ -12,11 +12,11 @@ from attnscope.models.running.decode import generate_tokens
 from attnscope.models.running.load import load_config, load_model
 from attnscope.models.running.token_ids import read_ids
 from attnscope.models.running.tokenize import (
+    max_tokens,
     notices_of_unknown,
     patches,
     read_image,
     read_text,
-    room,
     tokens_of,
 )
 from attnscope.results.maps import Picture
@@ -180,7 +180,7 @@ def test_a_pair_has_two_segments_where_the_tokenizer_does_not_tell(tmp_path):
 )
 def test_a_model_takes_as_many_tokens_as_it_has_positions(tmp_path, family, more, expected):
     model = save_reader(family, tmp_path, **more)
-    assert room(model.config) == expected
+    assert max_tokens(model.config) == expected
     if expected is None:
         return
     ids = torch.full((1, expected), 5)

@@ -1858,6 +1858,7 @@ def test_all_rows_are_recorded_and_no_others(name, module_of):
     assert differing == {}  # how often it was recorded, and how often it should have been
 
 
+@pytest.mark.few(20)
 @pytest.mark.parametrize("name", cases(CHANGES))
 def test_nothing_changes_when_it_is_traced(name, module_of):
     source = source_of(name)

@@ -898,10 +898,9 @@ def test_a_process_that_is_stopped_goes_on_to_the_same_bits(large, tmp_path, how
     assert again.out == whole
 
 
+@pytest.mark.sweep
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("lost", "ranks", "then"), swept([(0, 2, 3), (1, 2, 1), (2, 3, 2)], [(1, 2, 1)])
-)
+@pytest.mark.parametrize(("lost", "ranks", "then"), [(0, 2, 3), (1, 2, 1), (2, 3, 2)])
 def test_a_process_that_is_lost_ends_the_run_which_goes_on_to_the_same_table(large, tmp_path, lost, ranks, then):  # fmt: skip
     folder, corpus, whole = large
     hold, run = Hold(tmp_path, at=6), tmp_path / "run.npz"

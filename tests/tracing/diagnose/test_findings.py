@@ -251,8 +251,8 @@ def test_every_right_file_has_its_case():
     assert files | {"wrong.py", "tutorial_mha.py"} == {path.name for path in CODE.glob("*.py")}
 
 
-PAIRS = [(name, how) for i, name in enumerate(RIGHT) for how in ("in eval mode", list(HOW)[1 + i % 2])]
-"""Each class in eval mode, and in one of the other ways."""
+PAIRS = [(name, list(HOW)[i % len(HOW)]) for i, name in enumerate(RIGHT)]
+"""Each class in one of the ways, and each way with several classes."""
 
 
 @pytest.mark.parametrize(("name", "how"), swept(product(RIGHT, HOW), PAIRS))

@@ -1,43 +1,43 @@
-// Three ways to look at a head: a map, lines between tokens, and a picture's patches. Each one can lay
-// itself out in the room that there is, paint itself, say what lies under a point, and where a weight lies.
-// They are painted on a canvas as large as the window that one sees, however large the map is.
+// Three views of a head: a map, lines between tokens, and a picture's patches. Each computes its layout for
+// the available room, paints itself, finds what is under a point, and finds the place of a weight.
+// The canvas is only as large as the visible window, however large the map is.
 
 const FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, 'Noto Sans', sans-serif";
 const PAD = 10;
-const LEAST_CELL = 0.25; // of the map, px: below, it is scrolled
+const LEAST_CELL = 0.25; // of the map, px; the map is scrolled instead of shrinking further
 const MOST_CELL = 56;
-const VEIL = 0.85; // how opaque full colour lies over a picture
+const VEIL = 0.85; // the opacity of the full colour over a picture
 
-/** How strongly a weight is coloured: 0 to 255. */
+/** Returns the shade of a weight: 0 to 255. */
 function shadeOf(scene, weight) {
   const share = Math.min(1, weight / scene.top);
-  return Math.round(255 * (scene.root ? Math.sqrt(share) : share)) || 0; // what is not a number has none
+  return Math.round(255 * (scene.root ? Math.sqrt(share) : share)) || 0; // NaN gets 0
 }
 
-/** A colour of the scale as CSS says it, more or less transparent. */
+/** Returns a colour of the scale in CSS, with an opacity. */
 function cssOf([red, green, blue], opacity = 1) {
   return `rgb(${red} ${green} ${blue} / ${opacity})`;
 }
 
-/** A colour as one pixel of an image. */
+/** Returns a colour as one pixel of an image. */
 function wordOf(colour) {
   return new Uint32Array(new Uint8Array([...colour, 255]).buffer)[0];
 }
 
 const clamp = (number, least, most) => Math.min(most, Math.max(least, number));
 
-/** The key that is the same token as a query, if there is one. */
+/** Returns the key that is the same token as a query, or null. */
 function keyOf(scene, query) {
   return scene.ownKeys && query !== null ? scene.firstQuery + query : null;
 }
 
-/** The query that is the same token as a key, if there is one. */
+/** Returns the query that is the same token as a key, or null. */
 function queryOf(scene, key) {
   const query = key - scene.firstQuery;
   return scene.ownKeys && key !== null && query >= 0 && query < scene.queryTokens.length ? query : null;
 }
 
-/** As much of a text as fits into a width. */
+/** Truncates a text to a width. */
 function cut(context, text, width) {
   if (context.measureText(text).width <= width) return text;
   const letters = Array.from(text);
@@ -59,13 +59,13 @@ function written(token) {
   return token.generated ? `• ${token.text}` : token.text;
 }
 
-/** How wide the widest of some tokens is written. */
+/** Returns the width of the widest of some tokens. */
 function widestOf(context, tokens, size) {
   context.font = `${size}px ${FONT}`;
   return tokens.reduce((most, token) => Math.max(most, context.measureText(written(token)).width), 0);
 }
 
-/** How a token stands out: chosen, under the cursor, found by the search, or not at all. */
+/** Returns the highlight of a token: chosen, under the cursor, found by the search, or none. */
 function standing(scene, axis, index) {
   if (scene.chosen[axis] === index) return "chosen";
   if (scene.cursor[axis] === index) return "cursor";
@@ -79,13 +79,13 @@ function inkOf(scene, state, token) {
   return token.special ? scene.colours.faint : token.generated ? scene.colours.written : scene.colours.soft;
 }
 
-/** The keys that are shown and not left out as the sink. */
+/** Returns the visible keys without those left out as the sink. */
 function keysThatCount(scene) {
   return scene.sinks.size ? scene.keys.filter((key) => !scene.sinks.has(key)) : scene.keys;
 }
 
 class Look {
-  /** The strongest of the weights that count. */
+  /** Returns the largest of the weights that count. */
   strongest(scene) {
     let strongest = 0;
     const keys = keysThatCount(scene);
@@ -113,17 +113,17 @@ class MapLook extends Look {
       (room.width - this.left - PAD) / scene.keys.length,
       (room.height - this.above - PAD) / scene.queries.length,
     );
-    const wanted = Math.min(MOST_CELL, Math.max(LEAST_CELL, fits) * zoom) * room.density;
-    this.whole = wanted >= 4; // cells of whole device pixels are all of one size; tiny ones are blended instead
-    this.cell = (this.whole ? Math.floor(wanted + 1e-6) : wanted) / room.density;
+    const cellSize = Math.min(MOST_CELL, Math.max(LEAST_CELL, fits) * zoom) * room.density;
+    this.whole = cellSize >= 4; // cells of whole device pixels have equal sizes; tiny cells are blended instead
+    this.cell = (this.whole ? Math.floor(cellSize + 1e-6) : cellSize) / room.density;
     const width = this.left + this.cell * scene.keys.length + PAD;
-    this.left += Math.floor(Math.max(0, room.width - width) / 2); // in the middle
+    this.left += Math.floor(Math.max(0, room.width - width) / 2); // centred
     this.width = Math.max(width, room.width);
     this.height = this.above + this.cell * scene.queries.length + PAD;
     this.image = this.imageOf(scene);
   }
 
-  /** The map with one pixel for a cell. */
+  /** Returns the map as an image with one pixel per cell. */
   imageOf(scene) {
     const image = new ImageData(scene.keys.length, scene.queries.length);
     const words = new Uint32Array(image.data.buffer);
@@ -163,7 +163,7 @@ class MapLook extends Look {
     this.paintAxes(context, scene);
   }
 
-  /** A hair between cells that are large enough, so that they can be counted. */
+  /** Paints hairlines between cells that are large enough to be counted. */
   paintGaps(context, scene, x, y, density) {
     const hair = 1 / density;
     context.fillStyle = scene.colours.ground;
@@ -203,7 +203,7 @@ class MapLook extends Look {
       : [this.left, window.width, window.x];
     context.save();
     context.beginPath();
-    const half = this.size / 2 + 2; // the first label of small cells begins before its cell
+    const half = this.size / 2 + 2; // with small cells, the first label starts before its cell
     if (onSide) context.rect(0, start - half, this.left, end - start + half);
     else context.rect(start - half, 0, end - start + half, this.above);
     context.clip();
@@ -244,7 +244,7 @@ class MapLook extends Look {
     context.restore();
   }
 
-  /** In the corner: which axis is which. */
+  /** Paints the names of the axes in the corner. */
   paintAxes(context, scene) {
     context.font = `11px ${FONT}`;
     context.fillStyle = scene.colours.faint;
@@ -255,7 +255,7 @@ class MapLook extends Look {
     context.fillText("query ↓", this.left - 16, this.above - 13);
   }
 
-  /** What lies under a point: a weight, or, on a label, a query or a key. */
+  /** Returns what is under a point: a weight, or, on a label, a query or a key. */
   under(scene, x, y, window) {
     const place = (point, start, scrolled, indices) => {
       if (point < start) return null;
@@ -267,7 +267,7 @@ class MapLook extends Look {
     return query === null && key === null ? null : { query, key };
   }
 
-  /** Where a query or a key or both lie, in what can be scrolled. */
+  /** Returns the place of a query, a key or both in the scrollable area. */
   where(scene, { query, key }) {
     const [row, column] = [scene.queries.indexOf(query), scene.keys.indexOf(key)];
     return {
@@ -284,9 +284,9 @@ class MapLook extends Look {
   }
 }
 
-/** Queries at the left, keys at the right, a line for each weight, as BertViz draws a head. */
+/** Queries at the left, keys at the right, a line for each weight, as in BertViz. */
 class LinesLook extends Look {
-  most = 4000; // more lines than these are a grey field
+  most = 4000; // more lines than these would merge into a grey area
 
   layout(context, scene, room) {
     const count = Math.max(scene.queries.length, scene.keys.length);
@@ -306,7 +306,7 @@ class LinesLook extends Look {
     this.lines = this.linesOf(scene);
   }
 
-  /** The lines that can be seen, the weakest first: from the faintest shade at which there are not too many. */
+  /** Returns the visible lines, the weakest first: those above a shade that keeps their number at `most`. */
   linesOf(scene) {
     const counts = new Array(256).fill(0);
     const counting = keysThatCount(scene);
@@ -324,7 +324,7 @@ class LinesLook extends Look {
     return lines.sort((a, b) => a.shade - b.shade);
   }
 
-  /** The lines of one query or one key: all of them, faint ones too. */
+  /** Returns all lines of one query or one key, including faint ones. */
   linesAt(scene, { query, key }) {
     const lines = [];
     const add = (q, k, row, column) => {
@@ -342,7 +342,7 @@ class LinesLook extends Look {
     return lines.sort((a, b) => a.shade - b.shade);
   }
 
-  /** Whose lines alone are shown, if anybody's: those of the token under the pointer, or of the chosen query. */
+  /** Returns the only token whose lines are shown, if any: the one under the pointer, or the chosen query. */
   focus(scene) {
     if (scene.cursor.query !== null) return { query: scene.cursor.query, key: null };
     if (scene.chosen.query !== null) return { query: scene.chosen.query, key: null };
@@ -440,7 +440,7 @@ class LinesLook extends Look {
     };
   }
 
-  /** Up and down in a column, and across to the other one. As far as can be is to the end of the column, either way. */
+  /** Moves up and down in a column, and across to the other one. An infinite step goes to an end of the column. */
   step(scene, cursor, across, down) {
     if (Math.abs(across) === Infinity) return this.step(scene, cursor, 0, across);
     const { queries, keys } = scene;
@@ -453,7 +453,7 @@ class LinesLook extends Look {
   }
 }
 
-/** The picture that a vision model looked at, and over it what a query, or all of them, give to its patches. */
+/** The picture that a vision model attended to, and over it the weights that one query or all give to its patches. */
 class PictureLook extends Look {
   layout(context, scene, room) {
     const { picture, image } = scene;
@@ -481,26 +481,26 @@ class PictureLook extends Look {
     return patch >= 0 && patch < picture.rows * picture.columns ? patch : null;
   }
 
-  /** What each key gets: from the chosen query, or on average. */
-  given(scene) {
+  /** Returns a function from a key to its weight: from the chosen query, or on average. */
+  weightsOfKeys(scene) {
     if (scene.chosen.query !== null) return (key) => scene.weights.at(scene.chosen.query, key);
     scene.means ??= meansOf(scene);
     return (key) => scene.means[key];
   }
 
   strongest(scene) {
-    const given = this.given(scene);
+    const weightOf = this.weightsOfKeys(scene);
     const patches = keysThatCount(scene).filter((key) => this.patchOf(scene, key) !== null);
-    return patches.reduce((most, key) => Math.max(most, given(key) || 0), 0) || 1;
+    return patches.reduce((most, key) => Math.max(most, weightOf(key) || 0), 0) || 1;
   }
 
   paint(context, scene, window) {
-    const given = this.given(scene);
+    const weightOf = this.weightsOfKeys(scene);
     const [dx, dy] = [-window.x, -window.y];
     context.drawImage(this.grey, this.left + dx, this.above + dy, this.pictureWidth, this.pictureHeight);
     for (const key of keysThatCount(scene)) {
       const box = this.boxOf(scene, key);
-      const strength = shadeOf(scene, given(key)) / 255;
+      const strength = shadeOf(scene, weightOf(key)) / 255;
       context.fillStyle = cssOf(scene.veil, VEIL * strength);
       context.fillRect(box.x + dx, box.y + dy, box.width, box.height);
     }
@@ -568,7 +568,7 @@ class PictureLook extends Look {
   }
 }
 
-/** What each key gets from the queries that are shown, on average. */
+/** Returns the mean weight of each key over the visible queries. */
 function meansOf(scene) {
   const sums = new Float64Array(scene.keyTokens.length);
   let rows = 0;
@@ -580,7 +580,7 @@ function meansOf(scene) {
   return sums.map((sum) => sum / Math.max(1, rows));
 }
 
-/** A picture without its colours, so that the colour of the weights is the only one. */
+/** Returns a picture in grey, so that only the weights are coloured. */
 function greyOf(image) {
   if (image.grey) return image.grey;
   const canvas = new OffscreenCanvas(image.width, image.height);

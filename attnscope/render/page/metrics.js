@@ -1,17 +1,17 @@
 // Metrics of heads: as numbers, as colours of the overview, as a list for one head, as a table for all.
-// It is a part only of pages that have them.
+// Only pages with metrics contain this file.
 
-const MAPS = "map"; // the overview's other face: the small maps
+const MAPS = "map"; // the overview shows small maps instead of a metric
 const MOST_DECIMALS = 6;
-const DIGIT = 6.2; // so wide is a digit in a cell, px
-const ROWS = 100; // of the table, at first; so many more at a time
+const DIGIT = 6.2; // the width of a digit in a cell, px
+const ROWS = 100; // of the table at first; also the number of rows added at a time
 
-const sorting = { by: -1, down: true }; // by: a metric's number, or -1 for the heads' own order
+const sorting = { by: -1, down: true }; // by: the index of a metric, or -1 for the order of heads
 let rowsShown = ROWS;
-let cellPointed = null; // that whose value is shown beside it
-let listed = {}; // what the table shows: stack, metric
+let cellPointed = null; // the cell whose value is shown beside it
+let listed = {}; // the stack and the metric that the table shows
 
-/** What the overview can show of a stack. */
+/** Returns what the overview can show of a stack. */
 function choicesOf(stack) {
   const metrics = stack.heads.some((each) => each.values) ? data.metrics.map(({ name }) => name) : [];
   return stack.heads.some(hasMap) ? [MAPS, ...metrics] : metrics;
@@ -24,7 +24,7 @@ function firstMetric(stack) {
 
 // ---- numbers
 
-/** The largest value that a head of a stack has; null where none has one. */
+/** Returns the largest value of the heads of a stack; null if none has a value. */
 function largestOf(stack, metric) {
   stack.largest ??= data.metrics.map((_, i) =>
     stack.heads.reduce((most, { values }) => {
@@ -35,13 +35,13 @@ function largestOf(stack, metric) {
   return stack.largest[metric];
 }
 
-/** How many decimals show so many digits of the largest value of a column. */
+/** Returns the number of decimals that show this many digits of the largest value of a column. */
 function decimalsFor(largest, digits) {
   const before = largest > 0 ? Math.floor(Math.log10(largest)) : 0;
   return clamp(digits - 1 - before, Math.max(0, digits - 2), MOST_DECIMALS);
 }
 
-/** A head's value, and its standard error with two digits, if it is known. */
+/** Formats a head's value, and its standard error with two digits, if known. */
 function valueOf(stack, each, metric) {
   const value = each.values?.[metric] ?? null;
   const error = each.errors?.[metric] ?? null;
@@ -56,7 +56,7 @@ function valueOf(stack, each, metric) {
 
 let longest = 0; // of the texts in the cells, characters
 
-/** Colours from 0 to the largest value of the stack, in equal steps. */
+/** Colours cells from 0 to the largest value of the stack, in equal steps. */
 function paintValues(stack, metric) {
   const colours = palette(isDark());
   const largest = largestOf(stack, metric);
@@ -66,7 +66,7 @@ function paintValues(stack, metric) {
     const value = each.values?.[metric] ?? null;
     const colour = value === null ? null : colours[Math.round(255 * clamp(value / (largest || 1), 0, 1))];
     patch.classList.toggle("none", value === null);
-    patch.dataset.value = value === null ? "" : value.toFixed(digits); // the style writes it
+    patch.dataset.value = value === null ? "" : value.toFixed(digits); // CSS shows it
     patch.style.background = colour ? cssOf(colour) : "";
     patch.style.color = colour ? contrasting(colour) : "";
   }
@@ -78,13 +78,13 @@ function paintValues(stack, metric) {
   ramp.putImageData(image, 0, 0);
 }
 
-/** Has values written into the cells, if there is room for them. */
+/** Shows the values in the cells, if they fit. */
 function makeRoom() {
   const [cell] = cells.values();
   by("heads").classList.toggle("roomy", cell.clientWidth > DIGIT * longest);
 }
 
-/** Black or white: which one stands out from a colour (WCAG 2.2, relative luminance). */
+/** Returns black or white, whichever contrasts more with a colour (WCAG 2.2, relative luminance). */
 function contrasting(colour) {
   const light = (byte) => (byte <= 10 ? byte / 3294.6 : ((byte / 255 + 0.055) / 1.055) ** 2.4);
   const [red, green, blue] = colour.map(light);
@@ -111,7 +111,7 @@ function hideValue() {
   by("value-tip").hidden = true;
 }
 
-/** Below the cell, or above it where the window ends; always within the overview's width. */
+/** Places the value below the cell, or above it at the end of the window, within the overview's width. */
 function placeValue() {
   if (!cellPointed) return;
   const tip = by("value-tip");
@@ -127,7 +127,7 @@ function placeValue() {
 function showMetrics() {
   const stack = stackNow();
   if (listed.stack !== stack || listed.metric !== page.metric) {
-    if (listed.stack === stack) paintHeads(); // another stack's cells are new, and painted
+    if (listed.stack === stack) paintHeads(); // the cells of another stack are new, and painted already
     Object.assign(sorting, metricNow() < 0 ? {} : { by: metricNow(), down: true });
     listed = { stack, metric: page.metric };
     rowsShown = ROWS;
@@ -155,7 +155,7 @@ function showChoices(stack) {
   by("none-text").textContent = largest === null ? "no head has a value" : "no value";
 }
 
-/** All metrics of one head. */
+/** Shows all metrics of one head. */
 function showList(stack, each) {
   by("measures-heading").textContent = `${nameOf(stack, each)}: metrics`;
   const rows = data.metrics.map(({ name, meaning }, i) => {
@@ -170,7 +170,7 @@ function showList(stack, each) {
 
 // ---- the table of all heads
 
-/** The heads that were measured, in the order that is chosen. Those without a value are the last, either way. */
+/** Returns the measured heads in the chosen order; in both directions, those without a value come last. */
 function sortedHeads(stack) {
   const heads = stack.heads.filter((each) => each.values);
   if (sorting.by < 0) return sorting.down ? heads : heads.reverse();
@@ -207,12 +207,12 @@ function tableRow(stack, each, digits) {
   return element("tr", { "data-place": placeOf(each) }, element("th", { scope: "row" }, button), ...numbers);
 }
 
-/** Marks the row of the head that is looked at. */
+/** Marks the row of the current head. */
 function showRow() {
   for (const row of by("all-values").tBodies[0].rows) row.classList.toggle("at", row.dataset.place === placeOf(page));
 }
 
-/** Sorts by a column, the largest first; once more, the other way round. */
+/** Sorts by a column, the largest first; the second time in reverse. */
 function sortBy(metric) {
   sorting.down = sorting.by !== metric || !sorting.down;
   sorting.by = metric;

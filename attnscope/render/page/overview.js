@@ -1,12 +1,12 @@
 // All heads at once: a grid of small maps, or of a metric's values as colours.
 
 const cells = new Map(); // "layer head" → its cell in the overview
-const MANY = 32; // columns; of more, not each has room for its number
+const MANY = 32; // columns; if there are more, not every number fits
 
-let cellShown = null; // that of the head that is looked at
-let smallMaps = Promise.resolve(); // until the small maps are painted
+let cellShown = null; // the cell of the current head
+let smallMaps = Promise.resolve(); // resolves when the small maps are painted
 
-/** The number of the metric that the overview shows; -1 where it shows the small maps. */
+/** Returns the index of the metric that the overview shows; -1 if it shows the small maps. */
 const metricNow = () => data.metrics.findIndex(({ name }) => name === page.metric);
 const placeOf = ({ layer, head }) => `${layer} ${head}`;
 const cellNow = () => cells.get(placeOf(page));
@@ -54,7 +54,7 @@ function nameOf(stack, each) {
   return stack.shared && hasMap(each) ? `${name} · K,V head ${each.kvHead}` : name;
 }
 
-/** What a head is called in the overview: its name, and what the colour of its cell says. */
+/** Returns a head's label in the overview: its name, and the value that its colour shows. */
 function labelOf(stack, each) {
   const metric = metricNow();
   return metric < 0 ? nameOf(stack, each) : `${nameOf(stack, each)}: ${page.metric} ${valueOf(stack, each, metric)}`;
@@ -68,17 +68,17 @@ function paintHeads() {
     const cell = cells.get(placeOf(each));
     cell.setAttribute("aria-label", labelOf(stack, each));
     if (metric < 0) cell.title = nameOf(stack, each);
-    else cell.removeAttribute("title"); // the value beside the cell says more
+    else cell.removeAttribute("title"); // the value beside the cell has more detail
   }
   if (metric < 0) smallMaps = paintMaps(stack);
   else paintValues(stack, metric);
 }
 
-/** The small map of a head: that which the page holds; or its map, where that is as small. */
+/** Returns the small map of a head: the one in the page, or its map, if that is equally small. */
 async function smallMapOf(stack, each) {
   if (each.small) return { ...each.small, bytes: bytesOf(each.small.roots) };
   const { values, keyCount } = await weightsOf(stack, each);
-  const bytes = Uint8Array.from(values, (weight) => Math.round(255 * Math.sqrt(weight))); // not a number: 0
+  const bytes = Uint8Array.from(values, (weight) => Math.round(255 * Math.sqrt(weight))); // NaN becomes 0
   return { rows: bytes.length / keyCount, columns: keyCount, bytes };
 }
 
@@ -101,9 +101,9 @@ async function paintMaps(stack) {
   }
 }
 
-// ---- how much of the overview is seen: it says so, and can be scrolled by buttons
+// ---- the visible part of the overview: described in words, and scrolled by buttons
 
-/** The first and the last of some titles that are seen between two edges of the overview. */
+/** Returns the first and the last title that are visible between two edges of the overview. */
 function seenOf(titles, start, end) {
   const inside = titles.filter((each) => {
     const box = each.getBoundingClientRect();
@@ -178,7 +178,7 @@ function mark(cell, here) {
   cell.tabIndex = here ? 0 : -1;
 }
 
-/** The arrows' way through the overview: to the next head that there is, in that direction. */
+/** Moves through the overview with the arrow keys: to the next existing head in that direction. */
 function neighbour(across, down) {
   const { heads } = stackNow();
   const ahead = heads.filter((each) =>
@@ -207,7 +207,7 @@ function onHeadsKey(event) {
     End: () => row.at(-1),
     Enter: headNow,
   };
-  if (!ways[event.key] || event.altKey || event.metaKey) return; // Alt and an arrow go back in the browser
+  if (!ways[event.key] || event.altKey || event.metaKey) return; // Alt+arrow is the browser's history
   event.preventDefault();
   goTo(ways[event.key](), { replace: true });
 }

@@ -1,19 +1,19 @@
-// What one looks at, and how one gets there. Text is only ever set as text: no token can become markup.
+// The state of the page and its navigation. Text is always set as text, so no token can become markup.
 
 const by = (id) => document.getElementById(id);
 const data = JSON.parse(by("data").textContent);
 const measured = data.metrics.length > 0;
 const page = {
-  stack: 0, // what stands in the address: stack, layer, head, view, metric, query, texts, special
+  stack: 0, // in the address: stack, layer, head, view, metric, query, texts, special, sink
   layer: 0,
   head: 0,
   view: "map",
-  metric: null, // what the overview is coloured by: MAPS, or a metric's name
+  metric: null, // what the overview shows: MAPS, or a metric's name
   query: null,
   texts: "all",
   special: true,
-  sink: true, // whether lines, colours and the strongest weights count the keys of the sink
-  scale: "root", // how it is looked at: scale, top, zoom, theme
+  sink: true, // whether lines, colours and the strongest weights include the keys of the sink
+  scale: "root", // not in the address: scale, top, zoom, theme
   top: "strongest",
   zoom: 1,
   theme: null,
@@ -21,15 +21,15 @@ const page = {
 const looks = { map: new MapLook(), lines: new LinesLook(), picture: new PictureLook() };
 const VIEWS = Object.keys(looks);
 const STRONGEST = 10;
-const SINKS = 4; // so many keys of the sink are named
-const PAGE = 10; // so many queries further goes PageDown
-const ROOM_FOR_WEIGHTS = 2 ** 24; // so many unpacked weights are kept: 64 MiB
+const SINKS = 4; // the number of the sink's keys that are named
+const PAGE = 10; // the number of queries that PageDown moves by
+const ROOM_FOR_WEIGHTS = 2 ** 24; // the number of unpacked weights that are kept: 64 MiB
 
 let unpacked = new Recent(1);
 let scene = null;
-let asked = 0; // counts heads asked for, so that a slow answer does not replace a later one
+let latestTurn = 0; // counts calls of show, so that a slow one does not overwrite a later one
 
-// ---- what there is
+// ---- the content of the page
 
 const stackNow = () => data.stacks[page.stack];
 const keyTokensOf = (stack) => stack.keys ?? stack.queries;
@@ -40,14 +40,14 @@ const segmentOf = (token) => token.segment ?? 0;
 const named = (segment) => "AB"[segment] ?? String(segment + 1);
 const sorted = (numbers) => [...new Set(numbers)].sort((a, b) => a - b);
 
-/** The blocks of a pair of texts: from which text the queries are, and from which the keys. */
+/** Returns the blocks of a pair of texts: the text of the queries, and the text of the keys. */
 function blocksOf(stack) {
   const [from, to] = [stack.queries, keyTokensOf(stack)].map((tokens) => sorted(tokens.map(segmentOf)));
   if (from.length * to.length < 2) return [];
   return from.flatMap((query) => to.map((key) => ({ name: `${named(query)}→${named(key)}`, query, key })));
 }
 
-/** Which queries or keys are shown. */
+/** Returns the indices of the visible queries or keys. */
 function shown(tokens, segment) {
   return [...tokens.keys()].filter(
     (i) => (page.special || !tokens[i].special) && (segment === undefined || segmentOf(tokens[i]) === segment),
@@ -88,10 +88,10 @@ function readAddress() {
   setRight();
 }
 
-/** The number that a query is told by: its position in its sequence. Everywhere else a query is its row. */
+/** Returns the position of a query in its sequence, which the user sees; elsewhere a query is its row. */
 const positionOf = (query) => stackNow().firstQuery + query;
 
-/** Replaces what there is not by what there is. */
+/** Replaces selections that do not exist by existing ones. */
 function setRight() {
   const stack = stackNow();
   if (!headIn(stack, page.layer, page.head)) ({ layer: page.layer, head: page.head } = stack.heads[0]);
@@ -101,7 +101,7 @@ function setRight() {
   if (page.query !== null && !shown(stack.queries, blockNow().query).includes(page.query)) page.query = null;
 }
 
-/** Which keys are the sink: the first of them, and how many more there are. */
+/** Names the keys of the sink: the first of them, and the number of the others. */
 function sinkText(stack) {
   const named = stack.sinks.slice(0, SINKS).map((key) => `${keyTokensOf(stack)[key].text}${stack.pooled ? "" : ` ${key}`}`);
   const more = stack.sinks.length - named.length;
@@ -110,7 +110,7 @@ function sinkText(stack) {
 
 const blockNow = () => blocksOf(stackNow()).find((block) => block.name === page.texts) ?? {};
 
-/** Goes to another stack, head, view or query. What arrows do replaces the last step of the history. */
+/** Goes to another stack, head, view or query; with `replace`, for arrow keys, without a new history entry. */
 function go(changes, { replace = false } = {}) {
   Object.assign(page, changes);
   setRight();
@@ -125,7 +125,7 @@ function go(changes, { replace = false } = {}) {
 // ---- showing
 
 async function show() {
-  const turn = ++asked;
+  const turn = ++latestTurn;
   const inHeads = by("heads").contains(document.activeElement);
   by("failure").hidden = true;
   showStack();
@@ -135,24 +135,24 @@ async function show() {
   const stack = stackNow();
   if (!hasMap(headNow())) return showNoMap();
   try {
-    const name = `${page.stack}-${headNow().weights}`; // of several stacks, each has weights 0
+    const name = `${page.stack}-${headNow().weights}`; // every stack has weights 0
     const own = unpacked.get(name, () => weightsOf(stack, headNow()));
     const [weights, image] = await Promise.all([own, imageOf(stack), smallMaps]);
-    if (turn !== asked) return;
+    if (turn !== latestTurn) return;
     const cursor = scene?.view === page.view ? scene.cursor : null;
     scene = sceneOf(stack, weights, image);
     showScene();
     keepCursor(cursor);
     by("plot").dataset.shown = [stack.name, page.layer, page.head, page.view].join(" ");
   } catch (error) {
-    if (turn !== asked) return;
+    if (turn !== latestTurn) return;
     by("failure").textContent = `This browser cannot unpack the weights: ${error.message}`;
     by("failure").hidden = false;
     throw error;
   }
 }
 
-/** Where there is no map of a head, there is nothing to point at either. */
+/** Removes the scene for a head that has no map. */
 function showNoMap() {
   scene = null;
   delete by("plot").dataset.shown;
@@ -174,7 +174,7 @@ async function imageOf(stack) {
   return stack.picture.image;
 }
 
-/** All that a look needs to know. */
+/** Collects everything that a view needs. */
 function sceneOf(stack, weights, image) {
   const block = blockNow();
   return {
@@ -241,7 +241,7 @@ function makeBlocks(stack) {
   by("blocks").hidden = blocks.length === 0;
 }
 
-/** An element with attributes, and children that are elements or text. */
+/** Creates an element with attributes, and children that are elements or text. */
 function element(tag, attributes, ...children) {
   const made = document.createElement(tag);
   for (const [name, value] of Object.entries(attributes)) made.setAttribute(name, value);
@@ -261,7 +261,7 @@ function showScene() {
   showFound();
 }
 
-/** Lays out and paints what is looked at: after it has changed, or the room for it. */
+/** Computes the layout and paints, after the scene or the available room has changed. */
 function paintScene() {
   if (!scene) return;
   const plot = by("plot");
@@ -286,7 +286,7 @@ function isDark() {
   return (page.theme ?? (matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light")) === "dark";
 }
 
-/** The colours of the style, for the canvas. */
+/** Returns the colours of the style sheet, for the canvas. */
 function coloursNow() {
   const probe = by("said");
   const colour = (name) => {
@@ -325,7 +325,7 @@ function paint() {
   context.fillText("No tokens are left to show.", width / 2, height / 2);
 }
 
-/** What part of the plot one sees. */
+/** Returns the visible part of the plot. */
 function windowNow() {
   const plot = by("plot");
   return {
@@ -339,7 +339,7 @@ function windowNow() {
 
 let frame = 0;
 
-/** Paints once before the next frame, however often it is asked for. */
+/** Paints once before the next frame, however often it is called. */
 function paintSoon() {
   frame ||= requestAnimationFrame(() => {
     frame = 0;
@@ -347,7 +347,7 @@ function paintSoon() {
   });
 }
 
-/** The legend: from 0 at the left to full colour at the right, in equal steps of weight. */
+/** Paints the legend: from 0 at the left to full colour at the right, in equal steps of weight. */
 function paintRamp() {
   const ramp = by("ramp").getContext("2d");
   for (let x = 0; x < 256; x++) {
@@ -359,11 +359,11 @@ function paintRamp() {
   }
 }
 
-// ---- the cursor: what the pointer is over, or what the arrows have moved to
+// ---- the cursor: the weight or token under the pointer, or the one that the arrow keys moved to
 
-let pointer = null; // where it is, while it is over the plot
+let pointer = null; // its position while it is over the plot
 
-/** After another head or query: the cursor stays where it is, and what it says is said anew. */
+/** Keeps the cursor in place after a change of head or query, and announces its new weight. */
 function keepCursor(before) {
   if (pointer && !scene.empty) return setCursor(look().under(scene, pointer.x, pointer.y, windowNow()), { where: pointer });
   const kept = (index, indices) => (indices.includes(index) ? index : null);
@@ -372,7 +372,7 @@ function keepCursor(before) {
   return setCursor({ query, key }, { aloud: key !== null });
 }
 
-/** Moves the cursor. What a pointer is moved over is not said aloud: only what somebody went to. */
+/** Moves the cursor; `aloud` announces it to screen readers, but not while a pointer moves. */
 function setCursor(at, { follow = false, where = null, aloud = false } = {}) {
   if (!scene) return;
   const next = at ?? { query: null, key: null };
@@ -403,7 +403,7 @@ function showTip(where) {
   placeTip(where);
 }
 
-/** Says the weight that the cursor is on, or else the token. */
+/** Announces the weight at the cursor, or else the token. */
 function sayCursor() {
   const { query, key } = scene.cursor;
   const [from, to, weight] = ["tip-query", "tip-key", "tip-weight"].map((id) => by(id).textContent);
@@ -412,14 +412,14 @@ function sayCursor() {
   else if (token) say(token.text);
 }
 
-/** The weight that the cursor is on; only the picture can tell one of all queries. */
+/** Returns the query and key of the weight at the cursor; only the picture has a mean over all queries. */
 function tipPair() {
   const { query, key } = scene.cursor;
   const from = query ?? page.query;
   return from === null && page.view !== "picture" ? { query: null, key: null } : { query: from, key };
 }
 
-/** Beside the pointer, or beside the weight where there is no pointer; always within the plot. */
+/** Places the tip beside the pointer, or else beside the weight, within the plot. */
 function placeTip(where) {
   const tip = by("tip");
   const window = windowNow();
@@ -445,7 +445,7 @@ function bringIntoView(at) {
 
 let saying = 0;
 
-/** Tells a screen reader, when the cursor has come to rest. */
+/** Announces a text to screen readers once the cursor rests. */
 function say(text) {
   clearTimeout(saying);
   saying = setTimeout(() => {
@@ -471,19 +471,19 @@ function onClick(event) {
   if (under) chooseUnder(under);
 }
 
-/** Chooses the query of a weight; in the picture, the patch itself is the query. */
+/** Selects the query of a weight; in the picture, the patch itself is the query. */
 function chooseUnder({ query, key }) {
   if (page.view === "lines" && key !== null) return;
   const inPicture = page.view === "picture";
-  const wanted = inPicture ? queryOf(scene, key) : query;
-  if (wanted === null) return;
-  const again = wanted === page.query && (inPicture || key === null);
-  go({ query: again ? null : wanted }).then(() => say(by("detail-heading").textContent));
+  const selected = inPicture ? queryOf(scene, key) : query;
+  if (selected === null) return;
+  const again = selected === page.query && (inPicture || key === null);
+  go({ query: again ? null : selected }).then(() => say(by("detail-heading").textContent));
 }
 
 function onPlotKey(event) {
   if (!scene || scene.empty) return;
-  if (event.altKey || event.metaKey) return; // Alt and an arrow go back in the browser
+  if (event.altKey || event.metaKey) return; // Alt+arrow is the browser's history
   const steps = {
     ArrowLeft: [-1, 0],
     ArrowRight: [1, 0],
@@ -515,7 +515,7 @@ function zoomBy(factor) {
 // ---- the strongest keys
 
 function showStrongest() {
-  const giveBack = focusInDetail();
+  const restoreFocus = focusInDetail();
   const one = page.query !== null;
   const pairs = one ? strongestKeys(page.query) : strongestPairs();
   const token = one ? scene.queryTokens[page.query] : null;
@@ -527,10 +527,10 @@ function showStrongest() {
   by("strongest-query").hidden = one;
   by("strongest").tBodies[0].replaceChildren(...pairs.map((pair) => strongestRow(pair, one)));
   showLeftOut();
-  giveBack();
+  restoreFocus();
 }
 
-/** What gives the focus back when the list was made anew: to the same weight, else to the same place, else to the plot. */
+/** Returns a function that restores the focus in a new list: same weight, else same place, else the plot. */
 function focusInDetail() {
   const focused = document.activeElement;
   if (!by("detail").contains(focused)) return () => {};
@@ -574,7 +574,7 @@ function strongestPairs() {
 function tokenElement(token, index) {
   const kind = token.generated ? "generated" : token.special ? "special" : "";
   const text = element("bdi", kind ? { class: kind } : {}, written(token));
-  if (stackNow().pooled) return element("span", {}, text); // a cell's name has its positions
+  if (stackNow().pooled) return element("span", {}, text); // the text of a pooled cell contains its positions
   return element("span", {}, text, " ", element("span", { class: "index" }, String(index)));
 }
 
@@ -610,12 +610,12 @@ function showLeftOut() {
 
 let match = 0;
 
-/** The tokens that hold what is looked for. */
+/** Returns the tokens that contain the searched text. */
 function foundIn(stack) {
-  const wanted = by("search").value.trim().toLowerCase();
+  const searched = by("search").value.trim().toLowerCase();
   const block = blockNow();
   const matching = (tokens, words, segment) =>
-    new Set(wanted ? shown(tokens, segment).filter((i) => (words?.[i] ?? tokens[i].text).toLowerCase().includes(wanted)) : []);
+    new Set(searched ? shown(tokens, segment).filter((i) => (words?.[i] ?? tokens[i].text).toLowerCase().includes(searched)) : []);
   const words = stack.words;
   return {
     query: matching(stack.queries, words?.queries, block.query),
@@ -623,7 +623,7 @@ function foundIn(stack) {
   };
 }
 
-/** Where the search may go: to the queries that match, then to the keys that are none of these queries. */
+/** Returns all matches: the queries, then the keys that are not among these queries. */
 function matches() {
   const { query: queries, key: keys } = scene.found;
   const others = [...keys].filter((key) => !queries.has(queryOf(scene, key)));
@@ -632,9 +632,9 @@ function matches() {
 
 function showFound() {
   const all = matches();
-  const wanted = by("search").value.trim();
+  const searched = by("search").value.trim();
   match = Math.min(match, Math.max(0, all.length - 1));
-  by("found").textContent = !wanted ? "" : all.length ? `${match + 1} of ${all.length}` : "none";
+  by("found").textContent = !searched ? "" : all.length ? `${match + 1} of ${all.length}` : "none";
 }
 
 function find(step = 0) {
@@ -662,7 +662,7 @@ function onSearchKey(event) {
   }
 }
 
-// ---- the rest of the keys, and what listens
+// ---- other keys of the keyboard, and event listeners
 
 function setTheme() {
   page.theme = isDark() ? "light" : "dark";
@@ -675,7 +675,7 @@ function repaint() {
   paintScene();
 }
 
-/** Keys that are characters act only on the maps, or where nothing has the focus (WCAG 2.2, 2.1.4). */
+/** Handles character keys, only if the maps or nothing has the focus (WCAG 2.2, 2.1.4). */
 function onKey(event) {
   if (event.ctrlKey || event.metaKey || event.altKey || by("help").open) return;
   if (event.key !== "Escape" && !event.target.closest("#heads, #plot") && event.target !== document.body) return;
@@ -724,7 +724,7 @@ function listen() {
   addEventListener("change", onChoice);
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", repaint);
   new ResizeObserver(() => paintScene()).observe(by("plot"));
-  addEventListener("resize", paintScene); // a page that is enlarged has other pixels
+  addEventListener("resize", paintScene); // zooming the page changes devicePixelRatio
   by("heads").addEventListener("keydown", onHeadsKey);
   listenForCue();
   if (measured) listenForMetrics();

@@ -1,11 +1,10 @@
 "use strict";
-// Weights: unpacked, said as numbers, turned into colours. Nothing here touches the document.
+// Weights: unpacked, formatted as numbers, converted to colours. Nothing here accesses the document.
 
 /**
  * One head's weights, as packing.py packs them.
  *
- * A weight comes from the middle of the cell that it was put into, so each number is known only
- * as exactly as its cell is narrow.
+ * Each weight is the middle of its quantization cell, so its precision is the width of that cell.
  */
 class Weights {
   constructor(values, keyCount, coding) {
@@ -19,12 +18,12 @@ class Weights {
     return this.values[query * this.keyCount + key];
   }
 
-  /** A weight with the digits that are true: the last one by ±1. Where that is but one digit, how far it may be off. */
+  /** Formats a weight with its correct digits, the last one ±1. If that is only one digit, adds the error. */
   text(weight) {
     if (Number.isNaN(weight)) return "not a number";
     if (weight === 0) return "0";
     const cell = 1 / this.coding.cells / (weight >= this.fineFrom ? 256 : 1);
-    const width = 2 * Math.sqrt(weight) * cell; // of the weight's cell: (√w + cell/2)² - (√w - cell/2)²
+    const width = 2 * Math.sqrt(weight) * cell; // of the quantization cell: (√w + cell/2)² - (√w - cell/2)²
     const digits = Math.min(6, Math.floor(-Math.log10(width)));
     const text = weight.toFixed(digits);
     if (Number(text) === 0) return `< ${(10 ** -digits).toFixed(digits)}`;
@@ -33,14 +32,14 @@ class Weights {
   }
 }
 
-/** A number and how far it may be off, its own rounding included. */
+/** Formats a number and its largest error, including its rounding. */
 function withMargin(number, error, digits) {
   const unit = 10 ** -digits;
   const margin = Math.ceil((error + unit / 2) / unit) * unit;
   return `${number.toFixed(digits)} ± ${margin.toFixed(digits)}`;
 }
 
-/** The bytes that base64 stands for. */
+/** Decodes base64. */
 function bytesOf(base64) {
   const text = atob(base64);
   const bytes = new Uint8Array(text.length);
@@ -48,18 +47,18 @@ function bytesOf(base64) {
   return bytes;
 }
 
-/** What a zlib stream holds. */
+/** Decompresses a zlib stream. */
 async function inflated(bytes) {
   const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("deflate"));
   return new Uint8Array(await new Response(stream).arrayBuffer());
 }
 
-/** A head's weights, from the text that the page holds of them. */
+/** Decodes a head's weights from their text in the page. */
 async function unpack(text, queryCount, keyCount, coding) {
   const bytes = await inflated(bytesOf(text));
   const { cells, notANumber, lowFrom } = coding;
   const values = new Float32Array(queryCount * keyCount);
-  const middles = new Float32Array(256); // of the cells that have no low byte
+  const middles = new Float32Array(256); // of the quantization cells without a low byte
   for (let high = 1; high < 256; high++) middles[high] = ((high - 0.5) / cells) ** 2;
   middles[notANumber] = NaN;
   let from = 2 * keyCount;
@@ -78,14 +77,14 @@ async function unpack(text, queryCount, keyCount, coding) {
   return new Weights(values, keyCount, coding);
 }
 
-/** Keeps what was used last, and forgets what was not used for longest. */
+/** A least-recently-used cache. */
 class Recent {
   constructor(most) {
     this.most = most;
-    this.kept = new Map(); // a Map remembers in which order its keys came
+    this.kept = new Map(); // a Map keeps the insertion order of its keys
   }
 
-  /** What is kept under a name, or else made: a promise. One that fails is not kept. */
+  /** Returns a promise from the cache, or else creates it; one that fails is not kept. */
   get(name, make) {
     let value = this.kept.get(name);
     if (!value) {
@@ -99,7 +98,7 @@ class Recent {
   }
 }
 
-/** OKLCH as sRGB bytes. Source: Ottosson 2020, "A perceptual color space for image processing". */
+/** Converts OKLCH to sRGB bytes. Source: Ottosson 2020, "A perceptual color space for image processing". */
 function rgbOf(lightness, chroma, hue) {
   const a = chroma * Math.cos(hue);
   const b = chroma * Math.sin(hue);
@@ -119,8 +118,8 @@ function rgbOf(lightness, chroma, hue) {
 }
 
 /**
- * 256 colours of one hue in even steps of lightness: from the paper to ink, or from the night to light.
- * What is nothing looks like the ground that it lies on, in either scheme.
+ * Returns 256 colours of one hue in even steps of lightness: darker on a light page, lighter on a dark one.
+ * The colour of 0 is that of the background in both schemes.
  */
 function palette(dark) {
   const [from, to] = dark ? [0.215, 0.96] : [0.985, 0.27];

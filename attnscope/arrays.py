@@ -94,9 +94,9 @@ def stats_of(stored: np.ndarray, dtype: str = "") -> Stats:
     )
 
 
-def largest_difference(ours: torch.Tensor, theirs: torch.Tensor) -> float:
+def largest_difference(actual: torch.Tensor, expected: torch.Tensor) -> float:
     """Return the largest difference between two results; NaN if only one of two values is NaN."""
     import torch
 
-    same = (ours == theirs) | (torch.isnan(ours) & torch.isnan(theirs))
-    return float(torch.where(same, 0, (ours - theirs).abs()).max())
+    same = (actual == expected) | (torch.isnan(actual) & torch.isnan(expected))
+    return float(torch.where(same, 0, (actual - expected).abs()).max())

@@ -217,8 +217,8 @@ class Report:
 
 # A command line that contains the command line of a script.
 
-OURS = ("--watch", "--calls")
-"""Options of attnscope at any position that is not after a `--`."""
+AFTER_SCRIPT = ("--watch", "--calls")
+"""The options with which attnscope's options may start after the script's arguments."""
 
 
 class ScriptCommand(TyperCommand):
@@ -237,14 +237,14 @@ class ScriptCommand(TyperCommand):
             if parameter.param_type_name == "option"
             for flag in (*parameter.opts, *parameter.secondary_opts)
         }
-        return super().parse_args(ctx, ours_first(args, takes_value))
+        return super().parse_args(ctx, options_first(args, takes_value))
 
 
 COMMAND_CLASS = ScriptCommand
 """The class with which Typer parses this command's arguments."""
 
 
-def ours_first(words: list[str], takes_value: dict[str, bool]) -> list[str]:
+def options_first(words: list[str], takes_value: dict[str, bool]) -> list[str]:
     """Sort the words of a command line: attnscope's options, `--`, the script and its arguments.
 
     Args:
@@ -252,12 +252,12 @@ def ours_first(words: list[str], takes_value: dict[str, bool]) -> list[str]:
         takes_value: attnscope's options, and whether each takes the next word as its value.
 
     >>> takes_value = {"--watch": True, "--calls": True, "--wide": False, "-m": True}
-    >>> " ".join(ours_first("train.py --wide 3 --watch m.py:A --wide".split(), takes_value))
+    >>> " ".join(options_first("train.py --wide 3 --watch m.py:A --wide".split(), takes_value))
     '--watch m.py:A --wide -- train.py --wide 3'
-    >>> " ".join(ours_first("--watch m.py:A train.py -- --calls 3".split(), takes_value))
+    >>> " ".join(options_first("--watch m.py:A train.py -- --calls 3".split(), takes_value))
     '--watch m.py:A -- train.py --calls 3'
     """
-    left, ours = list(words), []
+    left, flags = list(words), []
     of_script: list[str] = []  # without a module's name, which is the value of -m
     is_module = rest_is_script = False
     while left and left[0].startswith("-") and left[0] != "-" and not is_module:
@@ -265,10 +265,10 @@ def ours_first(words: list[str], takes_value: dict[str, bool]) -> list[str]:
         if word == "--":
             rest_is_script = True
             break
-        ours.append(word)
+        flags.append(word)
         is_module = word[:2] == "-m"
         if takes_value.get(word) and left:
-            ours.append(left.pop(0))
+            flags.append(left.pop(0))
     if not is_module and left:
         of_script.append(left.pop(0))
     before = len(of_script)
@@ -276,14 +276,14 @@ def ours_first(words: list[str], takes_value: dict[str, bool]) -> list[str]:
     while left and not rest_is_script:
         word = left.pop(0)
         option, has_value, _ = word.partition("=")
-        watching = watching or option in OURS
+        watching = watching or option in AFTER_SCRIPT
         if word == "--":
             rest_is_script = True
             of_script += [word] if len(of_script) > before else []
         elif watching and option in takes_value and option != "-m":
-            ours.append(word)
+            flags.append(word)
             if takes_value[option] and not has_value and left:
-                ours.append(left.pop(0))
+                flags.append(left.pop(0))
         else:
             of_script.append(word)
-    return [*ours, "--", *of_script, *left]
+    return [*flags, "--", *of_script, *left]

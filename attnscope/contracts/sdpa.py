@@ -88,7 +88,7 @@ def sdpa_columns(
 def sdpa_query(
     sizes: dict[str, int], *, dtype: str = "float32", variant: Variant | None = None
 ) -> Trace:
-    """The steps of `attnscope.attention.one_query.sdpa_query`; arguments as of `sdpa`."""
+    """Declare the steps of `attnscope.attention.one_query.sdpa_query`; arguments as in `sdpa`."""
     variant = named(variant, sizes)
 
     def stages() -> Iterator[Stage]:

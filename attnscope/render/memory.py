@@ -1,4 +1,4 @@
-"""How much memory it takes to show values, and to write them, beside the values themselves."""
+"""The memory for showing and writing values, in addition to the values themselves."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from attnscope.results.trace import Trace
 
 PER_VALUE_IN_JSON = 110
-"""Bytes of a number on its way into a JSON document: a Python float, twice in lists, and its text."""
+"""Bytes of a number while a JSON document is written: a Python float, twice in lists, and its text."""
 
 
 def bytes_to_save(plan: Trace) -> int:
@@ -19,8 +19,8 @@ def bytes_to_show(plan: Trace, values: Sequence[tuple[str, int]], *, json: bool)
     """Return the bytes for showing values of a plan.
 
     Args:
-        plan: what is run.
-        values: how many values of each step are shown, by name.
+        plan: the plan of the run.
+        values: for each step shown, its name and the number of its values.
         json: they are shown in a JSON document, every one of them.
     """
     shown = 0

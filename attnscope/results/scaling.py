@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from attnscope.results.common import Finding, Result
 
 MEASURES = {"variance": 1, "entropy": 2, "largest_weight": 3, "gradient_norm": 2}
-"""What is measured, and how many decimals people read of it."""
+"""The measured quantities, and the number of decimals in tables for people."""
 
 
 @dataclass(frozen=True)

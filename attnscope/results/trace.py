@@ -159,14 +159,14 @@ class Trace(Result):
 
 @dataclass
 class ProgramRun(Result):
-    """A program that ran, and the traces of what was watched in it.
+    """A program that ran, and the traces of the calls that were watched.
 
     Attributes:
-        target: what was watched, such as `model.py:Attention`.
-        calls: how many calls were to be traced.
+        target: the watched function or class, such as `model.py:Attention`.
+        calls: the number of calls requested.
         status: the program's exit status.
-        traces: the calls, in order.
-        notes: why there are no traces, or fewer; and what else a reader should know.
+        traces: the traced calls, in order.
+        notes: why there are fewer traces than requested, and further sentences for the reader.
     """
 
     target: str

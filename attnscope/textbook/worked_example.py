@@ -140,5 +140,5 @@ def _compare(traces: Mapping[str, Trace], query: int) -> None:
         "columns": ("out, transposed, is out by rows", columns.mT, rows),
         "query": (f"out is row {query} of out by rows", one, rows[query]),
     }
-    for form, (name, ours, theirs) in pairs.items():
-        traces[form].checks = [Check.within(name, largest_difference(ours, theirs), TOLERANCE)]
+    for form, (name, actual, expected) in pairs.items():
+        traces[form].checks = [Check.within(name, largest_difference(actual, expected), TOLERANCE)]

@@ -9,7 +9,7 @@ from textwrap import dedent
 
 import pytest
 
-from attnscope.cli.run import ours_first
+from attnscope.cli.run import options_first
 
 ATTENTION = """\
     import math
@@ -166,7 +166,7 @@ TAKES_VALUE = {
     ],
 )
 def test_what_is_ours_and_what_is_the_scripts(line, sorted_line):
-    assert ours_first(line.split(), TAKES_VALUE) == sorted_line.split()
+    assert options_first(line.split(), TAKES_VALUE) == sorted_line.split()
 
 
 @pytest.mark.parametrize(

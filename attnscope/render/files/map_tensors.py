@@ -1,4 +1,4 @@
-"""Attention maps as tensors in a file: what they are called, and what is known of pooled ones."""
+"""Attention maps as tensors in a file: their names, and the further arrays of pooled maps."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ if TYPE_CHECKING:
 
 
 def map_name(layer: int, head: int, *, one: bool) -> str:
-    """Return what a head's map is called in a file: of `one` alone, `attention`."""
+    """Return the name of a head's map in a file: `attention` if it is the only `one`."""
     return "attention" if one else f"layer{layer}.head{head}"
 
 
 def map_tensors(maps: AttentionMaps) -> Tensors:
-    """Return the maps by their names in a file; of pooled maps, all that is known of them."""
+    """Return the maps by their names in a file; pooled maps include all their arrays."""
     tensors: Tensors = {}
     one = len(maps.maps) == 1
     for each in maps.maps:
@@ -37,28 +37,28 @@ def map_tensors(maps: AttentionMaps) -> Tensors:
 
 
 def map_metadata(maps: AttentionMaps) -> dict[str, str] | None:
-    """Return what a file says of pooled maps beside its tensors, where its format has a place for it."""
+    """Return the metadata of pooled maps, for file formats that support metadata."""
     if maps.pooling is None:
         return None
     return {"pooling": maps.pooling.shown, "weights": map_size(maps)}
 
 
 def map_size(maps: AttentionMaps) -> str:
-    """Return how many queries and keys a whole map has, in words."""
+    """Describe the numbers of queries and keys of a whole map."""
     return f"{len(maps.query_tokens):,} × {len(maps.key_tokens):,}"
 
 
 def pooled_arrays(map: AttentionMap) -> dict[str, Any]:
-    """Return what is known of a pooled map beside what it shows, by name."""
+    """Return the arrays of a pooled map in addition to the one it shows, by name."""
     arrays = {"mean": map.mean, "max": map.max, "row": map.row}
     return {name: array for name, array in arrays.items() if array is not None}
 
 
 class MapsFile:
-    """Names whole maps, and hands them to a file while they are computed.
+    """Named whole maps, written to a file while they are computed.
 
     Args:
-        file: of matrices.
+        file: the file of matrices.
     """
 
     def __init__(self, file: MatrixFile) -> None:
@@ -66,10 +66,10 @@ class MapsFile:
         self._one = False
 
     def begin(self, heads: Sequence[tuple[int, int]], shape: tuple[int, int]) -> None:
-        """Get ready for the maps of these layers and heads, `n_Q n_K` each."""
+        """Prepare the file for the maps of these layers and heads, `n_Q n_K` each."""
         self._one = len(heads) == 1
         self.file.begin([map_name(*each, one=self._one) for each in heads], shape)
 
     def write(self, layer: int, head: int, row: int, rows: np.ndarray) -> None:
-        """Write some rows of a map, from number `row` on."""
+        """Write some rows of a map, beginning with `row`."""
         self.file.write(map_name(layer, head, one=self._one), row, rows)

@@ -89,7 +89,7 @@ def maps_json(record: dict[str, Any]) -> str:
 
 
 def maps_text(maps: AttentionMaps) -> str:
-    """Markdown: a table for each head, or each query's strongest keys, and what there is to say."""
+    """Return Markdown: a heading, and a table for each head, or of each query's strongest keys."""
     maps = maps if maps.query is None else of_query(maps, maps.query)
     map, columns = maps.one, top_columns(maps)
     parts = [markdown_table(columns)] if columns else []
@@ -104,16 +104,16 @@ def maps_text(maps: AttentionMaps) -> str:
 
 
 def maps_csv(maps: AttentionMaps) -> Iterator[str]:
-    """Lines of CSV: each query's strongest keys where these are shown, else the weights."""
+    """Return lines of CSV: each query's strongest keys if these are shown, else the weights."""
     columns = top_columns(maps)
     return weights_csv(maps) if columns is None else iter([csv_table(columns)])
 
 
 def weights_csv(maps: AttentionMaps) -> Iterator[str]:
-    """Lines of CSV, one for each head, query and key: made map by map, because there may be many.
+    """Yield a line of CSV for each head, query and key, map by map, because there may be many.
 
-    Of pooled maps there is a line for each cell, with the first query, the first key, and how many of
-    each it has.
+    For pooled maps, there is a line for each cell, with its first query, its first key, and the
+    numbers of its queries and keys.
     """
     maps = maps if maps.query is None else of_query(maps, maps.query)
     if maps.pooling is not None:

@@ -18,7 +18,7 @@ from attnscope.results.weights import HeadWeights
 from attnscope.text import printable
 
 KINDS = {Trace: "trace", HeadWeights: "head", Scaling: "scaling"}
-"""What the schema of a result is called whose record is its fields."""
+"""The schema names of results whose records are their fields."""
 
 
 LISTS = {Trace: ("checks", "source"), HeadWeights: ("checks", "circuits")}

@@ -66,7 +66,7 @@ def print_heatmap(
 
 
 class Keys(Enum):
-    """How keys are written above their columns."""
+    """The format of the keys above their columns."""
 
     ACROSS = "written across"
     DOWN = "written downwards, one letter above the other"
@@ -98,7 +98,7 @@ class Column:
 
 @dataclass(frozen=True)
 class Geometry:
-    """How a map is drawn.
+    """The layout of a map.
 
     Attributes:
         scale: the scale of colours or shades.
@@ -303,10 +303,10 @@ def _percent(weight: float, scale: Scale) -> str:
 def _sentences(maps: AttentionMaps, rows: list[range], layout: Geometry) -> Iterator[Text]:
     """Yield sentences that explain a map."""
     marks = layout.scale.marks
-    said = Text.assemble("rows are ", ("queries", axes.QUERY), ", columns ", ("keys", axes.KEY))
+    sentence = Text.assemble("rows are ", ("queries", axes.QUERY), ", columns ", ("keys", axes.KEY))
     if layout.numbers:
-        said.append(f"; weights in %, {marks.small} below 0.5, blank 0")
-    yield said
+        sentence.append(f"; weights in %, {marks.small} below 0.5, blank 0")
+    yield sentence
     coloured = layout.scale.ramp or not layout.numbers
     if coloured and any(column.left_out for column in layout.columns):
         grey = "grey" if layout.numbers else marks.left_out * 2

@@ -16,7 +16,7 @@ from attnscope.results.maps import AttentionMaps
 
 
 def print_maps(maps: AttentionMaps, console: Console, *, wide: bool = False) -> None:
-    """Print a picture of what heads look at, or their strongest keys, with what there is to say.
+    """Print attention maps, or each query's strongest keys, with heading, checks and notices.
 
     Args:
         maps: one head, or several, which are printed as an overview.

@@ -205,13 +205,13 @@ def _sentence(grids: list[Grid], scale: Scale, drawn: list[Text]) -> str:
     """Explain grids of the same heads, and the marks in them."""
     layers, heads = _spelled(grids[0].layers, scale), _spelled(grids[0].heads, scale)
     layer, head = grids[0].layers[-1], grids[0].heads[-1]
-    said = [f"layers {layers} downwards, heads {heads} across"]
-    said.append(f"{layer}.{head} is head {head} of layer {layer}")
+    sentences = [f"layers {layers} downwards, heads {heads} across"]
+    sentences.append(f"{layer}.{head} is head {head} of layer {layer}")
     if any(scale.marks.small in line.plain for line in drawn):
-        said.append(f"{scale.marks.small} is nearly 0")
+        sentences.append(f"{scale.marks.small} is nearly 0")
     if any(grid.missing for grid in grids) and any(scale.marks.dash in line.plain for line in drawn):
-        said.append(f"{scale.marks.dash} has no value")
-    return "; ".join(said)
+        sentences.append(f"{scale.marks.dash} has no value")
+    return "; ".join(sentences)
 
 
 def _spelled(numbers: list[int], scale: Scale) -> str:

@@ -1,4 +1,4 @@
-"""What the scale does: a table with and without it side by side, bars below, and what they say."""
+"""Print the effect of the scale: a table with and without it side by side, bars, and findings."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ from attnscope.render.text import joined
 from attnscope.results.trace import Source, Step, Trace
 from attnscope.text import printable, printable_lines
 
-GAP = 3  # between the code and what stands at its right
+GAP = 3  # between the code and the notes at its right
 DEEPER = 4  # columns by which notes below a line are indented further than the line
 SHAPE_COMMENT = re.compile(r"\s*#\s*(?:[\w, ]+: *)?[\[(][^\[\]()]*[\])]\s*$")
 FEW = 8  # the least length of the pieces of a broken line

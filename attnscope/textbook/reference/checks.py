@@ -49,12 +49,12 @@ def verify(trace: Trace, weights: Mapping[str, torch.Tensor] | None = None) -> l
 
     run = VerifiedRun(trace, dict(weights or {}))
     with torch.no_grad(), np.errstate(all="ignore"):  # a run may have NaN, and then its references do
-        made, may = _naive(run)
+        naive, tolerances = _naive(run)
         return [
-            _check_sdpa(run, made, may),
-            _check_module(run, made, may),
-            _check_naive(run, made, may),
-            _check_sums(run, made),
+            _check_sdpa(run, naive, tolerances),
+            _check_module(run, naive, tolerances),
+            _check_naive(run, naive, tolerances),
+            _check_sums(run, naive),
         ]
 
 
@@ -96,7 +96,7 @@ def _naive(run: VerifiedRun) -> tuple[Naive, Tolerances]:
     return Naive(weighted, final, without_numbers, to_hidden), errors.tolerances(weighted, final)
 
 
-def _check_sdpa(run: VerifiedRun, made: Naive, may: Tolerances) -> Check:
+def _check_sdpa(run: VerifiedRun, naive: Naive, tolerances: Tolerances) -> Check:
     if why_not := references.why_not_fused(run):
         return _inexpressible(SDPA, why_not)
     return _compared(
@@ -104,13 +104,13 @@ def _check_sdpa(run: VerifiedRun, made: Naive, may: Tolerances) -> Check:
         SDPA,
         run.result(run.weighted),
         references.sdpa(run),
-        2 * may.weighted,  # both round, each in its own way
-        without=[_blind(run.blind & ~run.zeroed, "it makes zeros of them"), _leaking(run, made)],
+        2 * tolerances.weighted,  # both round, each in its own way
+        without=[_blind(run.blind & ~run.zeroed, "it makes zeros of them"), _leaking(run, naive)],
         part=_part_of(run, run.weighted),
     )
 
 
-def _check_module(run: VerifiedRun, made: Naive, may: Tolerances) -> Check:
+def _check_module(run: VerifiedRun, naive: Naive, tolerances: Tolerances) -> Check:
     if why_not := references.why_not_module(run):
         return _inexpressible(MODULE, why_not)
     return _compared(
@@ -118,19 +118,19 @@ def _check_module(run: VerifiedRun, made: Naive, may: Tolerances) -> Check:
         MODULE,
         run.result(run.final),
         references.module(run),
-        _both(run) * (may.final if run.is_mha else merged(run, may.weighted)),
-        without=[_blind(run.blind, "it makes NaN of them"), _leaking(run, made)],
+        _both(run) * (tolerances.final if run.is_mha else merged(run, tolerances.weighted)),
+        without=[_blind(run.blind, "it makes NaN of them"), _leaking(run, naive)],
         part="" if run.is_mha else _part_of(run, run.final),
     )
 
 
-def _check_naive(run: VerifiedRun, made: Naive, may: Tolerances) -> Check:
+def _check_naive(run: VerifiedRun, naive: Naive, tolerances: Tolerances) -> Check:
     lost = _blind(run.rounded_away, "the mask is so large that rounding decides their weights")
-    tolerance = _both(run) * may.final
-    return _compared(run, NAIVE, run.result(run.final), made.final, tolerance, without=[lost])
+    tolerance = _both(run) * tolerances.final
+    return _compared(run, NAIVE, run.result(run.final), naive.final, tolerance, without=[lost])
 
 
-def _check_sums(run: VerifiedRun, made: Naive) -> Check:
+def _check_sums(run: VerifiedRun, naive: Naive) -> Check:
     import numpy as np
 
     sums = run.sums
@@ -139,14 +139,14 @@ def _check_sums(run: VerifiedRun, made: Naive) -> Check:
     without = [
         _blind(run.blind & no_numbers, "their weights are NaN"),
         _Without(
-            no_numbers & made.without_numbers,
+            no_numbers & naive.without_numbers,
             f"row that is {what}",
             f"rows that are {what}",
             why,
         ),
     ]
-    may = np.full_like(sums, tolerance_of_sums(run))
-    return _compared(run, SUMS, sums, np.ones_like(sums), may, without=without)
+    tolerances = np.full_like(sums, tolerance_of_sums(run))
+    return _compared(run, SUMS, sums, np.ones_like(sums), tolerances, without=without)
 
 
 def _both(run: VerifiedRun) -> int:
@@ -176,14 +176,14 @@ def _blind(rows: np.ndarray, why: str) -> _Without:
     return _Without(rows, "row that sees no key", "rows that see no key", why)
 
 
-def _leaking(run: VerifiedRun, made: Naive) -> _Without:
+def _leaking(run: VerifiedRun, naive: Naive) -> _Without:
     """Exclude queries that give weight to hidden keys although they see others: the fill is too high."""
     import numpy as np
     import torch
 
     rows = np.zeros_like(run.blind)
     if run.leaks:
-        rows = ~run.blind & (made.to_hidden > torch.finfo(run.dtype).eps / 32)
+        rows = ~run.blind & (naive.to_hidden > torch.finfo(run.dtype).eps / 32)
     what = "where hidden keys have weight"
     return _Without(
         rows, f"row {what}", f"rows {what}", f"it hides them, and a fill of {run.fill:g} does not"
@@ -205,9 +205,9 @@ def _inexpressible(name: str, what: str) -> Check:
 def _compared(
     run: VerifiedRun,
     name: str,
-    ours: np.ndarray,
-    theirs: np.ndarray,
-    may: np.ndarray,
+    actual: np.ndarray,
+    expected: np.ndarray,
+    tolerances: np.ndarray,
     *,
     without: list[_Without],
     part: str = "",
@@ -217,8 +217,8 @@ def _compared(
     Args:
         run: the run.
         name: the name of the check.
-        ours, theirs: the result of the run and of the reference.
-        may: the tolerated error of each number; the largest of these is the tolerance.
+        actual, expected: the result of the run and of the reference.
+        tolerances: the tolerated error of each number; the largest of these is the tolerance.
         without: rows to leave out.
         part: the part of the run that is compared.
     """
@@ -226,23 +226,23 @@ def _compared(
     import torch
 
     notes = [part] if part else []
-    rows = np.zeros(ours.shape[:-1], dtype=bool)
+    rows = np.zeros(actual.shape[:-1], dtype=bool)
     for some in without:
-        left_out = (some.rows.any(axis=1) if ours.ndim == 3 else some.rows) & ~rows
+        left_out = (some.rows.any(axis=1) if actual.ndim == 3 else some.rows) & ~rows
         rows |= left_out
         if rows.all():
             return _inexpressible(name, f"{some.several}: {some.why}")
         if count := int(left_out.sum()):
             notes.append(f"without {count} {some.one if count == 1 else some.several}")
-    ours, theirs, may = ours[~rows], theirs[~rows], may[~rows]
-    finite = np.isfinite(ours) & np.isfinite(theirs)
-    apart = ~finite & (ours != theirs) & ~(np.isnan(ours) & np.isnan(theirs))
-    if wrong := int((apart & ~np.isfinite(ours)).sum()):
-        notes.append(f"{wrong} of {ours.size} numbers are NaN or infinite, and should not be")
-    if missing := int((apart & np.isfinite(ours)).sum()):
-        notes.append(f"{missing} of {ours.size} numbers should be NaN or infinite, and are not")
-    difference = inf if apart.any() else float(np.abs(ours - theirs).max(where=finite, initial=0))
-    tolerance = float(may.max(where=np.isfinite(may), initial=0))
+    actual, expected, tolerances = actual[~rows], expected[~rows], tolerances[~rows]
+    finite = np.isfinite(actual) & np.isfinite(expected)
+    apart = ~finite & (actual != expected) & ~(np.isnan(actual) & np.isnan(expected))
+    if wrong := int((apart & ~np.isfinite(actual)).sum()):
+        notes.append(f"{wrong} of {actual.size} numbers are NaN or infinite, and should not be")
+    if missing := int((apart & np.isfinite(actual)).sum()):
+        notes.append(f"{missing} of {actual.size} numbers should be NaN or infinite, and are not")
+    difference = inf if apart.any() else float(np.abs(actual - expected).max(where=finite, initial=0))
+    tolerance = float(tolerances.max(where=np.isfinite(tolerances), initial=0))
     ok = difference <= tolerance
     narrow_run = torch.float16 in (run.dtype, run.softmax_dtype)
     if not ok and (run.overflows or (wrong and narrow_run)):

@@ -1,9 +1,9 @@
-"""Tracing: run a piece of code, and get every named tensor in it.
+"""Tracing: run a piece of code, and record every named tensor in it.
 
 `inspect`, `calls` and `watch` hold the public functions. In `instrument`, `rewrite` puts recording
-calls into source, `code_swap` gives the code to the functions that are there, `recorder` listens to
-them while they run, `cost` says what an operator costs, and `session` holds these together. The
-textbook's traces get their axes' names from `attnscope.contracts`; for all other code `axes` finds them
-out. `diagnose` says what looks wrong in it, and why it failed; `target` loads a user's code and makes
-its inputs; `comments` writes and checks shape comments.
+calls into source, `code_swap` swaps that code into existing functions, `recorder` records
+their tensors while they run, `cost` computes the cost of an operator, and `session` combines these. The
+textbook's traces get the names of their axes from `attnscope.contracts`; for all other code, `axes`
+infers them. `diagnose` finds likely mistakes and the causes of failures; `target` loads a user's code
+and makes its inputs; `comments` writes and checks shape comments.
 """

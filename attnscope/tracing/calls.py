@@ -18,24 +18,24 @@ if TYPE_CHECKING:
 
 
 class trace:  # noqa: N801 - read as a verb
-    """Trace a target: the first call inside of a `with`, or every call of what it decorates.
+    """Trace the first call of a target within a context, or every call of a decorated function.
 
-    As a context, it gives the trace: empty at first, filled when the context ends. As a decorator
-    of a function or a method, each call is traced, and `function.trace` is the last one's.
+    The context manager returns the trace, which is filled when the context ends. A decorated function
+    or method has the trace of its last call as `function.trace`.
 
     Args:
         target: a function, a class with a `forward` (or a `__call__`), or an instance of one.
-        stats: whether each step gets the six numbers of its values.
-        keep: names whose tensors are kept with their steps, or True for all. A kept tensor shows
-            the values that it had when it got its name, as long as the context lasts; what
-            overwrites it later overwrites what was kept.
-        depth: calls deeper than this get no steps of their own; their cost is their caller's.
-        follow: modules whose functions are recorded too, by name.
-        subexpressions: whether tensors in the middle of expressions get steps too, named `…`.
-        findings: whether to look for what looks wrong, as far as one run shows it.
+        stats: whether to compute six statistics of the values of each step.
+        keep: names whose tensors are kept with their steps, or True for all. Within the context, a
+            kept tensor has the values that it had when it got its name; operators that overwrite
+            it later overwrite the kept values too.
+        depth: calls deeper than this get no steps of their own; their cost is added to the caller's.
+        follow: names of modules whose functions are recorded too.
+        subexpressions: whether subexpressions get steps too, named `…`.
+        findings: whether to search for likely mistakes, as far as one run shows them.
 
     Raises:
-        SourceError: the target's source is not to be had.
+        SourceError: the target's source is not available.
 
     >>> import torch, attnscope
     >>> with attnscope.trace(attnscope.sdpa) as trace:
@@ -51,7 +51,7 @@ class trace:  # noqa: N801 - read as a verb
     """
 
     def __new__(cls, target: Any = None, **options: Any) -> Any:
-        """With options alone, what decorates: `@attnscope.trace(stats=True)`."""
+        """Return a decorator if there are only options: `@attnscope.trace(stats=True)`."""
         return functools.partial(cls, **options) if target is None else super().__new__(cls)
 
     def __init__(
@@ -67,18 +67,18 @@ class trace:  # noqa: N801 - read as a verb
     ) -> None:
         self.target = target
         self.trace: Trace | None = None
-        self._recording = {"stats": stats, "keep": keep, "depth": depth}
-        self._session = {"follow": follow, "parts": subexpressions}
-        self._looks = findings
+        self._recorder_options = {"stats": stats, "keep": keep, "depth": depth}
+        self._session_options = {"follow": follow, "parts": subexpressions}
+        self._has_findings = findings
         self._contexts: list[ExitStack] = []
         if callable(target) and not isinstance(target, type):
             functools.update_wrapper(self, target, updated=())
 
     def __enter__(self) -> Trace:
         context = ExitStack()
-        session = context.enter_context(Session(self.target, **self._session))  # type: ignore[arg-type]
-        watcher = _watcher(session) if self._looks else None
-        recorder = context.enter_context(session.recording(**self._recording, watch=watcher))
+        session = context.enter_context(Session(self.target, **self._session_options))  # type: ignore[arg-type]
+        watcher = _watcher(session) if self._has_findings else None
+        recorder = context.enter_context(session.recording(**self._recorder_options, watch=watcher))
         result = Trace(title=session.function.__qualname__.removesuffix(".forward"), findings=None)
         if session.compiled:
             result.notices.append(f"{result.title} is compiled by torch.compile: it runs untraced")
@@ -129,10 +129,11 @@ def trace_call(
 
     Args:
         target: a function, or an instance of a class with a `forward` or a `__call__`.
-        stats, keep, findings: as in `trace`; every other argument goes to the target.
+        args, kwargs: the arguments of the call.
+        stats, keep, findings: as in `trace`.
 
     Raises:
-        SourceError: the target's source is not to be had.
+        SourceError: the target's source is not available.
 
     >>> import torch, attnscope
     >>> mha = attnscope.MultiHeadAttention(d_feat=8, n_head=2)

@@ -1,4 +1,4 @@
-"""`inspect`: run attention code with other sizes too, name its axes, and look for what is wrong."""
+"""`inspect`: run attention code with other sizes too, name its axes, and find likely mistakes."""
 
 from __future__ import annotations
 
@@ -33,29 +33,29 @@ if TYPE_CHECKING:
     from attnscope.tracing.target.subject import Subject
 
 QUICK = 1.0
-"""Seconds. Code that took less is run on the CPU with other sizes too, where these are small."""
+"""Seconds. Code that took less runs with other sizes on the CPU too, if these are small."""
 
 MOST_BYTES = 2**30
-"""Inputs of other sizes that are larger are not run on the CPU."""
+"""Code does not run on the CPU with inputs of other sizes that are larger."""
 
 FEW_ELEMENTS, FEW_BYTES = 2**24, 4 * 2**20
-"""Sizes whose largest three have no larger product, and inputs of no more bytes, are small."""
+"""The largest product of three sizes, and the most bytes of inputs, that count as small."""
 
 Texts = Sequence[str] | Mapping[str, Any]
 """Specifications as `NAME=VALUE`, or by name."""
 
 
 @dataclass(frozen=True)
-class Recorded:
-    """What is recorded of each run, and how it runs.
+class RunOptions:
+    """Options of each run and of its recording.
 
     Attributes:
         depth: calls deeper than this have no steps of their own.
-        stats: whether each step gets the six numbers of its values.
+        stats: whether to compute six statistics of the values of each step.
         keep: names whose tensors are kept, or True for all.
-        source: whether the trace gets the functions that ran.
-        seed: what is drawn with; None where the user says none.
-        train: whether modules are in training mode; None where the user says nothing.
+        source: whether the trace contains the functions that ran.
+        seed: the seed of random values; None if the user sets none.
+        train: whether modules are in training mode; None if the user does not set it.
     """
 
     depth: int | None = None
@@ -87,47 +87,48 @@ def inspect(
     progress: Progress = silent,
     **kwargs: Any,
 ) -> Trace:
-    """Run attention code, unchanged, and return every tensor that it names, with what looks wrong.
+    """Run attention code, unchanged, and return every tensor that it names, with likely mistakes.
 
-    The code runs again with other sizes, as far as it can: so each axis gets its name, what the code
-    asks of sizes becomes `options["where"]`, and what fits by coincidence becomes a finding.
+    The code runs again with other sizes, as far as it can. This names each axis; the code's requirements
+    on sizes become `options["where"]`, and shapes that fit only by coincidence become findings.
 
-    The target is either a module or function that exists, called with `args` and `kwargs`: then
-    lengths and batches vary, and widths are those of its weights. It stays exactly as it is: a copy
-    that shares its weights runs. Or it is a class or function, itself or as `file.py:NAME` or
-    `package.module:NAME`, whose arguments are made as `init`, `inputs` and `where` say: then all sizes
-    vary. This is what `attnscope trace` does.
+    The target is either an existing module or function, called with `args` and `kwargs`: then lengths
+    and batches vary, and its weights determine the widths. It stays exactly as it is: a copy that shares
+    its weights runs. Or it is a class or function, itself or as `file.py:NAME` or `package.module:NAME`,
+    whose arguments are constructed from `init`, `inputs` and `where`: then all sizes vary. This is what
+    `attnscope trace` does.
 
     Args:
-        target: what is traced.
-        args, kwargs: what a module or function is called with. An argument that is called like an
-            option here has to be given by its place.
+        target: the code to trace.
+        args, kwargs: the arguments of a module or function. An argument with the name of an option
+            of this function must be passed by position.
         axes: the names of the axes of `args` and `kwargs`, by the parameter's name:
             `{"q": "B L D"}`. Others get the usual names.
         init: arguments of the class: `["n_head=5"]`, or `{"n_head": 5}`.
         inputs: arguments of the call: `["Q=n_batch:128,n_Q:32,d_feat"]`, or `{"Q": "n_batch:128,…"}`.
-        where: what is true of sizes: `["d_head=d_feat/n_head"]`.
-        call: the method that is traced; None: `forward`.
-        follow: modules whose lines are recorded too, by name.
+        where: equations between sizes: `["d_head=d_feat/n_head"]`.
+        call: the method to trace; None: `forward`.
+        follow: names of modules whose lines are recorded too.
         depth: calls deeper than this have no steps of their own.
-        subexpressions: whether tensors in the middle of expressions get steps too, named `…`.
-        dtype: of what `init` and `inputs` make: float64, float32 (None), float16 or bfloat16.
-        device: where it runs, or `meta`: shapes without values. None: the CPU, or where `args` are.
-        seed: what random values are drawn with. None: 0, or with `args` the random state as it is.
-        train: whether a module is in training mode. None: it is not, or with `args` as it is.
-        stats: whether each step gets the six numbers of its values.
-        keep: names whose tensors are kept with their steps, or True for all; of a loop's turns, the
-            last one's.
-        source: whether the trace has the functions that ran.
-        progress: is told what takes a while.
+        subexpressions: whether subexpressions get steps too, named `…`.
+        dtype: the dtype of the constructed module and inputs: float64, float32 (None), float16 or
+            bfloat16.
+        device: the device, or `meta`: shapes without values. None: the CPU, or the device of `args`.
+        seed: the seed of random values. None: 0, or with `args` the current random state.
+        train: whether a module is in training mode. None: no, or with `args` its current mode.
+        stats: whether to compute six statistics of the values of each step.
+        keep: names whose tensors are kept with their steps, or True for all; in a loop, those of the
+            last iteration.
+        source: whether the trace contains the functions that ran.
+        progress: receives messages about slow stages.
 
     Returns:
-        The trace. Where the code failed, it has a `crash`; where the code left Python, an `exit`.
+        The trace. If the code failed, it has a `crash`; if the code ended the process, an `exit`.
 
     Raises:
-        AttnscopeError: an argument cannot be read, is missing or too much; sizes disagree; the source
-            is not to be had; or what is no part of the traced code fails.
-        Interrupted: Ctrl-C, with what was traced until then as its `trace`.
+        AttnscopeError: an argument cannot be parsed, is missing or superfluous; sizes disagree; the
+            source is not available; or code outside the traced files fails.
+        Interrupted: Ctrl-C, with the trace so far as its `trace`.
 
     >>> import torch, attnscope
     >>> mha = attnscope.MultiHeadAttention(d_feat=8, n_head=2)
@@ -147,11 +148,11 @@ def inspect(
         if is_live:
             from attnscope.tracing.target.live_module import live_subject
 
-            what: Subject = live_subject(target, args, kwargs, axes or {}, where or [], call)
+            subject: Subject = live_subject(target, args, kwargs, axes or {}, where or [], call)
         else:
-            from attnscope.tracing.target.subject import subject
+            from attnscope.tracing.target.subject import read_subject
 
-            what = subject(
+            subject = read_subject(
                 _loaded(target),
                 _texts(init),
                 _texts(inputs),
@@ -161,22 +162,26 @@ def inspect(
             )
         if device is not None or not is_live:
             check_device(device or "cpu")
-        no_module = bool(train) and not what.has_mode
+        no_module = bool(train) and not subject.has_mode
         warn_idle([(no_module, "--train", "no nn.Module is called or passed in")])
         if device != "meta" and not is_live:
-            check_memory(what.total_bytes(), device or "cpu", hint="--device meta, which needs none")
-    recorded = Recorded(depth, stats, keep, source, seed, train)
+            check_memory(subject.total_bytes(), device or "cpu", hint="--device meta, which needs none")
+    options = RunOptions(depth, stats, keep, source, seed, train)
     from attnscope.process.random_state import kept_global_random_state
 
     with stage(progress, f"running {title} …"), kept_global_random_state():
         place = device if is_live else device or "cpu"
-        return _traced(what, title, recorded, place, follow or (), subexpressions)
+        return _traced(subject, title, options, place, follow or (), subexpressions)
 
 
 def _check_options(
     device: str | None, seed: int | None, dtype: str | None, values: Mapping[str, bool]
 ) -> None:
-    """Raise an AttnscopeError for what cannot be done, before anything is."""
+    """Check that options are valid and compatible, before anything runs.
+
+    Raises:
+        AttnscopeError: they are not.
+    """
     from attnscope.contracts import DTYPES
     from attnscope.process.devices import check_device_name, check_seed
 
@@ -184,28 +189,28 @@ def _check_options(
     check_seed(seed or 0)
     if dtype is not None and dtype not in DTYPES:
         raise OptionError(f"{dtype!r} is not a dtype.", hint=f"--dtype {', '.join(DTYPES)}")
-    wanted = [option for option, given in values.items() if given]
-    if wanted and device == "meta":
+    on_values = [option for option, is_set in values.items() if is_set]
+    if on_values and device == "meta":
         raise OptionError(
-            f"--{wanted[0]} needs values, and meta has none.",
-            hint=f"leave out --{wanted[0]}, or choose --device cpu",
+            f"--{on_values[0]} needs values, and meta has none.",
+            hint=f"leave out --{on_values[0]}, or choose --device cpu",
         )
 
 
 def _check_kind(
     target: Any,
     is_live: bool,
-    of_specifications: Mapping[str, Any],
-    of_tensors: Mapping[str, Any],
+    specification_options: Mapping[str, Any],
+    tensor_options: Mapping[str, Any],
     dtype: str | None,
 ) -> None:
-    """Raise an OptionError where options for one kind of target are given for another."""
+    """Raise an OptionError if options for one kind of target are set for the other."""
     if is_live and isinstance(target, str | type):
         raise OptionError(
             f"{_title(target)} is not there yet: its arguments are specifications, and no tensors.",
             hint="inputs=[…], or a module and tensors",
         )
-    others = of_specifications if is_live else of_tensors
+    others = specification_options if is_live else tensor_options
     wrong = [option for option, value in others.items() if value]
     if wrong:
         kind = "what the call gets is there" if is_live else "there are no tensors"
@@ -221,7 +226,7 @@ def _title(target: Any) -> str:
 
 
 def _loaded(target: Any) -> Any:
-    """What the user names, or gives."""
+    """Return a target with its name and module; a text is imported."""
     from attnscope.tracing.target.load import Loaded, load
 
     if isinstance(target, str):
@@ -231,12 +236,13 @@ def _loaded(target: Any) -> Any:
     return Loaded(target, name, module)
 
 
-def _texts(given: Texts | None) -> list[str]:
-    """Specifications as the command line takes them."""
-    if not isinstance(given, Mapping):
-        return list(given or [])
+def _texts(specifications: Texts | None) -> list[str]:
+    """Return specifications in the form of the command line: `NAME=VALUE`."""
+    if not isinstance(specifications, Mapping):
+        return list(specifications or [])
     return [
-        f"{name}={value if isinstance(value, str) else repr(value)}" for name, value in given.items()
+        f"{name}={value if isinstance(value, str) else repr(value)}"
+        for name, value in specifications.items()
     ]
 
 
@@ -244,28 +250,28 @@ def _texts(given: Texts | None) -> list[str]:
 
 
 def _traced(
-    what: Subject,
+    subject: Subject,
     title: str,
-    recorded: Recorded,
+    options: RunOptions,
     device: str | None,
     follow: Sequence[str],
     subexpressions: bool,
 ) -> Trace:
-    """Run a subject, and then again with other sizes; what is known of it afterwards."""
+    """Run a subject, and again with other sizes, and return its trace."""
     from attnscope.tracing.diagnose.crash import crash_of
     from attnscope.tracing.instrument.loops import folded
     from attnscope.tracing.instrument.session import Session
     from attnscope.tracing.program import status_of
-    from attnscope.tracing.target.load import described
+    from attnscope.tracing.target.load import describe
 
-    with Session(what.function(), follow=follow, parts=subexpressions) as session:
-        inferred, place, notices, ending = _run_all(what, session, recorded, device)
+    with Session(subject.function(), follow=follow, parts=subexpressions) as session:
+        inferred, place, notices, exception = _run_all(subject, session, options, device)
         untraced = session.untraced()
     base = inferred.runs[0]
     inferred.name_axes()
     notices += [f"{each} is compiled by torch.compile: it ran untraced" for each in untraced]
-    interrupted = is_a(ending, KeyboardInterrupt)
-    if not inferred.complete and not session.compiled and what.sizes and not interrupted:
+    interrupted = is_a(exception, KeyboardInterrupt)
+    if not inferred.complete and not session.compiled and subject.sizes and not interrupted:
         notices.append(
             f"undecided what the axes are: {len(inferred.symbols.sizes)} sizes have names, too many to"
             " find out what the code asks of each; few axes have names"
@@ -274,55 +280,59 @@ def _traced(
         )
     trace = Trace(
         title=title,
-        sizes=_sizes_shown(what, inferred),
-        options=_options(inferred, what),
+        sizes=_sizes_shown(subject, inferred),
+        options=_options(inferred, subject),
         device=place,
-        dtype=what.dtype or None,
-        seed=recorded.seed if what.is_live else recorded.seed or 0,
+        dtype=subject.dtype or None,
+        seed=options.seed if subject.is_live else options.seed or 0,
         steps=base.steps,
-        findings=_findings(inferred, what) if not session.compiled else None,
+        findings=_findings(inferred, subject) if not session.compiled else None,
         notices=notices,
         source=base.sources,
         file=shown_path(session.file),
     )
     if base.failure is not None:
         trace.crash = crash_of(base.failure, inferred.dims_of, shown_path(base.failure.file))
-    elif is_a(base.error, Exception):  # it comes from another file
-        raise SourceError(f"running {what.loaded.name} raises {described(base.error)}.") from base.error
-    placed: list[Step | Source] = [*trace.steps, *(trace.source or [])]
-    for each in placed:
+    elif is_a(base.error, Exception):  # raised in another file
+        raise SourceError(
+            f"running {subject.loaded.name} raises {describe(base.error)}."
+        ) from base.error
+    located: list[Step | Source] = [*trace.steps, *(trace.source or [])]
+    for each in located:
         each.file = each.file and shown_path(each.file)
-    if not recorded.stats:  # these are of one turn of a loop
+    if not options.stats:  # statistics belong to one iteration of a loop
         trace.steps = folded(trace.steps)
-    if is_a(ending, SystemExit):
-        trace.exit = Exit(*status_of(ending))
+    if is_a(exception, SystemExit):
+        trace.exit = Exit(*status_of(exception))
     if interrupted:
-        raise Interrupted(trace) from ending
+        raise Interrupted(trace) from exception
     return trace
 
 
-def _findings(inferred: Inferred, what: Subject) -> list[Any]:
-    """What looks wrong, in the order of the lines."""
+def _findings(inferred: Inferred, subject: Subject) -> list[Any]:
+    """Return all findings, sorted by line."""
     from attnscope.tracing.axes.inference import coincidences, regrouped
     from attnscope.tracing.diagnose.findings import scale_findings
 
-    widths = {each[-1] for each in what.axes.values() if each and isinstance(each[-1], str)}
+    widths = {each[-1] for each in subject.axes.values() if each and isinstance(each[-1], str)}
     views = regrouped(inferred)
     explained = {finding.line for finding in views}
-    by_chance = coincidences(inferred, _axes(what) - what.proposed, widths, told=what.sizes_told)
+    by_chance = coincidences(
+        inferred, _axes(subject) - subject.proposed, widths, all_sizes_named=subject.all_sizes_named
+    )
     findings = [finding for finding in by_chance if finding.line not in explained]
     findings += views + scale_findings(inferred) + inferred.runs[0].findings
     return sorted(findings, key=lambda finding: finding.line or 0)
 
 
 def _run_all(
-    what: Subject, session: Session, recorded: Recorded, device: str | None
+    subject: Subject, session: Session, options: RunOptions, device: str | None
 ) -> tuple[Inferred, str, list[str], BaseException | None]:
-    """Run a subject with its own sizes, and with others; on another device, if it looks at values.
+    """Run a subject with its own sizes, and with others; on the CPU if meta fails for lack of values.
 
     Returns:
-        What is known of the sizes; where it ran; notices; and what it raised, or the KeyboardInterrupt
-        that came while it ran with other sizes.
+        The inferred names of the sizes; the device; notices; and the exception that it raised, or a
+        KeyboardInterrupt during the runs with other sizes.
     """
     from attnscope.tracing.axes.inference import Inferred, Run, infer
     from attnscope.tracing.axes.resize import fixed, required_by
@@ -330,65 +340,65 @@ def _run_all(
 
     notices: list[str] = []
     begun = time.monotonic()
-    base = _run(what, session, recorded, device)
+    base = _run(subject, session, options, device)
     if device == "meta" and _needs_values(base):
         device = "cpu"
         notices.append("the code looks at values, which meta has none of: it was run on cpu")
-        base = _run(what, session, recorded, device)
+        base = _run(subject, session, options, device)
     place = device or base.device or "cpu"
-    drew_nothing = recorded.seed is not None and _drew_nothing(recorded.seed, place)
+    drew_nothing = options.seed is not None and _drew_nothing(options.seed, place)
     warn_idle([(drew_nothing, "--seed", "nothing is drawn")])
     quick = place == "cpu" and time.monotonic() - begun < QUICK
-    looks_at_values = False
+    needs_values = False
 
     def attempt(sizes: dict[str, int]) -> Run:
-        nonlocal looks_at_values
-        widest = prod(sorted(sizes.values())[-3:])  # as large as a weight may be
-        small = widest <= FEW_ELEMENTS and what.total_bytes(sizes) <= FEW_BYTES
-        elsewhere = "cpu" if (quick and small) or looks_at_values else "meta"
-        if elsewhere == "cpu" and what.total_bytes(sizes) > MOST_BYTES:
+        nonlocal needs_values
+        widest = prod(sorted(sizes.values())[-3:])  # the maximal size of a weight
+        small = widest <= FEW_ELEMENTS and subject.total_bytes(sizes) <= FEW_BYTES
+        elsewhere = "cpu" if (quick and small) or needs_values else "meta"
+        if elsewhere == "cpu" and subject.total_bytes(sizes) > MOST_BYTES:
             return Run([], {}, error=MemoryError("too large to be run on the CPU"))
-        run = _run(what, session, recorded, elsewhere, sizes)
+        run = _run(subject, session, options, elsewhere, sizes)
         if elsewhere == "meta" and _needs_values(run):
-            looks_at_values = True
+            needs_values = True
             notices.append("the code looks at values: other sizes were run on cpu, not on meta")
-            run = _run(what, session, recorded, "cpu", sizes)
+            run = _run(subject, session, options, "cpu", sizes)
         if is_a(run.error, KeyboardInterrupt):
             raise run.error
         return run
 
-    given = {**what.defaults, **what.sizes}
-    equations = [(each.name, each.value) for each in what.where]
-    known = [*required_by(equations, given), *(fixed(name, n) for name, n in what.fixed.items())]
-    ending = base.error
+    original = {**subject.defaults, **subject.sizes}
+    equations = [(each.name, each.value) for each in subject.where]
+    known = [*required_by(equations, original), *(fixed(name, n) for name, n in subject.fixed.items())]
+    exception = base.error
     try:
-        if is_a(ending, KeyboardInterrupt):
-            raise ending
+        if is_a(exception, KeyboardInterrupt):
+            raise exception
         with interrupt.raised():
             inferred = infer(
                 base,
                 attempt,
-                given,
-                axes=_axes(what),
-                defaults=set(what.defaults) - what.given,
+                original,
+                axes=_axes(subject),
+                defaults=set(subject.defaults) - subject.set_by_user,
                 known=known,
             )
-        constant = {name: (size,) * len(inferred.runs) for name, size in what.quotients.items()}
+        constant = {name: (size,) * len(inferred.runs) for name, size in subject.quotients.items()}
         inferred.symbols = Symbols({**inferred.symbols.sizes, **constant})
     except KeyboardInterrupt as caught:
-        names = Symbols({name: (size,) for name, size in given.items()})
-        inferred, ending = Inferred(names, [base], complete=False), caught
-    return inferred, place, notices, ending
+        names = Symbols({name: (size,) for name, size in original.items()})
+        inferred, exception = Inferred(names, [base], complete=False), caught
+    return inferred, place, notices, exception
 
 
 def _run(
-    what: Subject,
+    subject: Subject,
     session: Session,
-    recorded: Recorded,
+    options: RunOptions,
     device: str | None,
     sizes: Mapping[str, int] | None = None,
 ) -> Run:
-    """Build the subject and call it once, recorded; with other sizes, what it prints is not seen."""
+    """Build the subject and record one call of it; with other sizes, its output is dropped."""
     import torch
 
     from attnscope.tracing.axes.inference import Run
@@ -398,16 +408,16 @@ def _run(
 
     files = {site.file for site in session.sites}
     watcher = Watcher(files)
-    options: dict[str, Any] = {} if sizes else {"stats": recorded.stats, "keep": recorded.keep}
+    values = {} if sizes else {"stats": options.stats, "keep": options.keep}
     error: BaseException | None = None
     with (
         without_compiler() if device == "meta" else nullcontext(),
-        _unseen() if sizes else nullcontext(),
-        session.recording(depth=recorded.depth, watch=watcher, **options) as recorder,
+        _without_output() if sizes else nullcontext(),
+        session.recording(depth=options.depth, watch=watcher, **values) as recorder,
     ):
         try:
-            with interrupt.raised(), _exits():
-                built = what.build(sizes, device=device, seed=recorded.seed, train=recorded.train)
+            with interrupt.raised(), _exit_as_exception():
+                built = subject.build(sizes, device=device, seed=options.seed, train=options.train)
                 with torch.device(device) if device not in (None, "cpu") else nullcontext():
                     built.callable(*built.args, **built.kwargs)
         except BaseException as caught:
@@ -422,14 +432,14 @@ def _run(
         failure=failure_of(error, files, recorder.parts) if error is not None else None,
         error=error,
         findings=watcher.findings,
-        sources=recorder.sources() if recorded.source and not sizes else None,
+        sources=recorder.sources() if options.source and not sizes else None,
         device=recorder.device,
     )
 
 
 @contextmanager
-def _unseen() -> Iterator[None]:
-    """Drop what code prints, which may have deleted its stdout."""
+def _without_output() -> Iterator[None]:
+    """Drop the output of code, which may have deleted its stdout."""
     before = getattr(sys, "stdout", None)
     sys.stdout = io.StringIO()
     try:
@@ -439,8 +449,8 @@ def _unseen() -> Iterator[None]:
 
 
 @contextmanager
-def _exits() -> Iterator[None]:
-    """Let `os._exit` raise SystemExit: what was traced until then is to be shown."""
+def _exit_as_exception() -> Iterator[None]:
+    """Make `os._exit` raise SystemExit, so that the trace so far can be shown."""
     process, leave = os.getpid(), os._exit
 
     def exit(status: int) -> NoReturn:
@@ -456,7 +466,7 @@ def _exits() -> Iterator[None]:
 
 
 def _drew_nothing(seed: int, device: str) -> bool:
-    """Whether torch has drawn nothing on the CPU, or on meta, since this seed was set."""
+    """Return whether torch has drawn no random numbers on the CPU or meta since this seed was set."""
     import torch
 
     begun = torch.Generator().manual_seed(seed).get_state()
@@ -464,28 +474,31 @@ def _drew_nothing(seed: int, device: str) -> bool:
 
 
 def _needs_values(run: Run) -> bool:
-    """Whether code failed because a device without values has none."""
+    """Return whether code failed because tensors on meta have no values."""
     return run.error is not None and "meta" in safe_str(run.error)
 
 
-# What is shown of the sizes.
+# Sizes and options of the trace.
 
 
-def _axes(what: Subject) -> set[str]:
-    """The names of the inputs' axes."""
-    return {axis for axes in what.axes.values() for axis in axes or () if isinstance(axis, str)}
+def _axes(subject: Subject) -> set[str]:
+    """Return the names of the inputs' axes."""
+    return {axis for axes in subject.axes.values() for axis in axes or () if isinstance(axis, str)}
 
 
-def _sizes_shown(what: Subject, inferred: Inferred) -> dict[str, int]:
-    """The sizes that have names: those that the user said, and defaults that name an axis."""
+def _sizes_shown(subject: Subject, inferred: Inferred) -> dict[str, int]:
+    """Return the sizes that the user named, and the defaults that name an axis."""
     dims = " ".join(axis for step in inferred.runs[0].steps for axis in step.dims or ())
     used = set(re.findall(r"[^\W\d]\w*", dims))
-    sizes = {**what.sizes, **what.defaults}
-    return {name: size for name, size in sizes.items() if name in what.given or name in used}
+    sizes = {**subject.sizes, **subject.defaults}
+    return {name: size for name, size in sizes.items() if name in subject.set_by_user or name in used}
 
 
-def _options(inferred: Inferred, what: Subject) -> dict[str, Any]:
-    """What is true of the sizes: said by the user, and found out."""
-    said = [each.text for each in what.where]
-    found = [str(requirement) for requirement, *_ in inferred.refusals] if inferred.complete else []
-    return {"where": said + found} if said + found else {}
+def _options(inferred: Inferred, subject: Subject) -> dict[str, Any]:
+    """Return the equations between sizes: the user's, and the inferred requirements."""
+    stated = [each.text for each in subject.where]
+    inferred_texts = (
+        [str(requirement) for requirement, *_ in inferred.refusals] if inferred.complete else []
+    )
+    equations = stated + inferred_texts
+    return {"where": equations} if equations else {}

@@ -11,7 +11,7 @@ CODE, COMMENTS, RUN, PROGRAM = "Your code", "Shape comments", "Run", "Your progr
 
 @dataclass(frozen=True)
 class Arguments:
-    """What the code is given."""
+    """The arguments of the code."""
 
     PANEL = CODE
 
@@ -34,7 +34,7 @@ class Arguments:
 
 @dataclass(frozen=True)
 class Scope:
-    """Which lines are recorded."""
+    """The lines to record."""
 
     PANEL = CODE
 
@@ -51,7 +51,7 @@ class Scope:
 
 @dataclass(frozen=True)
 class Execution:
-    """How and where the code runs."""
+    """The dtype, device, seed and mode of a run."""
 
     PANEL = RUN
 
@@ -63,7 +63,7 @@ class Execution:
 
 @dataclass(frozen=True)
 class Comments:
-    """What becomes of the shape comments in the file."""
+    """The treatment of the shape comments in the file."""
 
     PANEL = COMMENTS
 
@@ -78,7 +78,7 @@ class Comments:
 
 @dataclass(frozen=True)
 class WatchedCalls:
-    """Which calls in a program are traced."""
+    """The calls in a program to trace."""
 
     PANEL = PROGRAM
 

@@ -1,9 +1,8 @@
 """Runs a program as Python would, and records the first calls of a target in it.
 
-The target's file is not imported yet when the program begins. A finder stands before Python's
-own: what it finds is what they find, but a file that is watched gets code with recording calls
-in it. Until the target is called, that code does nothing but to wait for it, and after the last
-call that is wanted it does nothing at all.
+The target's file is not imported yet when the program begins. A meta path finder in front of Python's
+finds what they find, but gives watched files code with recording calls. Until the target is called,
+that code only waits for it; after the last requested call, it does nothing.
 
 Python: https://docs.python.org/3/reference/import.html#the-meta-path
 """
@@ -43,7 +42,7 @@ if TYPE_CHECKING:
     from attnscope.tracing.instrument.recorder import Recorder
 
 FAILED, INTERRUPTED = 1, 130
-"""How Python ends after an exception, and as a shell sees it after Ctrl-C."""
+"""The exit status of Python after an exception; that of a shell after Ctrl-C."""
 
 SUSPENDS = CO_GENERATOR | CO_COROUTINE | CO_ASYNC_GENERATOR
 
@@ -51,7 +50,7 @@ Function = ast.FunctionDef | ast.AsyncFunctionDef
 Definition = ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
 
 
-# What is watched.
+# The target.
 
 
 @dataclass(frozen=True)
@@ -60,8 +59,8 @@ class Target:
 
     Attributes:
         name: its qualified name.
-        file: where it is written; None where only its module is known.
-        module: the module's name; None where only its file is known.
+        file: its source file; None if only its module is known.
+        module: its module's name; None if only its file is known.
     """
 
     name: str
@@ -69,16 +68,16 @@ class Target:
     module: str | None = None
 
     def is_in(self, module: str, file: str) -> bool:
-        """Whether this is the module, or the file, that it is in."""
+        """Return whether a module, or its file, contains the target."""
         if self.file is not None:
             return os.path.realpath(self.file) == os.path.realpath(file)
         return self.module == module
 
 
 def line_of(file: str, name: str) -> int:
-    """The first line of the function that runs when what is called `name` in a file is called.
+    """Return the first line of the function that runs when `name` of a file is called.
 
-    Nothing is imported. A class's is its `forward`, or else its `__call__`, which it may have from
+    Nothing is imported. For a class, this is `forward`, or else `__call__`, which it may inherit from
     another class of the same file.
 
     Raises:
@@ -106,7 +105,7 @@ def line_of(file: str, name: str) -> int:
 
 
 def _defined(owner: ast.AST) -> dict[str, Definition]:
-    """The classes and functions that a module or a class defines, also in its `if`s and `try`s."""
+    """Return the classes and functions that a module or class defines, also inside `if` and `try`."""
     found: dict[str, Definition] = {}
     for child in ast.iter_child_nodes(owner):
         if isinstance(child, Definition):
@@ -117,26 +116,26 @@ def _defined(owner: ast.AST) -> dict[str, Definition]:
 
 
 def _called(tree: ast.Module, owner: ast.ClassDef, place: str) -> Function:
-    """The function that runs when an instance of a class is called."""
+    """Return the function that runs when an instance of a class is called."""
     known = _defined(tree)
     classes = [owner]
-    elsewhere: list[str] = []
+    foreign: list[str] = []
     for each in classes:  # grows
         for base in map(ast.unparse, each.bases):
             other = known.get(base)
             if isinstance(other, ast.ClassDef) and other not in classes:
                 classes.append(other)
             elif other is None and base.rpartition(".")[2] not in ("Module", "object", "ABC"):
-                elsewhere.append(base)
+                foreign.append(base)
     for method in ("forward", "__call__"):
         for each in classes:
             found = _defined(each).get(method)
             if isinstance(found, Function):
                 return found
-    if elsewhere:
+    if foreign:
         raise SourceError(
-            f"{owner.name} has no forward in {place}: it is that of {elsewhere[0]}.",
-            hint=f"--watch FILE.py:{elsewhere[0].rpartition('.')[2]}, with the file that defines it",
+            f"{owner.name} has no forward in {place}: it is that of {foreign[0]}.",
+            hint=f"--watch FILE.py:{foreign[0].rpartition('.')[2]}, with the file that defines it",
         )
     methods = ", ".join(_defined(owner)) or "no function"
     raise SourceError(
@@ -170,10 +169,10 @@ class Recording:
     """A call that was recorded.
 
     Attributes:
-        recorder: has the rows.
-        watcher: has what looked wrong.
-        error: what the call raised, if it did.
-        files: the files of which the source is known.
+        recorder: the recorder, with its steps.
+        watcher: the watcher, with its findings.
+        error: the exception that the call raised, if any.
+        files: the files whose source is known.
     """
 
     recorder: Recorder
@@ -187,21 +186,21 @@ class Watching:
     """Puts recording calls into modules when they are imported, and records a target's first calls.
 
     Attributes:
-        target: what is recorded.
-        calls: how many calls.
-        recorded: is told of each, when it has returned or raised.
-        refused: is told why the target cannot be recorded.
+        target: the class or function to record.
+        calls: the number of calls to record.
+        on_recorded: receives each call after it has returned or raised.
+        on_refused: receives the error if the target cannot be recorded.
         follow: modules whose functions are recorded too; a package stands for all of its modules.
-        parts: whether expressions in the middle of others get rows too.
-        options: the Recorder's.
+        parts: whether subexpressions get rows too.
+        options: options of the `Recorder`.
         loaded: whether the target's file was imported.
         compiled: whether `torch.compile` has compiled the target.
     """
 
     target: Target
     calls: int
-    recorded: Callable[[Recording], None]
-    refused: Callable[[SourceError], None]
+    on_recorded: Callable[[Recording], None]
+    on_refused: Callable[[SourceError], None]
     follow: Sequence[str] = ()
     parts: bool = False
     options: dict[str, Any] = field(default_factory=dict)
@@ -210,18 +209,18 @@ class Watching:
 
     def __post_init__(self) -> None:
         self.process = os.getpid()
-        self.begun = self.done = 0  # calls
-        self.elsewhere = mmap.mmap(-1, 1)  # shared with children: not 0 if one of them has called it
+        self.n_entered = self.n_recorded = 0  # calls
+        self.called_in_child = mmap.mmap(-1, 1)  # shared memory: not 0 if a child process called it
         self.loaded_before = self._is_imported()
         self._sites: list[Site] = []  # of all files
         self._files: set[str] = set()
-        self._relays: list[tuple[Relay, int]] = []  # one a file, with the number of its first site
-        self._places: set[tuple[str, int]] = set()  # where the target begins
+        self._relays: list[tuple[Relay, int]] = []  # one per file, with the index of its first site
+        self._places: set[tuple[str, int]] = set()  # where the target's code begins
         self._recorder: Recorder | None = None
         self._lock = threading.Lock()
 
     def _is_imported(self) -> bool:
-        """Whether the target's module is there, whoever has imported it."""
+        """Return whether the target's module is imported already."""
         target = self.target
         if target.file is None:
             return target.module in sys.modules
@@ -229,50 +228,51 @@ class Watching:
         return any(isinstance(file, str) and target.is_in("", file) for file in files)
 
     def was_missed(self) -> bool:
-        """Whether the target was loaded in a way that cannot be watched: its calls are not known."""
+        """Return whether the target was loaded in a way that cannot be watched."""
         functions = [each for each in gc.get_objects() if type(each) is FunctionType]
         files = {function.__code__.co_filename for function in functions}
         is_there = self.target.file is not None and any(self.target.is_in("", each) for each in files)
         return not self.loaded and (is_there or self._is_imported())
 
-    # Modules get their code.
+    # Importing modules.
 
     def may_watch(self, module: str) -> bool:
-        """Whether a module of this name may be watched; which file it has is not known yet."""
+        """Return whether a module of this name may be watched; its file is not known yet."""
         if self.target.file is not None:
             path = Path(self.target.file)
             if module.rpartition(".")[2] in (path.stem, path.parent.name):
                 return True
-        return self._names(module)
+        return self._is_named(module)
 
-    def _names(self, module: str) -> bool:
+    def _is_named(self, module: str) -> bool:
+        """Return whether a module is the target's or a followed one, by its name."""
         followed = (f"{module}.".startswith(f"{each}.") for each in self.follow)
         return module == self.target.module or any(followed)
 
     def code(self, module: str, file: str) -> CodeType | None:
-        """The code of a module with recording calls in it; None for one that is not watched."""
-        is_targets = self.target.is_in(module, file)
-        if not (is_targets or self._names(module)):
+        """Return the code of a module with recording calls; None if it is not watched."""
+        has_target = self.target.is_in(module, file)
+        if not (has_target or self._is_named(module)):
             return None
         try:
             with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # Python gives them when it compiles the file itself
-                line = line_of(file, self.target.name) if is_targets else None
+                warnings.simplefilter("ignore")  # Python shows them when it compiles the file itself
+                line = line_of(file, self.target.name) if has_target else None
                 rewritten = rewrite([file], parts=self.parts)
-        except SyntaxError:  # Python says so itself
+        except SyntaxError:  # Python reports it itself
             return None
         except (SourceError, RecursionError) as error:
-            if is_targets:
+            if has_target:
                 self.loaded = True
                 deep = SourceError(
                     f"cannot trace {self.target.name}: an expression in its file is too deep."
                 )
-                self.refused(error if isinstance(error, SourceError) else deep)
+                self.on_refused(error if isinstance(error, SourceError) else deep)
             return None
         if line is not None:
             self.loaded = True
             self._places.add((file, line))
-        relay = SilentElsewhere()
+        relay = LocalRelay()
         self._relays.append((relay, len(self._sites)))
         self._sites += rewritten.sites
         self._files.add(file)
@@ -280,36 +280,36 @@ class Watching:
         return with_relay(relay, rewritten.modules[file])
 
     def is_compiled(self, code: CodeType) -> None:
-        """Torch compiles this code."""
+        """Note that torch compiles this code."""
         self.compiled |= (code.co_filename, code.co_firstlineno) in self._places
 
-    # The target is called.
+    # Recording the target.
 
     def _connect(self) -> None:
-        """Let all relays hand on to the recorder; or wait for a call, if one is still wanted."""
+        """Attach all relays to the recorder, or make them wait for a call if more are requested."""
         for relay, first in self._relays:
             relay.detach()
             if self._recorder is not None:
-                relay.attach(_Shifted(self._recorder, first))  # type: ignore[arg-type]
-            elif self.done < self.calls:
+                relay.attach(_OffsetRecorder(self._recorder, first))  # type: ignore[arg-type]
+            elif self.n_recorded < self.calls:
                 relay.enter = partial(self._enter, first)
 
     def _enter(self, first: int, number: int) -> None:
-        """A function begins while no call is being recorded."""
+        """Start a recording if the function that begins here is the target."""
         site = self._sites[first + number]
         if (site.file, site.line) not in self._places:
             return
         if os.getpid() != self.process:
-            self.elsewhere[0] = 1
+            self.called_in_child[0] = 1
             return
         with self._lock:
-            if self._recorder is not None or self.done == self.calls:
+            if self._recorder is not None or self.n_recorded == self.calls:
                 return  # another thread was first
-            self.begun += 1
+            self.n_entered += 1
             from attnscope.tracing.diagnose.findings import Watcher
             from attnscope.tracing.instrument.recorder import Recorder
 
-            before = sys.exc_info()[1]  # what is being handled while the target is called
+            before = sys.exc_info()[1]  # the exception that is being handled during the call
             watcher = self._watcher = Watcher(self._files)
             self._recorder = recorder = Recorder(
                 self._sites,
@@ -322,42 +322,44 @@ class Watching:
             recorder.enter(first + number)
             self._connect()
 
-    def cut(self) -> bool:
-        """Tell what was recorded of a call so far, if the process ends in the middle of one."""
+    def report_unfinished(self) -> bool:
+        """Report a call as recorded so far, if the process ends during one; return whether it does."""
         recorder, self._recorder = self._recorder, None
         if recorder is None:
             return False
-        self.done += 1
-        self.recorded(Recording(recorder, self._watcher, None, self._files))
+        self.n_recorded += 1
+        self.on_recorded(Recording(recorder, self._watcher, None, self._files))
         return True
 
     def _finished(self, recorder: Recorder, watcher: Watcher, before: BaseException | None) -> None:
-        """The target has returned or raised."""
+        """Report a call that has returned or raised."""
         error = sys.exc_info()[1]
         self._recorder = None
-        self.done += 1
+        self.n_recorded += 1
         self._connect()
-        if os.getpid() != self.process:  # it has forked
+        if os.getpid() != self.process:  # a child process
             return
         try:
-            self.recorded(Recording(recorder, watcher, None if error is before else error, self._files))
-        except Exception:  # a mistake of ours is none of the program's
+            self.on_recorded(
+                Recording(recorder, watcher, None if error is before else error, self._files)
+            )
+        except Exception:  # a mistake of ours must not reach the program
             traceback.print_exc()
 
 
-class SilentElsewhere(Relay):
-    """A relay that does nothing in a process which gets it in a pickle."""
+class LocalRelay(Relay):
+    """A relay that does nothing in a process that unpickles it."""
 
     def __reduce__(self) -> tuple[type[Relay], tuple[()]]:
         return Relay, ()
 
 
-class _Shifted:
-    """Hands on to a recorder what the code of one file reports: it knows its sites by other numbers.
+class _OffsetRecorder:
+    """Forwards the calls of one file's code to a recorder of all files, whose site indices differ.
 
     Args:
-        recorder: knows the sites of all files.
-        first: its number of the first site of the file.
+        recorder: the recorder of the sites of all files.
+        first: its index of the first site of the file.
     """
 
     def __init__(self, recorder: Recorder, first: int) -> None:
@@ -370,7 +372,7 @@ class _Shifted:
 
 
 class Finder:
-    """Finds what the finders after it find, and gives the modules that are watched other code."""
+    """A meta path finder that delegates to those after it, and replaces the code of watched modules."""
 
     def __init__(self, watching: Watching) -> None:
         self.watching = watching
@@ -378,7 +380,7 @@ class Finder:
     def find_spec(
         self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """As `importlib.abc.MetaPathFinder.find_spec`."""
+        """Find a module's spec; see `importlib.abc.MetaPathFinder.find_spec`."""
         if not self.watching.may_watch(name):
             return None
         spec = found_by_others(self, name, path, target)
@@ -429,7 +431,7 @@ def run_module(name: str, arguments: Sequence[str], watching: Watching) -> int:
 
 
 def _new_main() -> ModuleType:
-    """The module that a program runs in. It stays there, for what the program leaves behind."""
+    """Install a new `__main__` module, which stays for threads and exit handlers of the program."""
     main = sys.modules["__main__"] = ModuleType("__main__")
     main.__dict__.update(__builtins__=builtins, __annotations__={})
     return main
@@ -453,7 +455,7 @@ def _run(program: Callable[[], object], watching: Watching) -> int:
 
 
 def status_of(error: SystemExit) -> tuple[int, str | None]:
-    """The status of a process that `sys.exit` ends, and the text that Python then prints on stderr."""
+    """Return the exit status after `sys.exit`, and the text that Python prints on stderr, if any."""
     code = stored_in(error, "code", SystemExit)
     if code is None:
         return 0, None
@@ -461,10 +463,10 @@ def status_of(error: SystemExit) -> tuple[int, str | None]:
 
 
 def _show(error: BaseException) -> None:
-    """Show an exception that nobody has caught, as Python does it, without frames of ours."""
+    """Print an uncaught exception as Python does, without frames of attnscope."""
     for each in _chain(error):
         BaseException.__dict__["__traceback__"].__set__(
-            each, _without_ours(stored_in(each, "__traceback__"))
+            each, _without_own_frames(stored_in(each, "__traceback__"))
         )
     sys.last_type, sys.last_value, sys.last_traceback = (
         type(error),
@@ -483,29 +485,29 @@ def _show(error: BaseException) -> None:
 
 
 def _chain(error: BaseException) -> Iterator[BaseException]:
-    """An exception, and all that are told of with it."""
-    seen: set[int] = set()
+    """Yield an exception, and all that are printed with it: causes, contexts, members of groups."""
+    visited: set[int] = set()
     left: list[BaseException | None] = [error]
     while left:
         each = left.pop()
-        if each is None or id(each) in seen:
+        if each is None or id(each) in visited:
             continue
-        seen.add(id(each))
+        visited.add(id(each))
         yield each
         left += [stored_in(each, "__cause__"), stored_in(each, "__context__")]
         if is_a(each, BaseExceptionGroup):
             left += stored_in(each, "exceptions", BaseExceptionGroup)
 
 
-def _without_ours(tb: TracebackType | None) -> TracebackType | None:
-    """A traceback without the frames of attnscope, and of what torch calls on its behalf."""
+def _without_own_frames(tb: TracebackType | None) -> TracebackType | None:
+    """Return a traceback without the frames of attnscope, and of torch on its behalf."""
     kept: list[TracebackType] = []
-    ours = str(Path(__file__).parent) + os.sep
-    after_ours = False
+    package = str(Path(__file__).parent) + os.sep
+    is_own = False
     while tb is not None:
         file = tb.tb_frame.f_code.co_filename
-        after_ours = file.startswith(ours) or (after_ours and file.endswith(f"torch{os.sep}_ops.py"))
-        if not after_ours:
+        is_own = file.startswith(package) or (is_own and file.endswith(f"torch{os.sep}_ops.py"))
+        if not is_own:
             kept.append(tb)
         tb = tb.tb_next
     result = None

@@ -24,10 +24,10 @@ if TYPE_CHECKING:
 
 FORM = "--watch FILE.py:NAME or --watch package.module:NAME"
 NAMELESS = "_"
-"""Stands for an axis that gets no name."""
+"""The placeholder for an axis without a name."""
 
 Dims = Sequence[str] | Mapping[str, str]
-"""Names of arguments' axes: `["x=B,T,C"]`, or `{"x": "B T C"}`."""
+"""The names of the axes of arguments: `["x=B,T,C"]`, or `{"x": "B T C"}`."""
 
 
 def trace_script(
@@ -49,39 +49,39 @@ def trace_script(
 ) -> ProgramRun:
     """Run a program in this process, as `python SCRIPT ARGUMENTS…` does, and trace calls in it.
 
-    The program is what it is without us: its output, its random numbers, its gradients, its exit
-    status. An exception that it does not catch is shown on stderr as Python shows it.
+    Tracing changes nothing in the program: neither its output, nor its random numbers, gradients or
+    exit status. An exception that it does not catch is printed on stderr as Python prints it.
 
     Args:
         script: the program's file; None with `module`.
-        arguments: the program's own.
-        watch: the class or function that is traced: `file.py:NAME` or `package.module:NAME`.
+        arguments: the program's arguments.
+        watch: the class or function to trace: `file.py:NAME` or `package.module:NAME`.
         module: a module to run in place of a script, as `python -m` does.
-        calls: how many calls of it are traced: the first ones.
+        calls: the number of calls to trace, from the first on.
         dims: names for the axes of arguments of the call; other axes of these sizes get them too.
-        follow: modules whose lines are recorded too, by name.
+        follow: names of modules whose lines are recorded too.
         depth: calls deeper than this have no steps of their own.
-        subexpressions: whether tensors in the middle of expressions get steps too, named `…`.
-        stats: whether each step gets the six numbers of its values.
-        source: whether the traces have the functions that ran.
-        recorded: is given the traces as soon as all are there, while the program goes on; or, if
+        subexpressions: whether subexpressions get steps too, named `…`.
+        stats: whether to compute six statistics of the values of each step.
+        source: whether the traces contain the functions that ran.
+        recorded: receives the traces as soon as all are complete, while the program continues; or, if
             there are fewer, when it ends.
-        note: is told why there are no traces, or fewer: a message and a hint, if there is one.
-        restore: whether `sys.argv`, `sys.path`, `__main__` and `os._exit` are put back when the program
-            has ended. Not for a process that ends with it, where its threads and exit handlers go on.
+        note: receives a message, and a hint or None, if traces are missing.
+        restore: whether to restore `sys.argv`, `sys.path`, `__main__` and `os._exit` after the program.
+            Not for a process that ends with it: its threads and exit handlers still run.
 
     Returns:
-        The program's exit status, and the traces.
+        The program's exit status and the traces.
 
     Raises:
-        AttnscopeError: the script, or what is watched, is not there, as far as that is known before
-            the program runs.
+        AttnscopeError: the script or the target does not exist, as far as that is known before the
+            program runs.
 
     Example:
         run = attnscope.trace_script("train.py", ["--epochs", "1"], watch="model.py:Attention")
         run.traces[0]["scores"].shape
     """
-    named = read_dims(dims or [])
+    axis_names = read_dims(dims or [])
     if module is None and script is None:
         raise OptionError("there is no program to run.", hint=f"attnscope run {FORM} train.py")
     if module is None and not os.path.isfile(str(script)):  # pathlib's own fails for long names
@@ -94,7 +94,7 @@ def trace_script(
     from attnscope.tracing.program import Watching, run_module, run_script
 
     result = ProgramRun(watch, calls)
-    recording = CallTraces(result, named, stats=stats, source=source, recorded=recorded, note=note)
+    recording = CallTraces(result, axis_names, stats=stats, source=source, recorded=recorded, note=note)
     watching = Watching(
         target,
         calls,
@@ -124,9 +124,9 @@ def trace_script(
 
 @contextlib.contextmanager
 def _restored() -> Iterator[None]:
-    """Put back what running a program changes of this process.
+    """Restore the state of this process that running a program changes.
 
-    The compiler goes on to be told of recording calls: modules that were imported keep them.
+    The compiler keeps skipping recording calls, because modules that were imported keep them.
     """
     from attnscope.tracing.program import Finder
 
@@ -139,12 +139,12 @@ def _restored() -> Iterator[None]:
 
 
 def _end_before_exit(recording: CallTraces, watching: Watching) -> None:
-    """Let `os._exit` end the process after the traces are shown, and not before."""
+    """Make `os._exit` report the traces before it ends the process."""
     leave = os._exit
 
     def exit(status: int) -> NoReturn:
         if os.getpid() == watching.process:
-            if watching.cut():
+            if watching.report_unfinished():
                 recording.note(f"{recording.result.target} had not returned when the program ended")
             recording.end(watching)
         leave(status)
@@ -152,14 +152,14 @@ def _end_before_exit(recording: CallTraces, watching: Watching) -> None:
     os._exit = exit
 
 
-# What to watch.
+# The target.
 
 
 def _target(text: str, folder: Path | None) -> Target:
-    """What the user names; a file is looked for here, and then beside the script.
+    """Parse `PLACE:NAME`; a file is searched in the working directory, and then beside the script.
 
     Raises:
-        AttnscopeError: it cannot be watched, as far as that is known before the program runs.
+        AttnscopeError: the target cannot be watched, as far as that is known before the program runs.
     """
     from attnscope.tracing.program import Target, line_of
 
@@ -176,13 +176,13 @@ def _target(text: str, folder: Path | None) -> Target:
     file = next((each for each in places if os.path.isfile(each)), None)
     if file is None:
         raise FileError(f"there is no file {shortened(place)}.", hint=FORM)
-    with contextlib.suppress(SyntaxError, RecursionError):  # told when the file is imported
+    with contextlib.suppress(SyntaxError, RecursionError):  # reported when the file is imported
         line_of(os.path.abspath(file), name)
     return Target(name, file=os.path.abspath(file))
 
 
 def read_dims(dims: Dims) -> dict[str, tuple[str, ...]]:
-    """The names of an argument's axes, by the argument's name.
+    """Return the names of the axes of each argument.
 
     >>> read_dims(["x=B,T,C", "mask=_,T"])
     {'x': ('B', 'T', 'C'), 'mask': ('_', 'T')}
@@ -209,22 +209,22 @@ def read_dims(dims: Dims) -> dict[str, tuple[str, ...]]:
     return named
 
 
-# What was recorded.
+# The traces.
 
 
 class CallTraces:
-    """Makes traces of a program's calls, and hands them on when the last one is there.
+    """Turns recorded calls of a program into traces, and delivers them after the last one.
 
     Args:
-        result: gets the traces, and the notes.
-        named: the names of axes, by argument.
+        result: receives the traces and the notes.
+        axis_names: the names of axes, by argument.
         stats, source, recorded, note: as in `trace_script`.
     """
 
     def __init__(
         self,
         result: ProgramRun,
-        named: Mapping[str, tuple[str, ...]],
+        axis_names: Mapping[str, tuple[str, ...]],
         *,
         stats: bool,
         source: bool,
@@ -232,44 +232,44 @@ class CallTraces:
         note: Callable[[str, str | None], None] | None,
     ) -> None:
         self.result = result
-        self.named = named
+        self.axis_names = axis_names
         self.stats = stats
         self.source = source
         self.recorded = recorded
-        self.tell = note
+        self.on_note = note
         self.refused = self.ended = False
-        self.here = Path.cwd()  # the program may change its folder
+        self.folder = Path.cwd()  # the program may change it
 
     def add(self, recording: Recording) -> None:
-        """A call was recorded."""
+        """Add the trace of a recorded call."""
         trace = self._trace(recording)
         traces, calls = self.result.traces, self.result.calls
         if calls > 1:
             trace.options["call"] = len(traces) + 1
         traces.append(trace)
         if len(traces) == calls:
-            self._hand_on()
+            self._deliver()
 
     def refuse(self, error: SourceError) -> None:
-        """The target cannot be recorded."""
+        """Note why the target cannot be recorded."""
         self.refused = True
         self.note(error.message, error.hint)
 
     def end(self, watching: Watching) -> None:
-        """The program has ended: say what it has not done."""
+        """Deliver incomplete traces at the end of the program, and note why calls are missing."""
         called, calls, target = len(self.result.traces), self.result.calls, self.result.target
         if called == calls or self.refused or self.ended:
             return
         self.ended = True
         place = target.rpartition(":")[0]
         if called:
-            self._hand_on()
+            self._deliver()
             self.note(f"{target} was called {called} times, and not {calls}")
         elif watching.compiled:
             self.note(f"{target} is compiled by torch.compile: it ran untraced")
-        elif watching.begun:
+        elif watching.n_entered:
             self.note(f"{target} was called, and the program ended before it returned")
-        elif watching.elsewhere[0]:
+        elif watching.called_in_child[0]:
             self.note(f"{target} was called in another process: only calls in the first are traced")
         elif watching.loaded:
             self.note(f"{target} was not called")
@@ -281,19 +281,19 @@ class CallTraces:
             self.note(f"{target} was not called: {place} was not imported by this program")
 
     def note(self, message: str, hint: str | None = None) -> None:
-        """Say something that is no trace."""
+        """Add a message about the recording."""
         self.result.notes.append(message)
-        if self.tell is not None:
-            self.tell(message, hint)
+        if self.on_note is not None:
+            self.on_note(message, hint)
 
-    def _hand_on(self) -> None:
+    def _deliver(self) -> None:
         if self.recorded is not None:
             self.recorded(self.result.traces)
         for notice in dict.fromkeys(each for trace in self.result.traces for each in trace.notices):
             self.note(notice)
 
     def _trace(self, recording: Recording) -> Trace:
-        """What is known of a call."""
+        """Return the trace of a recorded call."""
         from attnscope.tracing.diagnose.findings import findings_of_one_run
         from attnscope.tracing.instrument.loops import folded
 
@@ -304,21 +304,21 @@ class CallTraces:
             dtype=_dtype(recorder.steps),
             steps=recorder.steps,
             source=recorder.sources() if self.source else None,
-            file=shown_path(recorder.target[0], self.here),
+            file=shown_path(recorder.target[0], self.folder),
         )
-        trace.sizes, trace.notices = _name_axes(trace.steps, self.named)
+        trace.sizes, trace.notices = _name_axes(trace.steps, self.axis_names)
         trace.findings = findings_of_one_run(
             recorder.steps, recorder.parts, recording.watcher, trace.sizes
         )
         trace.crash = self._crash(recording, trace.sizes)
         for step in trace.steps:
-            step.file = step.file and shown_path(step.file, self.here)
-        if not self.stats:  # these are of one turn of a loop
+            step.file = step.file and shown_path(step.file, self.folder)
+        if not self.stats:  # statistics belong to one iteration of a loop
             trace.steps = folded(trace.steps)
         return trace
 
     def _crash(self, recording: Recording, sizes: Mapping[str, int]) -> Crash | None:
-        """Why the call failed, if it did; that checkpointing ends it early is no failure."""
+        """Return the cause of a failure of the call; None if checkpointing ended it early."""
         from attnscope.tracing.diagnose.crash import crash_of, failure_of
 
         error = recording.error
@@ -334,29 +334,29 @@ class CallTraces:
             return _dims(part.shape, sizes)
 
         return crash_of(
-            failure, dims_of if sizes else lambda part: None, shown_path(failure.file, self.here)
+            failure, dims_of if sizes else lambda part: None, shown_path(failure.file, self.folder)
         )
 
 
 def _dtype(steps: Sequence[Step]) -> str | None:
-    """The dtype of the first input that has real numbers, or else of the first tensor."""
+    """Return the dtype of the first floating-point input, or else of the first tensor."""
     inputs = [step.dtype for step in steps if step.how == "input" and "float" in step.dtype]
     return next(iter(inputs or [step.dtype for step in steps]), None)
 
 
 def _name_axes(
-    steps: Sequence[Step], named: Mapping[str, tuple[str, ...]]
+    steps: Sequence[Step], axis_names: Mapping[str, tuple[str, ...]]
 ) -> tuple[dict[str, int], list[str]]:
-    """Give the steps their dims: what the user says of inputs, and the same names to the same sizes.
+    """Set the dims of the steps: the user's names for inputs, and the same names for equal sizes.
 
     Returns:
-        The names with their sizes; and what the user says that is not so.
+        The sizes by name; and notices of names that do not fit the call.
     """
     sizes: dict[str, int] = {}
     notices = []
     inputs = {step.name: step for step in reversed(steps) if step.how == "input" and step.depth == 0}
-    said: dict[str, tuple[str, ...]] = {}
-    for name, axes in named.items():
+    valid: dict[str, tuple[str, ...]] = {}
+    for name, axes in axis_names.items():
         if name not in inputs:
             there = ", ".join(reversed(inputs)) or "none"
             notices.append(f"--dims {name}: the call has no such tensor; it has {there}")
@@ -365,22 +365,22 @@ def _name_axes(
         if len(axes) != len(shape):
             notices.append(f"--dims {name}: {len(axes)} names for the {len(shape)} axes of {name}")
             continue
-        said[name] = axes
+        valid[name] = axes
         for axis, size in zip(axes, shape, strict=True):
             if axis != NAMELESS and sizes.setdefault(axis, size) != size:
                 notices.append(f"--dims {name}: {axis} is {size} there, and {sizes[axis]} elsewhere")
     for step in steps if sizes else ():
         step.dims = _dims(step.shape, sizes)
-        if step is inputs.get(step.name) and step.name in said:
+        if step is inputs.get(step.name) and step.name in valid:
             step.dims = tuple(
                 axis if axis != NAMELESS else dim
-                for axis, dim in zip(said[step.name], step.dims, strict=True)
+                for axis, dim in zip(valid[step.name], step.dims, strict=True)
             )
     return sizes, notices
 
 
 def _dims(shape: Sequence[int], sizes: Mapping[str, int]) -> tuple[str, ...]:
-    """Each axis by the name of its size, if one name alone has it. An axis of 1 may be any."""
+    """Name each axis after its size, if exactly one name has that size; axes of size 1 stay unnamed."""
     count = Counter(sizes.values())
     names = {size: name for name, size in sizes.items() if size > 1 and count[size] == 1}
     return tuple(names.get(size, str(size)) for size in shape)

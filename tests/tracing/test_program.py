@@ -184,7 +184,7 @@ def test_followed_modules_have_rows_too(import_watched, tmp_path, monkeypatch):
 def test_code_that_is_pickled_by_value_is_silent_elsewhere():
     import pickle
 
-    relay = pickle.loads(pickle.dumps(program.SilentElsewhere()))
+    relay = pickle.loads(pickle.dumps(program.LocalRelay()))
     assert type(relay) is Relay
     assert relay.end(3, relay.begin(3), "value") == "value"
 
@@ -194,7 +194,7 @@ def test_a_traceback_is_shown_without_our_frames(import_watched):
     try:
         module.product(torch.ones(2, 3), torch.ones(2, 3))
     except RuntimeError as error:
-        tb = program._without_ours(error.__traceback__)
+        tb = program._without_own_frames(error.__traceback__)
     names = []
     while tb is not None:
         names.append(tb.tb_frame.f_code.co_name)

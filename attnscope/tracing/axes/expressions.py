@@ -13,7 +13,7 @@ from functools import cached_property
 from itertools import product
 from typing import TypeAlias
 
-LONGEST = 100  # characters: what is longer is no axis
+LONGEST = 100  # characters: a longer text is no axis
 
 Powers: TypeAlias = tuple[tuple[str, int], ...]
 """The factors of a product with their powers; divisors have negative powers."""
@@ -154,7 +154,7 @@ def sum_of(words: Iterable[str]) -> Expression:
 
 
 def parsed(text: str, longest: int = LONGEST) -> Expression | None:
-    """Parse an expression; return None if the text is none, or longer than `longest` characters.
+    """Parse an expression; return None if the text is not one, or longer than `longest` characters.
 
     >>> parsed("d_feat//n_head * n_head") == parsed("d_feat")
     True

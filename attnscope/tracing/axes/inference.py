@@ -15,7 +15,7 @@ from attnscope.tracing.axes.symbols import Symbols
 from attnscope.tracing.instrument.failure import Failure, Part, Shape
 from attnscope.tracing.instrument.rewrite import Place
 
-TURNS = 3
+N_RUNS = 3
 """The number of runs with other sizes."""
 
 KEYS_AND_VALUES = {"n_K", "n_V"}
@@ -107,9 +107,11 @@ class Inferred:
     def explain(self, shapes: Sequence[Shape | None]) -> tuple[str, ...]:
         """Return the dims of a tensor from its shapes in all runs; None for a run without it."""
         first = shapes[0] or ()
-        unseen = (None,) * len(first)
-        alike = [each if each is not None and len(each) == len(first) else unseen for each in shapes]
-        return tuple(map(self._explain_size, zip(*alike, strict=True)))
+        missing = (None,) * len(first)
+        comparable = [
+            each if each is not None and len(each) == len(first) else missing for each in shapes
+        ]
+        return tuple(map(self._explain_size, zip(*comparable, strict=True)))
 
     def _explain_size(self, sizes: Sequence[int | None]) -> str:
         """Name a size from all runs, or from the successful runs alone if that name is simpler."""
@@ -127,7 +129,7 @@ class Inferred:
 def infer(
     base: Run,
     attempt: Callable[[dict[str, int]], Run],
-    given: Mapping[str, int],
+    original: Mapping[str, int],
     *,
     axes: Collection[str] = (),
     defaults: Collection[str] = (),
@@ -136,19 +138,20 @@ def infer(
     """Run code with other sizes until all axes can be distinguished.
 
     Args:
-        base: the run with the given sizes.
-        attempt: runs the code with others.
-        given: the sizes that have names, and must have the same names in every attempt.
+        base: the run with the original sizes.
+        attempt: runs the code with other sizes.
+        original: the sizes that have names; every attempt has sizes of the same names.
         axes: the names of the inputs' axes among them.
-        defaults: names among them that nobody said: they stay as they are, if the code wants that.
-        known: what is required of sizes, as the user says.
+        defaults: names among them that the user does not set: they keep their sizes if the code
+            requires it.
+        known: the requirements that the user states.
     """
-    made = list(dict.fromkeys(map(_key, base.steps)))
+    base_keys = list(dict.fromkeys(map(_key, base.steps)))
     tried: dict[tuple[int, ...], Run] = {}
     sizes_of: dict[int, dict[str, int]] = {}
 
     def run_with(sizes: dict[str, int]) -> Run:
-        key = tuple(sizes[name] for name in given)
+        key = tuple(sizes[name] for name in original)
         if key not in tried:
             tried[key] = attempt(sizes)
             sizes_of[id(tried[key])] = sizes
@@ -157,41 +160,41 @@ def infer(
     def try_sizes(sizes: dict[str, int]) -> Attempt:
         run = run_with(sizes)
         found = {_key(step) for step in run.steps}
-        reached = len(list(_while_in(made, found)))
-        whole = reached == len(made) and (run.error is None or base.error is not None)
+        reached = len(list(_while_in(base_keys, found)))
+        whole = reached == len(base_keys) and (run.error is None or base.error is not None)
         line = run.failure.line if run.failure else _last_line(run.error)
         unnamed = 0
         if whole:
-            pair = Symbols({name: [size, sizes[name]] for name, size in given.items()})
+            pair = Symbols({name: [size, sizes[name]] for name, size in original.items()})
             unnamed = Inferred(pair, [base, run]).unnamed()
         return Attempt((reached, line), whole, unnamed, run)
 
     known = tuple(known)
-    search = Search(try_sizes, given, known, frozenset(axes))
+    search = Search(try_sizes, original, known, frozenset(axes))
     plan = search.plan()
     if defaults and (plan is None or any(r.is_fixed for r, _ in search.refusals)):
-        other = Search(try_sizes, given, known, frozenset(axes), frozenset(defaults))
+        other = Search(try_sizes, original, known, frozenset(axes), frozenset(defaults))
         other_plan = other.plan()
         if other_plan is not None:
             search, plan = other, other_plan
     refusals = [(r, run, sizes_of[id(run)]) for r, run in search.refusals if isinstance(run, Run)]
-    runs, all_sizes = [base], [dict(given)]
-    for turn in range(TURNS if plan is not None else 0):
+    runs, all_sizes = [base], [dict(original)]
+    for turn in range(N_RUNS if plan is not None else 0):
         sizes = plan.sizes(turn) if plan is not None else None
         run = run_with(sizes) if sizes is not None else None
-        if sizes is not None and run is not None and {_key(s) for s in run.steps} >= set(made):
+        if sizes is not None and run is not None and {_key(s) for s in run.steps} >= set(base_keys):
             runs.append(run)
             all_sizes.append(sizes)
     complete = len(runs) > 1
-    for _, run, sizes in refusals:  # as far as they got, they tell sizes apart that must be equal later
+    for _, run, sizes in refusals:  # until they failed, they distinguish sizes that must be equal later
         runs.append(run)
         all_sizes.append(sizes)
-    symbols = Symbols({name: [sizes[name] for sizes in all_sizes] for name in given})
+    symbols = Symbols({name: [sizes[name] for sizes in all_sizes] for name in original})
     return Inferred(symbols, runs, refusals, complete, search.has_too_many)
 
 
 def coincidences(
-    inferred: Inferred, axes: Collection[str], widths: Collection[str], *, told: bool
+    inferred: Inferred, axes: Collection[str], widths: Collection[str], *, all_sizes_named: bool
 ) -> list[Finding]:
     """Find code that runs only because sizes happen to be equal or to divide each other.
 
@@ -202,7 +205,7 @@ def coincidences(
         inferred: the sizes, with the runs that failed.
         axes: the names of the axes of the inputs.
         widths: the names of last axes of inputs.
-        told: whether every size passed to the constructor has a name; otherwise a fixed size
+        all_sizes_named: whether every size passed to the constructor has a name; otherwise a fixed size
             may depend on an unnamed one.
     """
     findings: dict[int, Finding] = {}  # one for a line
@@ -217,7 +220,7 @@ def coincidences(
         if failure.kind == "contraction" and natural:
             continue
         of_inputs = names <= set(axes)
-        if (of_inputs and (mixing or equal or (told and requirement.is_fixed))) or (
+        if (of_inputs and (mixing or equal or (all_sizes_named and requirement.is_fixed))) or (
             mixing and names & set(axes) and failure.line not in findings
         ):
             message = _in_words(inferred, requirement, failure, sizes)
@@ -262,8 +265,8 @@ def _in_words(
     base = inferred.runs[0]
     parts = [part for part in failure.parts if _base_shape(part, base) is not None]
     if failure.kind == "view" and parts:
-        made = base.parts.get(failure.place) if failure.place else None
-        into = f" as {'×'.join(map(str, made))}" if made else ""
+        result = base.parts.get(failure.place) if failure.place else None
+        into = f" as {'×'.join(map(str, result))}" if result else ""
         return (
             f"{failure.expression} takes {_with_dims(inferred, parts[0])}{into}: that fits by"
             f" coincidence, and may mix what does not belong together. With {others} it fails"

@@ -86,14 +86,14 @@ def fixed(name: str, size: int) -> Requirement:
 class SizePlan:
     """The dependencies between sizes, and the order in which the free ones get their primes."""
 
-    given: Mapping[str, int]
+    original: Mapping[str, int]
     requirements: tuple[Requirement, ...] = ()
-    later: tuple[str, ...] = ()  # of several that were equally large, these are the larger ones
+    later: tuple[str, ...] = ()  # of several equal sizes, these become the larger ones
 
     def sizes(self, turn: int) -> dict[str, int] | None:
         """Return other sizes, different for each turn; None if requirements contradict each other."""
         late = {name: place for place, name in enumerate(self.later, start=1)}
-        order = sorted(self.given, key=lambda name: (self.given[name], late.get(name, 0)))
+        order = sorted(self.original, key=lambda name: (self.original[name], late.get(name, 0)))
         start, step = turn * 3, 1 + turn % 2
         primes = dict(zip(order, [*PRIMES[start::step], *_larger_primes(len(order))], strict=False))
         parts = {each.name for each in self.requirements if each.multiple and not each.is_number}
@@ -104,7 +104,7 @@ class SizePlan:
         for each in self.requirements:
             by_name.setdefault(each.name, []).append(each)
         sizes: dict[str, int] = {}
-        waiting = list(self.given)
+        waiting = list(self.original)
         for _ in range(len(waiting) + 1):
             for name in list(waiting):
                 size = self._size(name, by_name.get(name, []), sizes, primes[name])
@@ -165,14 +165,14 @@ class Search:
 
     Args:
         attempt: runs the code with other sizes.
-        given: the original sizes, by name.
+        original: the original sizes, by name.
         known: the requirements that the user states.
         axes: names of the axes of the inputs; a size that another divides is probably split into it.
         kept: names whose sizes must keep their original values.
     """
 
     attempt: Callable[[dict[str, int]], Attempt]
-    given: Mapping[str, int]
+    original: Mapping[str, int]
     known: tuple[Requirement, ...] = ()
     axes: frozenset[str] = frozenset()
     kept: frozenset[str] = frozenset()
@@ -184,12 +184,12 @@ class Search:
 
         `refusals` then holds the needed requirements, each with the run that failed without it.
         """
-        known = (*self.known, *(fixed(name, self.given[name]) for name in self.kept))
+        known = (*self.known, *(fixed(name, self.original[name]) for name in self.kept))
         if self.has_too_many:
-            plain = SizePlan(self.given, known)
+            plain = SizePlan(self.original, known)
             attempt = self._try(plain)
             return plain if attempt is not None and attempt.whole else None
-        starts = list(self._starts(SizePlan(self.given, known)))
+        starts = list(self._starts(SizePlan(self.original, known)))
         for start in (self._furthest(starts), starts[-1]):
             plan = self._add_requirements(start)
             if plan is not None:
@@ -199,7 +199,7 @@ class Search:
     @property
     def has_too_many(self) -> bool:
         """Whether there are too many sizes to search for requirements."""
-        return len(self.given) > MOST_NAMES
+        return len(self.original) > MOST_NAMES
 
     def _furthest(self, plans: list[SizePlan]) -> SizePlan:
         """Return the first plan that gets the code all the way, or the one that gets it furthest.
@@ -233,7 +233,7 @@ class Search:
     def _evens(self, plan: SizePlan) -> Iterator[Requirement]:
         """Require even sizes to stay even: rotary positions rotate pairs, other code halves a width."""
         exact = {each.name for each in plan.requirements if _decides(each)}
-        for name, size in self.given.items():
+        for name, size in self.original.items():
             if size % 2 == 0 and name not in exact:
                 yield multiple_of(name, 2)
 
@@ -271,7 +271,9 @@ class Search:
         name, rest = requirement.name, [each for each in plan.requirements if each != requirement]
         others = sorted(requirement.of, key=lambda other: other in self.axes)
         looser = [multiple_of(name, other) for other in others]
-        looser += [multiple_of(name, number) for number in (2, 4, 8) if self.given[name] % number == 0]
+        looser += [
+            multiple_of(name, number) for number in (2, 4, 8) if self.original[name] % number == 0
+        ]
         now = self._try(plan)
         for each in looser:
             other_plan = replace(plan, requirements=(*rest, each))
@@ -320,7 +322,7 @@ class Search:
         sizes = plan.sizes(0)
         if sizes is None:
             return None
-        key = tuple(sizes[name] for name in self.given)
+        key = tuple(sizes[name] for name in self.original)
         if key not in self._tried:
             if len(self._tried) >= PATIENCE:
                 return None
@@ -345,7 +347,9 @@ class Search:
 
         singles, weak = list(self._candidates(plan)), list(self._weak_candidates(plan))
         yield from map(adding, singles)
-        equal = [pair for pair in combinations(self.given, 2) if len({self.given[n] for n in pair}) == 1]
+        equal = [
+            pair for pair in combinations(self.original, 2) if len({self.original[n] for n in pair}) == 1
+        ]
         for name in dict.fromkeys(name for pair in equal for name in pair):
             yield replace(plan, later=(*plan.later, name))
         yield from map(adding, weak)
@@ -358,37 +362,39 @@ class Search:
             if one.name != other.name:
                 yield adding(one, other)
         bound = {each.name for each in plan.requirements}
-        loose = [name for name in self.given if name not in bound]
-        for name in loose:  # all sizes as they were given, but for a factor
-            kept = fixed(name, self.given[name])
-            others = [multiple_of(n, self.given[n]) for n in loose if n != name and self.given[n] > 1]
+        loose = [name for name in self.original if name not in bound]
+        for name in loose:  # multiples of all original sizes
+            kept = fixed(name, self.original[name])
+            others = [
+                multiple_of(n, self.original[n]) for n in loose if n != name and self.original[n] > 1
+            ]
             yield adding(kept, *others)
 
     def _candidates(self, plan: SizePlan) -> Iterator[Requirement]:
         """Yield requirements that hold for the original sizes and are plausible; likely ones first."""
         exact = {each.name for each in plan.requirements if _decides(each)}
-        free = [name for name in self.given if name not in exact]
+        free = [name for name in self.original if name not in exact]
         for name in free:
-            for other in self.given:
-                if name != other and self.given[name] == self.given[other]:
+            for other in self.original:
+                if name != other and self.original[name] == self.original[other]:
                     yield product_is(name, (other,))
         yield from (each for each in self._multiples(plan) if self._is_split(each))
-        for number, name in product((1, 2), free):  # two, where half a width is given
-            others = [other for other in self.given if other != name and self.given[other] > 1]
+        for number, name in product((1, 2), free):  # two, for the case that half a width is an argument
+            others = [other for other in self.original if other != name and self.original[other] > 1]
             squares = [(other, other) for other in others if other not in self.axes]
             alone = [(other,) for other in others if number == 2]
             for some in [*alone, *combinations(others, 2), *squares]:
-                if number * prod(self.given[each] for each in some) == self.given[name]:
+                if number * prod(self.original[each] for each in some) == self.original[name]:
                     yield product_is(name, some, number)
 
     def _multiples(self, plan: SizePlan) -> Iterator[Requirement]:
         """Yield requirements that sizes are multiples of others."""
         exact = {each.name for each in plan.requirements if _decides(each)}
-        for name in [name for name in self.given if name not in exact]:
-            for other in self.given:
-                smaller = other != name and 1 < self.given[other] < self.given[name]
+        for name in [name for name in self.original if name not in exact]:
+            for other in self.original:
+                smaller = other != name and 1 < self.original[other] < self.original[name]
                 multiple = multiple_of(name, other)
-                divides = smaller and self.given[name] % self.given[other] == 0
+                divides = smaller and self.original[name] % self.original[other] == 0
                 if divides and multiple not in plan.requirements:
                     yield multiple
 
@@ -398,18 +404,18 @@ class Search:
         exact = {each.name for each in plan.requirements if each.is_product and not each.multiple}
         bound = decided - exact
         for number in (2, 4, 8, 0):
-            for name in [name for name in self.given if name not in bound | exact]:
-                size = self.given[name]
+            for name in [name for name in self.original if name not in bound | exact]:
+                size = self.original[name]
                 if (number and size % number == 0) or (not number and size > 1):
                     yield multiple_of(name, number or size)
         yield from (each for each in self._multiples(plan) if not self._is_split(each))
-        for name in [name for name in self.given if name not in decided]:
-            for pair in combinations([other for other in self.given if other != name], 2):
-                if sum(self.given[each] for each in pair) == self.given[name]:
+        for name in [name for name in self.original if name not in decided]:
+            for pair in combinations([other for other in self.original if other != name], 2):
+                if sum(self.original[each] for each in pair) == self.original[name]:
                     yield sum_is(name, pair)
-        for name in self.given:
+        for name in self.original:
             if name not in exact:
-                yield fixed(name, self.given[name])
+                yield fixed(name, self.original[name])
 
 
 def _decides(requirement: Requirement) -> bool:
@@ -418,13 +424,13 @@ def _decides(requirement: Requirement) -> bool:
 
 
 def required_by(
-    equations: Iterable[tuple[str, Expression]], given: Mapping[str, int]
+    equations: Iterable[tuple[str, Expression]], original: Mapping[str, int]
 ) -> Iterator[Requirement]:
     """Turn the user's statements about sizes into requirements.
 
     Args:
-        equations: a name, and what it is equal to.
-        given: the sizes; those of equations that are neither a product nor a quotient stay as they are.
+        equations: names, each with the expression that it equals.
+        original: the sizes; those of equations that are neither a product nor a quotient stay fixed.
     """
     for name, value in equations:
         ((_, number),) = value.terms
@@ -434,4 +440,4 @@ def required_by(
         elif not divisors and number.denominator == 1:
             yield Requirement(name, value)
         else:
-            yield from (fixed(each, given[each]) for each in (name, *factors, *divisors))
+            yield from (fixed(each, original[each]) for each in (name, *factors, *divisors))

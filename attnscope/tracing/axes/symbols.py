@@ -57,7 +57,7 @@ class Symbols:
         """Express a size as a name, a product, quotient or sum of names, or else as its first value.
 
         Args:
-            sizes: what it was in each run.
+            sizes: its value in each run; None for a run without it.
         """
         key = tuple(sizes)
         if key not in self._known:
@@ -66,8 +66,8 @@ class Symbols:
                 self._of_runs[runs] = Names(
                     {name: tuple(each[run] for run in runs) for name, each in self.sizes.items()}
                 )
-            seen = tuple(key[run] or 0 for run in runs)
-            self._known[key] = self._of_runs[runs].explain(seen) or str(seen[0])
+            values = tuple(key[run] or 0 for run in runs)
+            self._known[key] = self._of_runs[runs].explain(values) or str(values[0])
         return self._known[key]
 
 
@@ -82,7 +82,7 @@ class Names:
         }
 
     @property
-    def _are_of_two(self) -> bool:
+    def _only_two_runs(self) -> bool:
         """Whether there are only two runs to compare."""
         return any(len(each) == 2 for each in self.sizes.values())
 
@@ -91,7 +91,7 @@ class Names:
         if len(sizes) < 2:
             return None
         same = [name for name, each in self.sizes.items() if each == sizes]
-        if len(set(sizes)) == 1:  # by chance it may equal a name that did not change: not if two do
+        if len(set(sizes)) == 1:  # it may equal an unchanged name by chance: ambiguous if there are two
             return same[0] if len(same) == 1 and sizes[0] > 3 else None
         if same:
             return same[0]
@@ -100,11 +100,11 @@ class Names:
     @cached_property
     def monomials(self) -> list[Monomial]:
         """Quotients of products of names; simple ones first."""
-        made = _monomials(tuple(self.varying))
-        if self._are_of_two:
-            made = [each for each in made if len(each[0]) + len(each[1]) <= MOST_OF_TWO]
-        values = {names: self._values(names) for names in {names for each in made for names in each}}
-        return [Monomial(above, below, values[above], values[below]) for above, below in made]
+        products = _monomials(tuple(self.varying))
+        if self._only_two_runs:
+            products = [each for each in products if len(each[0]) + len(each[1]) <= MOST_OF_TWO]
+        values = {names: self._values(names) for names in {names for each in products for names in each}}
+        return [Monomial(above, below, values[above], values[below]) for above, below in products]
 
     @cached_property
     def _wholes(self) -> dict[tuple[int, ...], str]:
@@ -126,7 +126,7 @@ class Names:
         """Return the simplest matching quotient of products of names."""
         if 0 in sizes:
             return None
-        largest = LARGEST_OF_TWO if self._are_of_two else LARGEST_FACTOR
+        largest = LARGEST_OF_TWO if self._only_two_runs else LARGEST_FACTOR
         best: tuple[tuple, str] | None = None
         for above, below, high, low in self.monomials:
             count = len(above) + len(below)
@@ -148,10 +148,10 @@ class Names:
     def _sum_of_products(self, sizes: tuple[int, ...]) -> str | None:
         """Return a matching sum: one product plus another, plus twice another, or minus another.
 
-        A projection to queries, and to keys and values, is as wide as `d_feat+2·n_kv_head·d_head`; what
-        positions do not turn is as wide as `d_feat/n_head-d_rot`.
+        A projection to queries, and to keys and values, is as wide as `d_feat+2·n_kv_head·d_head`; the
+        channels that rotary positions leave alone number `d_feat/n_head-d_rot`.
         """
-        for values, text in self._wholes.items() if not self._are_of_two else ():
+        for values, text in self._wholes.items() if not self._only_two_runs else ():
             for times, sign in ((1, "+"), (2, "+2·"), (-1, "-")):
                 rest = tuple(size - times * value for size, value in zip(sizes, values, strict=True))
                 if rest in self._wholes:

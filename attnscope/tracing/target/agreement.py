@@ -1,4 +1,4 @@
-"""The size of every name that a user gives to an axis or an argument: one, on which all agree."""
+"""The sizes of all names of axes and arguments, on which all specifications must agree."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from attnscope.contracts import check_sizes
 from attnscope.errors import SizeError
 from attnscope.sizes import Sizes, called, shape_of
 from attnscope.tracing.target.equations import Where
-from attnscope.tracing.target.specs import Input, Made, Plain, Several, Tensor, Value
+from attnscope.tracing.target.specs import Construction, Input, InputTuple, Plain, Tensor, Value
 
 EXAMPLE = 48
-"""The size that a hint proposes."""
+"""The size in hints."""
 
 
 @dataclass(frozen=True)
@@ -21,8 +21,8 @@ class Argument:
 
     Attributes:
         label: the parameter's name; `args[0]` for the first of `*args`.
-        name: the name that the user gives; None for an input that is given by its place.
-        value: what it is.
+        name: the name that the user gives; None for a positional argument.
+        value: its value, or its specification.
     """
 
     label: str
@@ -30,11 +30,11 @@ class Argument:
     value: Input
 
     def tensors(self) -> list[tuple[str, Tensor]]:
-        """Its tensors, each with its label: `name[0]` for the first of a tuple."""
+        """Return its tensors, each with its label: `name[0]` for the first of a tuple."""
         return list(_tensors(self.label, self.value))
 
 
-def agreed(
+def agree_on_sizes(
     init: Mapping[str, Value],
     inputs: Sequence[Argument],
     where: Sequence[Where],
@@ -42,23 +42,23 @@ def agreed(
     title: str,
     option: str,
 ) -> tuple[dict[str, int], set[str]]:
-    """Every size that has a name, and the names that the user says.
+    """Return every size that has a name, and the names whose sizes the user sets.
 
-    A name of an axis or of an equation stands for one size wherever it stands, and takes a default
-    of that name where nobody says more. Numbers among the arguments whose name is no axis are sizes
-    too, unless two of them have one name and differ: two configurations may do that.
+    A name of an axis or of an equation stands for one size everywhere; without a specification, it has
+    the default of that name. Integer arguments that are no axes are sizes too, unless two of them have
+    the same name and differ, as in two configurations.
 
     Args:
         init: the constructor's arguments.
-        inputs: the call's.
+        inputs: the arguments of the call.
         where: equations, from which sizes are computed.
-        defaults: the defaults of arguments that are not given.
-        title: what these are defaults of.
-        option: what would give those arguments.
+        defaults: the defaults of arguments that are not passed.
+        title: the name of the function or class with these defaults.
+        option: the option that would pass those arguments.
 
     Returns:
-        The sizes, in the order in which they stand in the inputs, in the constructor's arguments, and
-        in the equations; last, the inputs that are numbers.
+        The sizes, in the order of the inputs, the constructor's arguments, and the equations; last, the
+        inputs that are numbers. And the names that the user sets.
 
     Raises:
         SizeError: two places disagree, an equation does not hold, or a name has no size.
@@ -76,7 +76,7 @@ def agreed(
         (name, place, size) for place, value in init.items() for name, size in _numbers(place, value)
     ]
     for argument in inputs:
-        if isinstance(argument.value, Made):
+        if isinstance(argument.value, Construction):
             label = argument.label
             numbers += [(name, label, size) for name, size in _numbers(label, argument.value)]
     for name, place, size in numbers:
@@ -90,7 +90,7 @@ def agreed(
     for name, size in literals:
         if name in shared:
             sizes.learn(name, size, f"--input {name} says that {name} is {size}")
-    said = {name for name in shared if name in sizes}
+    specified = {name for name in shared if name in sizes}
     for name in shared & set(defaults):
         hint = f"{option} {name}={sizes.get(name, EXAMPLE)}"
         sizes.learn(name, defaults[name], f"{title} has {name} {defaults[name]} by default", note=hint)
@@ -109,19 +109,19 @@ def agreed(
     known = {
         name: sizes[name] if name in sizes else others[name] for name in order if name not in ambiguous
     }
-    return known, {name for name in known if name in said or name not in defaults}
+    return known, {name for name in known if name in specified or name not in defaults}
 
 
 def _tensors(label: str, value: Input) -> Iterator[tuple[str, Tensor]]:
     if isinstance(value, Tensor):
         yield label, value
-    elif isinstance(value, Several):
+    elif isinstance(value, InputTuple):
         for i, member in enumerate(value.members):
             yield from _tensors(f"{label}[{i}]", member)
 
 
 def _numbers(name: str | None, value: Value) -> Iterator[tuple[str, int]]:
-    """The whole numbers among a constructor's arguments, and those in constructions among them."""
+    """Yield the integers among a constructor's arguments, and in constructions among them."""
     if isinstance(value, Plain):
         if name and value.size:
             yield name, value.size
@@ -131,7 +131,7 @@ def _numbers(name: str | None, value: Value) -> Iterator[tuple[str, int]]:
 
 
 def _learn_axes(sizes: Sizes, label: str, tensor: Tensor) -> None:
-    """Learn what a tensor says of its axes, and compare a file's shape with it."""
+    """Learn the sizes in a tensor's specification, and compare a file's shape with them."""
     for axis in tensor.axes or ():
         if axis.name and axis.size:
             check_sizes({axis.name: axis.size})
@@ -158,7 +158,7 @@ def _learn_axes(sizes: Sizes, label: str, tensor: Tensor) -> None:
 
 
 def _solve(sizes: Sizes, where: Sequence[Where], names: set[str]) -> None:
-    """Learn what the equations say, until they say nothing more; check those that are known."""
+    """Learn sizes from the equations until nothing changes, and check those without unknowns."""
     before = None
     while before != (known := {name: sizes[name] for name in names if name in sizes}):
         before = known
@@ -199,7 +199,7 @@ def _check_all_known(sizes: Sizes, inputs: Sequence[Argument], where: Sequence[W
 
 
 def _ambiguous(numbers: Sequence[tuple[str, int]], shared: set[str]) -> set[str]:
-    """The names of arguments that are several numbers, and no axes."""
+    """Return the names of arguments with several different values that are no axes."""
     return {
         name
         for name, size in numbers

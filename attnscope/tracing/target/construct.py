@@ -1,4 +1,4 @@
-"""Makes what a run is given: objects, and drawn tensors, in the sizes of that run."""
+"""Constructing the arguments of a run: objects, and random tensors, with the sizes of that run."""
 
 from __future__ import annotations
 
@@ -10,27 +10,29 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from attnscope.errors import SourceError
-from attnscope.tracing.target.load import described
+from attnscope.tracing.target.load import describe
 from attnscope.tracing.target.specs import Plain, Tensor, Value
 
 if TYPE_CHECKING:
     import torch
 
 
-def made(value: Value, name: str | None, sizes: Mapping[str, int], *, tell: bool) -> Any:
-    """A constructor's argument, in the sizes of a run."""
+def make_value(value: Value, name: str | None, sizes: Mapping[str, int], *, wrap_errors: bool) -> Any:
+    """Construct an argument of a constructor, with the sizes of a run."""
     if isinstance(value, Plain):
-        return plain(value, name, sizes)
+        return literal_value(value, name, sizes)
     if value.arguments is None:
         return value.target.object
-    pairs = [(key, made(inner, key, sizes, tell=tell)) for key, inner in value.arguments]
+    pairs = [
+        (key, make_value(inner, key, sizes, wrap_errors=wrap_errors)) for key, inner in value.arguments
+    ]
     args = tuple(inner for key, inner in pairs if key is None)
     kwargs = {key: inner for key, inner in pairs if key is not None}
-    return construct(value.target.object, args, kwargs, tell=tell)
+    return construct(value.target.object, args, kwargs, wrap_errors=wrap_errors)
 
 
-def plain(value: Plain, name: str | None, sizes: Mapping[str, int]) -> Any:
-    """A value as it was written out; a size of a run's, where it is one."""
+def literal_value(value: Plain, name: str | None, sizes: Mapping[str, int]) -> Any:
+    """Return a literal value, or the size of that name in a run."""
     if name is not None and value.size is not None and name in sizes:
         return sizes[name]
     return deepcopy(value.value)
@@ -38,7 +40,7 @@ def plain(value: Plain, name: str | None, sizes: Mapping[str, int]) -> Any:
 
 @contextmanager
 def _empty_as_zeros() -> Iterator[None]:
-    """Parameters that a constructor leaves as they come are zeros, and not whatever was in memory."""
+    """Initialize parameters that a constructor leaves uninitialized with zeros."""
     import torch
     from torch.overrides import TorchFunctionMode
 
@@ -53,30 +55,30 @@ def _empty_as_zeros() -> Iterator[None]:
         yield
 
 
-def construct(target: Any, args: tuple[Any, ...], kwargs: dict[str, Any], *, tell: bool) -> Any:
+def construct(target: Any, args: tuple[Any, ...], kwargs: dict[str, Any], *, wrap_errors: bool) -> Any:
     """Call a constructor.
 
     Args:
         target: the constructor.
         args, kwargs: its arguments.
-        tell: whether what it raises becomes a SourceError, which tells of the user's line.
+        wrap_errors: whether its exceptions become a SourceError that names the user's line.
     """
     try:
         with _empty_as_zeros():
             return target(*args, **kwargs)
     except Exception as error:
-        if not tell:
+        if not wrap_errors:
             raise
         file = getattr(sys.modules.get(getattr(target, "__module__", "")), "__file__", None)
         name = getattr(target, "__qualname__", type(target).__name__)
-        told = described(error, Path(file).parent if file else None)
+        description = describe(error, Path(file).parent if file else None)
         named = [f"{key}={_short(value)}" for key, value in kwargs.items()]
         shown = ", ".join([*map(_short, args), *named])
-        raise SourceError(f"{name}({shown}) raises {told}.") from error
+        raise SourceError(f"{name}({shown}) raises {description}.") from error
 
 
 def _short(value: Any) -> str:
-    """A value in a message: a number or a short text as it is, of anything else its type."""
+    """Return a value for a message: the repr of numbers and short texts, the type of anything else."""
     text = repr(value)
     return text if len(text) <= 30 and "\n" not in text else f"{type(value).__name__}(…)"
 
@@ -85,16 +87,16 @@ def _short(value: Any) -> str:
 
 
 def shape_in(tensor: Tensor, sizes: Mapping[str, int]) -> tuple[int, ...]:
-    """A tensor's shape, in the sizes of a run."""
+    """Return a tensor's shape with the sizes of a run."""
     if tensor.axes is None:
         return tensor.file.shape if tensor.file else ()
     return tuple(sizes[axis.name] if axis.name else axis.size or 0 for axis in tensor.axes)
 
 
 def draw(shape: tuple[int, ...], dtype: str, device: str, low: int, high: int | None) -> torch.Tensor:
-    """A drawn tensor: standard normal numbers, fair coins, or whole numbers from `low` up, below `high`.
+    """Draw a tensor: standard normal numbers, fair coins, or integers from `low` up, below `high`.
 
-    No row of two coins or more is all heads or all tails: as a mask, it would mean nothing.
+    No row of two coins or more is all True or all False, because that would be a useless mask.
     """
     import torch
 
@@ -112,10 +114,10 @@ def draw(shape: tuple[int, ...], dtype: str, device: str, low: int, high: int | 
 
 
 def draw_like(stored: torch.Tensor, shape: tuple[int, ...], device: str) -> torch.Tensor:
-    """A drawn tensor in the dtype of another, and in its range if these are whole numbers."""
+    """Draw a tensor with the dtype of another, and with its range if it contains integers."""
     import torch
 
     dtype = str(stored.dtype).removeprefix("torch.")
-    whole = not stored.is_floating_point() and stored.dtype != torch.bool
-    low, high = (int(stored.min()), int(stored.max()) + 1) if whole else (0, None)
+    is_integer = not stored.is_floating_point() and stored.dtype != torch.bool
+    low, high = (int(stored.min()), int(stored.max()) + 1) if is_integer else (0, None)
     return draw(shape, dtype, device, low, high)

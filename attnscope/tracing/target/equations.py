@@ -15,7 +15,7 @@ NAME = r"[^\W\d]\w*"
 
 @dataclass(frozen=True)
 class Where:
-    """An equation: a name is a product of names and numbers, divided by others perhaps.
+    """An equation: a name equals a product of names and numbers, possibly divided by others.
 
     >>> read_where("d_head=d_feat/n_head").solve({"d_feat": 200, "n_head": 5})
     ('d_head', 40)
@@ -27,12 +27,12 @@ class Where:
 
     @property
     def names(self) -> list[str]:
-        """Every name in it, in the order in which they stand there."""
+        """The names in the equation, in order."""
         factors = re.findall(NAME, self.text)
         return list(dict.fromkeys(factors))
 
     def solve(self, sizes: Mapping[str, int]) -> tuple[str, int] | None:
-        """The one name that has no size, and the size that it must have; None if there is none such.
+        """Return the only name without a size, and the size that it must have; None if there is none.
 
         Raises:
             SizeError: the sizes contradict the equation, or no whole number fulfills it.
@@ -50,9 +50,9 @@ class Where:
         solved = of_word(name) * (ratio.inverse() if name in factors else ratio)
         size = solved.size(sizes)
         if size.denominator != 1:
-            said = ", ".join(f"{other} is {sizes[other]}" for other in self.names if other != name)
+            known = ", ".join(f"{other} is {sizes[other]}" for other in self.names if other != name)
             raise SizeError(
-                f"--where {self.text}: {said}, and so {name} would be {float(size):.4g},"
+                f"--where {self.text}: {known}, and so {name} would be {float(size):.4g},"
                 " which is no whole number."
             )
         check_sizes({name: int(size)})
@@ -62,8 +62,8 @@ class Where:
         right = self.text.split("=", 1)[1].strip()
         numbers = re.sub(NAME, lambda name: str(sizes[name[0]]), right)
         numbers = re.sub(r"\s", "", numbers).replace("·", "*")
-        is_what = self.value.size(sizes)
-        shown = str(is_what) if is_what.denominator == 1 else f"{float(is_what):.4g}"
+        value = self.value.size(sizes)
+        shown = str(value) if value.denominator == 1 else f"{float(value):.4g}"
         equals = f" = {shown}" if numbers != shown else ""
         return SizeError(
             f"--where {self.text} does not hold: {self.name} is {sizes[self.name]},"
@@ -72,7 +72,7 @@ class Where:
 
 
 def read_where(text: str) -> Where:
-    """An equation that `--where` gives.
+    """Parse an equation of `--where`.
 
     Raises:
         OptionError: it is not of the form name = product or quotient of names and numbers.

@@ -1,8 +1,8 @@
-"""A module or function that exists already, with real tensors, as what is traced.
+"""Existing modules and functions, with real tensors, as subjects of a trace.
 
 The code runs first with these tensors, and then with drawn ones of other sizes. A module's weights
 cannot change size: widths stay as they are, batches and lengths vary. The module itself never runs: a
-copy does, which shares its weights and has buffers and attributes of its own.
+copy does, which shares its weights, with its own buffers and attributes.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ from typing import TYPE_CHECKING, Any, cast
 
 from attnscope.errors import OptionError, SourceError, first_line
 from attnscope.tensor_files import TensorFile
-from attnscope.tracing.target.agreement import Argument, agreed
+from attnscope.tracing.target.agreement import Argument, agree_on_sizes
 from attnscope.tracing.target.equations import read_where
 from attnscope.tracing.target.load import Loaded
-from attnscope.tracing.target.signatures import Callee, labels, signature_of, whole_defaults
-from attnscope.tracing.target.specs import Axis, Input, Plain, Several, Tensor
+from attnscope.tracing.target.signatures import Callee, integer_defaults, positional_names, signature_of
+from attnscope.tracing.target.specs import Axis, Input, InputTuple, Plain, Tensor
 from attnscope.tracing.target.subject import Built, Subject
 
 if TYPE_CHECKING:
     import torch
 
 Dims = tuple[str | int, ...]
-"""What a tensor's axes are called: a name, or the size of one without."""
+"""The axes of a tensor: a name each, or the size of one without a name."""
 
 KEYS = re.compile(r"(enc\w*_)?(k|v|xk|xv|kv|keys?|values?|memory|context)(_\w*)?", re.IGNORECASE)
 QUERIES = re.compile(r"(q|xq|query|queries)(_\w*)?", re.IGNORECASE)
@@ -38,23 +38,23 @@ VALUES = re.compile(r"(v|xv|values?)(_\w*)?", re.IGNORECASE)
 
 @dataclass(frozen=True)
 class LiveTensor:
-    """A tensor of the caller's, where a file's would stand."""
+    """A tensor of the caller, with the interface of a tensor file."""
 
     name: str
     tensor: torch.Tensor
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Its shape."""
+        """The shape."""
         return tuple(self.tensor.shape)
 
     @property
     def dtype(self) -> str:
-        """Torch's name for its dtype."""
+        """The name of the dtype in torch."""
         return str(self.tensor.dtype).removeprefix("torch.")
 
     def load(self) -> torch.Tensor:
-        """The tensor."""
+        """Return the tensor."""
         return self.tensor
 
     def __str__(self) -> str:
@@ -63,10 +63,10 @@ class LiveTensor:
 
 @dataclass(frozen=True)
 class LiveSubject(Subject):
-    """A module or function that exists, and what it is called with.
+    """An existing module or function, with its arguments.
 
     Attributes:
-        args, kwargs: the arguments, as they are.
+        args, kwargs: the caller's arguments.
     """
 
     args: tuple[Any, ...] = ()
@@ -74,17 +74,17 @@ class LiveSubject(Subject):
 
     @property
     def is_live(self) -> bool:
-        """Yes."""
+        """True: the code and its arguments exist already."""
         return True
 
     @property
-    def sizes_told(self) -> bool:
-        """Whether no size is hidden in what is called: weights have some."""
+    def all_sizes_named(self) -> bool:
+        """Whether the callee has no weights, which may have unnamed sizes."""
         return _module_of(self.callee.target) is None
 
     @property
     def has_mode(self) -> bool:
-        """Whether what is called is a module's."""
+        """Whether the callee is a module or a method of one."""
         return _module_of(self.callee.target) is not None
 
     def build(
@@ -95,13 +95,13 @@ class LiveSubject(Subject):
         seed: int | None = None,
         train: bool | None = None,
     ) -> Built:
-        """A copy of the module, or the function itself, with its arguments.
+        """Return a copy of the module, or the function itself, with its arguments.
 
         Args:
-            sizes: other sizes, in which tensors are drawn; None: the caller's tensors.
-            device: where everything is; None: where it is.
-            seed: what is drawn with; None: 0, and nothing new for the caller's tensors.
-            train: whether a module is in training mode; None: as it is.
+            sizes: other sizes, with which tensors are drawn; None: the caller's tensors.
+            device: the device of all tensors; None: the current one.
+            seed: the seed of drawn tensors; None: 0, or with the caller's tensors the current state.
+            train: whether a module is in training mode; None: unchanged.
         """
         import torch
 
@@ -120,9 +120,9 @@ class LiveSubject(Subject):
         return Built(called, args, {**kwargs, **self._other_defaults(sizes)}, module)
 
     def _with_identity(self, values: list[tuple[str | None, Any]]) -> list[tuple[str | None, Any]]:
-        """The values, where one tensor that is given twice is one again, if it has the same shape.
+        """Return the values, with one object for a tensor that the caller passes twice.
 
-        Code may ask whether `query is key`, and go another way.
+        Code may test whether `query is key`, and branch. The shapes must be equal too.
         """
         import torch
 
@@ -143,17 +143,17 @@ def live_subject(
     where: Sequence[str],
     call: str | None,
 ) -> LiveSubject:
-    """What is traced, as the caller has it.
+    """Return the subject of a trace for an existing module or function.
 
     Args:
         target: a module, a function or a bound method.
-        args, kwargs: what it is called with.
-        axes: the names of arguments' axes: `"B L D"`, or a list.
+        args, kwargs: its arguments.
+        axes: the names of the axes of arguments: `"B L D"`, or a list.
         where: equations between sizes, each NAME=EXPRESSION.
-        call: the method of the module that is called.
+        call: the method of the module to call.
 
     Raises:
-        OptionError: axes are named of what is no tensor, or not as many as it has.
+        OptionError: named axes belong to no tensor, or differ in number from its axes.
         SizeError: a name stands for two sizes.
     """
     if call is not None and not callable(getattr(target, call, None)):
@@ -162,35 +162,40 @@ def live_subject(
     owner = _module_of(called)
     title = getattr(called, "__qualname__", type(called).__qualname__)
     signature = signature_of(getattr(called, "forward", called))
-    placed = labels(signature, len(args))
-    if len(placed) < len(args):
-        raise OptionError(f"{title} takes {len(placed)} arguments without a name, and gets {len(args)}.")
-    values = dict(zip(placed, args, strict=True)) | kwargs
+    positional = positional_names(signature, len(args))
+    if len(positional) < len(args):
+        raise OptionError(
+            f"{title} takes {len(positional)} arguments without a name, and gets {len(args)}."
+        )
+    values = dict(zip(positional, args, strict=True)) | kwargs
     tensors = {place: each for label, value in values.items() for place, each in _tensors(label, value)}
-    said = _named_axes(axes, tensors)
-    names = {axis for each in said.values() for axis in each if isinstance(axis, str)}
-    own = _own_sizes(owner) if owner is not None else {}
-    own = {name: size for name, size in own.items() if name not in names}
-    dims = {**_default_axes(tensors, said, own, has_weights=owner is not None), **said}
+    named_dims = _named_axes(axes, tensors)
+    names = {axis for each in named_dims.values() for axis in each if isinstance(axis, str)}
+    module_sizes = _module_sizes(owner) if owner is not None else {}
+    module_sizes = {name: size for name, size in module_sizes.items() if name not in names}
+    dims = {
+        **_default_axes(tensors, named_dims, module_sizes, has_weights=owner is not None),
+        **named_dims,
+    }
     inputs = [
         Argument(label, label if label in kwargs else None, _input(label, value, dims))
         for label, value in values.items()
     ]
-    defaults = whole_defaults(signature, values)
+    defaults = integer_defaults(signature, values)
     equations = [read_where(text) for text in where]
-    numbers = {name: Plain(size) for name, size in own.items()}
-    sizes, _ = agreed(numbers, inputs, equations, defaults, title, "axes")
+    numbers = {name: Plain(size) for name, size in module_sizes.items()}
+    sizes, _ = agree_on_sizes(numbers, inputs, equations, defaults, title, "axes")
     fixed: dict[str, int] = {}
     if owner is not None:
         widths = [dims[place][-1] for place, tensor in tensors.items() if _has_width(tensor)]
         fixed = {axis: sizes[axis] for axis in widths if isinstance(axis, str)}
         named = {name for equation in equations for name in equation.names} | {*fixed}
-        for name, size in own.items():
+        for name, size in module_sizes.items():
             if name in named or size not in fixed.values():
                 fixed[name] = size
-            else:  # the width has a name, which is another
+            else:  # the width has another name
                 del sizes[name]
-        for equation in equations * len(equations):  # what follows from sizes that stay, stays
+        for equation in equations * len(equations):  # sizes that follow from fixed ones are fixed
             loose = [name for name in equation.names if name not in fixed]
             fixed |= {name: sizes[name] for name in loose if len(loose) == 1}
     return LiveSubject(
@@ -199,7 +204,7 @@ def live_subject(
         init={},
         inputs=inputs,
         sizes=sizes,
-        given={name for name in sizes if name not in defaults},
+        set_by_user={name for name in sizes if name not in defaults},
         defaults=defaults,
         where=equations,
         axes={label: tensor.dims for each in inputs for label, tensor in each.tensors()},
@@ -213,14 +218,14 @@ def live_subject(
 
 
 def _copied(target: Any, device: str | None) -> tuple[Any, torch.nn.Module | None]:
-    """A copy of a module, or of a bound method's module, that shares its weights; a function as it is.
+    """Copy a module, or the module of a bound method, sharing its weights; a function stays as it is.
 
     Args:
-        target: what is called.
-        device: where the copy's weights are; None: where they are.
+        target: the callee.
+        device: the device of the copy's weights; None: unchanged.
 
     Returns:
-        What is called of the copy; and the copy, if there is one.
+        The callee of the copy, and the copy, if there is one.
     """
     import torch
 
@@ -246,7 +251,7 @@ def _copied(target: Any, device: str | None) -> tuple[Any, torch.nn.Module | Non
 
 
 def _module_of(target: Any) -> torch.nn.Module | None:
-    """The module that is called, or that a bound method belongs to."""
+    """Return the module that is called, or that a bound method belongs to."""
     import torch
 
     owner = getattr(target, "__self__", None) if isinstance(target, MethodType) else target
@@ -257,7 +262,7 @@ def _module_of(target: Any) -> torch.nn.Module | None:
 
 
 def _tensors(label: str, value: Any) -> Iterator[tuple[str, torch.Tensor]]:
-    """The tensors of an argument, each with its label: `name[0]` for the first of a tuple."""
+    """Yield the tensors of an argument, each with its label: `name[0]` for the first of a tuple."""
     import torch
 
     if isinstance(value, torch.Tensor):
@@ -277,17 +282,17 @@ def _input(label: str, value: Any, dims: Mapping[str, Dims]) -> Input:
             axes = tuple(Axis(x, None) if isinstance(x, str) else Axis(None, x) for x in named)
         return Tensor(axes, file=cast(TensorFile, LiveTensor(label, value)))
     if type(value) in (tuple, list) and any(_tensors(label, value)):
-        return Several(tuple(_input(f"{label}[{i}]", member, dims) for i, member in enumerate(value)))
+        return InputTuple(tuple(_input(f"{label}[{i}]", member, dims) for i, member in enumerate(value)))
     return Plain(value)
 
 
 def _has_width(tensor: torch.Tensor) -> bool:
-    """Whether its last axis is one that weights are multiplied over."""
+    """Return whether products with weights contract over the last axis of a tensor."""
     return tensor.is_floating_point() and tensor.dim() > 1
 
 
 def _dtype(tensors: Mapping[str, torch.Tensor]) -> str:
-    """The dtype of the first tensor that has real numbers, or else of the first."""
+    """Return the dtype of the first floating-point tensor, or else of the first tensor."""
     real = [each for each in tensors.values() if each.is_floating_point()]
     return str(next(iter([*real, *tensors.values()])).dtype).removeprefix("torch.") if tensors else ""
 
@@ -298,7 +303,7 @@ def _dtype(tensors: Mapping[str, torch.Tensor]) -> str:
 def _named_axes(
     axes: Mapping[str, str | Sequence[str]], tensors: Mapping[str, torch.Tensor]
 ) -> dict[str, Dims]:
-    """The axes of the tensors that the caller names."""
+    """Return the axes of the tensors whose axes the caller names."""
     found: dict[str, Dims] = {}
     for label, text in axes.items():
         names = text.replace(",", " ").split() if isinstance(text, str) else list(text)
@@ -317,32 +322,34 @@ def _named_axes(
 
 def _default_axes(
     tensors: Mapping[str, torch.Tensor],
-    said: Mapping[str, Dims],
-    own: Mapping[str, int],
+    named_dims: Mapping[str, Dims],
+    module_sizes: Mapping[str, int],
     *,
     has_weights: bool,
 ) -> dict[str, Dims]:
-    """Names for the axes of tensors that the caller does not name: those of the textbook.
+    """Return textbook names for the axes of tensors that the caller does not name.
 
-    Queries are `n_batch n_Q d_feat`, keys and values `n_batch n_K d_feat`; of a tensor that is neither
-    by its name, `n_batch n d_feat`. What has no real numbers but ids, and masks, get the names of axes
-    of their sizes. One name stands for one size.
+    Queries are `n_batch n_Q d_feat`, keys and values `n_batch n_K d_feat`; tensors with other names are
+    `n_batch n d_feat`. Masks, and integer tensors other than ids, get the names of axes of their sizes.
+    One name stands for one size.
     """
-    sizes = dict(own)
-    for label, dims in said.items():
+    sizes = dict(module_sizes)
+    for label, dims in named_dims.items():
         pairs = zip(dims, tensors[label].shape, strict=True)
         sizes |= {axis: size for axis, size in pairs if isinstance(axis, str)}
     found: dict[str, Dims] = {}
     rest = []
     for label, tensor in tensors.items():
-        if label in said or 0 in tensor.shape:
+        if label in named_dims or 0 in tensor.shape:
             continue
         is_mask = "mask" in label or "bias" in label or str(tensor.dtype) == "torch.bool"
         if is_mask or not (_has_width(tensor) or tensor.dim() == 2) or tensor.dim() > 4:
             rest.append(label)
             continue
         names = []
-        for name, size in zip(_usual(label, tensor, own, has_weights), tensor.shape, strict=True):
+        for name, size in zip(
+            _usual_axes(label, tensor, module_sizes, has_weights), tensor.shape, strict=True
+        ):
             free = next(each for each in (name, f"{name}_{label}") if sizes.get(each, size) == size)
             sizes[free] = size
             names.append(free)
@@ -352,14 +359,16 @@ def _default_axes(
     return found
 
 
-def _usual(label: str, tensor: torch.Tensor, own: Mapping[str, int], has_weights: bool) -> list[str]:
-    """What the axes of queries, keys, values, or of anything else, are usually called."""
+def _usual_axes(
+    label: str, tensor: torch.Tensor, module_sizes: Mapping[str, int], has_weights: bool
+) -> list[str]:
+    """Return the usual names of the axes of queries, keys, values, or other tensors."""
     word = re.sub(r"\W", "_", label)
     length = "n_K" if KEYS.fullmatch(word) else "n_Q" if QUERIES.fullmatch(word) else "n"
     if not tensor.is_floating_point():
         return ["n_batch", length]
     if has_weights and tensor.dim() < 4:
-        width = next((name for name, size in own.items() if size == tensor.shape[-1]), "d_feat")
+        width = next((name for name, size in module_sizes.items() if size == tensor.shape[-1]), "d_feat")
     elif length == "n":
         width = "d_feat" if tensor.dim() < 4 else "d_head"
     else:
@@ -372,7 +381,7 @@ def _usual(label: str, tensor: torch.Tensor, own: Mapping[str, int], has_weights
 
 
 def _aligned(shape: Sequence[int], sizes: Mapping[str, int]) -> Dims:
-    """The axes of a mask, or of what else broadcasts: the names of such sizes, or the sizes."""
+    """Return the axes of a mask or another broadcast tensor: names of equal sizes, or the sizes."""
     order = ["n_batch", "n_head", "n_Q", "n_K"]
     named: list[str | int] = []
     for place, size in enumerate(shape, start=4 - len(shape)):
@@ -382,19 +391,19 @@ def _aligned(shape: Sequence[int], sizes: Mapping[str, int]) -> Dims:
     return tuple(named)
 
 
-def _own_sizes(module: torch.nn.Module) -> dict[str, int]:
-    """The sizes that a module keeps: arguments of its constructor, or else whatever numbers it has."""
-    kept = {name: value for name, value in vars(module).items() if type(value) is int and value > 1}
+def _module_sizes(module: torch.nn.Module) -> dict[str, int]:
+    """Return the sizes that a module stores: constructor arguments, or else all its integers."""
+    stored = {name: value for name, value in vars(module).items() if type(value) is int and value > 1}
     signature = signature_of(type(module))
     arguments = signature.parameters if signature is not None else {}
-    own = {name: kept[name] for name in arguments if name in kept}
-    return own or {name: size for name, size in kept.items() if not name.startswith("_")}
+    sizes = {name: stored[name] for name in arguments if name in stored}
+    return sizes or {name: size for name, size in stored.items() if not name.startswith("_")}
 
 
 def _quotients(fixed: Mapping[str, int], named: Collection[int]) -> dict[str, int]:
-    """What is left of a width when it is split into as many parts as another size says.
+    """Return the sizes of widths divided by another size, such as the width of a head.
 
-    Only where nothing else has this size: no other width, and none of the sizes that equations name.
+    Only those that nothing else has: no other width, and no size in an equation.
     """
     found: dict[int, list[str]] = {}
     for name, size in fixed.items():

@@ -30,17 +30,17 @@ from attnscope.text import shortened
 
 FORM = "FILE.py:NAME or package.module:NAME"
 LISTED = 8
-"""How many names an error lists."""
+"""The maximal number of names that an error lists."""
 
 
 @dataclass(frozen=True)
 class Loaded:
-    """What the user named.
+    """A loaded target.
 
     Attributes:
         object: the class, function or other callable.
         name: its qualified name, as the user wrote it: `Outer.Inner`.
-        module: where it was found.
+        module: the module that contains it.
     """
 
     object: Any
@@ -49,7 +49,7 @@ class Loaded:
 
 
 def load(text: str) -> Loaded:
-    """Import what the user names.
+    """Import a target.
 
     Args:
         text: `file.py:NAME` or `package.module:NAME`, where NAME may have dots.
@@ -71,13 +71,13 @@ def load(text: str) -> Loaded:
     return Loaded(found, name, module)
 
 
-def described(error: BaseException, folder: Path | None = None) -> str:
-    """An exception on one line: its kind, what it says, and where it was raised.
+def describe(error: BaseException, folder: Path | None = None) -> str:
+    """Describe an exception on one line: its class, its message, and the line that raised it.
 
     Args:
         error: the exception.
-        folder: where the user's files lie: the innermost line in one of them is told, or the
-            innermost of all if none is.
+        folder: the folder of the user's files: the innermost line in one of them is reported, or the
+            innermost of all if there is none.
     """
     text = safe_str(error).strip().split("\n")[0]
     kind = class_name(error)
@@ -85,23 +85,25 @@ def described(error: BaseException, folder: Path | None = None) -> str:
         text, file, number, code = error.msg, error.filename, error.lineno, error.text
     else:
         frames = traceback.extract_tb(stored_in(error, "__traceback__"))
-        own = [frame for frame in frames if folder and _is_own(frame.filename, folder)]
-        frame = (own or frames)[-1]
+        user_frames = [each for each in frames if folder and _is_below(each.filename, folder)]
+        frame = (user_frames or frames)[-1]
         file, number, code = frame.filename, frame.lineno, frame.line
-    told = f"{kind}: {text}" if text else kind
+    summary = f"{kind}: {text}" if text else kind
     if file.startswith("<frozen"):  # Python's own import system
-        return told
-    return f"{told} (line {number} of {os.path.basename(file)}" + (f": {code.strip()})" if code else ")")
+        return summary
+    return f"{summary} (line {number} of {os.path.basename(file)}" + (
+        f": {code.strip()})" if code else ")"
+    )
 
 
-def _is_own(file: str, folder: Path) -> bool:
-    """Whether a file is below a folder, and not in an environment that happens to lie there too."""
+def _is_below(file: str, folder: Path) -> bool:
+    """Return whether a file is below a folder, but not in an environment inside it."""
     path = Path(file)
     return path.is_relative_to(folder) and "site-packages" not in path.relative_to(folder).parts
 
 
 def _is_file(place: str) -> bool:
-    """Whether the user means a file, and not a module."""
+    """Return whether the user means a file, not a module."""
     return place.endswith(".py") or "/" in place or os.sep in place or os.path.isfile(place)
 
 
@@ -109,7 +111,7 @@ def _is_file(place: str) -> bool:
 
 
 def _import_file(path: Path) -> ModuleType:
-    """A file's module: by its dotted name where the file belongs to a package."""
+    """Import a file as a module, by its dotted name if it belongs to a package."""
     _check_file(path)
     path = Path(os.path.abspath(path))
     parts, root = [path.stem.replace(".", "_")], path.parent
@@ -127,15 +129,15 @@ def _import_file(path: Path) -> ModuleType:
 
 
 def _is_free(name: str, file: Path) -> bool:
-    """Whether a module may have this name: no other file is imported, or is to be found, under it."""
+    """Return whether a file may be imported by this name: no other module has it."""
     if name in sys.modules:
-        there = getattr(sys.modules[name], "__file__", None)
-        return there is not None and os.path.abspath(there) == str(file)
+        existing = getattr(sys.modules[name], "__file__", None)
+        return existing is not None and os.path.abspath(existing) == str(file)
     return name not in sys.stdlib_module_names
 
 
 def _import_as(name: str, file: Path) -> None:
-    """Import a file, or a package's `__init__.py`, under a name, unless that has been done."""
+    """Import a file, or a package's `__init__.py`, by a name, unless it is imported already."""
     if name in sys.modules:
         return
     folders = [str(file.parent)] if file.name == "__init__.py" else None
@@ -151,14 +153,14 @@ def _import_as(name: str, file: Path) -> None:
 
 
 def _import_module(name: str) -> ModuleType:
-    """A module by its dotted name."""
+    """Import a module by its dotted name."""
     if not all(part.isidentifier() for part in name.split(".")):
         raise SourceError(
             f"{shortened(name)!r} is neither a .py file nor the name of a module.", hint=FORM
         )
     folder = Path.cwd()
     try:
-        with _importing(folder, name, folder, asked=name):
+        with _importing(folder, name, folder, requested=name):
             return importlib.import_module(name)
     except ModuleNotFoundError as error:
         near = get_close_matches(name, [path.stem for path in folder.glob("*.py")], n=1)
@@ -170,14 +172,14 @@ def _import_module(name: str) -> ModuleType:
 
 
 @contextmanager
-def _importing(front: Path, name: str, own: Path, asked: str = "") -> Iterator[None]:
+def _importing(front: Path, name: str, user_folder: Path, requested: str = "") -> Iterator[None]:
     """Import with a folder at the front of the path, and without writing `.pyc` files.
 
     Args:
-        front: the folder. It stays there: functions may import when they are called.
-        name: what is imported, for a message.
-        own: where the user's files lie.
-        asked: a module's dotted name; that it is not there is left to the caller to tell.
+        front: the folder. It stays there, because functions may import when they are called.
+        name: the name of the file or module in messages.
+        user_folder: the folder of the user's files.
+        requested: a module's dotted name; the caller handles the error if there is no such module.
     """
     if str(front) not in sys.path[:1]:
         sys.path.insert(0, str(front))
@@ -186,10 +188,10 @@ def _importing(front: Path, name: str, own: Path, asked: str = "") -> Iterator[N
     try:
         yield
     except (Exception, SystemExit) as error:
-        missing = isinstance(error, ModuleNotFoundError) and f"{asked}.".startswith(f"{error.name}.")
-        if asked and missing:
+        missing = isinstance(error, ModuleNotFoundError) and f"{requested}.".startswith(f"{error.name}.")
+        if requested and missing:
             raise
-        raise SourceError(f"importing {name} raises {described(error, own)}.") from error
+        raise SourceError(f"importing {name} raises {describe(error, user_folder)}.") from error
     finally:
         sys.dont_write_bytecode = before
 
@@ -202,8 +204,8 @@ def _check_file(path: Path) -> None:
         raise FileError(f"{name} is no .py file.", hint=FORM)
     if not os.path.isfile(path):  # pathlib's own fails for names that are too long
         in_folder = path.parent.glob("*.py") if os.path.isdir(path.parent) else []
-        there = sorted(other.name for other in in_folder)
-        near = get_close_matches(path.name, there, n=1)
+        present = sorted(other.name for other in in_folder)
+        near = get_close_matches(path.name, present, n=1)
         raise FileError(
             f"there is no file {name}.",
             hint=f"{path.with_name(near[0])}, which is there" if near else None,
@@ -214,7 +216,7 @@ def _check_file(path: Path) -> None:
 
 
 def _find(module: ModuleType, place: str, name: str) -> Any:
-    """What a module has under a qualified name."""
+    """Return the object with a qualified name in a module."""
     found: Any = module
     owner = place
     for part in name.split("."):
@@ -222,32 +224,33 @@ def _find(module: ModuleType, place: str, name: str) -> Any:
             found = getattr(found, part)
         except AttributeError as error:
             raise _no_such_name(found, owner, part, text=f"{place}:{name}") from error
-        except Exception as error:  # some packages import their parts when they are asked for them
-            raise SourceError(f"importing {part} from {owner} raises {described(error)}.") from error
+        except Exception as error:  # some packages import their modules when they are accessed
+            raise SourceError(f"importing {part} from {owner} raises {describe(error)}.") from error
         owner = part
     return found
 
 
 def _no_such_name(found: Any, owner: str, part: str, text: str) -> SourceError:
-    if _gathers(found):
+    if _reexports(found):
         message, hint = f"{owner} has no {part}.", None
     else:
         defined = _defined(found)
-        message, hint = f"{owner} has no {part}: it defines {_listed(defined)}.", _choice(owner, defined)
+        message = f"{owner} has no {part}: it defines {_listed(defined)}."
+        hint = _choice(owner, defined)
     near = _similar(part, found)
     before = text[: text.rindex(part)] if text.endswith(part) else f"{owner}:"
     return SourceError(message, hint=before + near if near else hint)
 
 
 def _similar(name: str, owner: Any) -> str | None:
-    """The class or function of a module or class whose name is most like one that is not there."""
-    own = {each.lower(): each for each in _visible(owner)}
-    near = get_close_matches(name.lower(), own, n=1)
-    return own[near[0]] if near else None
+    """Return the class or function of a module or class whose name is most similar to `name`."""
+    names = {each.lower(): each for each in _visible(owner)}
+    near = get_close_matches(name.lower(), names, n=1)
+    return names[near[0]] if near else None
 
 
 def _visible(owner: Any) -> list[str]:
-    """The classes and functions that a module or class has, wherever they are defined."""
+    """Return the public classes and functions of a module or class, also imported ones."""
     return [
         name
         for name in dir(owner)
@@ -255,14 +258,14 @@ def _visible(owner: Any) -> list[str]:
     ]
 
 
-def _gathers(owner: Any) -> bool:
-    """Whether something is a package that has most of its names from its modules, as `torch.nn` has."""
+def _reexports(owner: Any) -> bool:
+    """Return whether an object is a package that imports most of its names, such as `torch.nn`."""
     is_package = inspect.ismodule(owner) and hasattr(owner, "__path__")
     return is_package and len(_visible(owner)) > 2 * len(_defined(owner))
 
 
 def _defined(owner: Any) -> list[str]:
-    """The classes and functions that a module, or a class, defines itself."""
+    """Return the classes and functions that a module or class defines itself."""
     home = owner.__name__ if inspect.ismodule(owner) else getattr(owner, "__module__", None)
     return [
         name
@@ -279,17 +282,17 @@ def _listed(names: list[str]) -> str:
 
 
 def _choice_of(module: ModuleType, place: str) -> str:
-    """A hint: what a module defines, if that is one thing, or the form."""
-    return f"{place}:NAME" if _gathers(module) else _choice(place, _defined(module))
+    """Return a hint: the only name that a module defines, or the form."""
+    return f"{place}:NAME" if _reexports(module) else _choice(place, _defined(module))
 
 
 def _choice(place: str, names: list[str]) -> str:
-    """A hint: the only name there is, or the form."""
+    """Return a hint: the only name, or the form."""
     return f"{place}:{names[0]}" if len(names) == 1 else f"{place}:NAME"
 
 
 def _no_name(place: str) -> SourceError:
-    """The error for a text that says where, but not what."""
+    """Return the error for a text without the name of a class or function."""
     path = Path(place)
     if not place or not (_is_file(place) and os.path.isfile(path) and path.suffix == ".py"):
         return SourceError(f"{shortened(place)!r} names no class or function.", hint=FORM)
@@ -301,7 +304,7 @@ def _no_name(place: str) -> SourceError:
 
 
 def _attentions(path: Path) -> list[str]:
-    """The classes of a file that have a `forward`, as they stand there; nothing is run."""
+    """Return the classes of a file that have a `forward`; nothing runs."""
     try:
         body = ast.parse(path.read_bytes()).body
     except (SyntaxError, ValueError):

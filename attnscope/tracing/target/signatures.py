@@ -1,6 +1,6 @@
-"""What is called of a target, and whether what the user gives is what its parameters take.
+"""The callee of a target, and whether the user's arguments match its signature.
 
-Nothing is run: signatures say which arguments are missing, and which are too much.
+Nothing runs: signatures show which arguments are missing or superfluous.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ VARIADIC = (Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD)
 
 @dataclass(frozen=True)
 class Callee:
-    """What is called.
+    """A function, or a class to construct and the method of it to call.
 
     Attributes:
-        target: what the user named.
-        owner: the class that is constructed first; None for a function.
-        method: the method of it that is called; None for the instance itself.
-        title: what messages call it: `forward`.
-        signature: what it takes, without `self`; None where Python does not know.
+        target: the object that the user named.
+        owner: the class to construct first; None for a function.
+        method: the method to call; None for the instance itself.
+        title: its name in messages: `forward`.
+        signature: its signature without `self`; None if Python does not know it.
     """
 
     target: Any
@@ -39,27 +39,27 @@ class Callee:
 
     @property
     def function(self) -> Any:
-        """What is to be traced: the class or function, or the method that is called."""
+        """The target of the recording: the class or function, or the method that is called."""
         return getattr(self.owner, self.method) if self.method else self.target
 
     def of(self, instance: Any) -> Any:
-        """What is called, of an instance of `owner`."""
+        """Return the callable of an instance of `owner`."""
         if self.method:
             return getattr(instance, self.method)
         return instance if callable(instance) else instance.forward
 
     @property
     def parameters(self) -> Signature | None:
-        """What has defaults that sizes may replace: the constructor, or else the function."""
+        """The signature whose defaults sizes may replace: the constructor's, or else the function's."""
         return signature_of(self.owner) if self.owner else self.signature
 
 
 def callee(loaded: Loaded, call: str | None) -> Callee:
-    """What is called.
+    """Return the callee of a target.
 
     Args:
-        loaded: a class, a function, or a method of a class, which is constructed then.
-        call: the method that the user names; None for what a call of the instance runs.
+        loaded: a class, a function, or a method, whose class is then constructed.
+        call: the method that the user names; None for the one that a call of the instance runs.
 
     Raises:
         SourceError: instances of the class cannot be called.
@@ -76,8 +76,8 @@ def callee(loaded: Loaded, call: str | None) -> Callee:
         owner, call = parent, name
     if owner is None:
         return Callee(target, None, None, name, signature_of(getattr(target, "forward", target)))
-    usual = _usual(owner)
-    if call is None and usual is None:
+    default = _default_method(owner)
+    if call is None and default is None:
         methods = _methods(owner)
         raise SourceError(
             f"{owner.__name__} has no forward and no __call__; its methods are"
@@ -91,18 +91,18 @@ def callee(loaded: Loaded, call: str | None) -> Callee:
             f"{owner.__name__} has no method {call}; its methods are {', '.join(methods) or 'none'}.",
             hint=f"--call {near[0]}" if near else None,
         )
-    title = call or usual or ""
+    title = call or default or ""
     return Callee(target, owner, call, title, _method_signature(owner, title))
 
 
 LONGEST = 100
-"""Letters of a signature that messages show."""
+"""The maximal number of characters of a signature in messages."""
 
 
 def signature_of(target: Any) -> Signature | None:
-    """What a class or function takes; None where Python does not know.
+    """Return the signature of a class or function; None if Python does not know it.
 
-    Some constructors take more names than they say (those of transformers' configurations do).
+    Some constructors take more keywords than they declare (those of transformers' configurations do).
     """
     try:
         signature = inspect.signature(target)
@@ -118,19 +118,20 @@ def signature_of(target: Any) -> Signature | None:
 
 
 def check_arguments(
-    title: str, signature: Signature | None, places: int, names: Collection[str], option: str
+    title: str, signature: Signature | None, n_positional: int, names: Collection[str], option: str
 ) -> None:
-    """Check that arguments are what a signature takes.
+    """Check that arguments match a signature.
 
     Args:
-        title: what is called.
-        signature: what it takes.
-        places: how many arguments are given without a name.
-        names: of the others.
-        option: what gives them: `--init`, or `--init config` for a construction in that argument.
+        title: the name of the callee.
+        signature: its signature.
+        n_positional: the number of arguments without a name.
+        names: the names of the others.
+        option: the option that passes them: `--init`, or `--init config` for a construction in that
+            argument.
 
     Raises:
-        OptionError: some are missing, or there are others.
+        OptionError: arguments are missing or superfluous.
     """
     if signature is None:
         return
@@ -140,79 +141,80 @@ def check_arguments(
     by_name = [
         p.name for p in parameters.values() if p.kind not in (*VARIADIC, Parameter.POSITIONAL_ONLY)
     ]
-    anything = any(p.kind is Parameter.VAR_KEYWORD for p in parameters.values())
+    accepts_any = any(p.kind is Parameter.VAR_KEYWORD for p in parameters.values())
     unknown = [name for name in names if name not in parameters or parameters[name].kind in VARIADIC]
-    if unknown and not anything:
+    if unknown and not accepts_any:
         near = get_close_matches(unknown[0], by_name, n=1)
         raise OptionError(
             f"{shown} has no {unknown[0]}.", hint=f"{option} {near[0]}=…" if near else None
         )
-    placed = _labels(signature, places)
-    twice = [name for name in names if name in placed]
+    positional = _positional_names(signature, n_positional)
+    twice = [name for name in names if name in positional]
     if twice:
         raise OptionError(
             f"{shown} gets {twice[0]} twice from {option}: by its place and by its name.",
             hint=f"every {option} with its name",
         )
-    if len(placed) < places:
+    if len(positional) < n_positional:
         raise OptionError(
-            f"{shown} takes {len(placed)} arguments without a name, and {option} gives {places}."
+            f"{shown} takes {len(positional)} arguments without a name,"
+            f" and {option} gives {n_positional}."
         )
     missing = [
         p.name
         for p in parameters.values()
-        if p.default is p.empty and p.kind not in VARIADIC and p.name not in {*names, *placed}
+        if p.default is p.empty and p.kind not in VARIADIC and p.name not in {*names, *positional}
     ]
     if missing:
         raise OptionError(
             f"{shown} needs {' and '.join(missing)}, which {option} does not give.",
-            hint=_giving(title, missing, option),
+            hint=_hint(title, missing, option),
         )
     try:
-        signature.bind(*[None] * places, **dict.fromkeys(names))
+        signature.bind(*[None] * n_positional, **dict.fromkeys(names))
     except TypeError as error:
         raise OptionError(f"{shown}: {error}.") from error
 
 
-def labels(signature: Signature | None, places: int) -> list[str]:
-    """The names of the parameters that take the first `places` arguments."""
+def positional_names(signature: Signature | None, n_positional: int) -> list[str]:
+    """Return the names of the parameters that take the first `n_positional` arguments."""
     if signature is None:
-        return [f"args[{i}]" for i in range(places)]
-    return _labels(signature, places)
+        return [f"args[{i}]" for i in range(n_positional)]
+    return _positional_names(signature, n_positional)
 
 
-def whole_defaults(signature: Signature | None, given: Collection[str]) -> dict[str, int]:
-    """The defaults that are whole numbers from 2 up, of the parameters that are not given."""
+def integer_defaults(signature: Signature | None, passed: Collection[str]) -> dict[str, int]:
+    """Return the integer defaults from 2 up of the parameters that are not passed."""
     return {
         p.name: p.default
         for p in (signature.parameters.values() if signature else ())
         if type(p.default) is int
         and p.default >= 2
-        and p.name not in given
+        and p.name not in passed
         and p.kind is not Parameter.POSITIONAL_ONLY
     }
 
 
-def _labels(signature: Signature, places: int) -> list[str]:
-    """As `labels`; fewer where the signature does not take so many."""
+def _positional_names(signature: Signature, n_positional: int) -> list[str]:
+    """Return these names; fewer if the signature does not take so many arguments."""
     found: list[str] = []
     for parameter in signature.parameters.values():
         if parameter.kind is Parameter.VAR_POSITIONAL:
-            found += [f"{parameter.name}[{i}]" for i in range(places - len(found))]
+            found += [f"{parameter.name}[{i}]" for i in range(n_positional - len(found))]
         elif parameter.kind in (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD):
             found.append(parameter.name)
-    return found[:places]
+    return found[:n_positional]
 
 
-def _giving(title: str, names: Collection[str], option: str) -> str:
-    """How a user gives arguments: by an option each, or in the parentheses of a construction."""
+def _hint(title: str, names: Collection[str], option: str) -> str:
+    """Return a hint how to pass arguments: one option each, or in the parentheses of a construction."""
     if " " in option:  # --init config
         return f"{title}({', '.join(f'{name}=…' for name in names)})"
     return " ".join(f"{option} {name}=…" for name in names)
 
 
 def _bare(signature: Signature) -> Signature:
-    """A signature without its annotations, whose defaults can be shown whatever they are."""
+    """Return a signature without annotations, with defaults whose repr cannot fail."""
     parameters = [
         p.replace(annotation=p.empty, default=p.empty if p.default is p.empty else _Default(p.default))
         for p in signature.parameters.values()
@@ -222,7 +224,7 @@ def _bare(signature: Signature) -> Signature:
 
 @dataclass(frozen=True)
 class _Default:
-    """A default of a user's, as messages show it."""
+    """A default whose repr is safe to show."""
 
     value: Any
 
@@ -234,17 +236,17 @@ class _Default:
 
 
 def _class_around(loaded: Loaded) -> type | None:
-    """The class in which the target stands, if it was reached through one."""
+    """Return the class that contains the target, if it was named through one."""
     around: Any = loaded.module
     for part in loaded.name.split(".")[:-1]:
         around = getattr(around, part)
     return around if isinstance(around, type) else None
 
 
-def _usual(owner: type) -> str | None:
-    """The method that runs when an instance is called, and that a reader looks for."""
+def _default_method(owner: type) -> str | None:
+    """Return the method that runs when an instance is called: `forward`, or else `__call__`."""
     forward = getattr(owner, "forward", None)
-    # torch.nn.Module has a forward that says that there is none.
+    # torch.nn.Module has a forward that only raises.
     if callable(forward) and getattr(forward, "__name__", "") != "_forward_unimplemented":
         return "forward"
     calls = [base for base in owner.__mro__ if "__call__" in vars(base)]
@@ -252,7 +254,7 @@ def _usual(owner: type) -> str | None:
 
 
 def _method_signature(owner: type, name: str) -> Signature | None:
-    """What a method takes, without `self`."""
+    """Return the signature of a method without `self`."""
     signature = signature_of(getattr(owner, name))
     if signature is None or isinstance(inspect.getattr_static(owner, name), (staticmethod, classmethod)):
         return signature
@@ -260,11 +262,13 @@ def _method_signature(owner: type, name: str) -> Signature | None:
 
 
 def _methods(owner: type) -> list[str]:
-    """The methods that the user's own classes define."""
-    own = [base for base in owner.__mro__ if base.__module__.split(".")[0] not in ("builtins", "torch")]
+    """Return the methods that the user's classes define."""
+    classes = [
+        base for base in owner.__mro__ if base.__module__.split(".")[0] not in ("builtins", "torch")
+    ]
     methods = [
         name
-        for base in own
+        for base in classes
         for name, value in vars(base).items()
         if isinstance(value, (FunctionType, staticmethod, classmethod)) and not name.startswith("_")
     ]

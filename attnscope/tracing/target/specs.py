@@ -1,4 +1,4 @@
-"""Reads what a user says of a target's arguments: `--init` and `--input`.
+"""Parsing of the specifications of a target's arguments: `--init` and `--input`.
 
 --init n_head=5                          a Python value
 --init config=transformers:LlamaConfig(hidden_size=64)      a construction
@@ -26,30 +26,30 @@ from attnscope.tracing.target.load import Loaded, load
 NAME = r"[^\W\d]\w*"
 CONSTRUCTION = re.compile(rf"([^()'\"\[\]{{}},]+:\s*{NAME}(?:\.{NAME})*)\s*(\(.*\))?", re.DOTALL)
 MEANT = {"true": "True", "false": "False", "none": "None", "null": "None"}
-"""What other languages call Python's three constants."""
+"""Names of Python's constants in other languages."""
 BELOW = {"uint8": 2**8, "int8": 2**7, "int16": 2**15, "int32": 2**31, "int64": 2**63}
-"""The dtypes of whole numbers; all that is in them is below this."""
+"""The integer dtypes, each with the exclusive upper bound of its values."""
 
 
 @dataclass(frozen=True)
 class Plain:
-    """A Python value that the user wrote out: `5`, `None`, `'gelu'`."""
+    """A literal Python value: `5`, `None`, `'gelu'`."""
 
     value: Any
 
     @property
     def size(self) -> int | None:
-        """The value, if it can be a size: a whole number from 1 up."""
+        """The value, if it can be a size: an integer from 1 up."""
         return self.value if type(self.value) is int and 1 <= self.value < 2**63 else None
 
 
 @dataclass(frozen=True)
-class Made:
-    """An object that is made anew for each run, or is passed as it is where `arguments` is None.
+class Construction:
+    """An object to construct for each run, or to pass unchanged if `arguments` is None.
 
     Attributes:
-        target: the class or function that makes it.
-        arguments: what it is called with, each with its name, if it has one.
+        target: the class or function that constructs it.
+        arguments: its arguments, each with its name, or None for a positional one.
     """
 
     target: Loaded
@@ -73,13 +73,13 @@ class Axis(NamedTuple):
 
 @dataclass(frozen=True)
 class Tensor:
-    """A tensor that is drawn, or read from a file.
+    """A tensor to draw, or to read from a file.
 
     Attributes:
-        axes: None where they are a file's, and the user does not say what they are.
-        dtype: None for the one that is run in.
-        high: the values are whole numbers below this number, or below the size of that name.
-        file: where it is read from.
+        axes: its axes; None for a file without named axes.
+        dtype: its dtype; None for the dtype of the run.
+        high: the values are integers below this number, or below the size of that name.
+        file: the file to read.
     """
 
     axes: tuple[Axis, ...] | None
@@ -89,26 +89,26 @@ class Tensor:
 
     @property
     def dims(self) -> tuple[str | int, ...] | None:
-        """What its axes are called: a name, or the size of one that has none."""
+        """Its axes: a name each, or the size of one without a name."""
         return None if self.axes is None else tuple(axis.name or axis.size or 0 for axis in self.axes)
 
 
 @dataclass(frozen=True)
-class Several:
+class InputTuple:
     """A tuple of inputs."""
 
     members: tuple[Input, ...]
 
 
-Value: TypeAlias = Plain | Made
-Input: TypeAlias = Plain | Made | Tensor | Several
+Value: TypeAlias = Plain | Construction
+Input: TypeAlias = Plain | Construction | Tensor | InputTuple
 
 
 def read_init(text: str) -> tuple[str, Value]:
-    """What `--init` gives: an argument's name and value.
+    """Parse `--init`: the name and value of an argument.
 
     Raises:
-        AttnscopeError: it cannot be read, or names a target that cannot be loaded.
+        AttnscopeError: it cannot be parsed, or names a target that cannot be loaded.
     """
     name, value = _named(text)
     if name is None:
@@ -117,17 +117,17 @@ def read_init(text: str) -> tuple[str, Value]:
 
 
 def read_input(text: str) -> tuple[str | None, Input]:
-    """What `--input` gives: an argument's name, if it has one, and what it is.
+    """Parse `--input`: the name of an argument, if it has one, and its value or specification.
 
     Raises:
-        AttnscopeError: it cannot be read, or names a file that cannot be.
+        AttnscopeError: it cannot be parsed, or names a file that cannot be read.
     """
     name, spec = _named(text)
-    return name, _input(name, spec, called=name or "input")
+    return name, _input(name, spec, label=name or "input")
 
 
 def _named(text: str) -> tuple[str | None, str]:
-    """A text as NAME=REST; no name where it is not of that form."""
+    """Split a text into NAME and REST at `=`; no name if it has another form."""
     match = re.fullmatch(rf"\s*({NAME})\s*=(?!=)(.*)", text, re.DOTALL)
     return (match[1], match[2].strip()) if match else (None, text.strip())
 
@@ -136,12 +136,12 @@ def _named(text: str) -> tuple[str | None, str]:
 
 
 def _value(place: str, name: str | None, text: str) -> Value:
-    """A Python value or a construction.
+    """Parse a Python value or a construction.
 
     Args:
-        place: where it stands, for messages: `--init config`.
-        name: the argument's, if it has one.
-        text: what stands there.
+        place: its place in messages: `--init config`.
+        name: the name of the argument, if it has one.
+        text: the specification.
     """
     literal = _literal(text)
     if literal:
@@ -149,11 +149,11 @@ def _value(place: str, name: str | None, text: str) -> Value:
     match = CONSTRUCTION.fullmatch(text)
     if match:
         arguments = None if match[2] is None else tuple(_arguments(place, match[2][1:-1]))
-        return Made(load(match[1]), arguments)
-    meant = MEANT.get(text.lower())
-    if meant is None:
-        meant = f"'{text}'" if re.fullmatch(r"[\w.-]+", text) else "VALUE"
-    hint = f"{name}={meant}" if name else meant
+        return Construction(load(match[1]), arguments)
+    literal_text = MEANT.get(text.lower())
+    if literal_text is None:
+        literal_text = f"'{text}'" if re.fullmatch(r"[\w.-]+", text) else "VALUE"
+    hint = f"{name}={literal_text}" if name else literal_text
     raise OptionError(
         f"{place}: {text or 'nothing'} is no Python value.",
         hint=f'--init "{hint}"' if place == f"--init {name}" else hint,
@@ -161,7 +161,7 @@ def _value(place: str, name: str | None, text: str) -> Value:
 
 
 def _arguments(place: str, text: str) -> list[tuple[str | None, Value]]:
-    """The arguments of a construction, as they stand between its parentheses."""
+    """Parse the arguments between the parentheses of a construction."""
     parts = [part.strip() for part in _split(text, ",")]
     if not parts[-1]:
         parts.pop()
@@ -169,7 +169,7 @@ def _arguments(place: str, text: str) -> list[tuple[str | None, Value]]:
 
 
 def _literal(text: str) -> Plain | None:
-    """The Python value that a text writes out, if it does."""
+    """Parse a Python literal; return None for any other text."""
     try:
         return Plain(ast.literal_eval(text))
     except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
@@ -177,7 +177,7 @@ def _literal(text: str) -> Plain | None:
 
 
 def _split(text: str, separator: str) -> list[str]:
-    """A text in parts, at the separators that stand in no brackets and no quotes."""
+    """Split a text at the separators outside brackets and quotes."""
     parts, depth, quote = [""], 0, ""
     for char in text:
         if char == separator and not (depth or quote):
@@ -196,15 +196,15 @@ def _split(text: str, separator: str) -> list[str]:
 # Inputs
 
 
-def _input(name: str | None, text: str, called: str) -> Input:
-    """A value, a tensor, or a tuple of those.
+def _input(name: str | None, text: str, label: str) -> Input:
+    """Parse a value, a tensor, or a tuple of those.
 
-    Several axes are no tuple of numbers, and one number without a name is an axis.
+    Axes without parentheses are not a tuple of numbers, and one number without a name is an axis.
 
     Args:
-        name: the argument's, if it has one.
-        text: what it is.
-        called: what messages call it.
+        name: the name of the argument, if it has one.
+        text: the specification.
+        label: the name of the argument in messages.
     """
     literal = _literal(text)
     is_axes = literal and (
@@ -215,105 +215,104 @@ def _input(name: str | None, text: str, called: str) -> Input:
         return literal
     match = CONSTRUCTION.fullmatch(text)
     if match and match[2] is not None:  # a module, such as torch.nn:Dropout(0.1)
-        return _value(f"--input {called}", name, text)
+        return _value(f"--input {label}", name, text)
     if not text.startswith("(") or re.match(r"\(\s*\)", text):
-        return _tensor(called, text)
+        return _tensor(label, text)
     members = _split(text[1:-1], ";") if text.endswith(")") else []
     if len(members) < 2:
         inside = text[1:].partition(")")[0]
         raise OptionError(
-            f"--input {called}: {text} is neither a tensor's axes, which need no parentheses,"
+            f"--input {label}: {text} is neither a tensor's axes, which need no parentheses,"
             " nor a tuple of tensors, which are separated by semicolons.",
-            hint=f'--input {called}={inside}, or --input "{called}=({inside};)"',
+            hint=f'--input {label}={inside}, or --input "{label}=({inside};)"',
         )
     if not members[-1].strip():
         members.pop()
-    return Several(
+    return InputTuple(
         tuple(
-            _input(f"{called}[{i}]", member.strip(), f"{called}[{i}]")
-            for i, member in enumerate(members)
+            _input(f"{label}[{i}]", member.strip(), f"{label}[{i}]") for i, member in enumerate(members)
         )
     )
 
 
-def _tensor(called: str, text: str) -> Tensor:
-    """AXES, AXES@DTYPE, AXES<HIGH, AXES@FILE or @FILE."""
+def _tensor(label: str, text: str) -> Tensor:
+    """Parse AXES, AXES@DTYPE, AXES<HIGH, AXES@FILE or @FILE."""
     match = re.fullmatch(r"([^@<]*)(?:<([^@]*))?(?:@(.*))?", text, re.DOTALL)
     assert match, "every part may be empty"
     axes_text, high, at = (part and part.strip() for part in match.groups())
     if at and high is None and at.partition("<")[0].strip() in DTYPES and "<" in at:
         at, _, high = (part.strip() for part in at.partition("<"))
-    axes = _axes(called, axes_text) if axes_text else None
+    axes = _axes(label, axes_text) if axes_text else None
     if at and at not in DTYPES and (os.path.exists(at) or re.search(r"\W", at)):
         if high is not None:
             raise OptionError(
-                f"--input {called}: the values in {at} are what they are, and not drawn below {high}.",
-                hint=f"--input {called}={axes_text}@{at}",
+                f"--input {label}: the values in {at} are what they are, and not drawn below {high}.",
+                hint=f"--input {label}={axes_text}@{at}",
             )
-        return Tensor(axes, file=open_tensor(called, at))
+        return Tensor(axes, file=open_tensor(label, at))
     if axes is None:
         raise OptionError(
-            f"--input {called}: {text or 'nothing'} says no axes.",
-            hint=f"--input {called}=n:48,d:64 for a matrix, --input {called}=()@float32 for a scalar",
+            f"--input {label}: {text or 'nothing'} says no axes.",
+            hint=f"--input {label}=n:48,d:64 for a matrix, --input {label}=()@float32 for a scalar",
         )
     if at is not None and at not in DTYPES:
         near = get_close_matches(at, DTYPES, n=1)
         raise OptionError(
-            f"--input {called}: {at or 'nothing'} is neither a dtype nor a file.",
-            hint=f"--input {called}={axes_text}@{near[0] if near else 'float32'}, or a file that ends in"
+            f"--input {label}: {at or 'nothing'} is neither a dtype nor a file.",
+            hint=f"--input {label}={axes_text}@{near[0] if near else 'float32'}, or a file that ends in"
             f" {', '.join(FORMATS)}",
         )
-    return Tensor(axes, *_drawn_as(called, axes_text, at, high))
+    return Tensor(axes, *_dtype_and_bound(label, axes_text, at, high))
 
 
-def _drawn_as(
-    called: str, axes: str, dtype: str | None, high: str | None
+def _dtype_and_bound(
+    label: str, axes: str, dtype: str | None, high: str | None
 ) -> tuple[str | None, str | int | None]:
-    """A dtype and a bound that fit together."""
+    """Check that a dtype and a bound fit together, and return both with defaults filled in."""
     if high is None:
         if dtype in BELOW:
             raise OptionError(
-                f"--input {called}: whole numbers are drawn below some number, and none is said.",
-                hint=f"--input {called}={axes}@{dtype}<100",
+                f"--input {label}: whole numbers are drawn below some number, and none is said.",
+                hint=f"--input {label}={axes}@{dtype}<100",
             )
         return dtype, None
     dtype = dtype or "int64"
     if dtype not in BELOW:
         raise OptionError(
-            f"--input {called}: {dtype} holds no whole numbers below {high}.",
-            hint=f"--input {called}={axes}<{high}, or with @ one of {', '.join(BELOW)}",
+            f"--input {label}: {dtype} holds no whole numbers below {high}.",
+            hint=f"--input {label}={axes}<{high}, or with @ one of {', '.join(BELOW)}",
         )
     if not re.fullmatch(rf"{NAME}|-?[0-9]{{1,1000}}", high):
         raise OptionError(
-            f"--input {called}: {high or 'nothing'} is neither a whole number nor the name of a size.",
-            hint=f"--input {called}={axes}<100",
+            f"--input {label}: {high or 'nothing'} is neither a whole number nor the name of a size.",
+            hint=f"--input {label}={axes}<100",
         )
     if re.fullmatch(NAME, high):
         return dtype, high
-    check_sizes({f"the number that {called} lies below": int(high)})
+    check_sizes({f"the number that {label} lies below": int(high)})
     if int(high) > BELOW[dtype]:
         raise OptionError(
-            f"--input {called}: not all whole numbers below {high} fit into {dtype}.",
-            hint=f"--input {called}={axes}@int64<{high}",
+            f"--input {label}: not all whole numbers below {high} fit into {dtype}.",
+            hint=f"--input {label}={axes}@int64<{high}",
         )
     return dtype, int(high)
 
 
-def _axes(called: str, text: str) -> tuple[Axis, ...]:
+def _axes(label: str, text: str) -> tuple[Axis, ...]:
     if re.fullmatch(r"\(\s*\)", text):
         return ()
     parts = text.removesuffix(",").split(",")
-    return tuple(_axis(called, place, part.strip()) for place, part in enumerate(parts))
+    return tuple(_axis(label, place, part.strip()) for place, part in enumerate(parts))
 
 
-def _axis(called: str, place: int, text: str) -> Axis:
+def _axis(label: str, place: int, text: str) -> Axis:
     match = re.fullmatch(rf"(?:({NAME})\s*:\s*)?(-?[0-9]{{1,1000}})|({NAME})", text)
     if not match:
         raise OptionError(
-            f"--input {called}: {text or 'nothing'} is no axis.",
+            f"--input {label}: {text or 'nothing'} is no axis.",
             hint="NAME:SIZE, NAME or SIZE, separated by commas; what is a text is quoted: \"'…'\"",
         )
     if match[3]:
         return Axis(match[3], None)
-    check_sizes({match[1] or f"axis {place} of {called}": int(match[2])})
+    check_sizes({match[1] or f"axis {place} of {label}": int(match[2])})
     return Axis(match[1], int(match[2]))

@@ -1,7 +1,7 @@
-"""What is traced: a class or function, its sizes, which agree, and what it is given.
+"""The subject of a trace: a class or function, its sizes, and its arguments.
 
-Everything that can be told without running a constructor is told by `subject`; `Subject.build`
-constructs and draws, in the sizes that were said or in others.
+`read_subject` finds all errors that can be found without running a constructor; `Subject.build`
+constructs the instance and draws the inputs, with the original sizes or with others.
 """
 
 from __future__ import annotations
@@ -14,23 +14,30 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from attnscope.contracts import DTYPES
 from attnscope.errors import OptionError
-from attnscope.tracing.target.agreement import Argument, agreed
-from attnscope.tracing.target.construct import construct, draw, draw_like, made, plain, shape_in
+from attnscope.tracing.target.agreement import Argument, agree_on_sizes
+from attnscope.tracing.target.construct import (
+    construct,
+    draw,
+    draw_like,
+    literal_value,
+    make_value,
+    shape_in,
+)
 from attnscope.tracing.target.equations import Where, read_where
 from attnscope.tracing.target.load import Loaded
 from attnscope.tracing.target.signatures import (
     Callee,
     callee,
     check_arguments,
-    labels,
+    integer_defaults,
+    positional_names,
     signature_of,
-    whole_defaults,
 )
 from attnscope.tracing.target.specs import (
+    Construction,
     Input,
-    Made,
+    InputTuple,
     Plain,
-    Several,
     Value,
     read_init,
     read_input,
@@ -40,17 +47,17 @@ if TYPE_CHECKING:
     import torch
 
 BYTES = {**DTYPES, "bool": 1, "uint8": 1, "int8": 1, "int16": 2, "int32": 4, "int64": 8}
-"""The bytes of an element."""
+"""The number of bytes of an element."""
 
 CASTS = {"float64": "double", "float16": "half", "bfloat16": "bfloat16"}
-"""The methods of a module that cast what is floating point in it, and leave the rest."""
+"""The methods of a module that cast its floating-point tensors, and leave the others unchanged."""
 
 T = TypeVar("T")
 
 
 @dataclass(frozen=True)
 class Built:
-    """What is called, and with what.
+    """A call that can be run.
 
     Attributes:
         callable: an instance, its method, or a function.
@@ -66,25 +73,25 @@ class Built:
 
 @dataclass(frozen=True)
 class Subject:
-    """What is traced.
+    """A class or function to trace, with its sizes and arguments.
 
     Attributes:
-        loaded: what the user named.
-        callee: what is constructed, and what is called.
+        loaded: the target, as the user named it.
+        callee: the class to construct, and the method or function to call.
         init: the constructor's arguments.
-        inputs: the call's.
+        inputs: the arguments of the call.
         sizes: every size that has a name: of the inputs' axes, of the constructor's arguments, of the
             equations, of the inputs that are numbers.
-        given: the names among them that the user says; a default says the others.
-        defaults: whole numbers from 2 up that are defaults of the constructor, or of the function,
-            where the user gives nothing.
+        set_by_user: the names among them whose sizes the user sets; the others come from defaults.
+        defaults: integer defaults from 2 up of the constructor, or of the function, for arguments that
+            the user does not pass.
         where: the equations.
         axes: the axes of each tensor, by its parameter's name, `name[0]` for the first of a tuple;
-            None for a file's that nobody named.
-        dtype: the module's, and that of tensors that are said to be of no other.
-        fixed: names whose sizes cannot change, since weights that are there have them.
-        quotients: sizes that are one of those over another, by what they are called: `d_feat/n_head`.
-        proposed: names of axes that the user did not say. That two of them are equal is no finding.
+            None for a file without named axes.
+        dtype: the dtype of the module, and of tensors without another one.
+        fixed: names whose sizes cannot change, because existing weights have them.
+        quotients: sizes that are one of those over another, by their text: `d_feat/n_head`.
+        proposed: names of axes that the user did not name. It is no finding if two of them are equal.
     """
 
     loaded: Loaded
@@ -92,7 +99,7 @@ class Subject:
     init: dict[str, Value]
     inputs: list[Argument]
     sizes: dict[str, int]
-    given: set[str]
+    set_by_user: set[str]
     defaults: dict[str, int]
     where: list[Where]
     axes: dict[str, tuple[str | int, ...] | None]
@@ -102,7 +109,7 @@ class Subject:
     proposed: set[str] = field(default_factory=set)
 
     def function(self) -> Any:
-        """What `attnscope.trace` takes: the class or function, or the method that is called."""
+        """Return the target of the recording: the class or function, or the method that is called."""
         return self.callee.function
 
     @property
@@ -111,19 +118,19 @@ class Subject:
         return False
 
     @property
-    def sizes_told(self) -> bool:
-        """Whether no argument of the constructor may hold sizes that have no name here."""
+    def all_sizes_named(self) -> bool:
+        """Whether no argument of the constructor can contain unnamed sizes."""
         plain = (int, float, str, bool, type(None))
         return all(isinstance(v, Plain) and isinstance(v.value, plain) for v in self.init.values())
 
     @property
     def has_mode(self) -> bool:
-        """Whether what is called is a module, which is trained or not, or an argument may be one."""
+        """Whether the callee is a module, with a training mode, or an argument may be one."""
         import torch
 
         called = self.callee.owner or type(self.loaded.object)
         return issubclass(called, torch.nn.Module) or any(
-            isinstance(each.value, Made) for each in self.inputs
+            isinstance(each.value, Construction) for each in self.inputs
         )
 
     def build(
@@ -137,15 +144,15 @@ class Subject:
         """Construct the instance, and draw the inputs.
 
         Args:
-            sizes: other sizes. Axes, whole numbers among the arguments, and defaults of these names
-                get them; no equation is solved again.
-            device: where everything is; None: the CPU.
-            seed: the same seed draws the same weights and inputs; None: 0.
-            train: whether a module is in training mode; None: it is not.
+            sizes: other sizes, for axes, integer arguments, and defaults of these names; no equation
+                is solved again.
+            device: the device of all tensors; None: the CPU.
+            seed: the seed of weights and inputs; None: 0.
+            train: whether a module is in training mode; None: no.
 
         Raises:
-            SourceError: the constructor raises, and `sizes` is None. With other sizes its own exception
-                is raised, since they may be sizes that it cannot have.
+            SourceError: the constructor raises, and `sizes` is None. With other sizes, its own exception
+                is raised, because it may not support them.
         """
         import torch
 
@@ -153,7 +160,7 @@ class Subject:
         torch.manual_seed(seed or 0)
         defaults = self._other_defaults(sizes)
         all_sizes = {**self.sizes, **(sizes or {})}
-        instance = self._instance(all_sizes, defaults, device, tell=sizes is None)
+        instance = self._instance(all_sizes, defaults, device, wrap_errors=sizes is None)
         module = instance if isinstance(instance, torch.nn.Module) else None
         if module is not None:
             module.to(device).train(bool(train))
@@ -170,7 +177,7 @@ class Subject:
         return Built(self.callee.of(instance), args, kwargs, module)
 
     def _other_defaults(self, sizes: Mapping[str, int] | None) -> dict[str, int]:
-        """The defaults that are others in these sizes."""
+        """Return the defaults that differ with other sizes."""
         return {
             name: size
             for name, size in (sizes or {}).items()
@@ -178,7 +185,7 @@ class Subject:
         }
 
     def total_bytes(self, sizes: Mapping[str, int] | None = None) -> int:
-        """The memory that the input tensors take, in bytes.
+        """Return the size of the input tensors in bytes.
 
         Args:
             sizes: other sizes, as for `build`.
@@ -192,28 +199,31 @@ class Subject:
         return total
 
     def _instance(
-        self, sizes: Mapping[str, int], defaults: Mapping[str, int], device: str, *, tell: bool
+        self, sizes: Mapping[str, int], defaults: Mapping[str, int], device: str, *, wrap_errors: bool
     ) -> Any:
-        """A new instance of the class; a function as it is."""
+        """Return a new instance of the class; a function unchanged."""
         import torch
 
         if self.callee.owner is None:
             target = self.loaded.object
             return deepcopy(target) if isinstance(target, torch.nn.Module) else target
         with torch.device(device):
-            arguments = {name: made(value, name, sizes, tell=tell) for name, value in self.init.items()}
-            return construct(self.callee.owner, (), {**arguments, **defaults}, tell=tell)
+            arguments = {
+                name: make_value(value, name, sizes, wrap_errors=wrap_errors)
+                for name, value in self.init.items()
+            }
+            return construct(self.callee.owner, (), {**arguments, **defaults}, wrap_errors=wrap_errors)
 
     def _value(self, value: Input, name: str | None, sizes: Mapping[str, int], device: str) -> Any:
-        """An input."""
+        """Construct, draw or load an input."""
         import torch
 
         if isinstance(value, Plain):
-            return plain(value, name, sizes)
-        if isinstance(value, Made):
+            return literal_value(value, name, sizes)
+        if isinstance(value, Construction):
             with torch.device(device):
-                return made(value, name, sizes, tell=False)
-        if isinstance(value, Several):
+                return make_value(value, name, sizes, wrap_errors=False)
+        if isinstance(value, InputTuple):
             return tuple(self._value(member, None, sizes, device) for member in value.members)
         shape = shape_in(value, sizes)
         if value.file:
@@ -223,22 +233,22 @@ class Subject:
         return draw(shape, value.dtype or self.dtype, device, 0, high)
 
 
-def subject(
+def read_subject(
     loaded: Loaded, init: list[str], inputs: list[str], where: list[str], call: str | None, dtype: str
 ) -> Subject:
-    """What is traced, as the user says it.
+    """Parse the specifications of a target's arguments, and solve for all sizes.
 
     Args:
         loaded: a class or function.
         init: the constructor's arguments, each NAME=VALUE.
-        inputs: the call's, each NAME=SPEC or SPEC.
+        inputs: the arguments of the call, each NAME=SPEC or SPEC.
         where: equations between sizes, each NAME=EXPRESSION.
-        call: the method that is called, if it is not what a call of the instance runs.
-        dtype: of the module and the inputs.
+        call: the method to call; None for the one that a call of the instance runs.
+        dtype: the dtype of the module and the inputs.
 
     Raises:
-        AttnscopeError: an argument cannot be read, is missing or is too much; or sizes disagree, or
-            a name has none.
+        AttnscopeError: an argument cannot be parsed, is missing or superfluous; sizes disagree; or a
+            name has no size.
     """
     if dtype not in DTYPES:
         raise OptionError(f"{dtype!r} is not a dtype to run in.", hint=f"--dtype {', '.join(DTYPES)}")
@@ -254,25 +264,25 @@ def subject(
     for name, value in init_values.items():
         _check_construction(value, f"--init {name}")
 
-    read = [read_input(text) for text in inputs]
-    names = _once("--input", [(name, value) for name, value in read if name is not None])
-    n_placed = len(read) - len(names)
-    check_arguments(target.title, target.signature, n_placed, names, "--input")
-    placed = iter(labels(target.signature, n_placed))
-    arguments = [Argument(name or next(placed), name, value) for name, value in read]
+    named_inputs = [read_input(text) for text in inputs]
+    names = _once("--input", [(name, value) for name, value in named_inputs if name is not None])
+    n_positional = len(named_inputs) - len(names)
+    check_arguments(target.title, target.signature, n_positional, names, "--input")
+    positional = iter(positional_names(target.signature, n_positional))
+    arguments = [Argument(name or next(positional), name, value) for name, value in named_inputs]
 
-    given = set(init_values) if target.owner else {argument.label for argument in arguments}
-    defaults = whole_defaults(target.parameters, given)
+    passed = set(init_values) if target.owner else {argument.label for argument in arguments}
+    defaults = integer_defaults(target.parameters, passed)
     equations = [read_where(text) for text in where]
     title, option = (target.owner.__name__, "--init") if target.owner else (target.title, "--input")
-    sizes, said = agreed(init_values, arguments, equations, defaults, title, option)
+    sizes, set_by_user = agree_on_sizes(init_values, arguments, equations, defaults, title, option)
     return Subject(
         loaded=loaded,
         callee=target,
         init=init_values,
         inputs=arguments,
         sizes=sizes,
-        given=said,
+        set_by_user=set_by_user,
         defaults=defaults,
         where=equations,
         axes={label: tensor.dims for argument in arguments for label, tensor in argument.tensors()},
@@ -281,7 +291,7 @@ def subject(
 
 
 def _once(option: str, pairs: list[tuple[str, T]]) -> dict[str, T]:
-    """Pairs as a dictionary, where none may be given twice."""
+    """Return pairs as a dictionary, and check that no name occurs twice."""
     found = dict(pairs)
     if len(found) < len(pairs):
         names = [name for name, _ in pairs]
@@ -293,12 +303,12 @@ def _once(option: str, pairs: list[tuple[str, T]]) -> dict[str, T]:
 
 
 def _check_construction(value: Value, option: str) -> None:
-    """Check that constructions among the arguments are given what they take."""
-    if isinstance(value, Made) and value.arguments is not None:
+    """Check that constructions among the arguments have the arguments that they take."""
+    if isinstance(value, Construction) and value.arguments is not None:
         pairs = [(name, inner) for name, inner in value.arguments if name is not None]
         named = _once(option, pairs)
         title = value.target.name.split(".")[-1]
-        n_placed = len(value.arguments) - len(named)
-        check_arguments(title, signature_of(value.target.object), n_placed, named, option)
+        n_positional = len(value.arguments) - len(named)
+        check_arguments(title, signature_of(value.target.object), n_positional, named, option)
         for _, inner in value.arguments:
             _check_construction(inner, option)

@@ -8,7 +8,15 @@ import pytest
 
 from attnscope.errors import AttnscopeError, FileError, OptionError, SizeError
 from attnscope.tracing.target.equations import read_where
-from attnscope.tracing.target.specs import Axis, Made, Plain, Several, Tensor, read_init, read_input
+from attnscope.tracing.target.specs import (
+    Axis,
+    Construction,
+    InputTuple,
+    Plain,
+    Tensor,
+    read_init,
+    read_input,
+)
 
 
 @pytest.fixture(autouse=True)
@@ -54,10 +62,10 @@ N, D = Axis("n", None), Axis("d", 4)
         ("ids=n@int32<vocab", "ids", Tensor((N,), "int32", "vocab")),
         ("ids=()<7", "ids", Tensor((), "int64", 7)),
         # tuples
-        ("cos_sin=(n,d:4; n)", "cos_sin", Several((Tensor((N, D)), Tensor((N,))))),
-        ("one=(n;)", "one", Several((Tensor((N,)),))),
-        ("x=(n@bool; None; 5)", "x", Several((Tensor((N,), "bool"), Plain(None), Plain(5)))),
-        ("x=((n;d:4);(n;))", "x", Several((Several((Tensor((N,)), Tensor((D,)))), Several((Tensor((N,)),))))),
+        ("cos_sin=(n,d:4; n)", "cos_sin", InputTuple((Tensor((N, D)), Tensor((N,))))),
+        ("one=(n;)", "one", InputTuple((Tensor((N,)),))),
+        ("x=(n@bool; None; 5)", "x", InputTuple((Tensor((N,), "bool"), Plain(None), Plain(5)))),
+        ("x=((n;d:4);(n;))", "x", InputTuple((InputTuple((Tensor((N,)), Tensor((D,)))), InputTuple((Tensor((N,)),))))),
         # values
         ("mask=None", "mask", Plain(None)),
         ("None", None, Plain(None)),
@@ -152,7 +160,7 @@ def test_constructions_have_literals_and_constructions_as_arguments():
     assert made.target.name == "Config"
     (_, seven), text, (inner_name, inner), (_, act) = made.arguments
     assert (seven, text, inner_name) == (Plain(7), ("text", Plain("a, (b")), "inner")
-    assert isinstance(inner, Made)
+    assert isinstance(inner, Construction)
     assert inner.arguments == (("n_head", Plain(5)),)
     assert act.target.name == "sqrt"
     assert act.arguments is None

@@ -11,7 +11,7 @@ import torch
 
 from attnscope.errors import AttnscopeError, OptionError, SizeError, SourceError
 from attnscope.tracing.target.load import load
-from attnscope.tracing.target.subject import subject
+from attnscope.tracing.target.subject import read_subject
 
 CODE = """
 from dataclasses import dataclass
@@ -91,7 +91,7 @@ def here(tmp_path, monkeypatch):
 
 
 def made(name="MultiHeadedAttention", init=HEADS, inputs=QKV, where=(), call=None, dtype="float32"):
-    return subject(load(f"attn.py:{name}"), list(init), list(inputs), list(where), call, dtype)
+    return read_subject(load(f"attn.py:{name}"), list(init), list(inputs), list(where), call, dtype)
 
 
 def refused(*args, **kwargs) -> AttnscopeError:
@@ -118,7 +118,7 @@ def test_sizes_stand_in_the_order_of_inputs_then_arguments_then_equations_then_n
     assert list(it.sizes.items()) == [
         ("n_batch", 6), ("n_K", 48), ("d_feat", 200), ("n_Q", 32), ("n_head", 5), ("d_head", 40), ("mask", 3),
     ]  # fmt: skip
-    assert it.given == set(it.sizes)
+    assert it.set_by_user == set(it.sizes)
     assert it.defaults == {"max_len": 64}
     assert it.axes == {
         "K": ("n_batch", "n_K", "d_feat"),
@@ -140,7 +140,7 @@ def test_a_name_gets_its_size_from_any_place():
 def test_a_default_gives_a_size_where_nobody_says_one():
     it = made("sdpa", [], ["Q=n_head,3", "K=None", "V=5,"])
     assert it.sizes == {"n_head": 8}
-    assert it.given == set()
+    assert it.set_by_user == set()
     assert it.axes["Q"] == ("n_head", 3)
     assert it.axes["V"] == (5,)
 
@@ -230,9 +230,9 @@ def test_torch_is_imported_by_the_users_code_or_not_at_all():
     Path("light.py").write_text("class Attention:\n    def __call__(self, x): return x\n")
     script = """
 import sys
-from attnscope.tracing.target.subject import subject
+from attnscope.tracing.target.subject import read_subject
 from attnscope.tracing.target.load import load
-it = subject(load("light.py:Attention"), [], ["x=n:3,d:4"], ["d_feat=2*d"], None, "float32")
+it = read_subject(load("light.py:Attention"), [], ["x=n:3,d:4"], ["d_feat=2*d"], None, "float32")
 assert it.total_bytes() == 48 and it.sizes == {"n": 3, "d": 4, "d_feat": 8}
 assert not {"torch", "numpy"} & set(sys.modules)
 """

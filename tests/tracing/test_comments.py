@@ -19,8 +19,8 @@ from attnscope import trace_call
 from attnscope.errors import FileError, SourceError
 from attnscope.results.trace import Step
 from attnscope.tracing.axes.expressions import parsed
-from attnscope.tracing.comments import annotate_file, annotated, checked, diff, write
-from attnscope.tracing.comments.parse import said
+from attnscope.tracing.comments import annotate_file, annotate_source, check_source, diff, write
+from attnscope.tracing.comments.parse import shape_comments
 
 SIZES = {"n_batch": 128, "n_head": 5, "n_Q": 32, "n_K": 50, "d_feat": 200}
 Q = ("n_batch", "n_Q", "d_feat")
@@ -35,7 +35,7 @@ def step(name, line, *dims, how="f(x)", shape=None, **more) -> Step:
 
 
 def lies(text: str, *steps: Step, sizes=SIZES) -> list[str]:
-    return [lie.message for lie in checked(text, steps, sizes=sizes).lies]
+    return [lie.message for lie in check_source(text, steps, sizes=sizes).lies]
 
 
 # Writing.
@@ -81,8 +81,8 @@ def lies(text: str, *steps: Step, sizes=SIZES) -> list[str]:
     ],
 )  # fmt: skip
 def test_every_binding_gets_its_axes_at_the_end_of_its_line(before, steps, after):
-    assert annotated(before, steps) == after
-    assert annotated(after, steps) == after
+    assert annotate_source(before, steps) == after
+    assert annotate_source(after, steps) == after
 
 
 @pytest.mark.parametrize(
@@ -118,34 +118,34 @@ def test_every_binding_gets_its_axes_at_the_end_of_its_line(before, steps, after
 )  # fmt: skip
 def test_a_comment_made_like_ours_is_renewed_and_any_other_is_kept(before, after):
     steps = [step("y", 1, *Q)]
-    assert annotated(f"y = f(x)  {before}\n", steps) == f"y = f(x)  {after}\n"
-    assert annotated(f"y = f(x)  {after}\n", steps) == f"y = f(x)  {after}\n"
+    assert annotate_source(f"y = f(x)  {before}\n", steps) == f"y = f(x)  {after}\n"
+    assert annotate_source(f"y = f(x)  {after}\n", steps) == f"y = f(x)  {after}\n"
 
 
 def test_what_nobody_knows_any_more_is_kept_in_a_comment_on_several_names():
     text = "a, b = f(x)  # a: [B, T], b: [T, B]\n"
-    assert annotated(text, [step("a", 1, "n_Q")]) == "a, b = f(x)  # a: [n_Q], b: [T, B]\n"
+    assert annotate_source(text, [step("a", 1, "n_Q")]) == "a, b = f(x)  # a: [n_Q], b: [T, B]\n"
 
 
 def test_shapes_without_names_are_each_name_s_in_turn():
     steps = [step("a", 1, "n_Q", "n_K"), step("b", 1, "n_K", "n_Q")]
     right = "a, b = f(x)  # (n_Q, n_K), (n_K, n_Q)\n"
-    assert annotated(right, steps) == right
+    assert annotate_source(right, steps) == right
     wrong = "a, b = f(x)  # (n_K, n_Q), (n_K, n_Q) both\n"
-    assert annotated(wrong, steps) == "a, b = f(x)  # a: [n_Q, n_K], b: [n_K, n_Q] both\n"
+    assert annotate_source(wrong, steps) == "a, b = f(x)  # a: [n_Q, n_K], b: [n_K, n_Q] both\n"
 
 
 def test_a_line_that_makes_two_shapes_says_both_and_one_that_makes_more_is_left_alone():
     steps = [step("y", 1, "n_Q", "n_K"), step("y", 1, "n_K", "n_Q"), step("y", 1, "n_Q", "n_K")]
     both = "y = f(x)  # [n_Q, n_K] or [n_K, n_Q]\n"
-    assert annotated("y = f(x)\n", steps) == annotated(both, steps) == both
-    assert annotated("y = f(x)\n", [*steps, step("y", 1, "n_Q")]) == "y = f(x)\n"
+    assert annotate_source("y = f(x)\n", steps) == annotate_source(both, steps) == both
+    assert annotate_source("y = f(x)\n", [*steps, step("y", 1, "n_Q")]) == "y = f(x)\n"
 
 
 def test_steps_of_other_files_are_left_out():
     steps = [step("y", 1, "n_Q", file="/a.py"), step("z", 2, "n_K", file="/b.py"), step("w", 3, "n_Q")]
     text = "y = 1\nz = 2\nw = 3\n"
-    assert annotated(text, steps, file="/a.py") == "y = 1  # [n_Q]\nz = 2\nw = 3  # [n_Q]\n"
+    assert annotate_source(text, steps, file="/a.py") == "y = 1  # [n_Q]\nz = 2\nw = 3  # [n_Q]\n"
 
 
 @pytest.mark.parametrize(
@@ -258,15 +258,19 @@ def test_a_real_module_is_annotated_from_its_trace_and_its_comments_are_checked(
     ]
     sizes = {"B": 3, "T": 5, "C": 8, "heads": 2}
     for text, true in ((old, 3), (new, 12)):
-        result = checked(text.decode(), steps, sizes=sizes)
+        result = check_source(text.decode(), steps, sizes=sizes)
         assert (result.true, result.lies, result.unknown) == (true, [], [])
     wrong = SMALL.replace("# (B, nh, T, hs)\n", "# (B, T, nh, hs)\n")
     assert lies(wrong, *steps, sizes=sizes) == [
         "line 18: the comment says y is (B, T, nh, hs), but it is [B, heads, T, C/heads] (3×2×5×4):"
         " axis 1 is heads, not T."
     ]
-    assert checked(SMALL, [], sizes=sizes).true == 0
-    assert [unknown.name for unknown in checked(SMALL, [], sizes=sizes).unknown] == ["att", "y", "each"]
+    assert check_source(SMALL, [], sizes=sizes).true == 0
+    assert [unknown.name for unknown in check_source(SMALL, [], sizes=sizes).unknown] == [
+        "att",
+        "y",
+        "each",
+    ]
 
 
 LINES = st.sampled_from(
@@ -302,10 +306,10 @@ def test_annotating_adds_comments_alone_and_none_a_second_time(lines, steps, end
         ast.parse(text)
     except SyntaxError:
         return  # a backslash before nothing
-    new = annotated(text, steps)
+    new = annotate_source(text, steps)
     assert ast.dump(ast.parse(new)) == ast.dump(ast.parse(text))
     assert without_comments(new) == without_comments(text)
-    assert annotated(new, steps) == new
+    assert annotate_source(new, steps) == new
     before, after = io.StringIO(text, newline=""), io.StringIO(new, newline="")
     for old_line, new_line in zip(before, after, strict=True):
         bare = old_line.rstrip("\r\n")
@@ -314,7 +318,7 @@ def test_annotating_adds_comments_alone_and_none_a_second_time(lines, steps, end
             assert new_line.endswith(old_line[len(bare) :])
             added = new_line[len(bare) : len(new_line) - len(old_line) + len(bare)]
             assert added == "" or added.startswith("  # ")
-    checked(new, steps, sizes=SIZES)
+    check_source(new, steps, sizes=SIZES)
 
 
 def without_comments(text: str) -> list[str]:
@@ -384,8 +388,8 @@ def test_a_file_that_has_changed_meanwhile_is_left_alone(tmp_path):
 
 def test_two_shapes_of_which_the_first_looks_like_a_reference_are_written_once():
     steps = [Step("a", dims, (), "float32", "f(x)", 0, line=1) for dims in [("3",), ()]]
-    assert annotated("a = f(x)\n", steps) == "a = f(x)  # a: [3] or []\n"
-    assert annotated("a = f(x)  # a: [3] or []\n", steps) == "a = f(x)  # a: [3] or []\n"
+    assert annotate_source("a = f(x)\n", steps) == "a = f(x)  # a: [3] or []\n"
+    assert annotate_source("a = f(x)  # a: [3] or []\n", steps) == "a = f(x)  # a: [3] or []\n"
 
 
 def test_a_file_that_cannot_be_replaced_is_left_alone(tmp_path, monkeypatch):
@@ -445,7 +449,12 @@ def test_a_file_that_cannot_be_replaced_is_left_alone(tmp_path, monkeypatch):
     ],
 )
 def test_a_comment_on_shapes_is_understood(comment, expected):
-    found = [(name, c.text) for part in said(comment) for c in part.claims for name in c.names or ("",)]
+    found = [
+        (name, c.text)
+        for part in shape_comments(comment)
+        for c in part.claims
+        for name in c.names or ("",)
+    ]
     assert found == expected
 
 
@@ -463,12 +472,12 @@ def test_a_comment_on_shapes_is_understood(comment, expected):
     ],
 )  # fmt: skip
 def test_a_comment_on_something_else_is_not_misread(comment):
-    assert said(comment) == []
+    assert shape_comments(comment) == []
 
 
 def test_a_single_word_in_parentheses_is_an_axis_if_it_is_known():
-    assert said("# (queries)") == []
-    assert said("# (queries)", {"queries"}) != []
+    assert shape_comments("# (queries)") == []
+    assert shape_comments("# (queries)", {"queries"}) != []
 
 
 @pytest.mark.parametrize(
@@ -507,7 +516,7 @@ def test_other_axes_are_not(one, other):
     ],
 )  # fmt: skip
 def test_a_true_comment_is_true(comment):
-    result = checked(f"y = f(x)  # {comment}\n", [step("y", 1, *SPLIT)], sizes=SIZES)
+    result = check_source(f"y = f(x)  # {comment}\n", [step("y", 1, *SPLIT)], sizes=SIZES)
     assert (result.true, result.lies, result.unknown) == (1, [], [])
 
 
@@ -528,7 +537,7 @@ def test_a_true_comment_is_true(comment):
     ],
 )
 def test_a_comment_that_lies_is_told_so(comment, reason):
-    (lie,) = checked(f"y = f(x)  # {comment}\n", [step("y", 1, *SPLIT)], sizes=SIZES).lies
+    (lie,) = check_source(f"y = f(x)  # {comment}\n", [step("y", 1, *SPLIT)], sizes=SIZES).lies
     assert (lie.line, lie.name, lie.said) == (1, "y", comment)
     assert lie.ran == "[n_batch, n_head, n_Q, d_feat/n_head] = [128, 5, 32, 40]"
     assert lie.message == (
@@ -612,13 +621,13 @@ PLACED = [
 
 
 def test_a_comment_with_a_name_finds_its_binding():
-    result = checked(PLACES, PLACED, sizes=SIZES)
+    result = check_source(PLACES, PLACED, sizes=SIZES)
     assert (result.true, result.lies) == (6, [])
     assert [(unknown.line, unknown.name) for unknown in result.unknown] == [(12, "y")]
     for line in (1, 2, 4, 5, 9, 10):
         lines = PLACES.split("\n")
         lines[line - 1] = lines[line - 1].split("[")[0] + "[d_feat]"
-        assert [lie.line for lie in checked("\n".join(lines), PLACED, sizes=SIZES).lies] == [line]
+        assert [lie.line for lie in check_source("\n".join(lines), PLACED, sizes=SIZES).lies] == [line]
 
 
 @pytest.mark.parametrize(
@@ -636,7 +645,7 @@ def test_a_comment_with_a_name_finds_its_binding():
     ],
 )  # fmt: skip
 def test_comments_stand_in_many_places(text, true, steps):
-    result = checked(text, steps, sizes=SIZES)
+    result = check_source(text, steps, sizes=SIZES)
     assert (result.true, result.lies, result.unknown) == (true, [], [])
 
 
@@ -648,10 +657,10 @@ def test_comments_stand_in_many_places(text, true, steps):
     ],
 )  # fmt: skip
 def test_a_comment_that_belongs_to_nothing_is_ignored(text):
-    result = checked(text, [step("y", 2, "n_Q")], sizes=SIZES)
+    result = check_source(text, [step("y", 2, "n_Q")], sizes=SIZES)
     assert (result.true, result.lies, result.unknown) == (0, [], [])
 
 
 def test_a_comment_on_what_did_not_run_is_reported_and_no_lie():
-    (unknown,) = checked("y = f(x)  # (B, T)\n", [], sizes=SIZES).unknown
+    (unknown,) = check_source("y = f(x)  # (B, T)\n", [], sizes=SIZES).unknown
     assert unknown.message == "line 1: the comment says y is (B, T), but no tensor was made there."

@@ -7,7 +7,16 @@ Both read code through `places`, comments through `parse`, and axes through `exp
 
 from __future__ import annotations
 
-from attnscope.tracing.comments.annotate import annotate_file, annotated, diff, write
-from attnscope.tracing.comments.check import Checked, Lie, Unknown, checked
+from attnscope.tracing.comments.annotate import annotate_file, annotate_source, diff, write
+from attnscope.tracing.comments.check import CommentReport, Lie, Unknown, check_source
 
-__all__ = ["Checked", "Lie", "Unknown", "annotate_file", "annotated", "checked", "diff", "write"]
+__all__ = [
+    "CommentReport",
+    "Lie",
+    "Unknown",
+    "annotate_file",
+    "annotate_source",
+    "check_source",
+    "diff",
+    "write",
+]

@@ -16,40 +16,42 @@ from attnscope.errors import FileError, SourceError
 from attnscope.files import whole_file
 from attnscope.results.trace import Step
 from attnscope.tracing.axes.expressions import parsed
-from attnscope.tracing.comments.parse import ANY, Claim, Said, said
+from attnscope.tracing.comments.parse import ANY, Claim, ShapeComment, shape_comments
 from attnscope.tracing.comments.places import Binding, Code, Place
 
-MOST = 2  # shapes that a line may make on several runs; with more, it is left alone
-FEW = 4  # elements of a list whose shapes are all written, though they are alike
+MOST_SHAPES = 2  # shapes of one line in several runs; a line with more gets no comment
+MOST_ELEMENTS = 4  # elements of a list whose shapes are all written even if they are equal
 
 Dims: TypeAlias = tuple[str, ...]
 
 
-def annotated(
+def annotate_source(
     text: str, steps: Iterable[Step], *, file: str | None = None, keep: Collection[int] = ()
 ) -> str:
     r"""Add comments with the axes of the tensors that each line binds to the text of a source file.
 
     Args:
-        text: the whole file's.
-        steps: what ran; those without dims are left out.
-        file: the file's name, as the steps have it; those of other files are left out.
+        text: the source of the whole file.
+        steps: the steps of the run; those without dims are ignored.
+        file: the name of the file in the steps; steps of other files are ignored.
         keep: lines with comments that may stay as they are.
 
     Raises:
         SourceError: the text is not Python, or would not be the same program.
 
     >>> step = Step("y", ("n_Q", "d_K"), (3, 4), "float32", "f(x)", 48, line=1)
-    >>> annotated("y = f(x)  # the queries\n", [step])
+    >>> annotate_source("y = f(x)  # the queries\n", [step])
     'y = f(x)  # the queries  # [n_Q, d_K]\n'
     """
     mark, text = ("\ufeff", text[1:]) if text.startswith("\ufeff") else ("", text)
     code = Code(text)
     lines = list(code.lines)
-    made = _made(code, of_file(steps, file))
-    known = axis_words(dims for by_name in made.values() for each in by_name.values() for dims in each)
+    dims_of = _dims_by_binding(code, of_file(steps, file))
+    known = axis_words(
+        dims for by_name in dims_of.values() for each in by_name.values() for dims in each
+    )
     for place in code.places:
-        shapes = _shapes(place, made)
+        shapes = _shapes(place, dims_of)
         if shapes and place.last not in keep:
             line = lines[place.last - 1]
             bare = line.rstrip("\r\n")
@@ -71,7 +73,7 @@ def annotate_file(
 
     Args:
         path: the file.
-        steps: what ran; those of other files are left out.
+        steps: the steps of the run; those of other files are ignored.
         keep: lines with comments that may stay as they are.
 
     Raises:
@@ -86,17 +88,17 @@ def annotate_file(
         raise SourceError(f"cannot read {path}: {error}.") from error
     if text.encode(encoding) != old:
         raise SourceError(f"cannot change {path}: {encoding} has several ways to write it.")
-    here = of_file(steps, str(path))
+    file_steps = of_file(steps, str(path))
     try:
-        return old, annotated(text, here, file=str(path), keep=keep).encode(encoding)
+        return old, annotate_source(text, file_steps, file=str(path), keep=keep).encode(encoding)
     except UnicodeEncodeError:
-        plain = [
+        ascii_steps = [
             replace(step, dims=tuple(dim.replace("·", "*") for dim in step.dims or ()))
-            for step in here
+            for step in file_steps
             if step.dims is not None
         ]
     try:
-        return old, annotated(text, plain, file=str(path), keep=keep).encode(encoding)
+        return old, annotate_source(text, ascii_steps, file=str(path), keep=keep).encode(encoding)
     except UnicodeEncodeError as error:
         letter = error.object[error.start]
         raise SourceError(
@@ -119,12 +121,12 @@ def write(path: str | Path, old: bytes, new: bytes) -> None:
     """Rewrite a file completely or not at all, keeping its permissions.
 
     Args:
-        path: the file; of a link, what it points to is written.
-        old: what it holds.
-        new: what it is to hold.
+        path: the file; for a link, its target is written.
+        old: its current content.
+        new: its new content.
 
     Raises:
-        FileError: it holds something else by now, or cannot be written.
+        FileError: its content has changed, or it cannot be written.
     """
     _check_unchanged(Path(path), old)
     if not os.access(path, os.W_OK):
@@ -136,11 +138,11 @@ def write(path: str | Path, old: bytes, new: bytes) -> None:
 
 def of_file(steps: Iterable[Step], file: str | None) -> list[Step]:
     """Return the steps of a file, and those without a file."""
-    own = os.path.realpath(file) if file is not None else None
+    path = os.path.realpath(file) if file is not None else None
     return [
         step
         for step in steps
-        if step.file is None or step.file == file or os.path.realpath(step.file) == own
+        if step.file is None or step.file == file or os.path.realpath(step.file) == path
     ]
 
 
@@ -174,47 +176,47 @@ def _for_reading(source: bytes) -> str:
 # The content of the comments.
 
 
-def _made(code: Code, steps: Iterable[Step]) -> dict[Binding, dict[str, list[Dims]]]:
+def _dims_by_binding(code: Code, steps: Iterable[Step]) -> dict[Binding, dict[str, list[Dims]]]:
     """Return the dims of each binding's tensors in all runs, by the tensors' names."""
-    made: dict[Binding, dict[str, list[Dims]]] = {}
+    dims_of: dict[Binding, dict[str, list[Dims]]] = {}
     for step in steps:
         binding = code.binding_of(step)
         if binding is None or binding.argument or step.dims is None:
             continue
         if all(dim != ANY and parsed(dim) for dim in step.dims) and "#" not in step.name:
-            runs = made.setdefault(binding, {}).setdefault(step.name, [])
+            runs = dims_of.setdefault(binding, {}).setdefault(step.name, [])
             if step.dims not in runs:
                 runs.append(step.dims)
-    return made
+    return dims_of
 
 
-def _shapes(place: Place, made: dict[Binding, dict[str, list[Dims]]]) -> dict[str, list[Dims]]:
+def _shapes(place: Place, dims_of: dict[Binding, dict[str, list[Dims]]]) -> dict[str, list[Dims]]:
     """Return the shapes to write at the end of a place, by name."""
     shapes: dict[str, list[Dims]] = {}
     for binding in place.binds:
-        by_name = made.get(binding, {})
+        by_name = dims_of.get(binding, {})
         runs = next(iter(by_name.values()), [])
-        if len(by_name) > FEW and all(each == runs for each in by_name.values()):
+        if len(by_name) > MOST_ELEMENTS and all(each == runs for each in by_name.values()):
             by_name = {f"{binding.name}[i]": runs}
         for name, each in by_name.items():
             known = shapes.setdefault(name, [])
             known += [dims for dims in each if dims not in known]
-    return shapes if all(len(each) <= MOST for each in shapes.values()) else {}
+    return shapes if all(len(each) <= MOST_SHAPES for each in shapes.values()) else {}
 
 
-def _comment(place: Place, shapes: dict[str, list[Dims]], there: str, known: set[str]) -> str:
+def _comment(place: Place, shapes: dict[str, list[Dims]], existing: str, known: set[str]) -> str:
     """Return the comment of a place: the existing one, with the shapes in it or after it."""
     names = list(dict.fromkeys(binding.name for binding in place.binds))
-    parts = said(there, known, {*names, *shapes}) if there else []
-    ours = [part for part in parts if _is_ours(part, names)]
+    parts = shape_comments(existing, known, {*names, *shapes}) if existing else []
+    generated = [part for part in parts if _is_generated(part, names)]
     texts = {name: " or ".join(_text(dims) for dims in each) for name, each in shapes.items()}
-    if ours:
-        if _says(ours[-1], shapes, names):
-            return there
+    if generated:
+        if _claims(generated[-1], shapes, names):
+            return existing
         renewed = {_owner(name, names) for name in texts}
         texts |= {
             name: claim.text
-            for claim in ours[-1].claims
+            for claim in generated[-1].claims
             for name in claim.names
             if _owner(name, names) not in renewed
         }
@@ -224,16 +226,16 @@ def _comment(place: Place, shapes: dict[str, list[Dims]], there: str, known: set
         new = texts[names[0]]
     else:
         new = ", ".join(f"{name}: {text}" for name, text in texts.items())
-    if ours:
-        return there[: ours[-1].start] + new + there[ours[-1].end :]
-    return f"{there}  # {new}"
+    if generated:
+        return existing[: generated[-1].start] + new + existing[generated[-1].end :]
+    return f"{existing}  # {new}"
 
 
 def _text(dims: Dims) -> str:
     return f"[{', '.join(dims)}]"
 
 
-# What is said already.
+# The content of existing comments.
 
 
 def _owner(name: str, names: list[str]) -> str | None:
@@ -242,25 +244,25 @@ def _owner(name: str, names: list[str]) -> str | None:
     return max(owners, key=len, default=None)
 
 
-def _is_ours(part: Said, names: list[str]) -> bool:
+def _is_generated(part: ShapeComment, names: list[str]) -> bool:
     """Return whether a comment has our format, and only claims shapes of names that its place binds."""
-    spoken_of = [name for claim in part.claims for name in claim.names]
-    if not spoken_of:
+    claimed_names = [name for claim in part.claims for name in claim.names]
+    if not claimed_names:
         return part.plain and len(part.claims) in (1, len(names))
-    return part.plain and all(_owner(name, names) is not None for name in spoken_of)
+    return part.plain and all(_owner(name, names) is not None for name in claimed_names)
 
 
-def _says(part: Said, shapes: dict[str, list[Dims]], names: list[str]) -> bool:
+def _claims(part: ShapeComment, shapes: dict[str, list[Dims]], names: list[str]) -> bool:
     """Return whether a comment claims these shapes already, in any notation."""
     for name, each in shapes.items():
         claim = _claim_for(part, name, names)
-        wanted = {tuple(parsed(dim) for dim in dims) for dims in each}
-        if claim is None or {shape.axes for shape in claim.shapes} != wanted:
+        expected = {tuple(parsed(dim) for dim in dims) for dims in each}
+        if claim is None or {shape.axes for shape in claim.shapes} != expected:
             return False
     return True
 
 
-def _claim_for(part: Said, name: str, names: list[str]) -> Claim | None:
+def _claim_for(part: ShapeComment, name: str, names: list[str]) -> Claim | None:
     """Return a comment's claims about a name."""
     if part.claims[0].names:
         return next((claim for claim in part.claims if name in claim.names), None)

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from attnscope.results.trace import Step
 from attnscope.tracing.axes.expressions import Expression, of_word, parsed
 from attnscope.tracing.comments.annotate import axis_words, of_file
-from attnscope.tracing.comments.parse import ANY, REST, Axis, Claim, Said, Shape, said
+from attnscope.tracing.comments.parse import ANY, REST, Axis, Claim, Shape, ShapeComment, shape_comments
 from attnscope.tracing.comments.places import Binding, Code, Comment, Function
 
 
@@ -19,11 +19,11 @@ class Lie:
     """A comment that disagrees with the run.
 
     Attributes:
-        line: the comment's.
-        name: of what it speaks; `return`, of what is returned.
-        said: the shape as it says it.
-        ran: the shape as it was: `[n_Q, d_K] = [30, 128]`.
-        message: all of this, in one line.
+        line: the line of the comment.
+        name: the name that it is about; `return` for a returned value.
+        said: the shape in the comment.
+        ran: the shape in the run: `[n_Q, d_K] = [30, 128]`.
+        message: a description in one line.
     """
 
     line: int
@@ -51,7 +51,7 @@ class Unknown:
 
 
 @dataclass
-class Checked:
+class CommentReport:
     """The shape comments of a file: those that are right (and where), wrong, and undecidable."""
 
     true: int = 0
@@ -60,33 +60,33 @@ class Checked:
     true_lines: set[int] = field(default_factory=set)
 
 
-def checked(
+def check_source(
     text: str, steps: Iterable[Step], *, sizes: Mapping[str, int], file: str | None = None
-) -> Checked:
+) -> CommentReport:
     """Compare the shape comments of a source file with a run.
 
     A word of `sizes` is that axis. Any other word stands for the axis that it is first used for in
-    its function, and for the same one ever after, until that function is called again.
+    its function, until that function is called again.
 
     Args:
-        text: the whole file's.
-        steps: what ran, in order of execution.
-        sizes: what each axis name stands for.
-        file: the file's name, as the steps have it; those of other files are left out.
+        text: the source of the whole file.
+        steps: the steps of the run, in order of execution.
+        sizes: the size of each named axis.
+        file: the name of the file in the steps; steps of other files are ignored.
 
     Raises:
         SourceError: the text is not Python.
 
     >>> step = Step("y", ("n_Q", "d_K"), (3, 4), "float32", "f(x)", 48, line=1)
-    >>> checked("y = f(x)  # [d_K, n_Q]", [step], sizes={"n_Q": 3, "d_K": 4}).lies[0].message
+    >>> check_source("y = f(x)  # [d_K, n_Q]", [step], sizes={"n_Q": 3, "d_K": 4}).lies[0].message
     'line 1: the comment says y is [d_K, n_Q], but it is [n_Q, d_K] (3×4): axis 0 is n_Q, not d_K.'
     """
     code = Code(text.removeprefix("\ufeff"))
-    own = of_file(steps, file)
-    history = _History(code, own)
-    known = {*sizes, *axis_words(step.dims or () for step in own)}
+    file_steps = of_file(steps, file)
+    history = _History(code, file_steps)
+    known = {*sizes, *axis_words(step.dims or () for step in file_steps)}
     words: dict[_Call, _Words] = {}
-    result = Checked()
+    result = CommentReport()
     for claim, subject in _claims(code, known):
         runs = history.runs(subject)
         if not runs:
@@ -129,14 +129,14 @@ def _subject(name: str) -> str:
     return "what is returned" if name == "return" else name
 
 
-# What a comment speaks of.
+# The subjects of comments.
 
 
 @dataclass(frozen=True)
 class _Subject:
     """The subject of a claim: the line of its comment, a name, and the bindings that it may refer to.
 
-    `last` says that of several runs in one call only the last is meant: what was returned.
+    If `last` is set, the claim is only about the last run in each call: the returned value.
     """
 
     line: int
@@ -153,7 +153,7 @@ def _claims(code: Code, known: set[str]) -> Iterator[tuple[Claim, _Subject]]:
     alone = {comment.line for comment in code.comments if comment.alone}
     for comment in code.comments:
         scope = scopes[code.function_at(comment)]
-        for part in said(comment.text, known, {binding.name for binding in scope}):
+        for part in shape_comments(comment.text, known, {binding.name for binding in scope}):
             if not part.claims[0].names:
                 yield from _unnamed(part, comment, scope)
             for claim in part.claims:
@@ -167,8 +167,8 @@ def _claims(code: Code, known: set[str]) -> Iterator[tuple[Claim, _Subject]]:
 def _named(code: Code, comment: Comment, bound: list[Binding], alone: set[int]) -> Binding | None:
     """Return the bindings of a name that a comment refers to.
 
-    One on its own line; or, of a comment that has its line to itself, one that directly follows
-    (of several such comments in a row, in as many statements); or else the nearest above.
+    For a comment after code, this is a binding on its line. For one alone on its line, it is a binding
+    directly below (below a block of several comments, in as many statements), or else the nearest above.
     """
     above = [binding for binding in bound if binding.position[0] <= comment.line]
     if not comment.alone:
@@ -185,7 +185,9 @@ def _named(code: Code, comment: Comment, bound: list[Binding], alone: set[int]) 
     return next(iter([*directly, *reversed(above), *below]), None)
 
 
-def _unnamed(part: Said, comment: Comment, scope: list[Binding]) -> Iterator[tuple[Claim, _Subject]]:
+def _unnamed(
+    part: ShapeComment, comment: Comment, scope: list[Binding]
+) -> Iterator[tuple[Claim, _Subject]]:
     """Yield claims without names with their subjects: all bindings of the line, or one per claim."""
     bindings = [] if comment.alone else _ending(comment)
     if len(part.claims) == 1 and bindings:
@@ -239,31 +241,31 @@ class _Run:
 class _History:
     """The steps of each binding, run by run.
 
-    A call begins with its arguments. One that is given no tensor cannot be told from the one before.
+    A call begins with its arguments. One without tensors cannot be distinguished from the one before.
     """
 
     def __init__(self, code: Code, steps: Iterable[Step]) -> None:
-        self.made: dict[Binding, list[_Run]] = defaultdict(list)
+        self.runs_of: dict[Binding, list[_Run]] = defaultdict(list)
         number: dict[tuple[Function | None, int], int] = defaultdict(int)
-        given: dict[tuple[Function | None, int], set[str] | None] = defaultdict(set)
+        arguments: dict[tuple[Function | None, int], set[str] | None] = defaultdict(set)
         for step in steps:
             binding = code.binding_of(step)
             if binding is None:
                 continue
             key = binding.place.function, step.depth
-            begun = given[key]
+            names = arguments[key]
             if not binding.argument:
-                given[key] = None
-            elif begun is None or step.name in begun:
+                arguments[key] = None
+            elif names is None or step.name in names:
                 number[key] += 1
-                given[key] = {step.name}
+                arguments[key] = {step.name}
             else:
-                begun.add(step.name)
-            self.made[binding].append(_Run(_Call(*key, number[key]), step))
+                names.add(step.name)
+            self.runs_of[binding].append(_Run(_Call(*key, number[key]), step))
 
     def runs(self, subject: _Subject) -> list[_Run]:
         """Return the runs that a claim refers to: `parts[0]` has its own, `parts[i]` all elements'."""
-        runs = [run for binding in subject.bindings for run in self.made[binding]]
+        runs = [run for binding in subject.bindings for run in self.runs_of[binding]]
         exact = [run for run in runs if run.step.name == subject.name]
         if exact:
             runs = exact
@@ -277,7 +279,7 @@ class _History:
 class _Value:
     """The meaning of a word: an axis, if its name could be inferred, and its size.
 
-    `line` is that of the comment that first used the word; None of an axis of `sizes`.
+    `line` is that of the comment that first used the word; None for an axis of `sizes`.
     """
 
     axis: Expression | None
@@ -305,21 +307,21 @@ class _Words:
 
     def _compared(self, shape: Shape, step: Step, line: int) -> tuple[dict[str, _Value], str | None]:
         new: dict[str, _Value] = {}
-        wanted, count = len(shape.axes), len(step.shape)
+        expected, count = len(shape.axes), len(step.shape)
         entries: list[tuple[Axis, str]] = list(zip(shape.axes, shape.entries, strict=True))
         if REST in shape.axes:
             rest = shape.axes.index(REST)
-            if wanted - 1 > count:
-                return new, f"it has {_axes(count)}, not {wanted - 1} or more"
-            entries[rest : rest + 1] = [(ANY, ANY)] * (count - wanted + 1)
-        elif wanted != count:
-            return new, f"it has {_axes(count)}, not {wanted}"
+            if expected - 1 > count:
+                return new, f"it has {_axes(count)}, not {expected - 1} or more"
+            entries[rest : rest + 1] = [(ANY, ANY)] * (count - expected + 1)
+        elif expected != count:
+            return new, f"it has {_axes(count)}, not {expected}"
 
         pairs = [
             (i, axis, text) for i, (axis, text) in enumerate(entries) if isinstance(axis, Expression)
         ]
         for i, axis, text in sorted(pairs, key=lambda pair: pair[1].word is None):  # products last
-            ran = _ran(step, i, line)
+            ran = _axis_in_run(step, i, line)
             values = self.values | new
             if axis.word is not None and axis.word not in values:
                 new[axis.word] = ran
@@ -330,8 +332,8 @@ class _Words:
         return new, None
 
 
-def _ran(step: Step, i: int, line: int) -> _Value:
-    """Return the meaning of an axis; a number as its name means that no name was inferred."""
+def _axis_in_run(step: Step, i: int, line: int) -> _Value:
+    """Return the meaning of an axis; if its name is a number, no name was inferred."""
     axis = parsed(step.dims[i]) if step.dims is not None else None
     size = step.shape[i]
     if step.dims is None or axis is None or not axis.words:
@@ -339,27 +341,29 @@ def _ran(step: Step, i: int, line: int) -> _Value:
     return _Value(axis, size, step.dims[i], line)
 
 
-def _difference(said: Expression, text: str, ran: _Value, values: Mapping[str, _Value]) -> str | None:
+def _difference(claimed: Expression, text: str, ran: _Value, values: Mapping[str, _Value]) -> str | None:
     """Return an axis and the comment's claim about it, if they disagree."""
     try:
-        size = said.size({word: values[word].size for word in said.words})
+        size = claimed.size({word: values[word].size for word in claimed.words})
     except ArithmeticError:
         return f"{ran.text}, not {text}, which divides by zero"
-    axes = {word: axis for word in said.words if (axis := values[word].axis) is not None}
-    meant: Expression | None = None
-    if ran.axis is not None and len(axes) == len(said.words):
+    axes = {word: axis for word in claimed.words if (axis := values[word].axis) is not None}
+    expected_axis: Expression | None = None
+    if ran.axis is not None and len(axes) == len(claimed.words):
         with suppress(ArithmeticError):
-            meant = said.of(axes)
-    only_size = meant is None or said.has_number  # a number says how many, and not of what
-    if (meant is not None and meant == ran.axis) or (only_size and int(size) == ran.size):
+            expected_axis = claimed.of(axes)
+    only_size = expected_axis is None or claimed.has_number  # a number is a size without a name
+    if (expected_axis is not None and expected_axis == ran.axis) or (
+        only_size and int(size) == ran.size
+    ):
         return None
-    first = values[said.word] if said.word is not None else None
+    first = values[claimed.word] if claimed.word is not None else None
     if first is not None and first.line is not None:
-        return f"{ran.text}, but {said.word} is {first.text} on line {first.line}"
+        return f"{ran.text}, but {claimed.word} is {first.text} on line {first.line}"
     if not only_size:
         return f"{ran.text}, not {text}"
     was = ran.text if ran.axis is None else f"{ran.text} = {ran.size}"
-    return f"{was}, not {text}" if not said.words else f"{was}, not {text} = {size}"
+    return f"{was}, not {text}" if not claimed.words else f"{was}, not {text} = {size}"
 
 
 def _axes(count: int) -> str:

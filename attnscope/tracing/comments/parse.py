@@ -1,8 +1,8 @@
 """Parsing of shape comments: `# Q_split: [n_batch, n_head, n_Q, d_head]`, `# (B, T, C)`.
 
-Most comments say nothing of shapes, and must not be misread. A shape is a bracketed list of words,
-numbers and products; it stands at the beginning of the comment, behind a name and a colon, or behind
-an arrow, and nothing of an expression may follow it.
+Most comments are not about shapes, and must not be misread. A shape is a bracketed list of words,
+numbers and products at the beginning of the comment, after a name and a colon, or after an arrow;
+it must not be followed by the rest of an expression.
 """
 
 from __future__ import annotations
@@ -43,12 +43,12 @@ class Claim:
 
 
 @dataclass(frozen=True)
-class Said:
-    """The part of a comment about shapes, from `start` to `end`.
+class ShapeComment:
+    """The part of a comment about shapes, from `start` to `end` in its text.
 
     Attributes:
-        claims: what it says; several, if it speaks of several names one after another.
-        plain: whether it is such as attnscope writes: nothing but names and brackets.
+        claims: its claims; several, if it lists several names with their shapes.
+        plain: whether it has the format that attnscope writes: nothing but names and brackets.
     """
 
     start: int
@@ -60,7 +60,7 @@ class Said:
 _NAME = r"[^\W\d]\w*(?:\.[^\W\d]\w*|\[[^\[\]]*\])*"
 _NAMES = re.compile(rf"({_NAME}(?:\s*,\s*{_NAME})*)\s*:\s*")
 _COLON = re.compile(r"\s*:\s*")
-_NAMES_OF_OTHERS = {"type"}  # `# type: (int) -> int` is for type checkers
+_RESERVED_NAMES = {"type"}  # `# type: (int) -> int` is for type checkers
 _LEAD = re.compile(r"(?:->|→|=>|shapes?\s*[:=]|size\s*[:=])\s*")
 _BETWEEN = re.compile(r"\s*(->|→|=>|x|×|@|\*|·|\+|or)\s*(?=[(\[])")
 _NEXT = re.compile(r"\s*[,;]\s*")
@@ -69,13 +69,15 @@ _AFTER = re.compile(r"\s*$|[,;:.](?:\s|$)|\s+(?!->|→|=>|[@×*·+/]|x\s*[(\[])"
 """The text that may follow a shape: words, but nothing that makes it part of an expression."""
 
 
-def said(comment: str, known: Container[str] = (), names: Collection[str] = ()) -> list[Said]:
-    """Return the claims about shapes in each part of a comment.
+def shape_comments(
+    comment: str, known: Container[str] = (), names: Collection[str] = ()
+) -> list[ShapeComment]:
+    """Return the parts of a comment that are about shapes.
 
     Args:
-        comment: with its `#`; another `#` begins another part.
-        known: words that are axes. A single word in brackets may be anything else: `(optional)`.
-        names: what has a name there. Other names are understood, too, if they are simple.
+        comment: the comment with its `#`; another `#` begins another part.
+        known: words that are axes. Any other single word in brackets may not be one: `(optional)`.
+        names: the names bound in the scope. Other names are recognized too, if they are simple.
     """
     starts = [match.end() for match in re.finditer(r"#+[\s:]*", comment)]
     ends = [match.start() for match in re.finditer(r"\s*#+", comment)][1:]
@@ -84,7 +86,7 @@ def said(comment: str, known: Container[str] = (), names: Collection[str] = ()) 
         claims = list(_claims(comment[:end], start, known, names))
         if claims and _AFTER.match(comment[:end], claims[-1][1]):
             whole = tuple(claim for claim, _, _ in claims)
-            parts.append(Said(start, claims[-1][1], whole, all(plain for _, _, plain in claims)))
+            parts.append(ShapeComment(start, claims[-1][1], whole, all(plain for _, _, plain in claims)))
     return parts
 
 
@@ -117,7 +119,7 @@ def _subjects(text: str, start: int, names: Collection[str]) -> tuple[tuple[str,
         if text.startswith(name, start) and (colon := _COLON.match(text, start + len(name))):
             return (name,), colon.end()
     match = _NAMES.match(text, start)
-    if match is None or _LEAD.match(text, start) or match[1] in _NAMES_OF_OTHERS:
+    if match is None or _LEAD.match(text, start) or match[1] in _RESERVED_NAMES:
         return (), start
     return tuple(re.findall(_NAME, match[1])), match.end()
 
@@ -128,13 +130,13 @@ def _alternatives(
     """Parse shapes separated by `or`; of an expression, the shapes after its arrow."""
     lead = _LEAD.match(text, start)
     plain = lead is None
-    found = _bracketed(text, lead.end() if lead else start, known, named=named, sure=not plain)
+    found = _bracketed(text, lead.end() if lead else start, known, named=named, is_sure=not plain)
     if found is None:
         return None
     shapes, end = [found[0]], found[1]
     operands = False
     while (between := _BETWEEN.match(text, end)) is not None:
-        found = _bracketed(text, between.end(), known, sure=True)
+        found = _bracketed(text, between.end(), known, is_sure=True)
         if found is None:
             break
         shape, end = found
@@ -148,7 +150,7 @@ def _alternatives(
 
 
 def _bracketed(
-    text: str, start: int, known: Container[str], *, named: bool = False, sure: bool = False
+    text: str, start: int, known: Container[str], *, named: bool = False, is_sure: bool = False
 ) -> tuple[Shape, int] | None:
     """Parse a bracketed list of axes; return it and where it ends."""
     closing = _CLOSED_BY.get(text[start : start + 1])
@@ -168,8 +170,8 @@ def _bracketed(
     axes = _axes(entries)
     if axes is None:
         return None
-    sure = sure or is_tuple or (named and closing == "]")
-    if not sure and not _is_surely_a_shape(axes, known, named=named, small=closing == "]"):
+    is_sure = is_sure or is_tuple or (named and closing == "]")
+    if not is_sure and not _is_surely_a_shape(axes, known, named=named, small=closing == "]"):
         return None
     return Shape(text[start : end + 1], axes, tuple(entries)), end + 1
 

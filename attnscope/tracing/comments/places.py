@@ -34,12 +34,12 @@ class Binding:
     """A name that a place binds.
 
     Attributes:
-        name: as the code has it, such as `self.attn`; `return`, or `return[1]`, of what is returned.
-        position: line and column where it stands.
-        place: where it is bound.
-        end: the number of its last line, for what has lines of its own: arguments and returned values.
+        name: its source, such as `self.attn`; `return`, or `return[1]`, for a returned value.
+        position: its line and column.
+        place: the logical line that binds it.
+        end: its last line, if it can have its own lines, as arguments and returned values can.
         argument: whether it is an argument.
-        returns: the name that is returned, if it is nothing but a name.
+        returns: the returned name, if the returned value is just a name.
     """
 
     name: str
@@ -56,7 +56,7 @@ class Comment:
 
     Attributes:
         alone: whether it has its line to itself.
-        place: the logical line that it stands in; None between two of them.
+        place: the logical line that contains it; None between two of them.
     """
 
     line: int
@@ -91,7 +91,7 @@ class Code:
     """
 
     def __init__(self, text: str) -> None:
-        self.lines = list(io.StringIO(text, newline=""))  # as Python does it: form feeds end no line
+        self.lines = list(io.StringIO(text, newline=""))  # as in Python, form feeds end no line
         plain = [line.rstrip("\r\n") + "\n" for line in self.lines]
         self.places: list[Place] = []
         self.comments: list[Comment] = []
@@ -198,16 +198,16 @@ class Code:
 
 
 def _around(before: Place, column: int) -> Function | None:
-    """The function that something stands in: what comes before it, and how far in it stands."""
+    """Return the function that contains a column after a place, from its indentation."""
     function = before.function
     while function is not None and function.column >= column:
         function = function.outer
     return function
 
 
-def _arguments(given: ast.arguments) -> list[ast.arg]:
-    single = [each for each in (given.vararg, given.kwarg) if each is not None]
-    return [*given.posonlyargs, *given.args, *given.kwonlyargs, *single]
+def _arguments(signature: ast.arguments) -> list[ast.arg]:
+    single = [each for each in (signature.vararg, signature.kwarg) if each is not None]
+    return [*signature.posonlyargs, *signature.args, *signature.kwonlyargs, *single]
 
 
 def _leaves(target: ast.expr) -> Iterator[ast.expr]:

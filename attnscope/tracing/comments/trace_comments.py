@@ -1,4 +1,4 @@
-"""Shape comments in the file of a trace: those that the trace would write, and those that are there."""
+"""Shape comments in the file of a trace: writing new ones, and checking the existing ones."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from attnscope.results.common import Check, Finding
 from attnscope.results.trace import Trace
 from attnscope.text import shortened
 from attnscope.tracing.comments.annotate import annotate_file, diff, write
-from attnscope.tracing.comments.check import Checked, checked
+from attnscope.tracing.comments.check import CommentReport, check_source
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ def annotate(trace: Trace) -> Annotation:
     Correct shape comments stay as they are, in any notation. Nothing is written.
 
     Args:
-        trace: what `attnscope.inspect` returned.
+        trace: a trace from `attnscope.inspect`.
 
     Raises:
         SourceError: the code failed, or cannot be annotated.
@@ -70,32 +70,32 @@ def annotate(trace: Trace) -> Annotation:
             hint="leave out --annotate, to see why",
         )
     path = _file_of(trace)
-    old, new = annotate_file(path, trace.steps, keep=_checked(trace, path).true_lines)
+    old, new = annotate_file(path, trace.steps, keep=_report(trace, path).true_lines)
     return Annotation(path, trace.file or str(path), old, new)
 
 
-def check_comments(trace: Trace) -> Checked:
+def check_comments(trace: Trace) -> CommentReport:
     """Compare the shape comments in the file of a trace with its run.
 
     The trace gets a check, and a finding for each comment that is not true.
 
     Args:
-        trace: what `attnscope.inspect` returned.
+        trace: a trace from `attnscope.inspect`.
 
     Returns:
-        How many comments are true, those that are not, and those of what did not run.
+        The number of true comments, those that are not true, and those about code that did not run.
 
     Raises:
         FileError: the file cannot be read.
     """
-    found = _checked(trace, _file_of(trace))
-    counts = {"true": found.true, "not true": len(found.lies), "not known": len(found.unknown)}
+    report = _report(trace, _file_of(trace))
+    counts = {"true": report.true, "not true": len(report.lies), "not known": len(report.unknown)}
     note = ", ".join(f"{count} {what}" for what, count in counts.items() if count) or "there are none"
-    verdict = not found.lies if found.true or found.lies else None
+    verdict = not report.lies if report.true or report.lies else None
     trace.checks = [*(trace.checks or []), Check("shape comments", None, None, verdict, note)]
-    lies = [Finding(lie.message.partition(": ")[2], lie.line) for lie in found.lies]
+    lies = [Finding(lie.message.partition(": ")[2], lie.line) for lie in report.lies]
     trace.findings = sorted([*(trace.findings or []), *lies], key=lambda finding: finding.line or 0)
-    return found
+    return report
 
 
 def _file_of(trace: Trace) -> Path:
@@ -104,7 +104,7 @@ def _file_of(trace: Trace) -> Path:
     return Path(os.path.abspath(trace.file))
 
 
-def _checked(trace: Trace, path: Path) -> Checked:
+def _report(trace: Trace, path: Path) -> CommentReport:
     try:
         with tokenize.open(path) as opened:
             text = opened.read()
@@ -113,4 +113,4 @@ def _checked(trace: Trace, path: Path) -> Checked:
             f"cannot read {shortened(path)} again, to compare its comments:"
             f" {getattr(error, 'strerror', None) or first_line(error)}."
         ) from error
-    return checked(text, trace.steps, sizes=trace.sizes)
+    return check_source(text, trace.steps, sizes=trace.sizes)

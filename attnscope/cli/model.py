@@ -104,7 +104,7 @@ def model(
     output = Output(format, wide, show or (), save, force and save is not None)
     written = save or plot or page
     refuse_in_csv(format, {"--verify": verify})
-    if not reads.inputs:
+    if not reads.names:
         about_attention = {"--steps": steps, "--plot": plot, "--page": page}
         _check_options_of_weights(reads, which, shown, about_attention)
         idle = [("--stats", stats, "weights are shown with theirs")]

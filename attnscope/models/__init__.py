@@ -1,6 +1,6 @@
-"""Real models: what one head's weights are, what heads look at, and how they measure.
+"""Real models: the weights of a head, attention maps, and metrics of heads.
 
-`head_weights` reads one head of a checkpoint, and `verify_weights` compares it with the model at work.
-`running` loads a model, tokenizes what it reads, and hooks its attention; `maps` collects what heads
-look at; `heads` measures them.
+`head_weights` reads one head of a checkpoint, and `verify_weights` compares it with a run of the model.
+`running` loads a model, tokenizes its input, and hooks its attention; `maps` collects attention maps;
+`heads` measures heads.
 """

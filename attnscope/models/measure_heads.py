@@ -121,7 +121,7 @@ def measure_heads(
 
     if isinstance(texts, Path):
         corpus, texts = texts if corpus is None else corpus, None
-    reads = TextOptions(
+    inputs = TextOptions(
         texts=texts,  # type: ignore[arg-type]
         file=None if file is None else Path(file),
         ids=ids,  # type: ignore[arg-type]
@@ -151,16 +151,18 @@ def measure_heads(
         without_sink,
     )
     order = OrderOptions(sort, reverse, top)
-    check_options(reads, run, order)
+    check_options(inputs, run, order)
     _check_files(run)
-    corpus_texts = _open_corpus(reads)
-    text = "" if corpus_texts is not None or reads.has_ids else _text(model, reads)
-    _check_shared(reads, run)
+    corpus_texts = _open_corpus(inputs)
+    text = "" if corpus_texts is not None or inputs.has_ids else _text(model, inputs)
+    _check_shared(inputs, run)
     check_imports(transformers=True)
     return_freed_memory()
     with process_group(run.device) as group, kept_random_state(group.device):
         _check_same(corpus_texts, group)
-        job = MeasurementJob(reads, selection, run, order, group, progress if group.is_first else silent)
+        job = MeasurementJob(
+            inputs, selection, run, order, group, progress if group.is_first else silent
+        )
         job.load(model, tokenizer, text)
         table = job.measure_text(text) if corpus_texts is None else job.measure_corpus(corpus_texts)
         if page and group.is_first:
@@ -180,48 +182,48 @@ def _check_files(run: RunOptions) -> None:
         check_file(run.checkpoint, force=True, streams=False, **options)
 
 
-def _open_corpus(reads: TextOptions) -> Corpus | IterableCorpus | None:
+def _open_corpus(inputs: TextOptions) -> Corpus | IterableCorpus | None:
     """Open the corpus; return None for a single text."""
     from attnscope.models.heads.corpus import IterableCorpus, open_corpus
 
-    if reads.corpus is not None:
-        return open_corpus(reads.corpus, reads.field, reads.target_field)
-    if reads.texts is not None and not isinstance(reads.texts, str):
-        return IterableCorpus(reads.texts, reads.field, reads.target_field)
+    if inputs.corpus is not None:
+        return open_corpus(inputs.corpus, inputs.field, inputs.target_field)
+    if inputs.texts is not None and not isinstance(inputs.texts, str):
+        return IterableCorpus(inputs.texts, inputs.field, inputs.target_field)
     return None
 
 
-def _text(model: Any, reads: TextOptions) -> str:
+def _text(model: Any, inputs: TextOptions) -> str:
     """Return the text, or that of a file; raise an OptionError if it or the target is not a text."""
-    text = reads.texts or ""
-    if reads.file is not None:
+    text = inputs.texts or ""
+    if inputs.file is not None:
         from attnscope.checkpoints.checkpoint import longest_text
         from attnscope.checkpoints.loaded import find_model
         from attnscope.models.running.text_file import text_of_file
 
         limit = longest_text(find_model(model).config())
-        if reads.max_length is not None:
-            limit = min(reads.max_length, limit or reads.max_length)
-        text = text_of_file(reads.file, limit, truncate=reads.truncate)
+        if inputs.max_length is not None:
+            limit = min(inputs.max_length, limit or inputs.max_length)
+        text = text_of_file(inputs.file, limit, truncate=inputs.truncate)
     from attnscope.models.running.tokenize import check_text
 
-    for option, value in ((reads.name, text), ("--target", reads.target)):
+    for option, value in ((inputs.name, text), ("--target", inputs.target)):
         if value is not None:
             check_text(option, value, empty="there is nothing to measure")
     return text
 
 
-def _check_shared(reads: TextOptions, run: RunOptions) -> None:
+def _check_shared(inputs: TextOptions, run: RunOptions) -> None:
     """Raise an OptionError for options that do not go with several processes."""
     from attnscope.process.launch import launched
 
     if not launched():
         return
-    if not reads.has_corpus:
+    if not inputs.has_corpus:
         raise OptionError(
             "torchrun divides a corpus among processes, and this is one text.", hint="--corpus"
         )
-    if reads.corpus == "-":
+    if inputs.corpus == "-":
         raise OptionError(
             "standard input is read by one process, and these are several.", hint="--corpus FILE"
         )
@@ -255,30 +257,30 @@ def _page_maps(job: MeasurementJob, text: str) -> tuple[list[AttentionMaps], str
     from attnscope.models.running.token_ids import ids_of, read_ids
     from attnscope.models.running.tokenize import read_text
 
-    reads, selection, measurer = job.reads, job.selection, job.measurer
-    if reads.has_corpus:
+    inputs, selection, measurer = job.inputs, job.selection, job.measurer
+    if inputs.has_corpus:
         return [], "each text of a corpus has its own"
     if measurer.why_eager is not None:
         return [], "attnscope model --page takes them from a model's eager attention"
     checkpoint, model = job.checkpoint, measurer.model
     options: dict[str, Any] = {
-        "target": reads.target,
-        "truncate": reads.truncate,
-        "named": reads.name,
+        "target": inputs.target,
+        "truncate": inputs.truncate,
+        "named": inputs.name,
     }
-    if reads.has_ids:
-        ids = ids_of(checkpoint, reads.ids, reads.tokens)
+    if inputs.has_ids:
+        ids = ids_of(checkpoint, inputs.ids, inputs.tokens)
         reading = read_ids(checkpoint, model.config, ids, **options)
     else:
         reading = read_text(checkpoint, model.config, text, **options)
     sizes = (len(reading.source), len(reading.labels))
-    if reads.max_length is not None and max(sizes) > reads.max_length:
+    if inputs.max_length is not None and max(sizes) > inputs.max_length:
         return [], "the text was cut with --max-length"
     n_weight = selection.n_weights(measurer.found, *sizes)
     if n_weight > IN_A_PAGE:
         return [], f"they have {n_weight:,} weights, and a page holds {IN_A_PAGE:,}"
     reading.to(str(model.device))
-    if reads.target is not None:
+    if inputs.target is not None:
         give_target(checkpoint, model, reading)
     selected = HeadSelection(selection.stack, selection.layers, selection.heads)
     with stage(job.progress, "collecting maps …"):

@@ -204,22 +204,22 @@ def _check_head(model: Any, checkpoint: Checkpoint, head: HeadWeights, layer_run
     moved = _moved_heads(head, layer_run, attention_inputs, inputs_of_O)
     wrong = [
         f"{what} of heads {enumerated(map(str, sorted(heads)))}" if heads else f"no {what}"
-        for what, (heads, own) in moved.items()
-        if heads != own
+        for what, (heads, expected) in moved.items()
+        if heads != expected
     ]
     note = f"its slices make {', '.join(wrong)}" if wrong else ""
     if call is not None:
         return Check(name, None, None, ok=not wrong, note=note)
-    heads, own_heads = moved["W_O's input"]
+    heads, expected_heads = moved["W_O's input"]
     n_map = _heads_of_map(output, layer_run.stack.name, head.layer)
     if n_map not in (None, n_head):
         note = f"the layer attends with {n_map} heads, and the slices are those of {n_head}"
         return Check(name, None, None, ok=False, note=note)
-    if own_heads == heads and n_map is not None:
+    if expected_heads == heads and n_map is not None:
         note = "seen in the number of maps, and in W_O's input"
         return Check(name, None, None, ok=True, note=note)
     # Heads may depend on each other invisibly, as in Doge, whose mask is computed from all values.
-    ok = None if own_heads <= heads else False
+    ok = None if expected_heads <= heads else False
     return Check(
         name, None, None, ok=ok, note=note or "the layer's own number of heads is not to be seen"
     )
@@ -560,5 +560,5 @@ def _names(part: str, slices: dict[str, torch.Tensor]) -> str:
 
 
 def _check(name: str, ours: torch.Tensor, theirs: torch.Tensor) -> Check:
-    difference = float((ours - theirs).abs().max())  # NaN on both sides is no agreement here
+    difference = float((ours - theirs).abs().max())  # NaN on both sides does not count as equal
     return Check.within(name, difference, TOLERANCE)

@@ -44,7 +44,7 @@ class MeasurementJob:
     """Load a model, and measure its heads on a text or a corpus.
 
     Args:
-        reads, run, order: the options in their groups.
+        inputs, run, order: the options in their groups.
         selection: the selected metrics and heads.
         group: the processes that share the run.
         progress: called with the progress of the work.
@@ -52,14 +52,14 @@ class MeasurementJob:
 
     def __init__(
         self,
-        reads: TextOptions,
+        inputs: TextOptions,
         selection: Selection,
         run: RunOptions,
         order: OrderOptions,
         group: ProcessGroup,
         progress: Progress,
     ) -> None:
-        self.reads, self.selection, self.run, self.order = reads, selection, run, order
+        self.inputs, self.selection, self.run, self.order = inputs, selection, run, order
         self.group, self.progress = group, progress
 
     @property
@@ -92,7 +92,7 @@ class MeasurementJob:
             loaded = load_model(
                 self.checkpoint, config, dtype=run.dtype, device=device, device_map=run.device_map
             )
-        self.reader = Reader(loaded, tokenizer, self.reads.longest)
+        self.reader = Reader(loaded, tokenizer, self.inputs.longest)
         selection = self.selection
         self.measurer = HeadMeasurer(
             self.checkpoint,
@@ -106,13 +106,13 @@ class MeasurementJob:
 
     def measure_text(self, text: str) -> HeadTable:
         """Measure the heads on one text, or on token ids in its place."""
-        reads, reader = self.reads, self.reader
+        inputs, reader = self.inputs, self.reader
         tokenized = self._tokenize(text)
-        lengths = {reads.name: tokenized.length, "--target": tokenized.target_length}
+        lengths = {inputs.name: tokenized.length, "--target": tokenized.target_length}
         limit = reader.limit
         cut = {source: n for source, n in lengths.items() if limit is not None and n > limit}
         for source, n in cut.items():
-            if not reads.truncate:
+            if not inputs.truncate:
                 raise OptionError(
                     f"{source} is {n:,} tokens long, and the model takes {limit:,}.",
                     hint="--truncate; or --corpus FILE, which reads a file line by line",
@@ -125,8 +125,8 @@ class MeasurementJob:
             accumulator = self.measurer.measure(batch)
         table = self._table(accumulator)
         table.notices += [f"{name} was cut from {n:,} tokens to {limit:,}." for name, n in cut.items()]
-        notices_of = notices_of_ids if reads.has_ids else notices_of_unknown
-        table.notices += notices_of(reader.tokenizer, tokenized.inputs["input_ids"], reads.name)
+        notices_of = notices_of_ids if inputs.has_ids else notices_of_unknown
+        table.notices += notices_of(reader.tokenizer, tokenized.inputs["input_ids"], inputs.name)
         table.notices += notices_of_unknown(reader.tokenizer, tokenized.target or [], "--target")
         return table
 
@@ -166,7 +166,7 @@ class MeasurementJob:
 
     def _check_decodes(self, config: Any) -> None:
         """Raise an OptionError if there is a target, but the model has no decoder beside an encoder."""
-        targets = {"--target": self.reads.target, "--target-field": self.reads.target_field}
+        targets = {"--target": self.inputs.target, "--target-field": self.inputs.target_field}
         options = [option for option, value in targets.items() if value is not None]
         if options and not config.is_encoder_decoder:
             raise OptionError(
@@ -176,15 +176,15 @@ class MeasurementJob:
 
     def _check_memory(self, config: Any, tokenizer: Any, text: str) -> None:
         """Raise a SizeError unless the weights and the measurement fit into memory together."""
-        reads, dtype, device = self.reads, self.run.dtype, self.device
-        limits = [limit for limit in (max_tokens(config), reads.longest) if limit is not None]
+        inputs, dtype, device = self.inputs, self.run.dtype, self.device
+        limits = [limit for limit in (max_tokens(config), inputs.longest) if limit is not None]
         n_batch, n_tokens = 1, max(1, min(limits, default=1))
-        if reads.has_corpus:
+        if inputs.has_corpus:
             n_batch = ceil(self._batch_tokens(device) / n_tokens)
         else:
             ids = (
-                ids_of(self.checkpoint, reads.ids, reads.tokens)
-                if reads.has_ids
+                ids_of(self.checkpoint, inputs.ids, inputs.tokens)
+                if inputs.has_ids
                 else encoded(tokenizer, {"text": [text]}, verbose=False)["input_ids"][0]
             )
             n_tokens = min([len(ids), *limits])
@@ -208,7 +208,7 @@ class MeasurementJob:
     @property
     def _hint(self) -> str:
         """The hint if there is too little memory."""
-        if self.reads.has_corpus:
+        if self.inputs.has_corpus:
             return "--max-length N with --batch-tokens N, fewer of each; or more --memory, if there is"
         return "a shorter text: --truncate --max-length N; or more --memory, if there is"
 
@@ -218,15 +218,15 @@ class MeasurementJob:
 
     def _tokenize(self, text: str) -> Encoded:
         """Tokenize the text, or take the token ids instead of it."""
-        reads = self.reads
-        targets = None if reads.target is None else [reads.target]
-        if reads.has_ids:
-            ids = ids_of(self.checkpoint, reads.ids, reads.tokens)
-            check_ids(self.checkpoint, self.measurer.model.config, ids, reads.name)
+        inputs = self.inputs
+        targets = None if inputs.target is None else [inputs.target]
+        if inputs.has_ids:
+            ids = ids_of(self.checkpoint, inputs.ids, inputs.tokens)
+            check_ids(self.checkpoint, self.measurer.model.config, ids, inputs.name)
             return self.reader.read_ids(ids, targets)
         tokenized = self.reader.read([text], targets)
         if not tokenized:
-            raise OptionError(f"{reads.name} has no tokens in {self.name}.", hint="another text")
+            raise OptionError(f"{inputs.name} has no tokens in {self.name}.", hint="another text")
         return tokenized[0]
 
     def _plan(self, n_batch: int, n_tokens: int, *, padded: bool = False) -> None:

@@ -177,49 +177,49 @@ class RunOptions:
     )
 
 
-def check_options(reads: TextOptions, run: RunOptions, order: OrderOptions) -> None:
+def check_options(inputs: TextOptions, run: RunOptions, order: OrderOptions) -> None:
     """Raise an OptionError for options that contradict each other; warn of those without effect."""
-    counts = {"max-length": reads.max_length, "top": order.top, "batch-tokens": run.batch_tokens}
+    counts = {"max-length": inputs.max_length, "top": order.top, "batch-tokens": run.batch_tokens}
     for name, count in counts.items():
         if count is not None and count < 1:
             raise OptionError(f"--{name} is {count}, and takes numbers from 1.")
-    for fails, message, hint in _conflicts(reads, run):
+    for fails, message, hint in _conflicts(inputs, run):
         if fails:
             raise OptionError(message, hint=hint)
-    no_corpus = not reads.has_corpus
+    no_corpus = not inputs.has_corpus
     warn_idle(
         [
-            (reads.field is not None and no_corpus, "--field", "there is no --corpus"),
+            (inputs.field is not None and no_corpus, "--field", "there is no --corpus"),
             (run.batch_tokens is not None and no_corpus, "--batch-tokens", "there is no --corpus"),
-            (reads.truncate and not no_corpus, "--truncate", "the texts of a corpus are cut anyway"),
+            (inputs.truncate and not no_corpus, "--truncate", "the texts of a corpus are cut anyway"),
             (order.reverse and order.sort is None, "--reverse", "there is no --sort"),
         ]
     )
 
 
-def _conflicts(reads: TextOptions, run: RunOptions) -> Iterator[tuple[object, str, str | None]]:
+def _conflicts(inputs: TextOptions, run: RunOptions) -> Iterator[tuple[object, str, str | None]]:
     """Yield for each contradiction whether it holds, the error, and a hint."""
     sources = {
-        "text": reads.texts,
-        "file": reads.file,
-        "ids": reads.ids,
-        "tokens": reads.tokens,
-        "corpus": reads.corpus,
+        "text": inputs.texts,
+        "file": inputs.file,
+        "ids": inputs.ids,
+        "tokens": inputs.tokens,
+        "corpus": inputs.corpus,
     }
     read = [name for name, value in sources.items() if value is not None]
     readable = '--text "…", --file FILE or --corpus FILE'
     yield not read, "there is nothing to read.", readable
     message = f"--{' and --'.join(read)} are each something to read: one at a time."
     yield len(read) > 1, message, readable
-    of_corpus = {"--target-field": reads.target_field, "--checkpoint": run.checkpoint}
+    of_corpus = {"--target-field": inputs.target_field, "--checkpoint": run.checkpoint}
     for option_name, value in of_corpus.items():
         message = f"{option_name} is about a corpus, and there is none."
-        yield value is not None and not reads.has_corpus, message, f"--corpus FILE {option_name} …"
+        yield value is not None and not inputs.has_corpus, message, f"--corpus FILE {option_name} …"
     message = "--target is beside one text, and a corpus has many."
-    yield reads.target is not None and reads.has_corpus, message, "--target-field NAME"
+    yield inputs.target is not None and inputs.has_corpus, message, "--target-field NAME"
     message = "--max-length cuts a text only where --truncate says that it may be cut."
-    cuts = reads.has_corpus or reads.truncate
-    yield reads.max_length is not None and not cuts, message, "--truncate --max-length N"
+    cuts = inputs.has_corpus or inputs.truncate
+    yield inputs.max_length is not None and not cuts, message, "--truncate --max-length N"
     message = "--device and --device-map both say where the model runs."
     yield run.device_map and run.device != "cpu", message, "one of the two"
     message = "--device meta computes no values, and metrics are made of values."

@@ -226,7 +226,7 @@ def _load(task: MapTask, checkpoint: Checkpoint, progress: Progress) -> _LoadedR
     with stage(progress, f"loading {checkpoint.name} …"), without_garbage_collection():
         config = load_config(checkpoint)
         device = device_of(checkpoint, task.run.device)
-        reading = _read(task.reads, checkpoint, config)
+        reading = _read(task.inputs, checkpoint, config)
         selection = task.selection(_stack(task, checkpoint, config))
         pooled = is_pooled(task, config, reading, selection)
         _check_model(task, checkpoint, config, reading, device)
@@ -239,7 +239,7 @@ def _load(task: MapTask, checkpoint: Checkpoint, progress: Progress) -> _LoadedR
             beside = {"beside": bytes_of_whole(*request) if device == "cpu" else 0}
         check_weights_fit(checkpoint, config, task.run.dtype, device, **beside)
         options: dict[str, Any] = {"dtype": task.run.dtype, "device": device}
-        model = load_model(checkpoint, config, generates=task.reads.generate is not None, **options)
+        model = load_model(checkpoint, config, generates=task.inputs.generate is not None, **options)
         reading.to(device)
         stack = _stack(task, checkpoint, model.config)  # loading may change the configuration
         selection = task.selection(stack)
@@ -265,7 +265,7 @@ def _collect(
             file = files.enter_context(_matrices(whole_file, force=force))
             of_whole = task.shown_selection(run.stack)
             run.pooled = replace(run.pooled, whole=MapsFile(file), of_whole=of_whole)
-        notices = _give_target(task.reads, run)
+        notices = _give_target(task.inputs, run)
         collected = _run_model(task, run)
         maps = _shown(task, run, collected)
         maps.notices += reading.notices + notices
@@ -297,39 +297,39 @@ def _run_model(task: MapTask, run: _LoadedRun) -> CollectedMaps:
 # Before a model is loaded.
 
 
-def _read(reads: ReadOptions, checkpoint: Checkpoint, config: Any) -> Reading:
+def _read(inputs: ReadOptions, checkpoint: Checkpoint, config: Any) -> Reading:
     """Build the model's inputs."""
     from attnscope.models.running.text_file import text_of_file
     from attnscope.models.running.tokenize import check_reads, max_tokens, read_image, read_text
 
-    check_reads(checkpoint, config, "text" if reads.image is None else "image")
-    if reads.image is not None:
-        return read_image(checkpoint, config, reads.image)
-    if reads.target is not None and not config.is_encoder_decoder:
+    check_reads(checkpoint, config, "text" if inputs.image is None else "image")
+    if inputs.image is not None:
+        return read_image(checkpoint, config, inputs.image)
+    if inputs.target is not None and not config.is_encoder_decoder:
         raise OptionError(
             f"--target is what a decoder beside an encoder reads, and {checkpoint.name}"
             f" ({config.model_type}) has no such decoder.",
             hint='--text "…" --pair "…"',
         )
-    options: dict[str, Any] = {"target": reads.target, "truncate": reads.truncate}
-    if reads.ids is not None or reads.tokens is not None:
+    options: dict[str, Any] = {"target": inputs.target, "truncate": inputs.truncate}
+    if inputs.ids is not None or inputs.tokens is not None:
         from attnscope.models.running.token_ids import ids_of, read_ids
 
-        ids = ids_of(checkpoint, reads.ids, reads.tokens)
-        named = "--tokens" if reads.ids is None else "--ids"
+        ids = ids_of(checkpoint, inputs.ids, inputs.tokens)
+        named = "--tokens" if inputs.ids is None else "--ids"
         return read_ids(checkpoint, config, ids, named=named, **options)
-    text, named = reads.text or "", "--text"
-    if reads.file is not None:
-        text = text_of_file(reads.file, max_tokens(config), truncate=reads.truncate)
-        named = f"--file {reads.file}"
-    return read_text(checkpoint, config, text, named=named, pair=reads.pair, **options)
+    text, named = inputs.text or "", "--text"
+    if inputs.file is not None:
+        text = text_of_file(inputs.file, max_tokens(config), truncate=inputs.truncate)
+        named = f"--file {inputs.file}"
+    return read_text(checkpoint, config, text, named=named, pair=inputs.pair, **options)
 
 
 def _stack(task: MapTask, checkpoint: Checkpoint, config: Any) -> str:
     """Return the stack that is shown."""
     from attnscope.models.running.layers import stacks_that_run
 
-    picture, decodes, named = task.reads.image is not None, task.reads.decodes, task.which.stack
+    picture, decodes, named = task.inputs.image is not None, task.inputs.decodes, task.heads.stack
     runs = stacks_that_run(config, picture=picture, decodes=decodes)
     if named is None:
         return "cross" if "cross" in runs else runs[0]
@@ -355,7 +355,7 @@ def _check_model(
     from attnscope.process.devices import check_device
 
     check_device(device)
-    numbers = (task.which.layer_numbers or [], task.which.head_numbers or [])
+    numbers = (task.heads.layer_numbers or [], task.heads.head_numbers or [])
     check_numbers(checkpoint.name, config, reading, *numbers)
 
 
@@ -386,15 +386,15 @@ def _watch(name: str, progress: Progress) -> Callable[[int, int, float], None]:
     return watch
 
 
-def _give_target(reads: ReadOptions, run: _LoadedRun) -> list[str]:
+def _give_target(inputs: ReadOptions, run: _LoadedRun) -> list[str]:
     """Set the decoder's target, or generate one; return notices about it."""
     from attnscope.models.running.decode import generate_tokens, give_target
 
-    if reads.target is not None:
+    if inputs.target is not None:
         give_target(run.checkpoint, run.model, run.reading)
-    if reads.generate is None:
+    if inputs.generate is None:
         return []
-    text = generate_tokens(run.checkpoint, run.model, run.reading, reads.generate)
+    text = generate_tokens(run.checkpoint, run.model, run.reading, inputs.generate)
     return [f"written: {text!r}. A token's row is what it looks at once it is there."]
 
 
@@ -405,8 +405,8 @@ def _shown(task: MapTask, run: _LoadedRun, collected: CollectedMaps) -> Attentio
     """Return the maps that are shown; others may have been collected for a page."""
     from attnscope.models.maps.capture import HeadSelection
 
-    stack, layers, heads = run.stack, task.which.layer_numbers, task.which.head_numbers
-    if task.which.layers is None:
+    stack, layers, heads = run.stack, task.heads.layer_numbers, task.heads.head_numbers
+    if task.heads.layers is None:
         layers = [min((layer for name, layer in collected.layers if name == stack), default=0)]
     collected.check(run.checkpoint.name, stack, layers or [], heads or [])
     selection = HeadSelection(stack, layers, heads)
@@ -414,13 +414,13 @@ def _shown(task: MapTask, run: _LoadedRun, collected: CollectedMaps) -> Attentio
     shown = [
         each for each in maps.maps if each.head in selection.heads_of(stack, each.layer, maps.n_head)
     ]
-    sinks = sink_positions(key.special for key in maps.key_tokens) if task.shown.without_sink else []
+    sinks = sink_positions(key.special for key in maps.key_tokens) if task.display.without_sink else []
     return replace(
         maps,
         maps=shown,
         left_out=sinks,
-        query=task.shown.query,
-        top=task.shown.top,
+        query=task.display.query,
+        top=task.display.top,
         notices=list(maps.notices),
     )
 

@@ -37,12 +37,12 @@ def is_pooled(task: MapTask, config: Any, reading: Reading, selection: HeadSelec
     Raises:
         OptionError: whole ones are too large, but `steps` or `verify` needs them.
     """
-    if task.reads.image is not None:
+    if task.inputs.image is not None:
         return False
     whole = bytes_of_maps(config, reading, selection)
     most = min(WHOLE, parse_size(task.run.memory)) if task.run.memory else WHOLE
     if whole < most:
-        return task.shown.pools
+        return task.display.pools
     for option, needs_whole, why in (
         ("--steps", task.steps, "shows whole tensors of queries and keys"),
         ("--verify", task.verify, "compares with whole maps of the model's own eager attention"),
@@ -52,13 +52,13 @@ def is_pooled(task: MapTask, config: Any, reading: Reading, selection: HeadSelec
                 f"{option} {why}, and these maps take {bytes_text(whole)}.",
                 hint="a shorter text, or fewer heads",
             )
-    if task.shown.pool is None:
+    if task.display.pool is None:
         saved = ", and whole in the file of --save" if task.save else ""
         notify(f"whole maps would take {bytes_text(whole)}: they are pooled{saved}", important=True)
         return True
-    if task.shown.pool == "none" and task.save and task.copies == 0:
+    if task.display.pool == "none" and task.save and task.copies == 0:
         return bytes_of_whole(task, config, reading, selection) > memory_budget(task.run.memory, "cpu")
-    return task.shown.pools
+    return task.display.pools
 
 
 def bytes_of_whole(task: MapTask, config: Any, reading: Reading, selection: HeadSelection) -> int:
@@ -72,9 +72,9 @@ def check_whole_maps(task: MapTask, config: Any, reading: Reading, selection: He
     """Raise a SizeError unless whole maps fit into memory."""
     needed, memory = bytes_of_whole(task, config, reading, selection), task.run.memory
     hint = "fewer of them: --layer 0-3 --head 0; or a shorter text"
-    if task.shown.pool == "none":
+    if task.display.pool == "none":
         hint += "; or, without --pool none, pooled maps"
-    if task.shown.pool == "none" and memory and needed > parse_size(memory):
+    if task.display.pool == "none" and memory and needed > parse_size(memory):
         raise SizeError(
             f"whole maps, and what is made of them, take {bytes_text(needed)}, and --memory is"
             f" {memory}.",
@@ -107,15 +107,15 @@ def plan_pooling(
         **_kept(task, model.config, reading, selection),
     )
     notify(f"{plan}")
-    shown = task.shown
-    of_queries = shown.query is not None or shown.top
+    display = task.display
+    of_queries = display.query is not None or display.top
     return Pooled(
-        str(shown.pool) if shown.pools else "max",
+        str(display.pool) if display.pools else "max",
         plan.block,
-        shown.query,
-        shown.top,
+        display.query,
+        display.top,
         task.shown_selection(stack) if of_queries else None,
-        shown.without_sink,
+        display.without_sink,
         separators=separators(reading) if task.page else None,
     )
 
@@ -133,7 +133,7 @@ def least_beside_weights(
 
 def n_tokens(task: MapTask, reading: Reading) -> int:
     """Return the number of tokens of the longest input, including those to be generated."""
-    return max(len(reading.source), len(reading.labels)) + (task.reads.generate or 0)
+    return max(len(reading.source), len(reading.labels)) + (task.inputs.generate or 0)
 
 
 def separators(reading: Reading) -> set[str]:
@@ -146,5 +146,5 @@ def _kept(task: MapTask, config: Any, reading: Reading, selection: HeadSelection
     """Return the bytes kept of pooled maps, and the number of values for each pair of tokens."""
     n = n_tokens(task, reading)
     kept = 2 * 4 * min(n, MOST) ** 2 * number_of_maps(config, reading, selection)
-    kept += 12 * n * (task.shown.top or 0)
+    kept += 12 * n * (task.display.top or 0)
     return {"kept": kept, "pairs": N_PAIRS if task.page else 0}

@@ -42,7 +42,7 @@ class ReadOptions:
     truncate: bool = option("Cut a text that is longer than the model takes.", default=False)
 
     @property
-    def inputs(self) -> list[str]:
+    def names(self) -> list[str]:
         """The names of the inputs that are set; more than one is an error."""
         names = ("text", "file", "ids", "tokens", "image")
         return [name for name in names if getattr(self, name) is not None]

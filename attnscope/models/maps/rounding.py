@@ -54,10 +54,10 @@ def spread_of_rounding(
 
     def capture(call: Call) -> None:
         stack = stack_of(call.path, eager.config, cross=call.cross)
-        off = math.inf if call.weights is None else _off(call)
-        if not off <= weight_tolerance(call):
+        difference = math.inf if call.weights is None else _difference(call)
+        if not difference <= weight_tolerance(call):
             unperturbed.unexplained[stack] = "its weights do not follow from what it was given"
-        of_layer[call.path] = _rounding(call, off)
+        of_layer[call.path] = _rounding(call, difference)
         of_stack[stack] = max(of_stack[stack], of_layer[call.path])
         unperturbed.collect(call)
 
@@ -77,27 +77,27 @@ def spread_of_rounding(
     return {stack: min(1, of_stack[stack] + _largest(unperturbed, perturbed, stack)) for stack in spread}
 
 
-def _rounding(call: Call, off: float) -> float:
+def _rounding(call: Call, difference: float) -> float:
     """Return the largest difference by rounding between two computations of a layer's weights.
 
     Args:
         call: the inputs and outputs of the layer's attention.
-        off: the result of `_off`, which is where rounding in a narrow dtype shows.
+        difference: the result of `_difference`, which is where rounding in a narrow dtype shows.
     """
     import torch
 
     dtype = torch.promote_types(call.query.dtype, torch.float32)
-    return (16 + 4 * largest_score(call)) * torch.finfo(dtype).eps + 2 * off
+    return (16 + 4 * largest_score(call)) * torch.finfo(dtype).eps + 2 * difference
 
 
-def _off(call: Call) -> float:
+def _difference(call: Call) -> float:
     """Return the largest difference of the weights that attention returned from those of its inputs."""
     assert call.weights is not None
-    off = 0.0
+    difference = 0.0
     for head in range(call.n_head):
         computed, *_ = weights_of(call, [head])
-        off = max(off, largest_difference(computed, call.weights[0, [head]].to(computed)))
-    return off
+        difference = max(difference, largest_difference(computed, call.weights[0, [head]].to(computed)))
+    return difference
 
 
 def _largest(first: MapCollector, second: MapCollector, stack: str) -> float:

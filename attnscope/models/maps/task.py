@@ -19,7 +19,7 @@ class MapTask:
     """The options of one run: inputs, heads, display, device and memory.
 
     Attributes:
-        reads, which, shown, run: the options in their groups.
+        inputs, heads, display, run: the options in their groups.
         steps: whether the attention of a layer is shown step by step.
         stats: whether the steps include six statistics of their values.
         verify: whether maps are compared with the model's own.
@@ -28,9 +28,9 @@ class MapTask:
         copies: the memory for whole maps, in multiples of their size; 0: they are not needed.
     """
 
-    reads: ReadOptions
-    which: HeadOptions
-    shown: ShownOptions
+    inputs: ReadOptions
+    heads: HeadOptions
+    display: ShownOptions
     run: RunOptions
     steps: bool = False
     stats: bool = False
@@ -42,7 +42,7 @@ class MapTask:
     @property
     def saves_whole(self) -> bool:
         """Whether whole maps are saved: a file has pooled ones only on request."""
-        return self.save is not None and not self.shown.pools
+        return self.save is not None and not self.display.pools
 
     def check(self) -> None:
         """Raise an OptionError for options that contradict each other; warn of those without effect."""
@@ -53,78 +53,78 @@ class MapTask:
         for fails, message, hint in self._conflicts():
             if fails:
                 raise OptionError(message, hint=hint)
-        for option, count in (("--top", self.shown.top), ("--generate", self.reads.generate)):
+        for option, count in (("--top", self.display.top), ("--generate", self.inputs.generate)):
             if count is not None and count < 1:
                 raise OptionError(f"{option} is {count}, and must be 1 or more.")
-        if self.shown.pool not in (None, *Pool):
-            raise OptionError(f"there is no --pool {self.shown.pool}.", hint=", ".join(Pool))
+        if self.display.pool not in (None, *Pool):
+            raise OptionError(f"there is no --pool {self.display.pool}.", hint=", ".join(Pool))
         of_texts = {
-            "--truncate": self.reads.truncate,
-            "--pool": self.shown.pool,
+            "--truncate": self.inputs.truncate,
+            "--pool": self.display.pool,
             "--memory": self.run.memory,
         }
-        no_text = self.reads.image is not None
+        no_text = self.inputs.image is not None
         warn_idle((no_text and value, name, "a picture is no text") for name, value in of_texts.items())
 
     def _conflicts(self) -> Iterator[tuple[object, str, str | None]]:
         """Yield for each contradiction whether it holds, the error, and a hint."""
-        reads = self.reads
-        names = reads.inputs
+        inputs = self.inputs
+        names = inputs.names
         yield not names, "there is nothing to look at.", "a text, ids, tokens, a file or an image"
         message = f"--{' and --'.join(names)} are each something to look at: one at a time."
         yield len(names) > 1, message, " or ".join(f"--{name}" for name in names)
         about_text = {
-            "--pair": reads.pair is not None,
-            "--target": reads.target is not None,
-            "--generate": reads.generate,
+            "--pair": inputs.pair is not None,
+            "--target": inputs.target is not None,
+            "--generate": inputs.generate,
         }
         for option, value in about_text.items():
             message = f"{option} is about a text, and --image is a picture."
-            yield reads.image is not None and value, message, f'--text "…" {option} …'
+            yield inputs.image is not None and value, message, f'--text "…" {option} …'
         ids = next((name for name in ("ids", "tokens") if name in names), None)
         message = f"--pair is the second of two texts, and --{ids} is read as it is."
-        yield ids and reads.pair is not None, message, '--text "…" --pair "…"'
+        yield ids and inputs.pair is not None, message, '--text "…" --pair "…"'
         message = "--target is what the decoder reads, and --generate lets it write that itself."
-        yield reads.generate and reads.target is not None, message, "one of the two"
-        yield from self._conflicts_of_shown()
+        yield inputs.generate and inputs.target is not None, message, "one of the two"
+        yield from self._conflicts_of_display()
         message = "--device meta computes no values, and attention maps are values."
         yield self.run.device.startswith("meta"), message, "--device cpu"
 
-    def _conflicts_of_shown(self) -> Iterator[tuple[object, str, str | None]]:
+    def _conflicts_of_display(self) -> Iterator[tuple[object, str, str | None]]:
         """Yield the same for the options of display."""
-        shown, which, steps = self.shown, self.which, self.steps
+        display, heads, steps = self.display, self.heads, self.steps
         yield self.stats and not steps, "--stats is for the steps of a layer.", "--steps --stats"
         message = "--steps shows whole tensors, and --pool maps of few cells."
-        yield steps and shown.pools, message, "one of the two"
+        yield steps and display.pools, message, "one of the two"
         message = "--steps shows whole tensors, and --without-sink leaves out keys."
-        yield steps and shown.without_sink, message, "one of the two"
-        message = f"--steps are those of one layer, and --layer is {which.layers}."
-        yield steps and not which.one_layer, message, "--steps --layer 0"
-        for option, value in {"--top": shown.top, "--query": shown.query is not None}.items():
-            message = f"{option} is for one head, and {which} are several."
-            yield value and not which.one_head, message, f"--layer 0 --head 0 {option} …"
+        yield steps and display.without_sink, message, "one of the two"
+        message = f"--steps are those of one layer, and --layer is {heads.layers}."
+        yield steps and not heads.one_layer, message, "--steps --layer 0"
+        for option, value in {"--top": display.top, "--query": display.query is not None}.items():
+            message = f"{option} is for one head, and {heads} are several."
+            yield value and not heads.one_head, message, f"--layer 0 --head 0 {option} …"
         message = "--top lists every query's strongest keys: it goes with neither --query nor --steps."
-        yield shown.top and (shown.query is not None or steps), message, None
+        yield display.top and (display.query is not None or steps), message, None
         message = "--steps are those of all heads of a layer."
-        yield steps and which.heads is not None, message, '--steps --show "attention[0,3]"'
+        yield steps and heads.heads is not None, message, '--steps --show "attention[0,3]"'
         message = "--steps shows whole tensors, and --query one row of a map."
-        yield steps and shown.query is not None, message, '--steps --show "scores[0,0,3]"'
+        yield steps and display.query is not None, message, '--steps --show "scores[0,0,3]"'
 
     def selection(self, stack: str) -> HeadSelection:
         """Return the heads of a stack to collect; a page of a single selected head needs all."""
         if not self.page:
             return self.shown_selection(stack)
-        if self.which.one_head:
-            return _selection(self.which.stack)
-        return _selection(self.which.stack, self._layers, self.which.head_numbers)
+        if self.heads.one_head:
+            return _selection(self.heads.stack)
+        return _selection(self.heads.stack, self._layers, self.heads.head_numbers)
 
     def shown_selection(self, stack: str) -> HeadSelection:
         """Return the heads that are shown."""
-        return _selection(stack, self._layers, self.which.head_numbers)
+        return _selection(stack, self._layers, self.heads.head_numbers)
 
     @property
     def _layers(self) -> list[int] | Literal["first"] | None:
-        return "first" if self.which.layers is None else self.which.layer_numbers
+        return "first" if self.heads.layers is None else self.heads.layer_numbers
 
 
 def _selection(

@@ -1,1 +1,1 @@
-"""Load a model, tokenize what it reads, and hook its attention."""
+"""Load a model, tokenize its input, and hook its attention."""

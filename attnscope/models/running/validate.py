@@ -64,9 +64,9 @@ def check_rows(
         )
     margin = tolerance(attention)
     negative, beyond = least < -margin, sums > 1 + margin
-    lacking = (sums < 1 - margin) & ((sums != 0) | (least != 0))
+    incomplete = (sums < 1 - margin) & ((sums != 0) | (least != 0))
     scores = bool((negative | beyond).any())
-    if not scores and (sinks or not bool(lacking.any())):
+    if not scores and (sinks or not bool(incomplete.any())):
         return
     what = "scores rather than weights" if scores else "a part of its weights"
     low, high = f"{float(sums.min()):.3g}", f"{float(sums.max()):.3g}"

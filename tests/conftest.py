@@ -1,4 +1,4 @@
-"""What several tests need: the command line as a function, and the real bundled model."""
+"""Shared fixtures: the command line as a function, and the real bundled model."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ SEERS = ("vit", "clip", "deit", "dinov2", "yolos")
 
 @dataclass
 class Ran:
-    """How a command ended, and what it wrote."""
+    """The exit status and the output of a command."""
 
     exit_status: int
     out: str
@@ -103,7 +103,7 @@ def with_torch(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(scope="session")
 def minilm() -> Path:
-    """The folder of the bundled model. It is never skipped: without it, half of this tests nothing."""
+    """Return the folder of the bundled model; never skip, because half of the tests need it."""
     folder = find_checkpoint("minilm").folder
     assert folder is not None
     return folder
@@ -158,7 +158,7 @@ def as_pickle() -> Callable[[Path], Path]:
 
 @pytest.fixture
 def read_pipe() -> Callable[[Path], Callable[[], bytes]]:
-    """Makes a pipe that somebody reads; returns what gives all that was written to it."""
+    """Create a pipe with a reader; return a function that returns everything written to it."""
 
     def make(path: Path) -> Callable[[], bytes]:
         os.mkfifo(path)
@@ -191,7 +191,7 @@ def make_device() -> Callable[[Path, str], Path]:
 
 @pytest.fixture
 def full_disk(tmp_path: Path) -> Iterator[Path]:
-    """A folder on a disk without room for another byte."""
+    """Return a folder on a full disk."""
     with mounted(tmp_path / "full", "size=16k") as folder:
         with (folder / "all").open("wb", buffering=0) as file, suppress(OSError):
             while True:
@@ -201,7 +201,7 @@ def full_disk(tmp_path: Path) -> Iterator[Path]:
 
 @pytest.fixture
 def read_only(tmp_path: Path) -> Iterator[Path]:
-    """A folder on a disk that nobody may write to, with the file `x.npz` in it."""
+    """Return a folder on a read-only disk, with the file `x.npz` in it."""
     with mounted(tmp_path / "read-only", "size=16k") as folder:
         (folder / "x.npz").write_text("precious")
         subprocess.run(["mount", "-o", "remount,ro", folder], check=True)
@@ -210,7 +210,7 @@ def read_only(tmp_path: Path) -> Iterator[Path]:
 
 @contextmanager
 def mounted(folder: Path, options: str) -> Iterator[Path]:
-    """A small disk in memory."""
+    """Mount a small disk in memory."""
     folder.mkdir()
     mount = ["mount", "-t", "tmpfs", "-o", options, "tmpfs", str(folder)]
     if subprocess.run(mount, capture_output=True).returncode:
@@ -223,7 +223,7 @@ def mounted(folder: Path, options: str) -> Iterator[Path]:
 
 @pytest.fixture(scope="module")
 def saved(tmp_path_factory):
-    """A family's checkpoint with random weights, made when it is first asked for."""
+    """Return a function that returns a family's random checkpoint, created when first used."""
     from models.readers import save_reader, save_seer
 
     made = {}

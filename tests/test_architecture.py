@@ -1,4 +1,4 @@
-"""Who may import whom, as docs/architecture.md says."""
+"""The allowed imports, according to docs/architecture.md."""
 
 import ast
 import re
@@ -26,7 +26,7 @@ MAY_IMPORT = {
     "process": {"errors", "files", "text", "units"},
     "sizes": {"contracts", "errors", "tensor_files"},
     "tensor_files": {"errors", "text"},
-    # The textbook, and what is said of it.
+    # The textbook, and its descriptions.
     "contracts": {"errors", "results", "text"},
     "attention": {"errors", "text"},
     "textbook": READS | TRACING | {"options", "attention", "textbook/inputs", "textbook/reference"},
@@ -66,13 +66,13 @@ MAY_IMPORT = {
     "render/files": LOW | {"render", "render/records", "render/figures", "render/page"},
 }
 LOADS_VIEWS = PACKAGE / "results" / "common.py"
-"""A result shows itself: here alone views are loaded, when they are first used."""
+"""The only place below the views that imports them, when they are first used."""
 EVERYTHING = {"cli", "__init__", "__main__"}
-"""What they may import is said below."""
+"""Packages whose imports have tests of their own below."""
 
 
 def package_of(parts: list[str]) -> str:
-    """The innermost package, or the file at the top, that a module belongs to."""
+    """Return the innermost package, or the top-level file, that a module belongs to."""
     for n in range(len(parts), 0, -1):
         if PACKAGE.joinpath(*parts[:n], "__init__.py").exists():
             return "/".join(parts[:n])

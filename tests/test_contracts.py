@@ -1,4 +1,4 @@
-"""One truth for shapes: the contract and a real run make the same rows, whatever the options."""
+"""The contract and a real run produce the same rows for all options."""
 
 from dataclasses import replace
 
@@ -27,7 +27,7 @@ FORMS = {
 
 @st.composite
 def variants(draw, n_past, dims):
-    """A contract's variant, and the same as the arguments of the code."""
+    """Draw a contract's variant, and the same as arguments of the code."""
     mask = draw(st.none() | st.sampled_from(dims))
     softcap = draw(st.none() | st.just(2.0))
     rows = draw(st.none() | st.sampled_from(["nan", "uniform", "zero"]))
@@ -41,7 +41,7 @@ def variants(draw, n_past, dims):
 
 
 def drawn(plan, dtype, device):
-    """Ones of every input's shape."""
+    """Return tensors of ones with the shape of each input."""
     return {
         step.name: torch.ones(step.shape, dtype=getattr(torch, step.dtype), device=device)
         for step in plan.steps

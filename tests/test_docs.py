@@ -1,4 +1,4 @@
-"""The documentation says what is so: links lead somewhere, examples print what they show."""
+"""The documentation is true: links work, and examples print what they show."""
 
 import re
 import shlex

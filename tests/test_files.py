@@ -1,4 +1,4 @@
-"""How files are written: whole or not at all, never over another unasked, and into what is no file."""
+"""Writing files: complete or not at all, never over another without `force`, and into pipes and devices."""
 
 import errno
 import os
@@ -21,7 +21,7 @@ def check(path, *, force=False, suffixes=None):
 
 
 def write_while(path, act, *, force):
-    """Write a file, while somebody else does something."""
+    """Write a file while another process acts."""
     with whole_file(path, force=force) as unfinished:
         unfinished.write_text("ours")
         act()
@@ -279,7 +279,7 @@ def test_a_signal_that_is_ignored_stays_ignored(tmp_path):
 
 
 def held(folder, **options):
-    """A process that has written half of two files."""
+    """Start a process that has written half of two files."""
     pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
     process = subprocess.Popen([sys.executable, "-c", HELD], cwd=folder, **pipes, **options)
     assert process.stdout.readline() == b"written\n"

@@ -1,4 +1,4 @@
-"""What must be instant imports nothing heavy. Each case runs in a process of its own."""
+"""Commands that must be instant import nothing heavy. Each case runs in a process of its own."""
 
 import subprocess
 import sys
@@ -10,7 +10,7 @@ HEAVY = {"torch", "transformers", "numpy", "matplotlib", "pydantic", "huggingfac
 
 
 def loaded_by(code: str) -> set[str]:
-    """The heavy modules that are loaded once `code` has run."""
+    """Return the heavy modules that are loaded after `code` has run."""
     script = f"import sys\n{code}\nprint(*({HEAVY!r} & set(sys.modules)), file=sys.stderr)"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     return set(done.stderr.splitlines()[-1].split())

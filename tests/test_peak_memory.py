@@ -1,4 +1,4 @@
-"""What runs take of memory, counted as torch's operators allocate it, against what was estimated."""
+"""The peak memory of runs, counted from the allocations of torch's operators, and its estimate."""
 
 import pytest
 from torch.multiprocessing.reductions import StorageWeakRef
@@ -12,7 +12,7 @@ SIZES = ["--batch", "1", "--nq", "400", "--nk", "400", "--dk", "8", "--dv", "8"]
 
 
 class Peak(TorchDispatchMode):
-    """The most bytes that torch's operators have allocated at once."""
+    """The peak of bytes that torch's operators allocate."""
 
     def __init__(self):
         super().__init__()
@@ -29,7 +29,7 @@ class Peak(TorchDispatchMode):
 
 @pytest.fixture
 def peak_of(attnscope, monkeypatch):
-    """Runs a command, and gives its peak and its estimate, without what does not grow with sizes."""
+    """Return a function that runs a command and returns its peak and its estimate, without fixed costs."""
     estimates = []
     monkeypatch.setattr("attnscope.contracts.memory.FIXED", 0)
     monkeypatch.setattr("attnscope.contracts.memory.STATS", 0)

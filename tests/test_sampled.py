@@ -1,4 +1,4 @@
-"""Which cases run by default."""
+"""The selection of cases that run by default."""
 
 from itertools import combinations, product
 

@@ -1,4 +1,4 @@
-"""Sizes: whoever says one, the others must agree."""
+"""Sizes: all sources of a size must agree."""
 
 from pathlib import Path
 

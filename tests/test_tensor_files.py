@@ -1,4 +1,4 @@
-"""What a user names is read to the bit, or refused in one clear line; and nothing in it is run."""
+"""A user's tensors are read exactly, or refused in one clear line; nothing in them is run."""
 
 import io
 import os
@@ -440,7 +440,7 @@ def test_a_file_that_may_not_be_read_is_refused(monkeypatch):
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory) -> dict[str, bytes]:
-    """Whole files of each format, as bytes, by suffix."""
+    """Return complete files of each format, as bytes, by suffix."""
     folder = tmp_path_factory.mktemp("whole")
     whole = {suffix: write(folder / f"x{suffix}", {"Q": Q}).read_bytes() for suffix in SUFFIXES}
     torch.save(Q, folder / "old.pt", _use_new_zipfile_serialization=False)

@@ -1,4 +1,4 @@
-"""What comes from data, as it may be shown."""
+"""Safe display of text from data."""
 
 import pytest
 

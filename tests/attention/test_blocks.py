@@ -38,14 +38,14 @@ def in_blocks(attention: BlockedAttention, rows: int) -> tuple[list[Block], torc
 
 
 def whole(blocks: list[Block], n_K: int) -> torch.Tensor:
-    """The weights of all blocks, `n_batch n_head n_Q n_K`; keys that a block leaves out get none."""
+    """Return the weights of all blocks, `n_batch n_head n_Q n_K`; 0 for keys that a block leaves out."""
     return torch.cat(
         [F.pad(block.attention, (block.keys.start, n_K - block.keys.stop)) for block in blocks], dim=2
     )
 
 
 def visible_in(blocks: list[Block], shape: tuple[int, ...]) -> torch.Tensor:
-    """Who sees whom, of all blocks."""
+    """Return the visibility of keys in all blocks."""
     parts = []
     for block in blocks:
         size = (*shape[:2], len(block.queries), len(block.keys))
@@ -55,7 +55,7 @@ def visible_in(blocks: list[Block], shape: tuple[int, ...]) -> torch.Tensor:
 
 @st.composite
 def cases(draw: Any) -> tuple[dict[str, Any], dict[str, Any], torch.Tensor, int]:
-    """What attention is given, in blocks and whole; who sees whom; and how many queries are in a block."""
+    """Draw inputs for attention in blocks and as a whole, the visible keys, and the size of a block."""
     n_batch, n_kv_head, group, n_Q, n_K, d_K, d_V = (draw(sizes) for _ in range(7))
     n_batch, n_kv_head, group = min(n_batch, 3), min(n_kv_head, 3), min(group, 3)
     n_head, seed = n_kv_head * group, draw(st.integers(0, 999))
@@ -164,7 +164,7 @@ def test_narrow_dtypes_are_computed_in_float32(dtype):
 
 @pytest.mark.parametrize("marked", ["bool", "added"])
 def test_hidden_weights_are_exactly_nothing(marked):
-    """However large the scores are: so padding is never counted."""
+    """This holds for scores of any size, so padding never counts."""
     Q, K, V = 30 * drawn(2, 2, 5, 4), 30 * drawn(2, 2, 6, 4, seed=1), drawn(2, 2, 6, 3, seed=2)
     visible = torch.ones(2, 1, 1, 6).bool()
     visible[1, ..., 3:] = False
@@ -179,7 +179,7 @@ def test_hidden_weights_are_exactly_nothing(marked):
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32, torch.float64])
 def test_the_lowest_number_of_any_wide_dtype_hides(dtype):
-    """A mask may have been made in another dtype than it is handed over in."""
+    """A mask may have been created in another dtype than that of the call."""
     lowest = torch.finfo(dtype).min
     mask = torch.zeros(1, 1, 1, 4, dtype=torch.promote_types(dtype, torch.float32))
     mask[..., 3] = lowest
@@ -245,7 +245,7 @@ def test_each_query_head_reads_the_key_head_of_its_group():
 
 
 class Largest(TorchDispatchMode):
-    """The sizes of all tensors that are made, in elements, but for views of what was there."""
+    """The number of elements of every new tensor, without views."""
 
     def __init__(self, *known: torch.Tensor) -> None:
         super().__init__()

@@ -53,7 +53,7 @@ def test_causal_is_pytorchs_for_both_alignments(n_Q, n_K):
 @given(n=size, width=st.integers(0, 9))
 def test_a_causal_window_is_transformers_sliding_window(n, width):
     ours = masks.causal(n, n) & masks.window(n, n, width, width)
-    theirs = sliding_window_causal_mask_function(width + 1)  # theirs counts the query's own place
+    theirs = sliding_window_causal_mask_function(width + 1)  # includes the query's own position
     expected = [
         [bool(theirs(0, 0, torch.tensor(q), torch.tensor(k))) for k in range(n)] for q in range(n)
     ]

@@ -49,7 +49,7 @@ def test_it_equals_pytorch(n_batch, n_Q, n_K, n_head, d_head, bias, masked, dtyp
     if masked:
         mask = torch.rand(n_Q, n_K) < 0.5
         mask[:, 0] = True
-    # Theirs says True where a query may not attend.
+    # PyTorch's mask is True where a query may not attend.
     forbidden = None if mask is None else ~mask
     expected, _ = twin_of(mha, dtype)(Q, K, V, attn_mask=forbidden, need_weights=False)
     torch.testing.assert_close(mha(Q, K, V, mask), expected, rtol=0, atol=TOLERANCE[dtype])

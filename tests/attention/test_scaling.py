@@ -1,4 +1,4 @@
-"""What the scale does: against plain loops in numpy, torch's own derivative, and what the theory expects."""
+"""The effect of the scale, compared with loops in numpy, torch's derivative, and the theory."""
 
 import math
 
@@ -22,7 +22,7 @@ def drawn(*shape, dtype=torch.float64, seed=0):
 
 
 def measured_by_loops(Q, K, scale):
-    """The same five numbers, one query at a time, with every entry of its Jacobian."""
+    """Compute the same five numbers, one query at a time, with every entry of its Jacobian."""
     scores, entropies, largest, norms = [], [], [], []
     for queries, keys in zip(Q.numpy(), K.numpy(), strict=True):
         for query in queries:
@@ -87,7 +87,7 @@ def test_one_key_has_all_the_weight_and_no_gradient():
 
 
 def test_the_gradient_is_the_median_query_s():
-    """Of an even number of rows, the mean of the two in the middle; torch's median is the lower one."""
+    """For an even number of rows, it is the mean of the middle two; torch's median is the lower one."""
     Q, K = drawn(1, 4, 2), drawn(1, 3, 2, seed=1)
     norms = jacobian_norm((Q @ K.mT).softmax(-1)).flatten().tolist()
     assert measure(Q, K, 1.0).gradient_norm == pytest.approx(sum(sorted(norms)[1:3]) / 2, abs=1e-15)
@@ -117,7 +117,7 @@ def test_the_norm_of_known_rows():
 
 
 def test_the_norm_of_a_saturated_row_is_not_lost_to_rounding():
-    """Of p = (1 - t, t) it is 2·t·(1 - t); the closed form as it is written would give 0."""
+    """For p = (1 - t, t) it is 2·t·(1 - t); a direct evaluation of the closed form would give 0."""
     for t in (1e-9, 1e-17, 1e-30):
         p = torch.tensor([1 - t, t], dtype=torch.float64)
         assert float(jacobian_norm(p)) == pytest.approx(2 * t, rel=1e-8)

@@ -1,4 +1,4 @@
-"""The textbook's shape comments are true: attnscope checks them as it checks anybody's."""
+"""The textbook's shape comments are true, according to attnscope's own check."""
 
 import re
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""A real browser: Chromium without a network, in which no page may complain or ask for anything."""
+"""A real browser: Chromium without a network; pages may neither log errors nor make requests."""
 
 import os
 import shutil
@@ -29,7 +29,7 @@ SWITCHES = [
 
 @pytest.fixture(scope="module")
 def chromium() -> Iterator[Browser]:
-    """The browser. Without one these tests fail: skipped, they would say that the page works."""
+    """Start the browser. Without one these tests fail, because skipped tests would look like success."""
     path = os.environ.get("CHROMIUM") or shutil.which("chromium")
     if path is None:
         pytest.fail(
@@ -43,7 +43,7 @@ def chromium() -> Iterator[Browser]:
 
 @dataclass
 class Opened:
-    """A page in the browser, with the hands and eyes that several tests need."""
+    """A page in the browser, with actions and queries that several tests need."""
 
     page: Page
     troubles: list[str]
@@ -74,7 +74,7 @@ class Opened:
         return self.page.locator(f'#heads [aria-label^="Layer {layer}, head {head}"]')
 
     def cell(self, row: int, column: int) -> tuple[float, float]:
-        """Where the map's cell of that row and that column is, of those that are shown."""
+        """Return the position of a visible cell of the map."""
         box = self.page.locator("#canvas").bounding_box()
         left, above, size = self.see("[looks.map.left, looks.map.above, looks.map.cell]")
         scrolled = self.see("[by('plot').scrollLeft, by('plot').scrollTop]")
@@ -84,7 +84,7 @@ class Opened:
         )
 
     def hover(self, row: int, column: int) -> tuple[str, str, str]:
-        """The query, the key and the weight that are shown beside the pointer."""
+        """Return the query, the key and the weight shown beside the pointer."""
         self.page.mouse.move(*self.cell(row, column))
         assert self.page.locator("#tip").is_visible()
         return self.text("#tip-query"), self.text("#tip-key"), self.text("#tip-weight")
@@ -93,7 +93,7 @@ class Opened:
         self.page.mouse.click(*self.cell(row, column))
 
     def colour(self, x: float, y: float) -> tuple[int, ...]:
-        """The colour of the canvas at a point of the page."""
+        """Return the colour of the canvas at a point of the page."""
         return tuple(
             self.see(
                 """([x, y]) => { const box = canvas.getBoundingClientRect();
@@ -104,7 +104,7 @@ class Opened:
         )
 
     def strongest(self) -> list[tuple[str, ...]]:
-        """The rows of the list at the right."""
+        """Return the rows of the list at the right."""
         rows = self.page.locator("#strongest tbody tr").all()
         return [
             tuple(cell.inner_text().replace("\n", " ").strip() for cell in row.locator("td").all())
@@ -217,7 +217,7 @@ def make_table() -> Callable[..., HeadTable]:
 
 @pytest.fixture
 def make_stack() -> Callable[..., AttentionMaps]:
-    """Makes maps of any tokens: drawn at random, or those given by layer and head."""
+    """Return a function that creates maps of any tokens: random ones, or those passed by layer and head."""
 
     def made(
         queries: list[Token | str],

@@ -29,14 +29,14 @@ def expected_colour(opened, table, layer, head, metric, dark=False):
 
 
 def says(text, row, metric):
-    """Whether a text gives a value and its standard error, each rounded to the digits that it has."""
+    """Return whether a text contains a value and its standard error, each rounded to its digits."""
     value, _, error = text.partition(" ± ")
     digits = len(value.partition(".")[2])
     return value == f"{row.values[metric]:.{digits}f}" and error == f"{row.errors[metric]:.{digits}f}"
 
 
 def listed(opened):
-    """The names and the numbers of the list."""
+    """Return the names and the numbers of the list."""
     rows = opened.page.locator("#values > div").all()
     return {each.locator("dt").inner_text(): each.locator("dd").first.inner_text() for each in rows}
 

@@ -1,4 +1,4 @@
-"""The page in a browser: opened, clicked, typed into and looked at."""
+"""The page in a browser: opening, clicking, typing and reading."""
 
 import struct
 import zlib
@@ -14,7 +14,7 @@ SENTENCE = [Token(word, special=word == "[CLS]") for word in WORDS]
 
 
 def true_to(shown, weight):
-    """Whether a number is shown with digits that are true: the last one by ±1."""
+    """Return whether all digits of a number are correct, the last one ±1."""
     if shown.startswith("< "):
         return weight < float(shown[2:])
     number, _, margin = shown.partition(" ± ")
@@ -27,7 +27,7 @@ def of(stack, layer, head):
 
 
 def png(width, height):
-    """A picture whose columns go from black to white."""
+    """Return a picture whose columns go from black to white."""
 
     def chunk(kind, content):
         return (
@@ -313,7 +313,7 @@ def test_special_tokens_can_be_left_out(open_page, sentence):
 
 @pytest.fixture
 def generated(make_stack):
-    """What a model wrote looks at itself and at what stood before: positions 4, 5 and 6."""
+    """Return maps whose generated tokens, at positions 4, 5 and 6, attend to themselves and earlier ones."""
     tokens = [*SENTENCE[:4], *(Token(word, generated=True) for word in WORDS[4:])]
     own = np.full((3, 7), 0.02)
     own[[0, 1, 2], [4, 5, 6]] = 0.88

@@ -61,7 +61,7 @@ def test_a_folder_without_a_config_is_refused(tmp_path):
 
 @pytest.fixture
 def hub(monkeypatch, tmp_path):
-    """A hub on this machine, and an empty cache: a dict of the models' folders."""
+    """Provide a hub on this machine, and an empty cache; return a dict of the models' folders."""
     with serving() as endpoint:
         monkeypatch.setattr(constants, "ENDPOINT", endpoint)
         monkeypatch.setattr(
@@ -86,7 +86,7 @@ def test_a_model_on_the_hub_is_downloaded_once(hub, small_bert):
     asked = len(hub.requests)
     assert asked > 0
     assert read_head("someone/bert", layer=1, head=1) == first
-    assert len(hub.requests) == asked  # the second time, nobody waits for a network
+    assert len(hub.requests) == asked  # the second time, there is no request
 
 
 def test_only_the_shards_of_the_layer_are_downloaded(hub, small_bert):

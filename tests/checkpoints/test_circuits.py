@@ -43,7 +43,7 @@ def test_a_heads_circuits_are_products_of_its_models_parameters(tmp_path, family
     theirs = choose_stack(find_stacks(model.state_dict(), model.config.to_dict(), family), stack, family)
 
     def of_head(part):
-        """The head's rows of what multiplies from the left."""
+        """Return the head's rows of the left factor."""
         (piece,) = [piece for piece in head.weights if piece.name == f"W_{part}"]
         whole = model.get_parameter(theirs.tensor(part, 1, "weight")).detach()
         own = whole.narrow(piece.axis, piece.start, head.d_head)

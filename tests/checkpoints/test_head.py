@@ -1,4 +1,4 @@
-"""A head's slices against the parameters of the model that transformers loads."""
+"""A head's slices, compared with the parameters of the model that transformers loads."""
 
 import json
 
@@ -14,7 +14,7 @@ from attnscope.errors import ModelError
 
 
 def slices_of(model: BertModel, layer: int, head: int, d_head: int) -> dict[str, torch.Tensor]:
-    """The same slices, cut out of a loaded model as the tutorials do it."""
+    """Return the same slices of a loaded model, as tutorials compute them."""
     attention = model.encoder.layer[layer].attention
     own = slice(head * d_head, (head + 1) * d_head)
     modules = {"Q": attention.self.query, "K": attention.self.key, "V": attention.self.value}
@@ -130,7 +130,7 @@ def test_a_config_that_does_not_fit_is_refused(small_bert, config, message):
 
 
 def saved(family, tmp_path, **config):
-    """The folder of a small model, whose config.json says what is told here; None: nothing of it."""
+    """Return the folder of a small model whose config.json has these fields; None removes a field."""
     save(family, tmp_path)
     path = tmp_path / "config.json"
     said = json.loads(path.read_text()) | config

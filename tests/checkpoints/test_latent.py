@@ -1,4 +1,4 @@
-"""The parts of latent attention make what transformers' modules hand to attention."""
+"""The parts of latent attention compute the same as the inputs of attention in transformers."""
 
 import json
 from shutil import copytree
@@ -69,7 +69,7 @@ SOME = ["deepseek_v3", "deepseek_v3 whole queries"]
 
 @pytest.mark.parametrize("family", swept([name for name in FAMILIES if name != "deepseek_v32"], SOME))
 def test_parts_make_the_queries_keys_and_values_of_one_head(saved, family):
-    """The paper's formulas in numpy, with the slices alone, against what attention is handed."""
+    """The paper's formulas in numpy, with only the slices, match the inputs of attention."""
     folder = saved(family)
     head = read_head(folder, head=2)
     part = {each.name: each.array.astype("float64") for each in head.weights}

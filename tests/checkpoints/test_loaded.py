@@ -1,4 +1,4 @@
-"""A model that its user has loaded stands where a checkpoint's files would."""
+"""A loaded model can be used in place of a checkpoint's files."""
 
 import pytest
 import torch

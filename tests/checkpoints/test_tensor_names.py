@@ -47,7 +47,7 @@ SOME = [
 
 @pytest.fixture(scope="module")
 def saved(tmp_path_factory):
-    """The checkpoint of a family: saved once, and read by several tests."""
+    """Return a function that returns a family's checkpoint, saved once for several tests."""
     folders = {}
 
     def checkpoint(family: str) -> Checkpoint:
@@ -64,7 +64,7 @@ def stacks_of(checkpoint):
 
 
 def stack_in(model, name):
-    """The same stack in a loaded model, whose modules may have other names than its files."""
+    """Return the same stack in a loaded model, whose modules may have other names than its files."""
     return choose_stack(find_stacks(model.state_dict(), model.config.to_dict(), "model"), name, "model")
 
 

@@ -1,4 +1,4 @@
-"""What the tests of several commands share."""
+"""Code shared by the tests of several commands."""
 
 import pytest
 
@@ -8,7 +8,7 @@ def assert_same_rows(attnscope):
     """Asserts that a command's dry run shows the rows of its real run."""
 
     def check(command, arguments):
-        """The JSON of both runs, but for what the contract cannot know."""
+        """Return the JSON of both runs, without fields that the contract does not cover."""
         real = attnscope(command, *arguments, "--format", "json").json
         dry = attnscope(command, *arguments, "--dry-run", "--format", "json").json
         for step in real["steps"] + dry["steps"]:

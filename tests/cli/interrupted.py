@@ -35,7 +35,7 @@ LINE = "attnscope: interrupted."
 
 @dataclass
 class Interrupted:
-    """How a command ended that was sent one SIGINT.
+    """The result of a command that received one SIGINT.
 
     Attributes:
         status: its exit status.
@@ -59,7 +59,7 @@ class Interrupted:
             return "done before"
         # What Python does before our first line runs cannot be caught.
         before_us = "attnscope/" not in re.sub(r"bin/attnscope", "", self.err)
-        no_module = "Could not import runpy module" in self.err  # what `-m` says, with a traceback
+        no_module = "Could not import runpy module" in self.err  # the message of `-m`, with a traceback
         fatal = "Fatal Python error" in self.err
         if before_us and (self.status == -signal.SIGINT or no_module or fatal):
             return "Python had not started"

@@ -19,13 +19,13 @@ AT_MOST = 120.0
 
 
 def environment(**more: str) -> dict[str, str]:
-    """One thread for each process: what they compute is then the same to the last bit."""
+    """Return an environment with one thread per process, so that results are identical to the last bit."""
     return {**os.environ, "OMP_NUM_THREADS": "1", **more}
 
 
 @dataclass
 class Hold:
-    """Where a run is held up: before its batch number `at`, until it is told to go on.
+    """A pause of a run before its batch number `at`, until it may continue.
 
     Attributes:
         folder: where the processes say that they are there.
@@ -36,7 +36,7 @@ class Hold:
     at: int
 
     def processes(self, n: int) -> list[int]:
-        """The ids of the processes, by rank, as soon as all have come to the place."""
+        """Return the ids of the processes, by rank, once all have reached the pause."""
         until = time.monotonic() + AT_MOST
         places = [self.folder / f"held.{rank}" for rank in range(n)]
         while not all(place.exists() for place in places):
@@ -50,7 +50,7 @@ class Hold:
 
 @dataclass
 class Ended:
-    """How a process ended, and what it wrote."""
+    """The exit status and the output of a process."""
 
     exit_status: int
     out: str
@@ -59,7 +59,7 @@ class Ended:
 
 @dataclass
 class Running:
-    """A process that is under way."""
+    """A running process."""
 
     process: subprocess.Popen[str]
 
@@ -72,7 +72,7 @@ class Running:
 
 
 def command(*arguments: object, hold: Hold | None = None, ranks: int | None = None) -> list[str]:
-    """A command line of `attnscope heads`, in one process or in several that torchrun starts."""
+    """Return a command line of `attnscope heads`, in one process or in several that torchrun starts."""
     start = [sys.executable]
     if ranks is not None:
         start += ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)]
@@ -82,7 +82,7 @@ def command(*arguments: object, hold: Hold | None = None, ranks: int | None = No
 
 @contextmanager
 def running(line: Sequence[str], **options: Any) -> Iterator[Running]:
-    """A process under way; at the end nothing is left of it, nor of those that it started."""
+    """Run a process; at the end, stop it and all processes that it started."""
     process = subprocess.Popen(
         line,
         **{"env": environment(), "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **options},

@@ -1,4 +1,4 @@
-"""The application: help, version, exit statuses, pipes, and errors that are ours."""
+"""The application: help, version, exit statuses, pipes, and bugs of attnscope."""
 
 import os
 import re

@@ -1,4 +1,4 @@
-"""Whatever options are combined: it runs, verifies and agrees with its dry run, or is refused in one line."""
+"""Any combination of options runs, verifies and agrees with its dry run, or is refused in one line."""
 
 import numpy as np
 import pytest
@@ -71,7 +71,7 @@ def shared_options(draw, n_batch, n_K, *, files=False):
 
 
 def check(attnscope, command, arguments):
-    """One combination: verified, and equal to its dry run; or refused, by both, in the same line."""
+    """Check that a combination is verified and equals its dry run, or that both refuse it in the same line."""
     real = attnscope(command, *arguments, "--verify", "--explain", "--format", "json")
     dry = attnscope(command, *arguments, "--dry-run", "--explain", "--format", "json")
     event("refused" if real.exit_status == 2 else "ran")

@@ -17,7 +17,7 @@ STEPS |= {"scores": SCORES, "attention": WEIGHTS, "out": OUT}
 
 @pytest.fixture(scope="module")
 def runs() -> dict:
-    """The runs of this file, by their arguments."""
+    """Return the runs of this file, by their arguments."""
     return {}
 
 

@@ -13,7 +13,7 @@ SHORT = "the cat sat"
 
 @pytest.fixture(scope="module")
 def tiny(tmp_path_factory):
-    """A family's small checkpoint with random weights, made when it is first used."""
+    """Return a function that returns a family's small random checkpoint, created when first used."""
     made = {}
 
     def folder(model_type, **sizes):
@@ -165,7 +165,7 @@ def test_slices_that_the_configuration_contradicts_are_refused(
 
 @pytest.mark.parametrize("stack", ["text", "vision"])
 def test_a_tower_is_verified_with_itself(attnscope, tiny, stack):
-    """transformers gives AltCLIP's modules other names than its files have."""
+    """In transformers, AltCLIP's modules have other names than in its files."""
     r = attnscope("model", tiny("altclip"), "--stack", stack, "--verify", "-f", "json")
     assert r.exit_status == 0
     assert all(check["ok"] for check in r.json["checks"])

@@ -1,4 +1,4 @@
-"""What every option that writes a file does with every kind of target."""
+"""Every option that writes a file, with every kind of target."""
 
 import os
 import stat
@@ -31,14 +31,14 @@ WRITERS = {
     "heads --page .html": ("heads", "minilm", *TEXT, "--metrics", "entropy", "--page"),
     "run --to .txt": ("run", "--watch", "watched.py:double", "program.py", "--to"),
 }
-"""The end of each name is the suffix of its file."""
+"""Each name ends in the suffix of its file."""
 
 SHOWN_ON_STDOUT = [name for name in WRITERS if not name.startswith("run")]
 
 
 @pytest.fixture
 def here(tmp_path, monkeypatch):
-    """The folder that we are in, with code to trace in it."""
+    """Change to a folder with code to trace, and return it."""
     folder = tmp_path / "here"
     folder.mkdir()
     (folder / "watched.py").write_text(WATCHED)
@@ -143,7 +143,7 @@ def test_a_folder_that_may_not_be_written_is_told_before_the_run(write, read_onl
 
 
 def assert_one_line(r, message):
-    """A line, and perhaps a hint; among results on stderr, as `run` has them, its line is the last."""
+    """Check that stderr is one line and perhaps a hint; if `run` writes results there, the last line."""
     errors = [line for line in r.err.splitlines() if "attnscope: error: " in line]
     assert r.exit_status == 2
     assert len(errors) == 1
@@ -212,7 +212,7 @@ PAIRS = [
     for i, writer in enumerate(WRITERS)
     for target in (TARGETS if i == 0 else [TARGETS[2 * i % 7], TARGETS[(2 * i + 3) % 7]])
 ]
-"""Of the quickest command all, of others two each: every kind of target meets several writers."""
+"""All pairs of the quickest command, two of each other; every kind of target has several writers."""
 
 
 @pytest.mark.few(8)
@@ -243,7 +243,7 @@ def test_the_longest_name_that_a_disk_takes_is_written(tmp_path, write, writer):
 def test_a_full_disk_is_one_line_and_the_results_are_shown_all_the_same(
     write, full_disk, monkeypatch, writer
 ):
-    room = SimpleNamespace(free=2**30)  # as it was before somebody else filled the disk
+    room = SimpleNamespace(free=2**30)  # as before another process filled the disk
     monkeypatch.setattr("attnscope.render.files.matrix_file.disk_usage", lambda _: room)
     there = os.listdir(full_disk)
     r = write(writer, named(full_disk, writer))

@@ -24,7 +24,7 @@ FORMATS = ["table", "json", "csv", "markdown"]
 
 @pytest.fixture
 def measured(attnscope):
-    """The heads' records, by stack, layer and head."""
+    """Return the heads' records, by stack, layer and head."""
 
     def measure(*arguments):
         r = attnscope("heads", *arguments, "--format", "json")
@@ -35,7 +35,7 @@ def measured(attnscope):
 
 
 def eager(folder, text, **options):
-    """A text's tokens, and what transformers' own eager attention returns of it."""
+    """Return a text's tokens, and the attention that transformers' eager implementation returns."""
     model = AutoModel.from_pretrained(folder, attn_implementation="eager", **options).eval()
     given = AutoTokenizer.from_pretrained(folder)(text, return_tensors="pt")
     with torch.no_grad():
@@ -43,7 +43,7 @@ def eager(folder, text, **options):
 
 
 def lines_of(r):
-    """The rows of the first table with a rule, as words."""
+    """Return the rows of the first table with a rule, as words."""
     lines = r.out.splitlines()
     start = next(i for i, line in enumerate(lines) if set(line) == {"─"})
     rows = []
@@ -55,7 +55,7 @@ def lines_of(r):
 
 
 def are_near(row, other):
-    """Whether two records hold the same numbers: layers that are not measured run the model's own attention."""
+    """Return whether two records are close: unmeasured layers run the model's own attention."""
     names = [name for name in METRICS if name in row]
     return names and all(row[name] == pytest.approx(other[name], abs=1e-6) for name in names)
 
@@ -65,7 +65,7 @@ def csv_rows(r):
 
 
 def order_of(r, format):
-    """The layers and heads of a result, in its order."""
+    """Return the layers and heads of a result, in its order."""
     if format == "json":
         return [(row["layer"], row["head"]) for row in r.json["heads"]]
     if format == "csv":
@@ -77,7 +77,7 @@ def order_of(r, format):
 
 
 def data_in(page):
-    """What a page knows."""
+    """Return the data of a page."""
     return json.loads(re.search(r'id="data">(.*?)</script>', page.read_text(), re.S)[1])
 
 
@@ -866,7 +866,7 @@ def test_the_share_of_unknown_tokens_in_a_corpus_is_told(attnscope, saved, tmp_p
 
 
 def test_unknown_tokens_are_counted_over_an_interruption(attnscope, saved, tmp_path):
-    """Of a run that was saved before they were counted, nothing is said."""
+    """A run that was saved before they were counted reports nothing about them."""
     (tmp_path / "c.txt").write_text("zebra\ncat\n")
     path = tmp_path / "run.npz"
     command = ["heads", saved("bert"), "--corpus", tmp_path / "c.txt", "--metrics", "entropy"]

@@ -1,4 +1,4 @@
-"""Traced code whose classes raise when they are looked at: it is traced as if nobody had looked."""
+"""Traced code whose classes raise when they are inspected: tracing does not disturb it."""
 
 import json
 from textwrap import indent

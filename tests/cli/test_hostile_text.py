@@ -20,7 +20,7 @@ STYLE = re.compile(r"\x1b\[[0-9;]*m")
 
 
 def hostile(seed: int, letters: str = "smuggled") -> str:
-    """A name with everything in it that a terminal would obey, in some order."""
+    """Return a name with every control sequence of terminals, in some order."""
     draw = random.Random(seed)
     parts = [
         *("\x1b[31m", "\x1b]0;title\x07", "\x9b2J", "\x08", "\x7f", "\r", "\t", "\x85", "\x0c"),
@@ -45,7 +45,7 @@ def assert_harmless(text: str, *, coloured: bool = False) -> None:
 
 @pytest.fixture(params=["plain", "coloured"])
 def show(request, attnscope, monkeypatch):
-    """Runs a command line, and asserts that nothing hostile comes out; what it says, as it ended."""
+    """Return a function that runs a command line, and asserts that its output is harmless."""
     coloured = request.param == "coloured"
     if coloured:
         monkeypatch.setenv("FORCE_COLOR", "1")
@@ -65,7 +65,7 @@ def show(request, attnscope, monkeypatch):
 
 @pytest.fixture
 def tensors(tmp_path):
-    """A file of tensors with hostile names, in a folder with a hostile name."""
+    """Write a file of tensors with hostile names, in a folder with a hostile name."""
     folder = tmp_path / for_a_path(hostile(1))
     folder.mkdir()
     names = [hostile(seed) for seed in range(2)]
@@ -157,7 +157,7 @@ def test_arguments(show, arguments):
 
 @pytest.fixture(scope="module")
 def checkpoint(tmp_path_factory):
-    """A model whose folder and tokens have hostile names."""
+    """Save a model whose folder and tokens have hostile names."""
     folder = tmp_path_factory.mktemp("saved") / for_a_path(hostile(10))
     save_reader("bert", folder)
     path = folder / "tokenizer.json"

@@ -1,4 +1,4 @@
-"""An option that has no effect in a run is told about on stderr, and changes nothing else."""
+"""An option that has no effect in a run is reported on stderr, and changes nothing else."""
 
 import json
 
@@ -96,7 +96,7 @@ class Block(nn.Module):
 
 @pytest.fixture
 def traced(tmp_path, monkeypatch):
-    """A folder with code, and with a file of all of its input."""
+    """Create a folder with code, and with a file of all of its inputs."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "mine.py").write_text(TRACED)
     save_file({"x": torch.ones(2, 3)}, tmp_path / "x.safetensors")

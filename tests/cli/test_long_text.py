@@ -21,7 +21,7 @@ def llama(tmp_path_factory):
 
 @pytest.fixture
 def file(tmp_path):
-    """A file of 299 words: 301 tokens, two of which share a cell."""
+    """Write a file of 299 words: 301 tokens, two of which share a cell."""
     path = tmp_path / "long.txt"
     path.write_text(" ".join(np.random.default_rng(0).choice(WORDS[5:], 299)), encoding="utf-8")
     return path
@@ -308,7 +308,7 @@ def test_a_run_that_fails_leaves_no_file_of_whole_maps(attnscope, llama, file, t
 
 
 class Usage:
-    """What is free on a disk."""
+    """The free space of a disk."""
 
     def __init__(self, free):
         self.free = free
@@ -412,7 +412,7 @@ def test_mistakes_are_told_in_a_line(attnscope, tmp_path, monkeypatch, options, 
 
 
 def test_what_takes_long_tells_a_terminal_how_far_it_is(attnscope, saved, monkeypatch, tmp_path):
-    """The status that `progress` yields is told of every block of queries."""
+    """The progress is reported for every block of queries."""
     from rich.status import Status
 
     told = []

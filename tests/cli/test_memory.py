@@ -1,4 +1,4 @@
-"""What commands do when there is not enough memory."""
+"""Commands without enough memory."""
 
 import resource
 import subprocess
@@ -223,7 +223,7 @@ def test_maps_beside_the_weights_count(attnscope, little_memory, monkeypatch):
 def test_what_runs_beside_the_weights_counts(
     attnscope, little_memory, monkeypatch, tmp_path, command, what
 ):
-    """The weights have room, and so would the run by itself: both together have none."""
+    """The weights fit into memory, and so does the run alone, but not both together."""
     from attnscope.checkpoints import tensors as weights
 
     monkeypatch.setattr(weights, "bytes_of_weights", lambda *_: 50 * 2**20 - 10)

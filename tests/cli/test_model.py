@@ -40,7 +40,7 @@ SHORT = "the cat sat on the mat"
 
 
 def eager(folder, text, **options):
-    """What the bundled model returns itself."""
+    """Return the attention that the bundled model itself returns."""
     model = BertModel.from_pretrained(folder, attn_implementation="eager").eval()
     with torch.no_grad():
         given = AutoTokenizer.from_pretrained(folder)(text, return_tensors="pt", **options)
@@ -492,7 +492,7 @@ def test_more_tokens_than_the_model_takes_are_not_generated(attnscope, saved):
 
 
 def test_what_was_written_is_looked_at_with_all_inputs(attnscope, tmp_path):
-    """As `generate` does: token types go on as they ended."""
+    """As in `generate`, token types continue with the last one."""
     model = save_reader("bert", tmp_path, AutoModelForCausalLM, is_decoder=True)
     settings = json.loads((tmp_path / "tokenizer_config.json").read_text())
     settings["model_input_names"] = ["input_ids", "token_type_ids", "attention_mask"]
@@ -506,7 +506,7 @@ def test_what_was_written_is_looked_at_with_all_inputs(attnscope, tmp_path):
     written = eager.generate(
         **given, max_new_tokens=3, do_sample=False, output_attentions=True, return_dict_in_generate=True
     )
-    theirs = written.attentions[1][0][0, 0, -1].detach().numpy()  # of the first token that was written
+    theirs = written.attentions[1][0][0, 0, -1].detach().numpy()  # of the first generated token
     assert abs(np.array(record["attention"][0][: len(theirs)]) - theirs).max() < 1e-5
 
 
@@ -850,7 +850,7 @@ def test_maps_that_do_not_fit_in_memory_are_refused(attnscope, monkeypatch):
 
 
 def test_ids_are_read_as_the_text_that_has_them(attnscope, minilm):
-    """The text's own ids, special tokens included, give the text's own maps."""
+    """The ids of a text, including special tokens, give the same maps as the text."""
     from transformers import AutoTokenizer
 
     text = "The cat sat."

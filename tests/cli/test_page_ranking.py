@@ -1,4 +1,4 @@
-"""What a page ranks heads by is what `heads` measures."""
+"""A page ranks heads by the metrics of `heads`."""
 
 import json
 
@@ -9,7 +9,7 @@ TEXT = " ".join((WORDS[5:9] * 3)[:9])
 
 
 def ranked(path):
-    """The heads of a page, and the names of its metrics."""
+    """Return the heads of a page, and the names of its metrics."""
     text = path.read_text(encoding="utf-8")
     start = text.index('<script type="application/json" id="data">')
     data = json.loads(text[text.index(">", start) + 1 : text.index("</script>", start)])

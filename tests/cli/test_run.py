@@ -484,7 +484,7 @@ def test_a_call_that_fails_is_shown_and_the_program_fails_as_it_did(program):
     assert shown.count("input") == 2
 
 
-# What is said of a target that has no trace.
+# Messages about a target that has no trace.
 
 SAYS = {
     "it was not called": ("import thing", "thing.py:Thing was not called"),

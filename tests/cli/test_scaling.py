@@ -14,7 +14,7 @@ FEW = ["--dk", "1,64", "--batch", 2, "--nq", 5, "--nk", 6]
 
 
 def rows(attnscope, *arguments):
-    """The rows by width, without the scale and with it."""
+    """Return the rows by width, without the scale and with it."""
     found = attnscope("scaling", *arguments, "--format", "json").json["rows"]
     return {(row["d_K"], row["scaled"]): row for row in found}
 

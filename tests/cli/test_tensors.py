@@ -1,4 +1,4 @@
-"""The user's own tensors, through the entry point."""
+"""The user's own tensors, on the command line."""
 
 import numpy as np
 import pytest
@@ -28,7 +28,7 @@ def files(tmp_path, monkeypatch):
 
 
 def ran(attnscope, *arguments):
-    """The tensors that a run made, and its JSON."""
+    """Return the tensors of a run, and its JSON."""
     r = attnscope(*arguments, "--save", "out.safetensors", "--force", "--format", "json")
     assert r.exit_status == 0, r.err
     return load_file("out.safetensors"), r.json

@@ -86,7 +86,7 @@ BLOCK = ["--init", "d=4", "--input", "x=n_batch:2,n:3,d"]
 
 @pytest.fixture
 def mine(tmp_path, monkeypatch):
-    """A file of the user's, in the folder that the command runs in."""
+    """Write a user's file in the folder that the command runs in."""
     path = tmp_path / "mine_to_trace.py"
     path.write_text(MINE.lstrip("\n"), encoding="utf-8")
     monkeypatch.chdir(tmp_path)

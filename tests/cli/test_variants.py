@@ -1,4 +1,4 @@
-"""The variants, their proof and their explanation, through the entry point."""
+"""The variants, their proof and their explanation, on the command line."""
 
 import numpy as np
 import pytest
@@ -73,7 +73,7 @@ def test_a_causal_run_is_pytorchs_is_causal(attnscope, tmp_path):
 
 
 def test_decoding_with_a_past_gives_the_last_row_of_the_whole(attnscope, tmp_path, monkeypatch):
-    """The proof that positions, past and mask fit together."""
+    """This proves that positions, past and mask fit together."""
     monkeypatch.chdir(tmp_path)
     whole, _ = saved(
         attnscope,
@@ -363,7 +363,7 @@ def test_options_that_do_not_go_together_are_refused(attnscope, arguments, messa
 def test_numbers_that_are_none_are_told_from_mistakes(
     attnscope, tmp_path, value, options, status, notes
 ):
-    """The last of five keys holds something that is not finite, or makes it so."""
+    """The last of five keys is not finite, or makes the scores so."""
     K = np.ones((1, 5, 4))
     K[0, 4] = value
     np.save(

@@ -9,7 +9,7 @@ from attnscope.cli.app import entry
 
 
 def watch():
-    """What such a thread may abort, by chance, always fails."""
+    """Make the failure that such a thread causes by chance certain."""
     threads = [path.read_text() for path in Path("/proc/self/task").glob("*/comm")]
     if any("gloo" in name for name in threads):
         print(f"still there: {sorted(threads)}", file=sys.stderr, flush=True)

@@ -20,7 +20,7 @@ NOT_OF_CROSS = {"self", "induction", "distance"}
 
 
 def head_table(layers=None, *, sequences=1, tokens=1313, metrics=tuple(MEANINGS), **more):
-    """A table of heads with drawn values, the same at each call."""
+    """Return a table of heads with random values, the same at each call."""
     random = np.random.default_rng(0)
     layers = {"self": (6, 12)} if layers is None else layers
     longest = log(tokens / sequences)
@@ -44,7 +44,7 @@ def head_table(layers=None, *, sequences=1, tokens=1313, metrics=tuple(MEANINGS)
 
 
 def of_values(values, *, metric="self", sequences=1, errors=None):
-    """A table of one metric: `values` by layer and head, None where no query counts."""
+    """Return a table of one metric: `values` by layer and head, None where no query counts."""
     rows = [
         HeadRow("self", layer, head, {metric: value}, {metric: errors and errors[layer][head]})
         for layer, heads in enumerate(values)
@@ -55,7 +55,7 @@ def of_values(values, *, metric="self", sequences=1, errors=None):
 
 
 def printed(print_it, *arguments, width=80, terminal=True, colours=None, encoding="utf-8", **options):
-    """The lines that a view prints on a console: `print_it(table, console, …)`."""
+    """Return the lines that a view prints on a console: `print_it(table, console, …)`."""
     file = io.TextIOWrapper(io.BytesIO(), encoding=encoding, newline="\n")
     console = Console(file=file, width=width, force_terminal=terminal, color_system=colours)
     table, *others = arguments

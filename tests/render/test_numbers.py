@@ -15,7 +15,7 @@ from attnscope.results.trace import Step, Trace
 
 
 def result(*tensors, sizes=None, **more) -> tuple[Trace, dict[str, Shown]]:
-    """A trace of tensors, each a name, its dims and its numbers; and their values."""
+    """Return a trace of tensors, each a name, its dims and its numbers; and their values."""
     steps, values = [], {}
     for name, dims, numbers in tensors:
         array = np.asarray(numbers)
@@ -27,7 +27,7 @@ def result(*tensors, sizes=None, **more) -> tuple[Trace, dict[str, Shown]]:
 
 
 def printed(trace, values, width=None, *, color=False):
-    """What a terminal of that width shows; piped, without one."""
+    """Return the output for a terminal of this width; None: for a pipe."""
     out = io.StringIO()
     terminal = {"force_terminal": True, "width": width} if width else {}
     console = Console(file=out, highlight=False, color_system="truecolor" if color else None, **terminal)
@@ -36,7 +36,7 @@ def printed(trace, values, width=None, *, color=False):
 
 
 def rows(name, dims, numbers, width=None, **more) -> str:
-    """The rows of one tensor, without its headline."""
+    """Return the rows of one tensor, without its headline."""
     lines = printed(*result((name, dims, numbers), **more), width).splitlines()[2:]
     assert all(line.startswith("  ") for line in lines)
     return "\n".join(line[2:] for line in lines) + "\n"
@@ -211,7 +211,7 @@ def test_of_many_matrices_the_first_and_the_last_are_shown():
 
 
 def test_large_tensors_are_not_looked_at_as_a_whole():
-    """As a view of one number, this would be 8 TB if it were copied."""
+    """It is a view of one number; a copy would take 8 TB."""
     huge = np.broadcast_to(np.float64(1), (1000, 1000, 1000, 1000))
     assert "… 999997 more" in rows("x", "a b c d", huge)
 

@@ -1,4 +1,4 @@
-"""The strongest keys of each query, in order and told apart."""
+"""The strongest keys of each query, ordered and distinguishable."""
 
 import numpy as np
 

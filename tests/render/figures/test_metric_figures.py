@@ -17,7 +17,7 @@ ALL = list(MEANINGS)
 
 
 def drawn(table, metrics):
-    """The panels of a figure, each with the axes of its scale, or None."""
+    """Return the panels of a figure, each with the axes of its scale, or None."""
     figure = Figure()
     draw_metrics(figure, table, metrics)
     panels = [axes for axes in figure.axes if axes.get_ylabel() == "layer"]

@@ -92,7 +92,7 @@ NAMES = {
     "formula": "$\\\\foo$",
     "lines": "a\nb\x85c\u2028d",
 }
-"""Of models, and of tokens."""
+"""Names of models and of tokens."""
 
 
 @pytest.mark.few(4)

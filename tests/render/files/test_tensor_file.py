@@ -1,4 +1,4 @@
-"""Files are whole or not there, and hold to the bit what was given."""
+"""Files are complete or absent, and contain the exact values."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""The page as text: what is in it, what is not, and how much of it there is."""
+"""The page as text: its content, and its size."""
 
 import json
 import re

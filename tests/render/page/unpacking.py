@@ -1,4 +1,4 @@
-"""Unpacks what `packing` packed, by a plain loop that knows only what that module's docstring says."""
+"""Unpack what `packing` packed, with a plain loop that follows only that module's docstring."""
 
 import zlib
 from base64 import b64decode

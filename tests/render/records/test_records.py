@@ -20,7 +20,7 @@ SIZES = {"n_batch": 3, "n_Q": 30, "n_K": 50, "d_K": 128, "d_V": 256}
 
 
 def plan() -> Trace:
-    """A dry run as it is shown unless somebody asks for explanations."""
+    """Return a dry run without explanations."""
     trace = contracts.sdpa(SIZES)
     for step in trace.steps:
         step.why = None

@@ -1,4 +1,4 @@
-"""What a table of circuits looks like, in terminals of several widths, and piped."""
+"""The table of circuits in terminals of several widths, and piped."""
 
 import io
 from math import nan

@@ -31,7 +31,7 @@ def first_cells(lines):
 
 
 def grid_titles(lines):
-    """The metrics of which there is a grid: their heads that lead stand below them."""
+    """Return the metrics that have a grid, followed by the names of their largest heads."""
     return [
         name
         for title, below in pairwise(lines)

@@ -1,4 +1,4 @@
-"""A head's map as people see it, letter by letter; and never wider than the terminal."""
+"""A head's map, letter by letter, never wider than the terminal."""
 
 import io
 from textwrap import dedent

@@ -22,7 +22,7 @@ def grids(table, metrics, **options):
 
 
 def backgrounds(line):
-    """The background of each character of a line that has styles; None where it has none."""
+    """Return the background of each character of a styled line; None: no background."""
     text = Text.from_ansi(line)
     found = [None] * len(text.plain)
     for span in text.spans:

@@ -36,7 +36,7 @@ def scaling(rows=ROWS, **options):
 
 
 def printed(result, width=None, *, plot=True, color=False):
-    """What a terminal of that width shows; piped, without one."""
+    """Return the output for a terminal of this width; None: for a pipe."""
     out = io.StringIO()
     terminal = {"force_terminal": True, "width": width} if width else {}
     console = Console(file=out, highlight=False, color_system="truecolor" if color else None, **terminal)

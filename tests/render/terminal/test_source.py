@@ -1,4 +1,4 @@
-"""The code that ran, with what each line makes beside it, letter by letter."""
+"""The code that ran, with the tensors of each line beside it, letter by letter."""
 
 import ast
 import inspect
@@ -32,7 +32,7 @@ def traced(function, *args, **kwargs) -> Trace:
 
 
 def printed(trace, width=None, *, color=False):
-    """What a terminal of that width shows; piped, without one."""
+    """Return the output for a terminal of this width; None: for a pipe."""
     out = io.StringIO()
     terminal = {"force_terminal": True, "width": width} if width else {}
     print_source(trace, Console(file=out, color_system="truecolor" if color else None, **terminal))
@@ -40,7 +40,7 @@ def printed(trace, width=None, *, color=False):
 
 
 def made(trace) -> dict[str, list[str]]:
-    """The names of the steps at each line of code that makes some."""
+    """Return the names of the steps of each line of code that computes any."""
     lines = [line for _, lines in annotated(trace) for line in lines]
     return {line.text.strip(): [step.name for step in line.steps] for line in lines if line.steps}
 
@@ -86,7 +86,7 @@ def small(a, b=None):
 
 @pytest.fixture
 def tiny() -> Trace:
-    """A trace of `small`, as if it stood at line 98 of its file."""
+    """Return a trace of `small`, as if it began at line 98 of its file."""
     trace = traced(small, torch.ones(4, 3))
     moved = 98 - trace.source[0].line
     trace.source = [replace(trace.source[0], line=98)]

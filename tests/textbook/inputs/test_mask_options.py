@@ -1,4 +1,4 @@
-"""Masks as a user asks for them, alone and together."""
+"""Masks as users write them, alone and combined."""
 
 import re
 from math import inf

@@ -26,14 +26,14 @@ LEAD = {"": (), "batch": (2,), "heads": (2, 4), "split": (2, 4)}
 
 @dataclass
 class Ran:
-    """A finished run, the inputs that it had, and the module's weights, for mha."""
+    """A finished run, its inputs, and the module's weights, for mha."""
 
     trace: Trace
     inputs: dict[str, torch.Tensor]
     weights: dict[str, torch.Tensor] = field(default_factory=dict)
 
     def checks(self) -> dict[str, Check]:
-        """What is found, by the first word of each check's name: `F`, `nn`, `naive` and `rows`."""
+        """Return the checks by the first word of their names: `F`, `nn`, `naive` and `rows`."""
         checks = verify(self.trace, self.weights or None)
         assert [check.name for check in checks] == [
             "F.scaled_dot_product_attention",
@@ -44,7 +44,7 @@ class Ran:
         return {check.name.partition(" ")[0].partition(".")[0]: check for check in checks}
 
     def failed(self) -> set[str]:
-        """The checks that do not hold."""
+        """Return the checks that fail."""
         return {name for name, check in self.checks().items() if check.ok is False}
 
 
@@ -175,7 +175,7 @@ def run_mha() -> Callable[..., Ran]:
 
 
 def _stated(mask: torch.Tensor | None, dtype: torch.dtype, options: dict[str, Any]) -> dict[str, Any]:
-    """What the trace says of mask and softmax."""
+    """Return the trace's options of mask and softmax."""
     softmax = options.get("softmax_dtype", dtype)
     stated = {"softmax_dtype": str(softmax).removeprefix("torch.")}
     if mask is not None:

@@ -1,4 +1,4 @@
-"""The naive loop against PyTorch and transformers, where these can say the same."""
+"""The naive loop, compared with PyTorch and transformers, where these support the same."""
 
 import math
 from types import SimpleNamespace

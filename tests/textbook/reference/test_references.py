@@ -1,4 +1,4 @@
-"""PyTorch's references: what they are given, what they cannot express, and how that is told."""
+"""PyTorch's references: their inputs, what they cannot express, and the notes about that."""
 
 import math
 
@@ -12,7 +12,7 @@ from attnscope.textbook.reference.run import VerifiedRun
 HALF_BLIND = torch.tensor(
     [[True, False, True, True, False], [False] * 5, [False, True, True, False, True]]
 )
-"""A mask, and its second query sees no key."""
+"""A mask whose second query sees no key."""
 
 
 def run_of(ran):

@@ -47,7 +47,7 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 settings.load_profile("few")  # unless --hypothesis-profile names another
 
 SEERS = ("vit", "clip", "deit", "dinov2", "yolos")
-"""Families that read pictures."""
+"""Families of vision models."""
 
 
 @dataclass
@@ -65,7 +65,7 @@ class Ran:
 
 @pytest.fixture
 def attnscope(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Callable[..., Ran]:
-    """Runs a command line through the entry point: `attnscope("sdpa", "--nq", 30)`."""
+    """Return a function that runs a command line: `attnscope("sdpa", "--nq", 30)`."""
     monkeypatch.delenv("COLUMNS", raising=False)
 
     def run(*arguments: object) -> Ran:
@@ -79,7 +79,7 @@ def attnscope(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatc
 
 @pytest.fixture
 def read_tensors() -> Callable[[Path], dict[str, torch.Tensor]]:
-    """Reads a file of tensors as its format's own library reads it."""
+    """Return a function that reads a file of tensors with its format's own library."""
 
     def read(path: Path) -> dict[str, torch.Tensor]:
         if path.suffix == ".safetensors":
@@ -123,7 +123,7 @@ SIZES = {
 
 @pytest.fixture
 def small_bert(tmp_path: Path) -> Callable[..., tuple[Path, transformers.PreTrainedModel]]:
-    """Makes a BERT of 2 layers and 3 heads and saves it: `small_bert(dtype=torch.float16)`."""
+    """Return a function that saves a BERT of 2 layers and 3 heads: `small_bert(dtype=torch.float16)`."""
 
     def make(*, dtype=torch.float32, masked_lm=False, name="bert", **saving) -> tuple:
         torch.manual_seed(0)
@@ -141,7 +141,7 @@ def small_bert(tmp_path: Path) -> Callable[..., tuple[Path, transformers.PreTrai
 
 @pytest.fixture
 def as_pickle() -> Callable[[Path], Path]:
-    """Turns a saved folder into one with a `pytorch_model.bin`."""
+    """Return a function that converts a saved folder to one with a `pytorch_model.bin`."""
 
     def turn(folder: Path) -> Path:
         from safetensors.torch import load_file
@@ -177,7 +177,7 @@ def read_pipe() -> Callable[[Path], Callable[[], bytes]]:
 
 @pytest.fixture
 def make_device() -> Callable[[Path, str], Path]:
-    """Makes a device of the test's own that behaves as /dev/null or /dev/full."""
+    """Return a function that creates a device that behaves like /dev/null or /dev/full."""
 
     def make(path: Path, kind: str) -> Path:
         try:

@@ -68,7 +68,7 @@ MAY_IMPORT = {
 LOADS_VIEWS = PACKAGE / "results" / "common.py"
 """The only place below the views that imports them, when they are first used."""
 EVERYTHING = {"cli", "__init__", "__main__"}
-"""Packages whose imports have tests of their own below."""
+"""Their allowed imports are defined below."""
 
 
 def package_of(parts: list[str]) -> str:
@@ -110,7 +110,7 @@ def test_every_package_is_known():
 
 
 def test_imports_run_downwards():
-    """No package imports, by way of others, what imports it."""
+    """No package indirectly imports a package that imports it."""
     left = {package: set(others) - {package} for package, others in MAY_IMPORT.items()}
     while free := [package for package, others in left.items() if not others & left.keys()]:
         for package in free:

@@ -94,7 +94,7 @@ def test_saving_a_head_as_safetensors_imports_neither_torch_nor_transformers(tmp
 
 
 def test_a_real_run_imports_torch_but_not_its_compiler_nor_transformers():
-    """Also shows that these tests can fail."""
+    """This also shows that these tests can fail."""
     assert loaded_by(command("sdpa")) == {"torch", "numpy"}
     script = f"import sys\n{command('sdpa')}\nassert 'torch._dynamo' not in sys.modules"
     subprocess.run([sys.executable, "-c", script], capture_output=True, check=True)

@@ -31,13 +31,13 @@ Q = torch.arange(12.0).reshape(3, 4)
 
 @pytest.fixture(autouse=True)
 def here(tmp_path, monkeypatch) -> Path:
-    """Files are named as a user names them: relative to the folder one is in."""
+    """Change to a folder, because users name files relative to the current one."""
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
 
 def write(path: str | Path, tensors: dict[str, torch.Tensor]) -> Path:
-    """Writes a file as the format's own library does."""
+    """Write a file with the format's own library."""
     path = Path(path)
     if path.suffix == ".npy":
         (tensor,) = tensors.values()
@@ -673,7 +673,7 @@ def test_nothing_is_run_in_a_file_that_was_another_when_it_was_opened(made):
     "made", [in_npy, in_npz, in_pt, in_old_pt, as_plain_pickle, as_pickle_called_npy]
 )
 def test_and_it_would_have_been(made):
-    """Shows that the tests above can fail."""
+    """This shows that the tests above can fail."""
     path = made()
     try:
         if path.suffix == ".pt":
@@ -716,7 +716,7 @@ def test_a_whole_module_is_no_tensor():
     ],
 )
 def test_only_torchs_files_and_values_need_torch(suffix, code, expected):
-    """Also shows, with what needs it, that this test can fail."""
+    """The cases that need torch show that this test can fail."""
     write(f"x{suffix}", {"Q": Q})
     script = (
         "import sys; from attnscope.tensor_files import open_tensor;"

@@ -1,4 +1,4 @@
-"""Attention in blocks against the same formula over whole maps, attnscope's and PyTorch's own."""
+"""Attention in blocks, compared with attnscope's and PyTorch's attention over whole maps."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def drawn(*shape: int, dtype: torch.dtype = torch.float64, seed: int = 0) -> tor
 
 
 def in_blocks(attention: BlockedAttention, rows: int) -> tuple[list[Block], torch.Tensor]:
-    """All blocks of so many queries, each with memory of its own; and what was collected.
+    """Return all blocks of this many queries, each with its own memory, and what was collected.
 
     What was in the memory before must not matter: it is filled with what would be seen.
     """
@@ -232,7 +232,7 @@ def test_keys_that_one_sequence_of_a_batch_sees_are_not_skipped():
 
 
 def test_each_query_head_reads_the_key_head_of_its_group():
-    """Each key head has keys and values of its own kind: a head that read another's would tell."""
+    """Each key head has different keys and values, so reading the wrong one would be noticed."""
     n_kv_head, group = 3, 2
     Q = torch.ones(1, n_kv_head * group, 1, 1)
     K = torch.zeros(1, n_kv_head, 3, 1)
@@ -271,7 +271,7 @@ class Largest(TorchDispatchMode):
 
 @pytest.mark.parametrize("masking", ["none", "causal", "padding", "window", "sinks"])
 def test_weights_are_held_in_the_given_memory_alone(masking):
-    """Nothing that is made besides grows with queries × keys; the masks of a block have no heads."""
+    """No other allocation grows with queries × keys; the masks of a block have no heads."""
     n, n_head, rows = 96, 4, 2
     Q, K, V = (drawn(1, n_head, n, 4, seed=seed) for seed in range(3))
     mask = torch.ones(1, 1, 1, n).bool() if masking == "padding" else None

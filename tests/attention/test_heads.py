@@ -1,4 +1,4 @@
-"""Splitting, merging and sharing heads against transformers and PyTorch."""
+"""Splitting, merging and sharing heads, compared with transformers and PyTorch."""
 
 import pytest
 import torch

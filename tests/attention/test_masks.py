@@ -1,4 +1,4 @@
-"""Masks against PyTorch's and transformers' own, and by hand."""
+"""Masks, compared with PyTorch's and transformers', and with masks written by hand."""
 
 import pytest
 import torch

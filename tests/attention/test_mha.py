@@ -1,4 +1,4 @@
-"""Multi-head attention against `nn.MultiheadAttention` with the same weights."""
+"""Multi-head attention, compared with `nn.MultiheadAttention` with the same weights."""
 
 import pytest
 import torch
@@ -14,7 +14,7 @@ sizes = st.integers(1, 6)
 
 
 def twin_of(mha: MultiHeadAttention, dtype: torch.dtype) -> nn.MultiheadAttention:
-    """PyTorch's own module with the weights of ours."""
+    """Return PyTorch's module with the weights of attnscope's."""
     bias = mha.W_Q.bias is not None
     twin = nn.MultiheadAttention(mha.d_feat, mha.n_head, bias=bias, batch_first=True, dtype=dtype)
     projections = [mha.W_Q, mha.W_K, mha.W_V]

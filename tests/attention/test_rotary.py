@@ -1,4 +1,4 @@
-"""Rotary positions against transformers' Llama, and against complex numbers."""
+"""Rotary positions, compared with transformers' Llama and with complex numbers."""
 
 import pytest
 import torch

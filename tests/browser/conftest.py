@@ -114,7 +114,7 @@ class Opened:
 
 @pytest.fixture
 def open_page(chromium: Browser, tmp_path: Path) -> Iterator[Callable[..., Opened]]:
-    """Writes a page, and opens it: `open_page(stack, fragment="layer=1&head=2", dark=True)`."""
+    """Return a function that writes a page and opens it: `open_page(stack, fragment="layer=1&head=2", dark=True)`."""
     troubles: list[str] = []
     contexts = []
 
@@ -183,7 +183,7 @@ def open_page(chromium: Browser, tmp_path: Path) -> Iterator[Callable[..., Opene
 
 @pytest.fixture
 def make_table() -> Callable[..., HeadTable]:
-    """Makes metrics of heads, every one another number, or None for (stack, layer, head, metric) in `without`."""
+    """Create metrics of heads, all different, or None for (stack, layer, head, metric) in `without`."""
 
     def made(
         stacks: dict[str, tuple[int, int]] | None = None,

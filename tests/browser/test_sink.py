@@ -10,7 +10,7 @@ WORDS = ["[CLS]", " the", " cat", " sat", "[SEP]"]
 
 @pytest.fixture
 def sunk(make_stack):
-    """Heads that give most to the first token and to the last."""
+    """Return heads that attend most to the first and the last token."""
     attention = np.full((5, 5), 0.02)
     attention[:, 0], attention[:, 4] = 0.6, 0.3
     attention[2, 3] = 0.06
@@ -19,7 +19,7 @@ def sunk(make_stack):
 
 @pytest.fixture
 def pooled(make_stack):
-    """Twelve tokens in six cells."""
+    """Return maps of twelve tokens in six cells."""
     words = ["[CLS]", *(f" word{i}" for i in range(10)), "[SEP]"]
     tokens = [Token(word, special=word[0] == "[") for word in words]
     cells = [range(i, i + 2) for i in range(0, 12, 2)]

@@ -1,4 +1,4 @@
-"""Circuits against the singular values of the whole product, which attnscope never makes."""
+"""Circuits, compared with the singular values of the whole product, which attnscope never computes."""
 
 import subprocess
 import sys

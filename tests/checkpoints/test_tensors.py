@@ -1,4 +1,4 @@
-"""Files that are damaged, foreign, or dangerous."""
+"""Damaged, foreign or dangerous files."""
 
 import json
 import os

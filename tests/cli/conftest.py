@@ -5,7 +5,7 @@ import pytest
 
 @pytest.fixture
 def assert_same_rows(attnscope):
-    """Asserts that a command's dry run shows the rows of its real run."""
+    """Return a function that asserts that a command's dry run shows the rows of its real run."""
 
     def check(command, arguments):
         """Return the JSON of both runs, without fields that the contract does not cover."""

@@ -11,7 +11,7 @@ from attnscope.models.heads.measurer import HeadMeasurer
 
 
 def hold(folder, at):
-    """Let every measuring wait, when it is its turn; and save after each round."""
+    """Pause every measurement at its batch, and save after each round."""
     corpus_run.SECONDS_BETWEEN_SAVES = 0.0  # seconds
     measure, batches = HeadMeasurer.measure, []
 

@@ -1,4 +1,4 @@
-"""Sends Ctrl-C to commands at random moments, and counts how they end.
+"""Send Ctrl-C to commands at random moments, and count how they end.
 
 Run: python tests/cli/interrupted.py --signals 200
 """
@@ -49,7 +49,7 @@ class Interrupted:
 
     @property
     def kind(self) -> str:
-        """In a few words; all but the last are as they should be."""
+        """The outcome in a few words; only the last is an error."""
         lines = self.err.splitlines()
         if self.left:
             return f"leaves {', '.join(self.left)}"

@@ -1,4 +1,4 @@
-"""Command lines in processes of their own: held up in the middle, interrupted, killed, several at once."""
+"""Command lines in separate processes: paused, interrupted, killed, several at once."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from typing import Any
 
 HELD_UP = Path(__file__).with_name("held_up.py")
 AT_MOST = 120.0
-"""Seconds that a process may take; then it is killed, and the test fails."""
+"""The seconds after which a process is killed, and the test fails."""
 
 
 def environment(**more: str) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""`attnscope bert`, through the entry point, on the real bundled model."""
+"""`attnscope bert`, on the command line, on the real bundled model."""
 
 import pytest
 import torch

@@ -12,7 +12,7 @@ DTYPES = ["float64", "float32", "float16", "bfloat16"]
 
 @pytest.fixture
 def mask_files(tmp_path, monkeypatch):
-    """Masks of several shapes and styles, for scores of 2 × 2 × 4 × 6."""
+    """Write masks of several shapes and styles, for scores of 2 × 2 × 4 × 6."""
     monkeypatch.chdir(tmp_path)
     rng = np.random.default_rng(0)
     np.save("two.npy", rng.random((4, 6)) < 0.7)
@@ -24,7 +24,7 @@ def mask_files(tmp_path, monkeypatch):
 
 @st.composite
 def shared_options(draw, n_batch, n_K, *, files=False):
-    """Options that both commands have; a few of them wrong, or wrong together.
+    """Draw options that both commands have; a few are invalid, alone or in combination.
 
     Args:
         draw: given by hypothesis.

@@ -1,4 +1,4 @@
-"""`attnscope example`, through the entry point; its numbers are computed here with numpy alone."""
+"""`attnscope example`, on the command line; its numbers are computed here with numpy alone."""
 
 import numpy as np
 import pytest
@@ -23,7 +23,7 @@ def runs() -> dict:
 
 @pytest.fixture
 def example(attnscope, runs):
-    """Runs `attnscope example` with some arguments, once for all tests of this file."""
+    """Return a function that runs `attnscope example`, once per arguments for all tests of this file."""
 
     def run(*arguments):
         if arguments not in runs:

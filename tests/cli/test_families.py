@@ -1,4 +1,4 @@
-"""Families whose attention is not what it seems."""
+"""Families whose attention is unusual."""
 
 import json
 from shutil import copytree
@@ -106,7 +106,7 @@ GRANITE = {
 
 @pytest.mark.parametrize("known", ["by its configuration", "by its tensors"])
 def test_linear_attention_is_not_read_as_heads(attnscope, tiny, tmp_path, known):
-    """Kimi's has q_proj, k_proj, v_proj and o_proj as any attention, and 32 heads of 128."""
+    """Kimi's linear attention has q_proj, k_proj, v_proj and o_proj like softmax attention, and 32 heads of 128."""
     folder = copytree(tiny("kimi_linear", **KIMI), tmp_path / "kimi")
     if known == "by its tensors":
         config = json.loads((folder / "config.json").read_text())
@@ -226,7 +226,7 @@ def test_writing_without_a_token_to_start_with_is_told(attnscope, tiny, tmp_path
 
 
 def test_values_from_before_a_bottleneck_are_read(attnscope, tiny):
-    """MobileBERT makes queries and keys of a bottleneck, 128 wide, and values of the layer's input."""
+    """MobileBERT projects queries and keys from a bottleneck of width 128, and values from the layer's input."""
     folder = tiny("mobilebert")
     r = attnscope("model", folder, "--layer", 3, "--head", 2, "--verify", "--circuits", "-f", "json")
     assert r.exit_status == 0
@@ -239,7 +239,7 @@ def test_values_from_before_a_bottleneck_are_read(attnscope, tiny):
 
 
 def test_what_rounding_alone_may_part_is_left_undecided(attnscope, tiny):
-    """MobileBERT normalises nothing: its layers multiply what fused and eager attention round."""
+    """MobileBERT has no normalisation, so its layers amplify the rounding of fused and eager attention."""
     command = ["model", tiny("mobilebert"), "--text", "the cat sat on the mat"]
     command += ["--layer", "all", "--head", "all", "--verify"]
     maps, _ = attnscope(*command, "-f", "json").json["checks"]
@@ -269,7 +269,7 @@ def test_weights_that_do_not_follow_fail_whatever_rounding_does(attnscope, tiny,
 
 
 def test_heads_that_depend_on_each_other_unseen_are_left_undecided(attnscope, tiny):
-    """Doge makes its mask of all values, and does not call attention where it can be seen."""
+    """Doge computes its mask from all values, and does not call attention through the observable interface."""
     r = attnscope("model", tiny("doge"), "--verify", "-f", "json")
     assert r.exit_status == 0
     assert [check["ok"] for check in r.json["checks"]] == [True] * 4 + [None]

@@ -51,7 +51,7 @@ def here(tmp_path, monkeypatch):
 
 @pytest.fixture
 def write(attnscope, here, monkeypatch):
-    """Lets a command write to a target: `write("run --to .txt", path, "--force")`."""
+    """Return a function that makes a command write to a target: `write("run --to .txt", path, "--force")`."""
 
     def run(writer, path, *more):
         if writer.startswith("whole"):  # written while they are computed, as those of long texts are
@@ -152,7 +152,7 @@ def assert_one_line(r, message):
 
 
 def state_of(folder):
-    """All that is there, with what it holds."""
+    """Return all files of a folder with their contents."""
     return {
         path.relative_to(folder): os.readlink(path)
         if path.is_symlink()

@@ -1,4 +1,4 @@
-"""`attnscope heads` with one text, through the entry point."""
+"""`attnscope heads` with one text, on the command line."""
 
 import csv
 import io
@@ -814,7 +814,7 @@ def test_numbers_that_are_not_finite_are_told_with_their_layer(attnscope, tmp_pa
 @pytest.mark.few(2)
 @pytest.mark.parametrize("format", FORMATS)
 def test_heads_are_measured_without_sinks(attnscope, format):
-    """By hand, from transformers' own eager maps."""
+    """The expected values are computed from transformers' eager maps."""
     command = ["heads", "minilm", "--text", TEXT, "--metrics", "largest,self,first,separator"]
     r = attnscope(*command, "--without-sink", "--format", format)
     assert r.exit_status == 0
@@ -836,7 +836,7 @@ def test_heads_are_measured_without_sinks(attnscope, format):
 
 
 def test_values_are_plain_numbers(attnscope):
-    """Nothing of numpy's or torch's own is in the JSON, and no NaN."""
+    """The JSON contains no numpy or torch objects, and no NaN."""
     r = attnscope("heads", "minilm", "--text", "a", "-f", "json")
     assert "NaN" not in r.out
     assert all(isinstance(row["entropy"], float) for row in r.json["heads"])
@@ -891,7 +891,7 @@ def test_the_share_of_unknown_tokens_is_told(attnscope):
 
 @pytest.mark.parametrize(("family", "options"), [("longt5", ["--target", "a dog ran"]), ("longt5", [])])
 def test_a_model_without_maps_of_its_tokens_is_told(attnscope, saved, family, options):
-    """LongT5's encoder returns weights by blocks, and RWKV something that is no attention."""
+    """LongT5's encoder returns weights by blocks, and RWKV a result that is not attention."""
     r = attnscope("heads", saved(family), "--text", "the cat sat on the mat . the dog ran", *options)
     assert (r.exit_status, r.out) == (2, "")
     [error] = [line for line in r.err.splitlines() if "error:" in line]

@@ -51,7 +51,7 @@ LINE = ["trace", "hostile.py:attend", "--input", "x=n:2,d:3"]
 
 @pytest.fixture
 def write(tmp_path, monkeypatch):
-    """Writes a function of this body into a file."""
+    """Return a function that writes a function with this body into a file."""
 
     def written(body):
         monkeypatch.chdir(tmp_path)

@@ -1,4 +1,4 @@
-"""Text from data never steers the terminal: not from names, settings, tokens, messages or code.
+"""Text from data never controls the terminal: neither names, settings, tokens, messages nor code.
 
 Every command is given names and texts with escape sequences, newlines and overrides of the direction
 of writing. Only newlines of our own, and the styles of a coloured console, may come out.

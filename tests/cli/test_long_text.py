@@ -1,4 +1,4 @@
-"""`attnscope model --file` and `--pool`, through the entry point."""
+"""`attnscope model --file` and `--pool`, on the command line."""
 
 import csv
 import io
@@ -28,7 +28,7 @@ def file(tmp_path):
 
 
 def pooled(weights, kind):
-    """Cells of 2 × 2 weights of a map, the last row and column of which have cells of their own."""
+    """Pool a map to cells of 2 × 2 weights; a last odd row or column has its own cells."""
     weights = np.array(weights)
     starts = range(0, len(weights), 2)
     return np.array([[getattr(np, kind)(weights[i : i + 2, j : j + 2]) for j in starts] for i in starts])

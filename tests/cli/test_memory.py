@@ -187,7 +187,7 @@ def test_a_run_under_a_limit_ends_in_two_lines():
 
 @pytest.fixture
 def little_memory(monkeypatch):
-    """50 MiB are free, and loading weights fails a test."""
+    """Leave 50 MiB free, and fail if weights are loaded."""
     import psutil
 
     free = type("Memory", (), {"available": 50 * 2**20})()

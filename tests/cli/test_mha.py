@@ -1,4 +1,4 @@
-"""`attnscope mha`, through the entry point."""
+"""`attnscope mha`, on the command line."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""`attnscope model` and `attnscope bert` with a text or a picture, through the entry point."""
+"""`attnscope model` and `attnscope bert` with a text or a picture, on the command line."""
 
 import csv
 import io
@@ -28,7 +28,7 @@ from transformers import (
 
 
 class T5EncoderModelForTests:
-    """Makes T5's encoder alone."""
+    """Builds only T5's encoder."""
 
     @staticmethod
     def from_config(config):
@@ -214,7 +214,7 @@ def test_verify_exits_1_when_observing_changes_the_output(attnscope, monkeypatch
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
 @pytest.mark.parametrize("family", ["llama", "gpt2"])
 def test_what_does_not_explain_the_output_is_not_shown(attnscope, monkeypatch, saved, family, dtype):
-    """If a model did more to its scores than was seen, its own eager maps are shown instead."""
+    """If a model changes its scores in an unobserved way, its own eager maps are shown instead."""
     from dataclasses import replace
 
     from attnscope.models.running import attention_hook as observe
@@ -285,7 +285,7 @@ def test_a_picture_with_strange_settings_is_read_or_told(
 
 @pytest.mark.parametrize("unknown", [{"a": [0]}, {}])
 def test_an_unknown_token_that_is_none_is_told(attnscope, saved, tmp_path, unknown):
-    """transformers looks for it without end."""
+    """transformers would search for it forever."""
     folder = tmp_path / "bert"
     copytree(saved("bert"), folder)
     (folder / "special_tokens_map.json").write_text(json.dumps({"unk_token": unknown}))
@@ -807,7 +807,7 @@ def test_a_hub_that_cannot_be_reached_is_told(attnscope, monkeypatch):
 
 @pytest.mark.sweep
 def test_a_model_on_the_hub_is_read_once_and_then_from_the_cache(monkeypatch, saved, tmp_path):
-    """In processes of their own: where the hub is, is read when one begins."""
+    """Separate processes are needed because the hub's address is read at start-up."""
     folder = saved("gpt2")
     command = [sys.executable, "-m", "attnscope", "model", "someone/gpt", "--text", SHORT, "-f", "json"]
     environment = {**os.environ, "HF_HOME": str(tmp_path / "home")}

@@ -1,4 +1,4 @@
-"""`attnscope run`: a program runs as it does without us, and its first calls are shown."""
+"""`attnscope run`: a program runs as it does without attnscope, and its first calls are shown."""
 
 import json
 import os
@@ -34,7 +34,7 @@ ATTENTION = """\
             attention = self.drop(scores.softmax(-1))
             return self.proj((attention @ v).transpose(1, 2).reshape(B, T, C))
     """
-"""With a mistake: the scale is not that of a head's width."""
+"""It has a mistake: the scale does not follow from a head's width."""
 
 TRAINING = """\
     import argparse
@@ -108,7 +108,7 @@ NAMES = ["x", "q", "k", "v", "q", "k", "v", "scores", "attention", "return"]
 
 @pytest.fixture
 def program(tmp_path):
-    """Writes files, and runs a program in their folder: by Python, and by us."""
+    """Return a function that writes files and runs a program in their folder: with Python, and with attnscope."""
 
     class Program:
         def write(self, **files):
@@ -132,7 +132,7 @@ def program(tmp_path):
 
 
 def assert_same_program(plain, watched):
-    """Its output and its exit status are its own."""
+    """Check that output and exit status are those of the program alone."""
     assert (watched.stdout, watched.returncode) == (plain.stdout, plain.returncode)
 
 

@@ -1,4 +1,4 @@
-"""`attnscope scaling`, through the entry point."""
+"""`attnscope scaling`, on the command line."""
 
 import csv
 import io
@@ -111,7 +111,7 @@ def test_all_formats_hold_the_same_rows(attnscope):
 
 
 def test_scores_beyond_the_dtype_are_told_not_hidden(attnscope, monkeypatch):
-    """No scores of independent draws that fit into memory are as large as that: these are the same."""
+    """Independent draws that fit into memory never produce such large scores, so these draws are equal."""
 
     def large(*shapes, dtype, **_):
         return [torch.full(shape, 200.0, dtype=getattr(torch, dtype)) for shape in shapes]

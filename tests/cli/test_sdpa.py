@@ -1,4 +1,4 @@
-"""`attnscope sdpa`, through the entry point."""
+"""`attnscope sdpa`, on the command line."""
 
 import numpy as np
 import pytest

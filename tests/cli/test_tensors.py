@@ -16,7 +16,7 @@ def drawn(*shape, dtype="float32"):
 
 @pytest.fixture
 def files(tmp_path, monkeypatch):
-    """Writes arrays as NAME.npy into the folder that the command runs in."""
+    """Return a function that writes arrays as NAME.npy into the folder that the command runs in."""
     monkeypatch.chdir(tmp_path)
 
     def write(**arrays):

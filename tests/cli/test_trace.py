@@ -1,4 +1,4 @@
-"""`attnscope trace`, through the entry point."""
+"""`attnscope trace`, on the command line."""
 
 import csv
 import io
@@ -95,7 +95,7 @@ def mine(tmp_path, monkeypatch):
 
 @pytest.fixture
 def run(attnscope, mine):
-    """Traces a part of that file: `run("attend", …)`."""
+    """Return a function that traces a part of that file: `run("attend", …)`."""
     return lambda name, *arguments: attnscope("trace", f"{mine.name}:{name}", *arguments)
 
 
@@ -538,7 +538,7 @@ def test_code_may_remove_its_own_file(attnscope, tmp_path, monkeypatch):
 
 
 def many(n):
-    """Inputs of two axes each, all of which have names."""
+    """Return inputs with two named axes each."""
     pairs = [f"a{i}:{i % 7 + 2},a{i + 1}:{i % 5 + 2}" for i in range(0, n, 2)]
     return [part for pair in pairs for part in ("--input", pair)]
 

@@ -9,7 +9,7 @@ from attnscope.cli.app import entry
 
 
 def watch():
-    """Make the failure that such a thread causes by chance certain."""
+    """Fail if a thread of gloo is still alive, which only sometimes aborts the process."""
     threads = [path.read_text() for path in Path("/proc/self/task").glob("*/comm")]
     if any("gloo" in name for name in threads):
         print(f"still there: {sorted(threads)}", file=sys.stderr, flush=True)

@@ -1,4 +1,4 @@
-"""Tables of heads as a model could have them: most heads do little of anything, and a few do much."""
+"""Realistic tables of heads: most values are small, and a few are large."""
 
 import io
 from math import exp, log

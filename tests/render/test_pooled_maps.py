@@ -1,4 +1,4 @@
-"""Maps that come pooled, in every view: their cells have the positions of their tokens."""
+"""Pooled maps in every view: their cells have the positions of their tokens."""
 
 import io
 from xml.etree import ElementTree
@@ -23,7 +23,7 @@ ROW = np.array([0, 0, 0, 0.25, 0.75, 0, 0], "float32")
 
 
 def maps_of(shown, *, heads=1):
-    """Queries 3 to 5 and keys 0 to 6, two and three a cell."""
+    """Return maps of queries 3 to 5 and keys 0 to 6, two and three per cell."""
     keys = [Token("[CLS]", special=True), *(Token(word) for word in " the cat sat on a mat".split())]
     pooling = Pooling(shown, [range(3, 5), range(5, 6)], [range(3), range(3, 6), range(6, 7)])
     top = np.array([[4, 0]] * 3), np.array([[1.0, 0.5]] * 3, "float32")

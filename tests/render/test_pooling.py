@@ -1,4 +1,4 @@
-"""Neighbours share a cell, and nothing large gets lost."""
+"""Neighbours share a cell, and no large weight gets lost."""
 
 import numpy as np
 from hypothesis import given

@@ -1,4 +1,4 @@
-"""Heads in the order of a metric, and as columns."""
+"""Heads ranked by a metric, and as columns."""
 
 from math import nan
 

@@ -1,4 +1,4 @@
-"""Pictures of maps whose scale leaves out the sink."""
+"""Views of maps whose colour scale leaves out the sink."""
 
 import io
 

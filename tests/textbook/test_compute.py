@@ -1,4 +1,4 @@
-"""`dry_run`, `compute` and `verify`: what the commands `sdpa` and `mha` do, in Python."""
+"""`dry_run`, `compute` and `verify`: the commands `sdpa` and `mha` in Python."""
 
 import numpy as np
 import pytest
@@ -25,7 +25,7 @@ PAIRS = [
 
 
 def flags(options):
-    """Options as the command line has them."""
+    """Return options as flags of the command line."""
     line = []
     for name, value in options.items():
         flag = f"--{name.replace('_', '-')}"

@@ -1,4 +1,4 @@
-"""`measure_scaling`: what the command `scaling` does, in Python."""
+"""`measure_scaling`: the command `scaling` in Python."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""`worked_example`: what the command `example` does, in Python."""
+"""`worked_example`: the command `example` in Python."""
 
 import numpy as np
 import pytest

@@ -29,7 +29,7 @@ JSON = ["x.jsonl", "x.ndjson", "x.jsonl.gz", "x.ndjson.gz", "-"]
 
 @pytest.fixture(autouse=True)
 def here(tmp_path, monkeypatch) -> Path:
-    """Files are named as a user names them: relative to the folder one is in."""
+    """Change to a folder, because users name files relative to the current one."""
     monkeypatch.chdir(tmp_path)
     return tmp_path
 

@@ -1,4 +1,4 @@
-"""`attnscope heads` over a corpus, through the entry point: alone, interrupted, and among several processes."""
+"""`attnscope heads` over a corpus, on the command line: alone, interrupted, and among several processes."""
 
 import csv
 import gzip

@@ -1,4 +1,4 @@
-"""Figures that are whole, legible, the same each time, and never break on a token."""
+"""Figures are complete, legible and reproducible, and no token breaks them."""
 
 import io
 import os

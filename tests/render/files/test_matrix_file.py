@@ -1,4 +1,4 @@
-"""Files of matrices whose rows come a few at a time."""
+"""Files of matrices that are written a few rows at a time."""
 
 import resource
 

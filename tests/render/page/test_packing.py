@@ -14,7 +14,7 @@ from attnscope.render.page.packing import pack, thumbnail
 from attnscope.results.maps import AttentionMap
 
 PROMISED = 1 / 500
-"""No weight is further from the truth than this."""
+"""The largest error of a weight."""
 
 
 def packed(attention, *, fine):

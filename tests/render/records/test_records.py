@@ -1,4 +1,4 @@
-"""JSON, CSV and Markdown hold what the table holds."""
+"""JSON, CSV and Markdown have the same content as the table."""
 
 import csv
 import io

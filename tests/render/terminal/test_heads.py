@@ -24,14 +24,14 @@ def heads(table, **options):
 
 
 def first_cells(lines):
-    """Layer and head of each row of the first table."""
+    """Return layer and head of each row of the first table."""
     start = next(i for i, line in enumerate(lines) if line.startswith("─")) + 1
     rows = lines[start : lines.index("", start)] if "" in lines[start:] else lines[start:]
     return [tuple(map(int, row.split()[:2])) for row in rows]
 
 
 def grid_titles(lines):
-    """Return the metrics that have a grid, followed by the names of their largest heads."""
+    """Return the metrics of the grids that have a line with their largest heads."""
     return [
         name
         for title, below in pairwise(lines)

@@ -1,4 +1,4 @@
-"""Grids of metrics: each head at its place, as large as there is room, and never wider than that."""
+"""Grids of metrics: each head at its place, as large as the available room."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""All heads at a glance: each at its place, large as there is room."""
+"""The overview of all heads: each at its place, as large as the available room."""
 
 import io
 

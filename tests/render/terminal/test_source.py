@@ -53,7 +53,7 @@ def rotary() -> Trace:
 
 @pytest.fixture(scope="module")
 def projected() -> Trace:
-    """Two functions, of different files, whose line numbers overlap."""
+    """Return a trace of two functions in different files, whose line numbers overlap."""
     X, W_Q, W_K, W_V = torch.ones(5, 8), torch.ones(8, 4), torch.ones(8, 4), torch.ones(8, 6)
     first = traced(project, X, W_Q, W_K, W_V)
     second = traced(sdpa, *project(X, W_Q, W_K, W_V))

@@ -1,4 +1,4 @@
-"""Tables as people see them, letter by letter, at several widths."""
+"""Tables, letter by letter, at several widths."""
 
 import io
 import re
@@ -135,7 +135,7 @@ def test_a_trace_without_steps_is_shown():
 
 @pytest.fixture
 def explained() -> Trace:
-    """Two steps with a sentence and one without."""
+    """Return a trace with two explained steps and one without an explanation."""
     plan = contracts.sdpa({"n_Q": 3, "n_K": 5, "d_K": 4, "d_V": 6})
     plan.steps = [plan["Q"], replace(plan["K"], why=None), plan["out"]]
     plan.device = "cpu"

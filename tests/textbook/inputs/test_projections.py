@@ -1,4 +1,4 @@
-"""Weights under the names that others have for them."""
+"""Weights under the names that different libraries use."""
 
 import numpy as np
 import pytest

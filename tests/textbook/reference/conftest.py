@@ -1,4 +1,4 @@
-"""Runs of the textbook to verify: traced, with what decided their numbers."""
+"""Runs of the textbook to verify: traces, with the options that determine their numbers."""
 
 from __future__ import annotations
 
@@ -49,14 +49,14 @@ class Ran:
 
 
 def drawn_with(seed: int, dtype: torch.dtype, size: float) -> Callable[..., torch.Tensor]:
-    """Draws tensors: standard normal, times `size`."""
+    """Return a function that draws tensors: standard normal, times `size`."""
     generator = torch.Generator().manual_seed(seed)
     return lambda *shape: (torch.randn(shape, generator=generator) * size).to(dtype)
 
 
 @pytest.fixture(scope="session")
 def run_sdpa() -> Callable[..., Ran]:
-    """Runs `sdpa` in a form of its own: `run_sdpa("columns", n_past=3, softcap=2.0)`."""
+    """Return a function that runs `sdpa` in one of its forms: `run_sdpa("columns", n_past=3, softcap=2.0)`."""
 
     def run(
         form: str = "rows",
@@ -128,7 +128,7 @@ def run_sdpa() -> Callable[..., Ran]:
 
 @pytest.fixture(scope="session")
 def run_mha() -> Callable[..., Ran]:
-    """Runs multi-head attention: `run_mha(n_kv_head=2, bias=False)`."""
+    """Return a function that runs multi-head attention: `run_mha(n_kv_head=2, bias=False)`."""
 
     def run(
         *,

@@ -1,4 +1,4 @@
-"""Right runs hold, whatever the variant, and wrong ones do not."""
+"""Correct runs of all variants are verified, and wrong ones are not."""
 
 import math
 
@@ -18,7 +18,7 @@ size = st.integers(1, 6)
 
 @st.composite
 def variants(draw, axes, dtype, *, turns):
-    """Options of the textbook, for scores of these axes."""
+    """Draw options of the textbook for scores with these axes."""
     options = {
         "dtype": dtype,
         "seed": draw(st.integers(0, 999)),

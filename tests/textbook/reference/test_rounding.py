@@ -1,4 +1,4 @@
-"""Tolerances: as wide as rounding may be, and no wider."""
+"""Tolerances: as wide as rounding errors, and no wider."""
 
 import pytest
 import torch

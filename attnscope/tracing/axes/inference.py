@@ -87,10 +87,10 @@ class Inferred:
     def _shapes(self) -> Iterator[tuple[Step, list[Shape | None]]]:
         """Yield the steps of the first run, each with its shapes in all runs."""
         shapes = [_shapes_by_key(run.steps) for run in self.runs]
-        seen: dict[Key, int] = defaultdict(int)
+        iterations: dict[Key, int] = defaultdict(int)
         for step in self.runs[0].steps:
             key = _key(step)
-            turn, seen[key] = seen[key], seen[key] + 1
+            turn, iterations[key] = iterations[key], iterations[key] + 1
             turns = len(shapes[0][key])
             yield step, [_same_turn(each.get(key, []), turn, turns) for each in shapes]
 
@@ -237,11 +237,11 @@ def regrouped(inferred: Inferred) -> list[Finding]:
     """
     findings: dict[int, Finding] = {}
     for key in inferred.runs[0].views:
-        seen = [run.views.get(key) for run in inferred.runs]
-        others = [each for each in seen[1:] if each]
+        views = [run.views.get(key) for run in inferred.runs]
+        others = [each for each in views[1:] if each]
         if not others:
             continue
-        old, new = (inferred.explain([each and each[side] for each in seen]) for side in (0, 1))
+        old, new = (inferred.explain([each and each[side] for each in views]) for side in (0, 1))
         shifts = any("+" in axis or "-" in axis for axis in (*old, *new))
         for before, after in regroupings(*others[0]):
             several = len(before) > 1 and len(after) > 1 and not shifts

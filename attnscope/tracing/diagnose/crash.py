@@ -36,8 +36,8 @@ def failure_of(
     """Locate the origin of an exception in files whose source is known.
 
     Args:
-        exception: the caught exception.
-        files: their names.
+        exception: the exception.
+        files: the names of the files.
         shapes: the last shapes of the expressions in them.
 
     Returns:
@@ -76,12 +76,12 @@ def crash_of(failure: Failure, dims_of: Callable[[Part], tuple[str, ...] | None]
         file: the name of the file to show.
     """
     operands = [Operand(part.text, dims_of(part), part.shape) for part in failure.parts]
-    error = _told(failure.exception).strip().split("\n")[0]
+    error = _error_line(failure.exception).strip().split("\n")[0]
     disagreement = _in_words(failure, operands)
     return Crash(file, failure.line, failure.expression, operands, disagreement, error)
 
 
-def _told(exception: BaseException) -> str:
+def _error_line(exception: BaseException) -> str:
     """Return the line of the traceback that names the exception, without its notes."""
     try:
         lines = traceback.format_exception_only(exception)  # those of a note are the last
@@ -198,7 +198,7 @@ def _stored(owner: Any, name: str) -> Any:
     import torch
 
     if issubclass(type(owner), torch.Tensor) and name in VIEWS:
-        return None  # its shape is known, if it could be computed
+        return None  # if it was computed, its shape is in `known` already
     stored = Relay.attribute(owner, name)
     if stored is None:
         descriptor = class_attribute(owner, name)
@@ -334,7 +334,7 @@ def _compare_einsum(failure: Failure, node: ast.expr | ast.AugAssign) -> None:
     equation = node.args[0] if isinstance(node, ast.Call) and node.args else None
     if not isinstance(equation, ast.Constant) or not isinstance(equation.value, str):
         return
-    seen: dict[str, tuple[int, int]] = {}
+    first_axes: dict[str, tuple[int, int]] = {}
     terms = equation.value.replace(" ", "").split("->")[0].split(",")
     for i, (letters, part) in enumerate(zip(terms, failure.parts, strict=False)):
         before, _, after = letters.partition("...")
@@ -342,7 +342,7 @@ def _compare_einsum(failure: Failure, node: ast.expr | ast.AugAssign) -> None:
         for axis, letter in axes:
             if not 0 <= axis < len(part.shape):
                 return
-            first = seen.setdefault(letter, (i, axis))
+            first = first_axes.setdefault(letter, (i, axis))
             if failure.parts[first[0]].shape[first[1]] != part.shape[axis]:
                 failure.axes = [first, (i, axis)]
                 return
@@ -373,12 +373,12 @@ def _in_words(failure: Failure, operands: list[Operand]) -> str | None:
 def _view_in_words(source: Operand, error: str) -> str | None:
     """Explain, from torch's message, why a tensor cannot be viewed in this shape."""
     count = f"{source.text} has {' · '.join(map(str, source.shape))} = {prod(source.shape)} elements"
-    asked = re.search(r"shape '?\[?([-\d, ]+)\]?'? is invalid", error)
-    if asked:
-        wanted = [int(size) for size in asked[1].split(",")]
-        fixed = prod(size for size in wanted if size > 0)
-        into = "×".join("?" if size < 0 else str(size) for size in wanted)
-        what = "do not divide by" if -1 in wanted else "are not"
+    invalid = re.search(r"shape '?\[?([-\d, ]+)\]?'? is invalid", error)
+    if invalid:
+        requested = [int(size) for size in invalid[1].split(",")]
+        fixed = prod(size for size in requested if size > 0)
+        into = "×".join("?" if size < 0 else str(size) for size in requested)
+        what = "do not divide by" if -1 in requested else "are not"
         return f"{count}, which {what} {fixed}, of {into}"
     split = re.search(r"sizes \[([\d, ]+)\] don't multiply up to the size of dim (\d+)", error)
     if split:

@@ -101,7 +101,7 @@ class Watcher:
         self._bounds: dict[
             int, tuple[weakref.ref[torch.Tensor], float]
         ] = {}  # upper bounds of absolute values
-        self._empty: dict[int, weakref.ref[torch.Tensor]] = {}  # uninitialized, to be overwritten
+        self._empty: dict[int, weakref.ref[torch.Tensor]] = {}  # uninitialized tensors
         self._overwritten = False  # in-place operators ran: notes of masks may be out of date
         self._regrouped: dict[int, tuple[weakref.ref[torch.Tensor], tuple]] = {}  # the keys of views
 
@@ -136,9 +136,9 @@ class Watcher:
         if nan or inf:
             self.has_nan = True
             what = " and ".join(f"{n} {word}" for n, word in ((nan, "NaN"), (inf, "inf")) if n)
-            made = "is given with" if step.how == "input" else "is the first to have"
+            verb = "is given with" if step.how == "input" else "is the first to have"
             self._find(
-                f"{step.name} {made} {what} among its {tensor.numel()} values",
+                f"{step.name} {verb} {what} among its {tensor.numel()} values",
                 (step.file or "", step.line or 0),
             )
 
@@ -196,7 +196,7 @@ class Watcher:
         if isinstance(tensor, torch.Tensor) and (note is not PLAIN or id(tensor) in self._notes):
             self._notes[id(tensor)] = weakref.ref(tensor), note
 
-    def _where(self) -> Line:
+    def _line(self) -> Line:
         """Return the source line that is running."""
         frame = sys._getframe(2)
         while frame is not None and frame.f_code.co_filename not in self.files:
@@ -235,9 +235,9 @@ class Watcher:
             self._find(
                 f"the softmax is over {'a part of ' * note.merged}axis"
                 f" {note.sums_to_one - weights.dim()} of {shape}, but line"
-                f" {self._where()[1]} sums over axis {axis - weights.dim()}: the weights of one query do"
+                f" {self._line()[1]} sums over axis {axis - weights.dim()}: the weights of one query do"
                 " not sum to one. Was another dim of the softmax meant?",
-                note.line or self._where(),
+                note.line or self._line(),
             )
         elif note.changed and not note.dropped and not note.merged and weights.device.type != "meta":
             sums = weights.detach().sum(dim=axis, dtype=torch.float32)
@@ -252,7 +252,7 @@ class Watcher:
 
     def softmax(self, x: torch.Tensor, dim: int, out: torch.Tensor, *, log: bool = False) -> None:
         """Handle a softmax or log-softmax, whose input may be scores."""
-        note, line = self._note(x), self._where()
+        note, line = self._note(x), self._line()
         axis = dim % max(x.dim(), 1)
         if note.width is not None:
             self._scaled(note, note.scaled or line)
@@ -274,7 +274,7 @@ class Watcher:
         scale = kwargs.get("scale")
         scale = query.shape[-1] ** -0.5 if scale is None else scale
         factor = _times(scale, _times(note.factor, other.factor))
-        scaled = note.scaled or other.scaled or self._where()
+        scaled = note.scaled or other.scaled or self._line()
         self._scaled(Note(factor=factor, width=query.shape[-1]), scaled)
 
     def _scaled(self, note: Note, line: Line) -> None:
@@ -292,7 +292,7 @@ class Watcher:
         size = out.numel() * out.element_size()
         if size < LARGE or name == "copy_" or (name == "_to_copy" and source.dtype != out.dtype):
             return
-        line = self._where()
+        line = self._line()
         if ".clone(" in linecache.getline(*line):  # an explicit copy
             return
         expanded = any(
@@ -318,7 +318,7 @@ class Watcher:
     def viewed(self, x: torch.Tensor, out: torch.Tensor) -> None:
         """Handle a view: an axis is identified by the number of elements behind it."""
         if x.shape != out.shape and _regroups(tuple(x.shape), tuple(out.shape)):
-            line = self._where()
+            line = self._line()
             turn = sum(where == line for where, _ in self.views)
             self.views[line, turn] = tuple(x.shape), tuple(out.shape)
             self._regrouped[id(out)] = weakref.ref(out), (line, turn)
@@ -346,8 +346,8 @@ class Watcher:
                 factor = (factor / number if divided else factor * number) if number else 0.0
             changed = note.changed
             if note.sums_to_one is not None and not note.dropped and number != 1:
-                changed = changed or self._where()
-            self._set(out, replace(note, factor=factor, changed=changed, scaled=self._where()))
+                changed = changed or self._line()
+            self._set(out, replace(note, factor=factor, changed=changed, scaled=self._line()))
             return
         other = self._note(y)
         if other.noise or note.noise:
@@ -358,7 +358,7 @@ class Watcher:
             if divided:  # probably renormalized
                 self._set(out, PLAIN)
             else:
-                self._set(out, replace(first, changed=first.changed or self._where()))
+                self._set(out, replace(first, changed=first.changed or self._line()))
         else:  # by a norm or by positions: the factor is unknown
             known = note.factor not in (None, 1.0) or other.factor not in (None, 1.0)
             self._set(out, Note(factor=None) if known or divided else PLAIN)
@@ -370,7 +370,7 @@ class Watcher:
         attention = [note for note in notes if note.sums_to_one is not None]
         scores = [note for note in notes if note.width is not None]
         if attention:
-            self._set(out, replace(attention[0], changed=attention[0].changed or self._where()))
+            self._set(out, replace(attention[0], changed=attention[0].changed or self._line()))
         elif scores:
             agree = len({(note.factor, note.width) for note in scores}) == 1
             factor = scores[0].factor if agree else None
@@ -534,13 +534,13 @@ def findings_of_one_run(
     Args:
         steps: the steps of the run.
         parts: the last shapes of its expressions.
-        watcher: has seen every operator of the run.
+        watcher: the watcher of the run.
         sizes: the known sizes, by name.
     """
     names = Symbols({name: (size,) for name, size in sizes.items()})
     inferred = Inferred(names, [Run(steps, parts, watcher.amounts)], complete=False)
-    found = [*scale_findings(inferred), *watcher.findings]
-    return sorted(found, key=lambda finding: finding.line or 0)
+    findings = [*scale_findings(inferred), *watcher.findings]
+    return sorted(findings, key=lambda finding: finding.line or 0)
 
 
 # The scale, once the sizes have names.
@@ -550,16 +550,16 @@ def scale_findings(inferred: Inferred) -> list[Finding]:
     """Find scores whose scale is not 1/√(the width that the product sums over).
 
     No scale at all (T5 has none) is a choice, and so is a multiple that is the same at all sizes, unless
-    it is 1/√ of another axis' size, a power of the width, or a number that stands in that line. A size
-    that is no tensor's axis is there for nothing else (Gemma's query_pre_attn_scalar).
+    it is 1/√ of another axis' size, a power of the width, or a number in that line. A size that is no
+    tensor's axis exists only for the scale (Gemma's query_pre_attn_scalar).
 
     Args:
-        inferred: what is known of sizes, with the scales that were seen in each run.
+        inferred: the inferred sizes, with the scales in each run.
     """
     findings = []
     for key in [key for key in inferred.runs[0].amounts if key[0] == "scale"]:
-        seen = zip(inferred.amounts(key), inferred.amounts(("width", *key[1:])), strict=True)
-        scale_and_width = [pair if None not in pair else None for pair in seen]
+        amounts = zip(inferred.amounts(key), inferred.amounts(("width", *key[1:])), strict=True)
+        scale_and_width = [pair if None not in pair else None for pair in amounts]
         scale, width = scale_and_width[0]  # type: ignore[misc]
         if abs(1 / scale**2 / width - 1) < 1e-2:  # type: ignore[operator]
             continue
@@ -581,25 +581,25 @@ def scale_findings(inferred: Inferred) -> list[Finding]:
 def _origin(inferred: Inferred, pairs: list[Any], contracted: str, text: str) -> str | None:
     """Describe how a scale was computed, if that is probably a mistake; else return None."""
     scale, width = pairs[0]
-    seen = [pair for pair in pairs if pair is not None]
-    once = round(scale**-2)  # 1/√ of what it is; by one run alone, a size that is there is most likely
-    if len(seen) == 1 and once in _sizes(inferred) and abs(scale**-2 / once - 1) < 1e-3:
-        return f"1/√{once}"
-    if all(abs(scale * width - 1) < 1e-3 for scale, width in seen):
+    known = [pair for pair in pairs if pair is not None]
+    radicand = round(scale**-2)  # 1/√ of this; after a single run, an existing size is most likely
+    if len(known) == 1 and radicand in _sizes(inferred) and abs(scale**-2 / radicand - 1) < 1e-3:
+        return f"1/√{radicand}"
+    if all(abs(scale * width - 1) < 1e-3 for scale, width in known):
         return f"1/{width:g}, without a root"
-    if all(abs(scale**2 / width - 1) < 1e-3 for scale, width in seen):
+    if all(abs(scale**2 / width - 1) < 1e-3 for scale, width in known):
         return f"√{width:g}, and not 1/√{width:g}"
-    under = [pair and round(pair[0] ** -2) for pair in pairs]  # 1/√ of what the scale is
-    whole = all(abs(scale**-2 / max(round(scale**-2), 1) - 1) < 1e-3 for scale, _ in seen)
-    if whole and under[0] > 1:
-        name = inferred.symbols.explain(under)
-        is_axis = not name.isidentifier() or under[0] in _sizes(inferred)
+    radicands = [pair and round(pair[0] ** -2) for pair in pairs]  # the scale is 1/√ of these
+    whole = all(abs(scale**-2 / max(round(scale**-2), 1) - 1) < 1e-3 for scale, _ in known)
+    if whole and radicands[0] > 1:
+        name = inferred.symbols.explain(radicands)
+        is_axis = not name.isidentifier() or radicands[0] in _sizes(inferred)
         if not name[0].isdigit() and name != contracted and is_axis:
             name = name if name.isidentifier() else f"({name})"
-            return f"1/√{name} = 1/√{under[0]}"
+            return f"1/√{name} = 1/√{radicands[0]}"
     numbers = [float(n) for n in re.findall(r"(?<![\w.])\d+(?:\.\d*)?(?:e-?\d+)?", text)]
-    wanted = (scale, 1 / scale, scale**2, scale**-2)
-    if any(n > 0 and n != 1 and abs(n / each - 1) < 1e-3 for n in numbers for each in wanted):
+    candidates = (scale, 1 / scale, scale**2, scale**-2)
+    if any(n > 0 and n != 1 and abs(n / each - 1) < 1e-3 for n in numbers for each in candidates):
         return "a number that stands in that line"
     return None
 

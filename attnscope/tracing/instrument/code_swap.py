@@ -50,9 +50,11 @@ class Relay:
 
     def detach(self, recorder: Recorder | None = None) -> None:
         """Stop forwarding calls to this recorder; without an argument, to all recorders."""
-        left = [] if recorder is None else [each for each in self._recorders if each is not recorder]
-        self._recorders = left
-        if not left:
+        remaining = (
+            [] if recorder is None else [each for each in self._recorders if each is not recorder]
+        )
+        self._recorders = remaining
+        if not remaining:
             self._several = False
             self.enter = lambda site: None
             self.leave = lambda: None
@@ -75,8 +77,8 @@ class Relay:
 
     def _end_all(self, site: int, mark: Any, value: Any) -> Any:
         for i, recorder in enumerate(self._recorders):
-            own = mark.get(id(recorder), 0) if isinstance(mark, dict) else mark if i == 0 else 0
-            value = recorder.end(site, None if mark is None else own, value)
+            own_mark = mark.get(id(recorder), 0) if isinstance(mark, dict) else mark if i == 0 else 0
+            value = recorder.end(site, None if mark is None else own_mark, value)
         return value
 
     def _bound_all(self, site: int, value: Any) -> Any:

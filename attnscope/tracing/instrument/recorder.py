@@ -160,18 +160,20 @@ class Recorder(TorchDispatchMode):
         if mark is None:
             mark = max(i for i, (opened, _) in enumerate(self._open) if opened == site)
         spent = self._close(mark)
-        found = self.sites[site]
-        if len(found.targets) == 1 and isinstance(found.targets[0], tuple):
-            value = _unpacked(found.targets[0], value)
+        binding = self.sites[site]
+        if len(binding.targets) == 1 and isinstance(binding.targets[0], tuple):
+            value = _unpacked(binding.targets[0], value)
         depth = len(self._frames) - 1
         with without_torch_function():  # reading tensors must not run the user's code
             if _is_tensor(value):
-                self.parts[found.place] = _shape(value)
+                self.parts[binding.place] = _shape(value)
             if self.depth is None or depth <= self.depth:
-                for target in found.targets:
+                for target in binding.targets:
                     for name, tensor, element in _bindings(target, value):
-                        how = found.elements[element] if element < len(found.elements) else found.how
-                        self._record(name, tensor, found, how, spent, depth)
+                        how = (
+                            binding.elements[element] if element < len(binding.elements) else binding.how
+                        )
+                        self._record(name, tensor, binding, how, spent, depth)
                         spent = NOTHING  # charge it once, to the first of several names
         if spent is not NOTHING:
             self._spend(spent)
@@ -211,7 +213,7 @@ class Recorder(TorchDispatchMode):
         if self._quiet or not isinstance(func, OpOverload):  # or it is an operator of functions
             return func(*args, **kwargs)
         if self.keep and func._schema.is_mutable:
-            self._copy_what_is_overwritten(func, args, kwargs)
+            self._copy_overwritten(func, args, kwargs)
         out = func(*args, **kwargs)
         self._quiet = True
         try:
@@ -262,8 +264,8 @@ class Recorder(TorchDispatchMode):
             file=None if site.file == self.target[0] else site.file,
             depth=depth,
         )
-        own = same_as is None and view_of is None
-        if self.stats or self.keep or (self.watch is not None and own):
+        is_new = same_as is None and view_of is None
+        if self.stats or self.keep or (self.watch is not None and is_new):
             self._quiet = True
             try:
                 with unseen_by_modes(tensor):
@@ -277,14 +279,14 @@ class Recorder(TorchDispatchMode):
 
     def _read_values(self, tensor: torch.Tensor, step: Step) -> None:
         """Compute the statistics of a tensor and keep it, which runs operators of our own."""
-        own = tensor
+        original = tensor
         tensor = _plain(tensor)
         if self.stats and _has_numbers(tensor):
             step.stats = stats_of(*from_tensor(tensor.detach().clone()))
         if self.keep is True or (self.keep and step.name in self.keep):
             step.tensor = tensor.detach()
         if self.watch is not None:
-            self.watch.row(step, own)
+            self.watch.row(step, original)
 
     def _identity(self, name: str, tensor: torch.Tensor) -> tuple[str | None, str | None]:
         """Return the earlier name of the same tensor, or else the name that owns its memory.
@@ -303,7 +305,7 @@ class Recorder(TorchDispatchMode):
         owner, owned_by = self._storages.setdefault(storage.cdata, (storage, name))
         return None, None if owner is storage else owned_by
 
-    def _copy_what_is_overwritten(self, func: Any, args: tuple, kwargs: dict) -> None:
+    def _copy_overwritten(self, func: Any, args: tuple, kwargs: dict) -> None:
         """Copy the kept tensors that an operator is about to overwrite."""
         kept = [step for step in self.steps if step.tensor is not None]
         if not kept:

@@ -167,10 +167,10 @@ class _Rewriter(ast.NodeTransformer):
         self.lines = [line.encode() for line in io.StringIO(text)]
         self.sites = sites
         self.parts = parts
-        self.path: list[str] = []  # the names of the classes and functions around
-        self.in_f_string = False  # Python 3.11 does not know where what stands in one stands
+        self.path: list[str] = []  # the names of the enclosing classes and functions
+        self.in_f_string = False  # Python 3.11 stores wrong positions for expressions in f-strings
 
-    # Functions: the arguments get their names first, and leaving is told however it happens.
+    # Functions: their arguments are recorded first; `leave` is called even after an exception.
 
     def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.FunctionDef:
         return self._function(node)
@@ -192,7 +192,7 @@ class _Rewriter(ast.NodeTransformer):
     def _functions_in(self, node: ast.AST) -> None:
         for child in ast.iter_child_nodes(node):
             if isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
-                self.visit(child)  # changes it in its place
+                self.visit(child)  # in place
             elif isinstance(child, ast.Lambda):
                 child.body = self.visit(child.body)
             else:
@@ -219,7 +219,7 @@ class _Rewriter(ast.NodeTransformer):
         body = start + [statement for child in body for statement in self._visited(child)]
         del self.path[-2:]
 
-        # A generator's frame outlives the call that it was made in: it gets no enter and leave.
+        # A generator's frame outlives the call that created it, so it gets no enter and leave.
         if not suspends:
             body = [
                 ast.Expr(_call("enter", ast.Constant(enter))),
@@ -378,14 +378,14 @@ class _Rewriter(ast.NodeTransformer):
             return [each for element in target.elts for each in self._bind(element, value, verb)]
         if isinstance(target, ast.Starred):
             return self._bind(target.value, value, verb)
-        seen = self._reread(target)
-        if seen is None:
+        value_now = self._reread(target)
+        if value_now is None:
             return []
         name = target.id if isinstance(target, ast.Name) else self._text(target)
         site = self._site((name,), verb + self._text(value), target)
-        return [_locate(ast.Expr(self._wrap(seen, site)), target)]
+        return [_locate(ast.Expr(self._wrap(value_now, site)), target)]
 
-    # What stands in the middle of an expression.
+    # Subexpressions.
 
     def visit_BinOp(self, node: ast.BinOp) -> ast.expr:
         return self._part(node)
@@ -431,11 +431,11 @@ class _Rewriter(ast.NodeTransformer):
     def _bound(self, value: ast.expr, targets: tuple[Target, ...], statement: ast.AST) -> ast.expr:
         """Wrap an expression and its subexpressions."""
         line: int = statement.lineno  # type: ignore[attr-defined]
-        written: list[ast.expr] = []
+        displayed: list[ast.expr] = []
         if isinstance(value, ast.List | ast.Tuple | ast.Dict):
-            written = value.values if isinstance(value, ast.Dict) else value.elts
-        plain = not any(isinstance(each, ast.Starred) for each in written)
-        elements = [self._text(each) for each in written if plain]
+            displayed = value.values if isinstance(value, ast.Dict) else value.elts
+        plain = not any(isinstance(each, ast.Starred) for each in displayed)
+        elements = [self._text(each) for each in displayed if plain]
         site = self._site(targets, self._text(value), value, line, elements)
         if isinstance(value, ast.NamedExpr | ast.JoinedStr | ast.Lambda):
             value = self.visit(value)

@@ -292,14 +292,14 @@ def read_subject(
 
 def _once(option: str, pairs: list[tuple[str, T]]) -> dict[str, T]:
     """Return pairs as a dictionary, and check that no name occurs twice."""
-    found = dict(pairs)
-    if len(found) < len(pairs):
+    by_name = dict(pairs)
+    if len(by_name) < len(pairs):
         names = [name for name, _ in pairs]
         twice = next(name for name in names if names.count(name) > 1)
         raise OptionError(
             f"{option} gives {twice} {names.count(twice)} times.", hint=f"{option} {twice}=… once"
         )
-    return found
+    return by_name
 
 
 def _check_construction(value: Value, option: str) -> None:

@@ -266,7 +266,7 @@ def _page_maps(job: MeasurementJob, text: str) -> tuple[list[AttentionMaps], str
     options: dict[str, Any] = {
         "target": inputs.target,
         "truncate": inputs.truncate,
-        "named": inputs.name,
+        "name": inputs.name,
     }
     if inputs.has_ids:
         ids = ids_of(checkpoint, inputs.ids, inputs.tokens)
@@ -276,7 +276,7 @@ def _page_maps(job: MeasurementJob, text: str) -> tuple[list[AttentionMaps], str
     sizes = (len(reading.source), len(reading.labels))
     if inputs.max_length is not None and max(sizes) > inputs.max_length:
         return [], "the text was cut with --max-length"
-    n_weight = selection.n_weights(measurer.found, *sizes)
+    n_weight = selection.n_weights(measurer.heads, *sizes)
     if n_weight > IN_A_PAGE:
         return [], f"they have {n_weight:,} weights, and a page holds {IN_A_PAGE:,}"
     reading.to(str(model.device))

@@ -236,7 +236,7 @@ class MeasurementJob:
         memory = memory_budget(self.run.memory, device)
         kept = 0
         if measurer.why_eager is not None:  # all maps, and the temporary tensors of one layer's
-            n_map = sum(measurer.found.values()) + 2 * max(measurer.found.values())
+            n_map = sum(measurer.heads.values()) + 2 * max(measurer.heads.values())
             kept = 4 * n_batch * n_tokens**2 * n_map
         sizes = (model.dtype.itemsize, n_batch, n_tokens)
         options = {"kept": kept, "padded": padded, "hint": self._hint, **self._memory_options}
@@ -249,7 +249,7 @@ class MeasurementJob:
     def _probe(self, batch: Batch) -> None:
         """Check how the model attends, and that it has the selected layers and heads."""
         self.measurer.probe(batch)
-        self.selection.check(self.name, self.measurer.n_layer, self.measurer.found)
+        self.selection.check(self.name, self.measurer.n_layer, self.measurer.heads)
 
     def _settings(self, corpus: Corpus | IterableCorpus, tokens: int) -> dict[str, Any]:
         """Return all options that affect the result, by the names that users know."""

@@ -47,7 +47,7 @@ class HeadMeasurer:
         keep: the bytes of numbers of pairs that may be kept for further layers with the same mask.
 
     Attributes:
-        found: the number of heads of each layer, by stack and index: known after `probe`.
+        heads: the number of heads of each layer, by stack and index: known after `probe`.
         n_layer: the number of layers of each stack.
         why_eager: why the model runs with eager attention, if it has to.
         eager_notice: a notice, if its default attention differs from its eager attention.
@@ -72,7 +72,7 @@ class HeadMeasurer:
         self.without_sink = without_sink
         self.blockwise, self.store = Blockwise(block_bytes), Store(keep)
         disable_cache(model)
-        self.found: dict[Key, int] = {}
+        self.heads: dict[Key, int] = {}
         self.n_layer: dict[str, int] = {}
         self.why_eager: str | None = None
         self.eager_notice: str | None = None
@@ -118,10 +118,10 @@ class HeadMeasurer:
 
         def compare(call: Call) -> None:
             stack = stack_of(call.path, self.model.config, cross=call.cross)
-            number, self.n_layer[stack] = layer_of(self.model, stack, call.path, self.found)
-            if repeated := why_repeated(stack, number, self.found):
+            number, self.n_layer[stack] = layer_of(self.model, stack, call.path, self.heads)
+            if repeated := why_repeated(stack, number, self.heads):
                 unexplained[stack] = repeated
-            self.found[stack, number] = call.n_head
+            self.heads[stack, number] = call.n_head
             difference = disagreement(call, number, self.blockwise)
             if difference is not None:
                 unexplained[stack] = difference
@@ -135,7 +135,7 @@ class HeadMeasurer:
             self.model = load_eager(self.checkpoint, self.model, instead=True)
             disable_cache(self.model)
             accumulator = self.measure(batch.first(FEW))
-            self.found = accumulator.heads
+            self.heads = accumulator.heads
             self.n_layer = {stack: n_layer for stack, (n_layer, _) in accumulator.layers.items()}
             eager = main_output(run(self.model, batch.first(FEW)))
             self.eager_notice = notice_of_outputs(self.checkpoint.name, default, eager)
@@ -293,7 +293,7 @@ class HeadMeasurer:
     def _check_memory(self, batch: Batch) -> None:
         """Raise a SizeError if the maps of all heads do not fit into memory."""
         n = batch.longest
-        needed = 4 * len(batch.texts) * n * n * sum(self.found.values())
+        needed = 4 * len(batch.texts) * n * n * sum(self.heads.values())
         if self.memory is not None and needed > self.memory:
             raise SizeError(
                 f"{self.why_eager}. Its own eager attention makes whole maps: of {n:,} tokens these"

@@ -316,13 +316,13 @@ def _read(inputs: ReadOptions, checkpoint: Checkpoint, config: Any) -> Reading:
         from attnscope.models.running.token_ids import ids_of, read_ids
 
         ids = ids_of(checkpoint, inputs.ids, inputs.tokens)
-        named = "--tokens" if inputs.ids is None else "--ids"
-        return read_ids(checkpoint, config, ids, named=named, **options)
-    text, named = inputs.text or "", "--text"
+        name = "--tokens" if inputs.ids is None else "--ids"
+        return read_ids(checkpoint, config, ids, name=name, **options)
+    text, name = inputs.text or "", "--text"
     if inputs.file is not None:
         text = text_of_file(inputs.file, max_tokens(config), truncate=inputs.truncate)
-        named = f"--file {inputs.file}"
-    return read_text(checkpoint, config, text, named=named, pair=inputs.pair, **options)
+        name = f"--file {inputs.file}"
+    return read_text(checkpoint, config, text, name=name, pair=inputs.pair, **options)
 
 
 def _stack(task: MapTask, checkpoint: Checkpoint, config: Any) -> str:

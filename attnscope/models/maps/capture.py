@@ -113,7 +113,7 @@ class MapCollector:
     ) -> None:
         self.name, self.model, self.reading, self.selection = name, model, reading, selection
         self.keep, self.stacks = keep, stacks
-        self.found: dict[str, AttentionMaps] = {}
+        self.maps: dict[str, AttentionMaps] = {}
         self.rows: dict[str, list[int]] = {}  # the queries that are shown: all, or the generated ones
         self.layers: dict[tuple[str, int], int] = {}  # how many heads each layer has
         self.n_layer: dict[str, int] = {}
@@ -162,13 +162,13 @@ class MapCollector:
 
     def forget(self, stack: str) -> None:
         """Discard what was collected of a stack."""
-        self.found.pop(stack, None)
+        self.maps.pop(stack, None)
         self.n_layer.pop(stack, None)
         self.layers = {key: n for key, n in self.layers.items() if key[0] != stack}
 
     def result(self, output: torch.Tensor) -> CollectedMaps:
         """Return everything that was collected."""
-        stacks = [self.found[stack] for stack in STACKS if stack in self.found]
+        stacks = [self.maps[stack] for stack in STACKS if stack in self.maps]
         return CollectedMaps(stacks, output, self.layers, self.n_layer, self.call)
 
     def layer(self, inputs: AttentionInputs) -> Layer | None:
@@ -201,8 +201,8 @@ class MapCollector:
                 f" layer {layer.number}, and there are {len(queries)} and {len(keys)} tokens: attnscope"
                 " shows attention among all tokens."
             )
-        if stack not in self.found:
-            self.found[stack] = self._empty(layer, queries, keys)
+        if stack not in self.maps:
+            self.maps[stack] = self._empty(layer, queries, keys)
         return heads
 
     def _empty(self, layer: Layer, queries: list[Token], keys: list[Token]) -> AttentionMaps:
@@ -248,7 +248,7 @@ class MapCollector:
         kind = type(self.model).__name__
         check_rows(attention, self.name, kind, layer.number, layer.stack, sinks=sinks)
         for head, of_head in zip(heads, attention.float().cpu().numpy(), strict=True):
-            self.found[layer.stack].maps.append(AttentionMap(layer.number, head, head // group, of_head))
+            self.maps[layer.stack].maps.append(AttentionMap(layer.number, head, head // group, of_head))
 
 
 def _parts(heads: list[int], size: int) -> Iterator[list[int]]:

@@ -159,7 +159,7 @@ class Pooler:
         """Compute one layer's attention, and add the pooled maps of its heads to the collector."""
         import torch
 
-        maps, pooled = self.collector.found[layer.stack], self.pooled
+        maps, pooled = self.collector.maps[layer.stack], self.pooled
         first = maps.first_query
         if maps.pooling is None:
             queries = [range(first + cell.start, first + cell.stop) for cell in cells(maps.query_tokens)]

@@ -68,7 +68,7 @@ def spread_of_rounding(
 
     with observing(eager, capture), as_model_error(checkpoint):
         run(eager, reading)
-    spread = {stack: 1.0 for stack in unperturbed.found if stack not in unperturbed.unexplained}
+    spread = {stack: 1.0 for stack in unperturbed.maps if stack not in unperturbed.unexplained}
     try:
         with observing(eager, perturb), as_model_error(checkpoint):
             run(eager, reading)
@@ -102,5 +102,5 @@ def _difference(call: Call) -> float:
 
 def _largest(first: MapCollector, second: MapCollector, stack: str) -> float:
     """Return the largest difference between the maps of a stack in two runs."""
-    pairs = zip(first.found[stack].maps, second.found[stack].maps, strict=True)
+    pairs = zip(first.maps[stack].maps, second.maps[stack].maps, strict=True)
     return max(float(abs(one.attention - other.attention).max()) for one, other in pairs)

@@ -24,7 +24,7 @@ def read_ids(
     config: Any,
     ids: list[int],
     *,
-    named: str,
+    name: str,
     target: str | None = None,
     truncate: bool = False,
 ) -> Reading:
@@ -34,7 +34,7 @@ def read_ids(
         checkpoint: the model; its tokenizer, if it has one, decodes the ids.
         config: the model's configuration.
         ids: the token ids, as `parse_ids` or `find_tokens` returned them.
-        named: their name in error messages.
+        name: their name in error messages.
         target: the text for the decoder of an encoder-decoder model.
         truncate: whether to truncate too many ids instead of raising an error.
 
@@ -42,10 +42,10 @@ def read_ids(
         OptionError: an id is not in the model's vocabulary, or there are too many.
         ModelError: there is a target, and the model has no tokenizer.
     """
-    check_ids(checkpoint, config, ids, named)
+    check_ids(checkpoint, config, ids, name)
     tokenizer = tokenizer_of(checkpoint)
-    kept, notices = cut_ids(ids, named, max_tokens(config), truncate)
-    notices += notices_of_ids(tokenizer, kept, named)
+    kept, notices = cut_ids(ids, name, max_tokens(config), truncate)
+    notices += notices_of_ids(tokenizer, kept, name)
     inputs = {"input_ids": batch_of(kept), "attention_mask": batch_of([1] * len(kept))}
     reading = Reading(inputs, tokens_of(tokenizer, kept), tokenizer=tokenizer, notices=notices)
     if target is not None:
@@ -109,18 +109,16 @@ def find_tokens(checkpoint: Checkpoint, tokens: str | Sequence[str]) -> list[int
     return [vocabulary[name] for name in names]
 
 
-def check_ids(checkpoint: Checkpoint, config: Any, ids: list[int], named: str) -> None:
+def check_ids(checkpoint: Checkpoint, config: Any, ids: list[int], name: str) -> None:
     """Raise an OptionError if an id is not in the model's vocabulary."""
     n_token = getattr(config.get_text_config(), "vocab_size", None)
     if isinstance(n_token, int) and max(ids) >= n_token:
         raise OptionError(
-            f"{named}: there is no token {max(ids)}: {checkpoint.name} has {n_token}, counted from 0."
+            f"{name}: there is no token {max(ids)}: {checkpoint.name} has {n_token}, counted from 0."
         )
 
 
-def cut_ids(
-    ids: list[int], named: str, limit: int | None, truncate: bool
-) -> tuple[list[int], list[str]]:
+def cut_ids(ids: list[int], name: str, limit: int | None, truncate: bool) -> tuple[list[int], list[str]]:
     """Truncate ids to the model's limit, and return them with a notice if some were cut off.
 
     Raises:
@@ -130,20 +128,20 @@ def cut_ids(
     if limit is None or n <= limit:
         return ids, []
     if not truncate:
-        raise OptionError(f"{named} is {n} tokens long, and the model takes {limit}.", hint="--truncate")
-    return ids[:limit], [f"{named} was cut from {n} tokens to {limit}."]
+        raise OptionError(f"{name} is {n} tokens long, and the model takes {limit}.", hint="--truncate")
+    return ids[:limit], [f"{name} was cut from {n} tokens to {limit}."]
 
 
-def notices_of_ids(tokenizer: Any, ids: list[int], named: str) -> list[str]:
+def notices_of_ids(tokenizer: Any, ids: list[int], name: str) -> list[str]:
     """Return notices about ids that are read as they are."""
     if tokenizer is None:
-        return [f"{named} has no words: the model has no tokenizer that knows them."]
+        return [f"{name} has no words: the model has no tokenizer that knows them."]
     added = tokenizer("")["input_ids"]
     missing = [token.text for token in tokens_of(tokenizer, [n for n in added if n not in ids])]
-    notices = notices_of_unknown(tokenizer, ids, named)
+    notices = notices_of_unknown(tokenizer, ids, name)
     if missing:
         notices.append(
-            f"{named} is read as it is, without the {' and '.join(missing)} that the tokenizer adds to"
+            f"{name} is read as it is, without the {' and '.join(missing)} that the tokenizer adds to"
             " a text."
         )
     return notices

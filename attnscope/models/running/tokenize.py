@@ -86,7 +86,7 @@ def read_text(
     config: Any,
     text: str,
     *,
-    named: str = "--text",
+    name: str = "--text",
     pair: str | None = None,
     target: str | None = None,
     truncate: bool = False,
@@ -97,7 +97,7 @@ def read_text(
         checkpoint: the model whose tokenizer is used.
         config: the model's configuration.
         text: the input of the model, or of its encoder.
-        named: its name in error messages.
+        name: its name in error messages.
         pair: the second text of a pair.
         target: the text for the decoder of an encoder-decoder model.
         truncate: whether to truncate a text that is too long instead of raising an error.
@@ -106,20 +106,20 @@ def read_text(
         OptionError: a text is empty or too long.
         ModelError: the model has no tokenizer.
     """
-    for option, value in ((named, text), ("--pair", pair), ("--target", target)):
+    for option, value in ((name, text), ("--pair", pair), ("--target", target)):
         if value is not None:
             hint = "a file with a text in it" if option.startswith("--file") else f'{option} "…"'
             check_text(option, value, empty="there is nothing to look at", hint=hint)
     tokenizer = load_tokenizer(checkpoint)
     texts = (text,) if pair is None else (text, pair)
-    both = named if pair is None else f"{named} with --pair"
+    both = name if pair is None else f"{name} with --pair"
     encoding, notices = _encode(tokenizer, texts, both, max_tokens(config), truncate)
     names = [name for name in tokenizer.model_input_names if name in encoding]
     inputs = {name: batch_of(encoding[name]) for name in names}
     reading = Reading(inputs, tokenizer=tokenizer, notices=notices)
     reading.source = _tokens_of_encoding(tokenizer, encoding, text)
     if all(encoding["special_tokens_mask"]):
-        raise OptionError(f"{named} has no tokens in {checkpoint.name}.", hint="another text")
+        raise OptionError(f"{name} has no tokens in {checkpoint.name}.", hint="another text")
     reading.notices += notices_of_unknown(tokenizer, encoding["input_ids"], both)
     if target is not None:
         reading.labels, notices = read_target(tokenizer, config, target, truncate)
@@ -127,16 +127,16 @@ def read_text(
     return reading
 
 
-def notices_of_unknown(tokenizer: Any, ids: list[int], named: str) -> list[str]:
+def notices_of_unknown(tokenizer: Any, ids: list[int], name: str) -> list[str]:
     """Return a notice with the share of unknown tokens, if there are any.
 
     Args:
         tokenizer: the model's; if its unknown token also ends texts, as GPT-2's does, none is counted.
         ids: the token ids.
-        named: the name of the text in the notice.
+        name: the name of the text in the notice.
     """
     count, n_token = count_unknown(tokenizer, ids)
-    return [notice_of_unknown(tokenizer, count, n_token, named)] if count else []
+    return [notice_of_unknown(tokenizer, count, n_token, name)] if count else []
 
 
 def count_unknown(tokenizer: Any, ids: list[int]) -> tuple[int, int]:
@@ -149,11 +149,11 @@ def count_unknown(tokenizer: Any, ids: list[int]) -> tuple[int, int]:
     return ids.count(unknown), sum(number not in special for number in ids)
 
 
-def notice_of_unknown(tokenizer: Any, count: int, n_token: int, named: str) -> str:
+def notice_of_unknown(tokenizer: Any, count: int, n_token: int, name: str) -> str:
     """Return a notice with the number and share of unknown tokens."""
     are = "is" if count == 1 else "are"
     return (
-        f"{count:,} of {counted(n_token, 'token')} in {named} ({count / n_token:.0%}) {are}"
+        f"{count:,} of {counted(n_token, 'token')} in {name} ({count / n_token:.0%}) {are}"
         f" {tokenizer.unk_token}: not in the model's vocabulary."
     )
 

@@ -140,7 +140,7 @@ def test_what_is_not_measured_is_still_known(families):
     accumulator = measurer.measure(batch)
     assert accumulator.layers == {"encoder": (2, 3), "decoder": (3, 4), "cross": (3, 4)}
     assert measurer.n_layer == {"encoder": 2, "decoder": 3, "cross": 3}
-    assert measurer.found == accumulator.heads == {
+    assert measurer.heads == accumulator.heads == {
         **{("encoder", layer): 3 for layer in range(2)},
         **{(stack, layer): 4 for stack in ("decoder", "cross") for layer in range(3)},
     }  # fmt: skip
@@ -148,7 +148,7 @@ def test_what_is_not_measured_is_still_known(families):
 
 def test_layers_without_attention_keep_their_number(families):
     measurer, batch = families("lfm2").measurer()
-    assert measurer.found == {("self", 1): 6, ("self", 3): 6}
+    assert measurer.heads == {("self", 1): 6, ("self", 3): 6}
     assert measurer.measure(batch).layers == {"self": (4, 6)}
 
 

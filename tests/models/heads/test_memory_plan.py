@@ -287,7 +287,7 @@ def measured_and_planned(
     assert batch.inputs["input_ids"].shape == (n_batch, n)
     measurer = HeadMeasurer(checkpoint, model, list(METRICS), **options)
     measurer.probe(reader.batch(batch.texts[:1]))
-    n_map = sum(measurer.found.values()) + 2 * max(measurer.found.values())
+    n_map = sum(measurer.heads.values()) + 2 * max(measurer.heads.values())
     maps = 4 * n_batch * n * n * n_map if measurer.why_eager else 0
     most = plan(n, measurer.model.config, n_batch=n_batch, kept=maps)
     room = most.total - most.at_once + 2**19

@@ -153,7 +153,7 @@ def inspect(
             from attnscope.tracing.target.subject import read_subject
 
             subject = read_subject(
-                _loaded(target),
+                _load_target(target),
                 _texts(init),
                 _texts(inputs),
                 list(where or []),
@@ -171,7 +171,7 @@ def inspect(
 
     with stage(progress, f"running {title} …"), kept_global_random_state():
         place = device if is_live else device or "cpu"
-        return _traced(subject, title, options, place, follow or (), subexpressions)
+        return _trace(subject, title, options, place, follow or (), subexpressions)
 
 
 def _check_options(
@@ -225,7 +225,7 @@ def _title(target: Any) -> str:
     return str(getattr(target, "__qualname__", type(target).__qualname__))
 
 
-def _loaded(target: Any) -> Any:
+def _load_target(target: Any) -> Any:
     """Return a target with its name and module; a text is imported."""
     from attnscope.tracing.target.load import Loaded, load
 
@@ -249,7 +249,7 @@ def _texts(specifications: Texts | None) -> list[str]:
 # Running.
 
 
-def _traced(
+def _trace(
     subject: Subject,
     title: str,
     options: RunOptions,
@@ -259,7 +259,7 @@ def _traced(
 ) -> Trace:
     """Run a subject, and again with other sizes, and return its trace."""
     from attnscope.tracing.diagnose.crash import crash_of
-    from attnscope.tracing.instrument.loops import folded
+    from attnscope.tracing.instrument.loops import fold_loops
     from attnscope.tracing.instrument.session import Session
     from attnscope.tracing.program import status_of
     from attnscope.tracing.target.load import describe
@@ -301,7 +301,7 @@ def _traced(
     for each in located:
         each.file = each.file and shown_path(each.file)
     if not options.stats:  # statistics belong to one iteration of a loop
-        trace.steps = folded(trace.steps)
+        trace.steps = fold_loops(trace.steps)
     if is_a(exception, SystemExit):
         trace.exit = Exit(*status_of(exception))
     if interrupted:
@@ -311,11 +311,11 @@ def _traced(
 
 def _findings(inferred: Inferred, subject: Subject) -> list[Any]:
     """Return all findings, sorted by line."""
-    from attnscope.tracing.axes.inference import coincidences, regrouped
+    from attnscope.tracing.axes.inference import coincidences, regrouped_views
     from attnscope.tracing.diagnose.findings import scale_findings
 
     widths = {each[-1] for each in subject.axes.values() if each and isinstance(each[-1], str)}
-    views = regrouped(inferred)
+    views = regrouped_views(inferred)
     explained = {finding.line for finding in views}
     by_chance = coincidences(
         inferred, _axes(subject) - subject.proposed, widths, all_sizes_named=subject.all_sizes_named

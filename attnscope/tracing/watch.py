@@ -295,7 +295,7 @@ class CallTraces:
     def _trace(self, recording: Recording) -> Trace:
         """Return the trace of a recorded call."""
         from attnscope.tracing.diagnose.findings import findings_of_one_run
-        from attnscope.tracing.instrument.loops import folded
+        from attnscope.tracing.instrument.loops import fold_loops
 
         recorder = recording.recorder
         trace = Trace(
@@ -314,7 +314,7 @@ class CallTraces:
         for step in trace.steps:
             step.file = step.file and shown_path(step.file, self.folder)
         if not self.stats:  # statistics belong to one iteration of a loop
-            trace.steps = folded(trace.steps)
+            trace.steps = fold_loops(trace.steps)
         return trace
 
     def _crash(self, recording: Recording, sizes: Mapping[str, int]) -> Crash | None:

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from attnscope import trace_call
 from attnscope.errors import FileError, SourceError
 from attnscope.results.trace import Step
-from attnscope.tracing.axes.expressions import parsed
+from attnscope.tracing.axes.expressions import parse_expression
 from attnscope.tracing.comments import annotate_file, annotate_source, check_source, diff, write
 from attnscope.tracing.comments.parse import shape_comments
 
@@ -30,7 +30,7 @@ SCORES = ("n_batch", "n_head", "n_Q", "n_K")
 
 def step(name, line, *dims, how="f(x)", shape=None, **more) -> Step:
     """A step with these dims, and the sizes that they have."""
-    sizes = tuple(int(parsed(dim).size(SIZES)) for dim in dims) if shape is None else shape
+    sizes = tuple(int(parse_expression(dim).size(SIZES)) for dim in dims) if shape is None else shape
     return Step(name, None if None in dims else dims, sizes, "float32", how, 0, line=line, **more)
 
 
@@ -493,14 +493,14 @@ def test_a_single_word_in_parentheses_is_an_axis_if_it_is_known():
     ],
 )
 def test_equal_axes_are_found_to_be_equal(one, other):
-    assert parsed(one) == parsed(other) is not None
+    assert parse_expression(one) == parse_expression(other) is not None
 
 
 @pytest.mark.parametrize(
     ("one", "other"), [("a", "b"), ("a/b", "b/a"), ("a", "2*a"), ("a*b", "a+b"), ("a", "a*a")]
 )
 def test_other_axes_are_not(one, other):
-    assert parsed(one) != parsed(other)
+    assert parse_expression(one) != parse_expression(other)
 
 
 # Checking.

@@ -153,14 +153,14 @@ def sum_of(words: Iterable[str]) -> Expression:
     return _sum([(((word, 1),), Fraction(1)) for word in words])
 
 
-def parsed(text: str, longest: int = LONGEST) -> Expression | None:
+def parse_expression(text: str, longest: int = LONGEST) -> Expression | None:
     """Parse an expression; return None if the text is not one, or longer than `longest` characters.
 
-    >>> parsed("d_feat//n_head * n_head") == parsed("d_feat")
+    >>> parse_expression("d_feat//n_head * n_head") == parse_expression("d_feat")
     True
-    >>> str(parsed("2 * n_head * (d_K + d_V)"))
+    >>> str(parse_expression("2 * n_head * (d_K + d_V)"))
     '2·n_head·d_K+2·n_head·d_V'
-    >>> parsed("see the paper") is None
+    >>> parse_expression("see the paper") is None
     True
     """
     tokens, end, text = [], 0, text.strip()

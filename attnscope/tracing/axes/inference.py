@@ -228,7 +228,7 @@ def coincidences(
     return list(findings.values())
 
 
-def regrouped(inferred: Inferred) -> list[Finding]:
+def regrouped_views(inferred: Inferred) -> list[Finding]:
     """Find views of the right shape whose elements are in the wrong places.
 
     If heads are merged without moving their axis back first, an axis of the result has the size of one

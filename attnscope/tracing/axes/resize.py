@@ -225,12 +225,14 @@ class Search:
         """
         likely = list(self._candidates(plain))
         splits = tuple(each for each in likely if self._is_split(each))
-        evens = tuple(self._evens(plain))
+        even_sizes = tuple(self._even_sizes(plain))
         wholes = tuple({each.name: each for each in likely if self._is_whole(each)}.values())
-        for added in dict.fromkeys([splits, (*splits, *evens), (*splits, *wholes, *evens), ()]):
+        for added in dict.fromkeys(
+            [splits, (*splits, *even_sizes), (*splits, *wholes, *even_sizes), ()]
+        ):
             yield replace(plain, requirements=(*plain.requirements, *added))
 
-    def _evens(self, plan: SizePlan) -> Iterator[Requirement]:
+    def _even_sizes(self, plan: SizePlan) -> Iterator[Requirement]:
         """Require even sizes to stay even: rotary positions rotate pairs, other code halves a width."""
         exact = {each.name for each in plan.requirements if _decides(each)}
         for name, size in self.original.items():
@@ -255,9 +257,9 @@ class Search:
             kept: the number of leading requirements to keep in any case.
         """
         self.refusals = []
-        evens = [each for each in plan.requirements[kept:] if each in set(self._evens(plan))]
-        if len(evens) > 1:
-            plan = self._without(plan, *evens)
+        even_sizes = [each for each in plan.requirements[kept:] if each in set(self._even_sizes(plan))]
+        if len(even_sizes) > 1:
+            plan = self._without(plan, *even_sizes)
         for each in sorted(plan.requirements[kept:], key=_decides, reverse=True):  # the strictest first
             plan = self._without(plan, each)
         for each in plan.requirements[kept:]:
@@ -287,7 +289,7 @@ class Search:
     def _named(self, plan: SizePlan) -> SizePlan:
         """Require even sizes to stay even where that gives more sizes a name, such as half a width."""
         now = self._try(plan)
-        for even in self._evens(plan) if now is not None and now.unnamed else ():
+        for even in self._even_sizes(plan) if now is not None and now.unnamed else ():
             then = self._try(replace(plan, requirements=(*plan.requirements, even)))
             if then is not None and then.whole and then.unnamed < now.unnamed:  # type: ignore[union-attr]
                 plan, now = replace(plan, requirements=(*plan.requirements, even)), then

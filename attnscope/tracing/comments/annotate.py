@@ -15,7 +15,7 @@ from typing import TypeAlias
 from attnscope.errors import FileError, SourceError
 from attnscope.files import whole_file
 from attnscope.results.trace import Step
-from attnscope.tracing.axes.expressions import parsed
+from attnscope.tracing.axes.expressions import parse_expression
 from attnscope.tracing.comments.parse import ANY, Claim, ShapeComment, shape_comments
 from attnscope.tracing.comments.places import Binding, Code, Place
 
@@ -148,7 +148,7 @@ def of_file(steps: Iterable[Step], file: str | None) -> list[Step]:
 
 def axis_words(dims: Iterable[Dims]) -> set[str]:
     """Return the words in the names of axes."""
-    expressions = [parsed(dim) for each in set(dims) for dim in each]
+    expressions = [parse_expression(dim) for each in set(dims) for dim in each]
     return {word for expression in expressions if expression is not None for word in expression.words}
 
 
@@ -183,7 +183,7 @@ def _dims_by_binding(code: Code, steps: Iterable[Step]) -> dict[Binding, dict[st
         binding = code.binding_of(step)
         if binding is None or binding.argument or step.dims is None:
             continue
-        if all(dim != ANY and parsed(dim) for dim in step.dims) and "#" not in step.name:
+        if all(dim != ANY and parse_expression(dim) for dim in step.dims) and "#" not in step.name:
             runs = dims_of.setdefault(binding, {}).setdefault(step.name, [])
             if step.dims not in runs:
                 runs.append(step.dims)
@@ -256,7 +256,7 @@ def _claims(part: ShapeComment, shapes: dict[str, list[Dims]], names: list[str])
     """Return whether a comment claims these shapes already, in any notation."""
     for name, each in shapes.items():
         claim = _claim_for(part, name, names)
-        expected = {tuple(parsed(dim) for dim in dims) for dims in each}
+        expected = {tuple(parse_expression(dim) for dim in dims) for dims in each}
         if claim is None or {shape.axes for shape in claim.shapes} != expected:
             return False
     return True

@@ -8,7 +8,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 
 from attnscope.results.trace import Step
-from attnscope.tracing.axes.expressions import Expression, of_word, parsed
+from attnscope.tracing.axes.expressions import Expression, of_word, parse_expression
 from attnscope.tracing.comments.annotate import axis_words, of_file
 from attnscope.tracing.comments.parse import ANY, REST, Axis, Claim, Shape, ShapeComment, shape_comments
 from attnscope.tracing.comments.places import Binding, Code, Comment, Function
@@ -334,7 +334,7 @@ class _Words:
 
 def _axis_in_run(step: Step, i: int, line: int) -> _Value:
     """Return the meaning of an axis; if its name is a number, no name was inferred."""
-    axis = parsed(step.dims[i]) if step.dims is not None else None
+    axis = parse_expression(step.dims[i]) if step.dims is not None else None
     size = step.shape[i]
     if step.dims is None or axis is None or not axis.words:
         return _Value(None, size, str(size), line)

@@ -12,7 +12,7 @@ from collections.abc import Collection, Container, Iterator
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
-from attnscope.tracing.axes.expressions import Expression, parsed
+from attnscope.tracing.axes.expressions import Expression, parse_expression
 
 ANY: Literal["_"] = "_"  # any one axis
 REST: Literal["..."] = "..."  # any axes, or none
@@ -197,7 +197,7 @@ def _axes(entries: list[str]) -> tuple[Axis, ...] | None:
 def _axis(entry: str) -> Axis | None:
     if entry in ("_", "?", "-1"):
         return ANY
-    return REST if entry in ("...", "…") else parsed(entry)
+    return REST if entry in ("...", "…") else parse_expression(entry)
 
 
 def _is_surely_a_shape(

@@ -11,7 +11,7 @@ LONGEST = 200
 """The maximal number of steps in a loop body that is folded."""
 
 
-def folded(steps: Sequence[Step]) -> list[Step]:
+def fold_loops(steps: Sequence[Step]) -> list[Step]:
     """Replace identical iterations of each loop by a single one.
 
     Each step counts its iterations in `times`, and has the tensor of the last one. Nested loops
@@ -20,7 +20,7 @@ def folded(steps: Sequence[Step]) -> list[Step]:
     >>> from attnscope.results.trace import Step
     >>> def step(name):
     ...     return Step(name, None, (2,), "float32", "…", 8)
-    >>> [(s.name, s.times) for s in folded([step(name) for name in "x ab ab ab y".replace(" ", "")])]
+    >>> [(s.name, s.times) for s in fold_loops([step(name) for name in "x ab ab ab y".replace(" ", "")])]
     [('x', 1), ('a', 3), ('b', 3), ('y', 1)]
     """
     result = list(steps)

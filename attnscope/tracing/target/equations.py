@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from attnscope.contracts import check_sizes
 from attnscope.errors import OptionError, SizeError
-from attnscope.tracing.axes.expressions import Expression, of_word, parsed
+from attnscope.tracing.axes.expressions import Expression, of_word, parse_expression
 
 NAME = r"[^\W\d]\w*"
 
@@ -80,7 +80,7 @@ def read_where(text: str) -> Where:
     match = re.fullmatch(rf"\s*({NAME})\s*=([^=]+)", text)
     name, right = match.groups() if match else ("", "")
     factors = [factor.strip() for factor in re.split(r"[*·/]", right)]
-    value = parsed(right, longest=len(right))
+    value = parse_expression(right, longest=len(right))
     if value is None or not all(re.fullmatch(rf"{NAME}|[0-9]{{1,19}}", factor) for factor in factors):
         raise OptionError(
             f"--where {text} is not of the form NAME=A*B or NAME=A/B, of names and numbers.",

@@ -5,7 +5,7 @@ from math import gcd
 
 import pytest
 
-from attnscope.tracing.axes.expressions import parsed
+from attnscope.tracing.axes.expressions import parse_expression
 from attnscope.tracing.axes.resize import (
     PATIENCE,
     Attempt,
@@ -146,7 +146,7 @@ def test_each_turn_has_other_sizes():
 
 
 def test_what_the_user_says_is_kept_to():
-    known = tuple(required_by([("d_head", parsed("d_feat/n_head"))], {}))
+    known = tuple(required_by([("d_head", parse_expression("d_feat/n_head"))], {}))
     assert list(map(str, known)) == ["d_feat = d_head·n_head"]
     given = {"n": 7, "d_feat": 60, "n_head": 5, "d_head": 12}
     code = Code(lambda d_feat, n_head, **_: d_feat % n_head == 0)
@@ -169,7 +169,7 @@ def test_what_the_user_says_is_kept_to():
 def test_an_equation_becomes_a_requirement(equation, expected):
     given = {"d": 12, "mid": 8}
     name, text = equation
-    assert list(map(str, required_by([(name, parsed(text))], given))) == expected
+    assert list(map(str, required_by([(name, parse_expression(text))], given))) == expected
 
 
 def test_a_name_that_is_kept_stays_as_it_is():

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from attnscope.results.trace import Step
-from attnscope.tracing.instrument.loops import LONGEST, folded
+from attnscope.tracing.instrument.loops import LONGEST, fold_loops
 
 
 def step(name, shape=(2, 3), **more):
@@ -41,17 +41,17 @@ def short(result):
     ],
 )
 def test_turns_that_made_the_same_are_one(made, shown):
-    assert short(folded(steps(made))) == shown
+    assert short(fold_loops(steps(made))) == shown
 
 
 def test_two_bodies_that_alternate_are_folded_as_one_body():
-    assert short(folded(steps("p ab ac ab ac ab ac q"))) == "p a3 b3 a3 c3 q"
+    assert short(fold_loops(steps("p ab ac ab ac ab ac q"))) == "p a3 b3 a3 c3 q"
 
 
 def test_two_kinds_of_layers_in_turn():
     """As in models whose every other layer has a window."""
     made = [step("a"), step("b", (2, 9)), step("a"), step("b", (5, 9))] * 3
-    result = folded(made)
+    result = fold_loops(made)
     assert [(each.shape, each.times) for each in result] == [
         ((2, 3), 3), ((2, 9), 3), ((2, 3), 3), ((5, 9), 3),
     ]  # fmt: skip
@@ -59,7 +59,7 @@ def test_two_kinds_of_layers_in_turn():
 
 def test_turns_of_different_counts_are_not_one():
     """The inner loop ran twice at first and then three times."""
-    assert short(folded(steps("abb abbb"))) == "a b2 a b3"
+    assert short(fold_loops(steps("abb abbb"))) == "a b2 a b3"
 
 
 @pytest.mark.parametrize(
@@ -82,26 +82,26 @@ def test_turns_of_different_counts_are_not_one():
 def test_steps_that_differ_in_anything_that_is_shown_are_not_one(other):
     plain = step("a")
     different = Step(**{**{f: getattr(plain, f) for f in plain.__dataclass_fields__}, **other})
-    assert folded([plain, different]) == [plain, different]
-    assert [each.times for each in folded([plain, plain, different, different])] == [2, 2]
+    assert fold_loops([plain, different]) == [plain, different]
+    assert [each.times for each in fold_loops([plain, plain, different, different])] == [2, 2]
 
 
 def test_a_body_that_is_too_long_is_left_as_it_is():
     body = [step("a", (i + 1,)) for i in range(LONGEST + 1)]
-    assert folded([*body, *body]) == [*body, *body]
+    assert fold_loops([*body, *body]) == [*body, *body]
     body.pop()
-    assert [each.times for each in folded([*body, *body])] == [2] * LONGEST
+    assert [each.times for each in fold_loops([*body, *body])] == [2] * LONGEST
 
 
 def test_the_steps_that_were_given_stay_as_they_are():
     made = steps("ab ab")
-    folded(made)
+    fold_loops(made)
     assert [each.times for each in made] == [1, 1, 1, 1]
 
 
 @given(st.text("ab", max_size=14))
 def test_no_step_is_lost(text):
-    result = folded(steps(text))
+    result = fold_loops(steps(text))
     for letter in "ab":
         assert sum(each.times for each in result if each.name == letter) == text.count(letter)
 
@@ -109,10 +109,10 @@ def test_no_step_is_lost(text):
 @given(st.permutations("abcde"), st.integers(1, 5), st.integers(2, 5))
 def test_whatever_is_repeated_is_shown_once(letters, length, turns):
     body = "".join(letters[:length])
-    assert short(folded(steps(body * turns))) == " ".join(f"{letter}{turns}" for letter in body)
+    assert short(fold_loops(steps(body * turns))) == " ".join(f"{letter}{turns}" for letter in body)
 
 
 @pytest.mark.xfail(strict=True, reason="the last step of a turn is folded with the first of the next")
 def test_a_body_that_begins_and_ends_with_the_same_step():
     """As where a layer calls one function before and after."""
-    assert short(folded(steps("aba aba aba"))) == "a3 b3 a3"
+    assert short(fold_loops(steps("aba aba aba"))) == "a3 b3 a3"

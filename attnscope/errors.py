@@ -180,16 +180,16 @@ def is_out_of_memory(error: BaseException) -> bool:
     Errors that may mean anything (`RuntimeError`, `OSError`, …) count only if their message says so.
     """
     several: type | tuple[type, ...] = (RuntimeError, OSError, ImportError)
-    seen: BaseException | None = error
-    while seen is not None:
-        if isinstance(seen, MemoryError) or type(seen).__name__ == "OutOfMemoryError":
+    cause: BaseException | None = error
+    while cause is not None:
+        if isinstance(cause, MemoryError) or type(cause).__name__ == "OutOfMemoryError":
             return True
-        if isinstance(seen, OSError) and seen.errno == errno.ENOMEM:
+        if isinstance(cause, OSError) and cause.errno == errno.ENOMEM:
             return True
-        vague = isinstance(seen, several) or type(seen).__name__ == "SafetensorError"
-        if vague and _NO_MEMORY.search(str(seen)):
+        vague = isinstance(cause, several) or type(cause).__name__ == "SafetensorError"
+        if vague and _NO_MEMORY.search(str(cause)):
             return True
-        seen = seen.__cause__ or (None if seen.__suppress_context__ else seen.__context__)
+        cause = cause.__cause__ or (None if cause.__suppress_context__ else cause.__context__)
     return False
 
 

@@ -107,8 +107,8 @@ class TensorInMemory(TensorFile):
 
         if isinstance(self.value, torch.Tensor):
             return _own(self.value)
-        own = np.array(self.value, order="C")
-        return torch.from_numpy(own.astype(own.dtype.newbyteorder("="), copy=False))
+        copy = np.array(self.value, order="C")
+        return torch.from_numpy(copy.astype(copy.dtype.newbyteorder("="), copy=False))
 
 
 def tensor_of(name: str, value: Any, source: str) -> TensorFile:

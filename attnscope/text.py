@@ -20,7 +20,7 @@ LONG = 80
 TOO_LONG = 200
 
 
-def printable(text: object, own: str = "") -> str:
+def printable(text: object, keep: str = "") -> str:
     r"""Escape the characters of a text that would control a terminal or are invisible.
 
     Names, settings and messages from files may contain anything: escape sequences, newlines,
@@ -31,15 +31,15 @@ def printable(text: object, own: str = "") -> str:
 
     Args:
         text: any value.
-        own: characters to leave as they are, because attnscope added them itself.
+        keep: characters to leave as they are, because attnscope added them itself.
     """
     whole = str(text)
     if whole.isprintable():
         return whole
-    return "".join(each if each in own else _escaped(each) for each in whole)
+    return "".join(each if each in keep else _escaped(each) for each in whole)
 
 
-def printable_lines(text: str, own: str = "") -> str:
+def printable_lines(text: str, keep: str = "") -> str:
     r"""Escape a text line by line, as `printable` does; newlines stay, and tabs become spaces.
 
     >>> printable_lines("if x:\n\treturn '\x1b[2J'")
@@ -47,9 +47,9 @@ def printable_lines(text: str, own: str = "") -> str:
 
     Args:
         text: lines that end in a newline, with or without a carriage return.
-        own: characters to leave as they are, because attnscope added them itself.
+        keep: characters to leave as they are, because attnscope added them itself.
     """
-    return "\n".join(printable(line.removesuffix("\r").expandtabs(), own) for line in text.split("\n"))
+    return "\n".join(printable(line.removesuffix("\r").expandtabs(), keep) for line in text.split("\n"))
 
 
 def json_printable(document: str) -> str:

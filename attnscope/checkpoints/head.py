@@ -148,9 +148,9 @@ def _slice(
     """
     axis = None if name == "b_O" else 0 if stored.ndim == 1 else int((name == "W_O") != transposed)
     start, stop = (0, stored.shape[0]) if axis is None else (start, start + d_head)
-    own = stored[:, start:stop] if axis == 1 else stored[start:stop]
+    values = stored[:, start:stop] if axis == 1 else stored[start:stop]
     is_transposed = transposed and stored.ndim == 2
-    own = own.T if is_transposed else own
+    values = values.T if is_transposed else values
     return WeightSlice(
         name=name,
         tensor=tensor,
@@ -158,11 +158,11 @@ def _slice(
         axis=axis,
         start=start,
         stop=stop,
-        head_shape=tuple(own.shape),
+        head_shape=tuple(values.shape),
         dtype=dtype,
-        stats=stats_of(numbers(own, dtype)),
+        stats=stats_of(numbers(values, dtype)),
         transposed=is_transposed,
-        array=own,
+        array=values,
         shared=axis is None,
     )
 
@@ -228,7 +228,7 @@ def _check_config(config: dict[str, Any], stack: Stack, d_head: int, n_kv_head: 
     """
     parts = [config.get(part) for part in PARTS_OF_CONFIG.get(stack.name, ())]
     nested = [part for part in parts if isinstance(part, dict)] or [config]
-    own = {
+    sizes = {
         name: value
         for part in nested
         for name, value in part.items()
@@ -239,7 +239,7 @@ def _check_config(config: dict[str, Any], stack: Stack, d_head: int, n_kv_head: 
         (WIDTH_OF_HEAD, d_head, f"heads {d_head} wide"),
         (KEY_HEADS, n_kv_head, f"{n_kv_head} heads of keys"),
     ):
-        expected = {name: value for name, value in own.items() if pattern.fullmatch(name)}
+        expected = {name: value for name, value in sizes.items() if pattern.fullmatch(name)}
         if not expected or found in expected.values() or (pattern is KEY_HEADS and one_key_head):
             continue
         fields = " and ".join(f"{name} is {value}" for name, value in expected.items())

@@ -60,11 +60,11 @@ def check_indices(
         n_layer: the number of layers of each stack.
         n_head: the number of heads of each layer with attention, by stack and layer index.
     """
-    own = {key: n for key, n in n_head.items() if key[0] in stacks}
-    with_attention = sorted({layer for _, layer in own})
+    counts = {key: n for key, n in n_head.items() if key[0] in stacks}
+    with_attention = sorted({layer for _, layer in counts})
     for layer in layers:
         check_layer(layer, with_attention, max(n_layer[stack] for stack in stacks), model)
-    of_layers = [n for (_, layer), n in own.items() if not layers or layer in layers]
+    of_layers = [n for (_, layer), n in counts.items() if not layers or layer in layers]
     for head in heads:
         check_range("head", head, max(of_layers), model)
 

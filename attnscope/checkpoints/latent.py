@@ -207,17 +207,17 @@ def _parts(latent: Latent, head: int, up_Q: str, up_KV: str, out: str, d_feat: i
 
 def _slice(part: Part, tensor: str, stored: np.ndarray, dtype: str) -> WeightSlice:
     """Return one part of a stored tensor."""
-    own = stored[:, part.start : part.stop] if part.axis == 1 else stored[part.start : part.stop]
+    values = stored[:, part.start : part.stop] if part.axis == 1 else stored[part.start : part.stop]
     return WeightSlice(
         name=part.name,
         tensor=tensor,
         shape=tuple(stored.shape),
-        axis=None if part.shared and own.shape == stored.shape else part.axis,
+        axis=None if part.shared and values.shape == stored.shape else part.axis,
         start=part.start,
         stop=part.stop,
-        head_shape=tuple(own.shape),
+        head_shape=tuple(values.shape),
         dtype=dtype,
-        stats=stats_of(numbers(own, dtype)),
+        stats=stats_of(numbers(values, dtype)),
         shared=part.shared,
-        array=own,
+        array=values,
     )

@@ -431,13 +431,13 @@ def _name(prefix: str, layout: Layout) -> str:
 
 def _with_unique_names(stacks: list[Stack]) -> list[Stack]:
     """Return the stacks in the order of `STACKS`, each with a name of its own."""
-    own = [stack for stack in stacks if not stack.layout.cross]
-    towers = {stack.name for stack in own} & {"vision", "audio"}
+    self_attention = [stack for stack in stacks if not stack.layout.cross]
+    towers = {stack.name for stack in self_attention} & {"vision", "audio"}
     named: dict[str, Stack] = {}
     for stack in sorted(stacks, key=lambda stack: -stack.n_layer):
         name = stack.name
-        if stack in own:
-            name = "self" if len(own) == 1 else "text" if name == "self" and towers else name
+        if stack in self_attention:
+            name = "self" if len(self_attention) == 1 else "text" if name == "self" and towers else name
         if name in named:
             name = stack.prefix.rstrip(".")
         named[name] = replace(stack, name=name)

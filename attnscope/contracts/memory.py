@@ -54,10 +54,10 @@ def bytes_needed(plan: Trace, uses: Uses | None = None) -> int:
     uses = uses or Uses()
     live, peak = 0, 0
     for step in plan.steps:
-        own = 0 if step.view_of or step.same_as else step.bytes
+        allocated = 0 if step.view_of or step.same_as else step.bytes
         stats = step.bytes + STATS if uses.stats else 0  # a copy, which later steps cannot change
-        peak = max(peak, live + own + max(_temporary(step, plan), stats))
-        live += own
+        peak = max(peak, live + allocated + max(_temporary(step, plan), stats))
+        live += allocated
     if uses.keep is True:
         kept = live
     elif uses.verify:
@@ -70,8 +70,8 @@ def bytes_needed(plan: Trace, uses: Uses | None = None) -> int:
 
 def _own(plan: Trace, without: Collection[str]) -> int:
     """Return the bytes of the steps that own their memory."""
-    own = [step for step in plan.steps if not (step.view_of or step.same_as)]
-    return sum(step.bytes for step in own if step.name not in without)
+    owners = [step for step in plan.steps if not (step.view_of or step.same_as)]
+    return sum(step.bytes for step in owners if step.name not in without)
 
 
 def _temporary(step: Step, plan: Trace) -> int:

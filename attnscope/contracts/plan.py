@@ -108,7 +108,7 @@ def plan(title: str, sizes: dict[str, int], stages: Iterable[Stage], dtype: str)
 def _step(stage: Stage, sizes: dict[str, int], dtype: str) -> Step:
     dims = tuple(stage.dims.split())
     contiguous = _is_contiguous(stage, sizes)
-    own = stage.copied and not contiguous
+    owns_memory = stage.copied and not contiguous
     shape = tuple(size_of(axis, sizes) for axis in dims)
     return Step(
         name=stage.name,
@@ -118,8 +118,8 @@ def _step(stage: Stage, sizes: dict[str, int], dtype: str) -> Step:
         how=stage.how,
         bytes=prod(shape) * DTYPES.get(dtype, 1),
         flops=2 * prod(size_of(axis, sizes) for axis in stage.product.split()) if stage.product else 0,
-        contiguous=contiguous or own,
-        view_of=None if own else stage.view_of,
+        contiguous=contiguous or owns_memory,
+        view_of=None if owns_memory else stage.view_of,
         same_as=stage.same_as,
         why=_sentence(stage.why, sizes) or None,
     )

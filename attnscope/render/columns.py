@@ -81,9 +81,9 @@ def columns_of(result: Trace | HeadWeights) -> list[Column]:
 
 def _trace_columns(trace: Trace) -> list[Column]:
     columns = _all_trace_columns(trace)
-    own = trace.file is not None
+    is_user_code = trace.file is not None
     hidden = {"contiguous", "same_as"}  # people read both in the column `view`
-    if not own:
+    if not is_user_code:
         hidden |= {"times", "file"}
     if all(step.line is None for step in trace.steps):  # a dry run
         hidden |= {"fresh_bytes", "line"}
@@ -97,7 +97,7 @@ def _trace_columns(trace: Trace) -> list[Column]:
 def _all_trace_columns(trace: Trace) -> list[Column]:
     """Return every column that a trace may have."""
     steps = trace.steps
-    own = trace.file is not None  # the user's code: its line numbers and depth matter
+    is_user_code = trace.file is not None  # its line numbers and depth matter
     one_dtype = len({step.dtype for step in steps} - {"bool"}) <= 1  # a mask is known by its name
 
     def column(title: str, key: str, text: Callable[[Step], str], **options: Any) -> Column:
@@ -105,11 +105,13 @@ def _all_trace_columns(trace: Trace) -> list[Column]:
         style = options.pop("style", "")
         return Column(title, key, [[(text(step), style)] for step in steps], raw, **options)
 
-    line = column("line", "line", _line_text, right=True, wide=not own, style="dim", lead=own)
-    fresh = column("fresh", "fresh_bytes", _fresh_text, right=True, wide=not own)
+    line = column(
+        "line", "line", _line_text, right=True, wide=not is_user_code, style="dim", lead=is_user_code
+    )
+    fresh = column("fresh", "fresh_bytes", _fresh_text, right=True, wide=not is_user_code)
     columns = [
-        column("name", "name", lambda step: "  " * step.depth * own + step.name, style="bold"),
-        *([line] if own else []),
+        column("name", "name", lambda step: "  " * step.depth * is_user_code + step.name, style="bold"),
+        *([line] if is_user_code else []),
         Column(
             "shape",
             "shape",
@@ -124,19 +126,19 @@ def _all_trace_columns(trace: Trace) -> list[Column]:
             [dims_pieces(step.dims) for step in steps],
             [None if step.dims is None else " ".join(step.dims) for step in steps],
         ),
-        column("times", "times", _times_text, right=True, lead=own),
+        column("times", "times", _times_text, right=True, lead=is_user_code),
         _memory_column(steps),
         column("how", "how", lambda step: step.how, style="dim", flexible=True),
-        *([fresh] if own else []),
-        column("view", "view_of", partial(_view_text, strides=own)),
+        *([fresh] if is_user_code else []),
+        column("view", "view_of", partial(_view_text, strides=is_user_code)),
         column("FLOPs", "flops", lambda step: count_text(step.flops), right=True),
         column("dtype", "dtype", lambda step: step.dtype, wide=one_dtype),
         column("size", "bytes", lambda step: bytes_text(step.bytes), right=True, wide=True),
         column("contiguous", "contiguous", str),
         column("same as", "same_as", str),
-        *([] if own else [fresh, line]),
+        *([] if is_user_code else [fresh, line]),
         column("file", "file", lambda step: step.file or "", wide=True),
-        Column("depth", "depth", [], [step.depth for step in steps] if own else []),
+        Column("depth", "depth", [], [step.depth for step in steps] if is_user_code else []),
     ]
     if any(step.why for step in steps):
         sentence = column("why", "why", lambda step: step.why or "", style="dim italic", below=True)

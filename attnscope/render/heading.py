@@ -86,11 +86,11 @@ def _options(trace: Trace) -> list[str]:
 
 def summary(trace: Trace) -> str:
     """Return a line with the largest tensor, the memory of all, and the cost of the matrix products."""
-    own = [step for step in trace.steps if not (step.view_of or step.same_as)]
-    if not own:
+    owners = [step for step in trace.steps if not (step.view_of or step.same_as)]
+    if not owners:
         return "no tensor was named"
-    largest = max(own, key=lambda step: step.bytes)
-    total = sum(step.bytes * step.times for step in own)
+    largest = max(owners, key=lambda step: step.bytes)
+    total = sum(step.bytes * step.times for step in owners)
     flops = sum(step.flops * step.times for step in trace.steps)
     return (
         f"largest: {printable(largest.name)}, {bytes_text(largest.bytes)} of {bytes_text(total)}"

@@ -51,10 +51,12 @@ def of_query(maps: AttentionMaps, query: int) -> AttentionMaps:
     row = query - maps.first_query
     tokens = [maps.query_tokens[row]]
     if maps.pooling is None:
-        own = [replace(each, attention=each.attention[[row]]) for each in maps.maps]
+        restricted = [replace(each, attention=each.attention[[row]]) for each in maps.maps]
     else:
-        own = [AttentionMap(each.layer, each.head, each.kv_head, each.row[None]) for each in maps.maps]
-    return replace(maps, query_tokens=tokens, first_query=query, maps=own, pooling=None)
+        restricted = [
+            AttentionMap(each.layer, each.head, each.kv_head, each.row[None]) for each in maps.maps
+        ]
+    return replace(maps, query_tokens=tokens, first_query=query, maps=restricted, pooling=None)
 
 
 def matrix_columns(maps: AttentionMaps, map: AttentionMap) -> list[Column]:

@@ -97,13 +97,13 @@ def draw_pictures(figure: Figure, maps: AttentionMaps, picture: Picture, query: 
         for map in maps.maps
     }
     top = _top(weights.values())
-    one = len(weights) == 1
-    size = PICTURE if one else PANEL
-    grey = _grey(picture, 1024 if one else 2 * SPOTS)
+    is_single = len(weights) == 1
+    size = PICTURE if is_single else PANEL
+    grey = _grey(picture, 1024 if is_single else 2 * SPOTS)
     panels = {place: _veiled(grey, each / top) for place, each in weights.items()}
     axes, height = _panels(figure, panels, grey.shape[0] / grey.shape[1], size)
     title = drawable(f"{named(maps.model, maps.stack)} · {query_text(maps.query_tokens, query)}")
-    if one:
+    if is_single:
         title += f" · layer {maps.maps[0].layer} · head {maps.maps[0].head}"
         axes.set(xticks=[], yticks=[], xlabel="", ylabel="")
     axes.set_title(title + _more_text(maps), parse_math=False, pad=10)

@@ -13,20 +13,20 @@ if TYPE_CHECKING:
     import numpy as np
 
 
-def map_name(layer: int, head: int, *, one: bool) -> str:
-    """Return the name of a head's map in a file: `attention` if it is the only `one`."""
-    return "attention" if one else f"layer{layer}.head{head}"
+def map_name(layer: int, head: int, *, is_only: bool) -> str:
+    """Return the name of a head's map in a file: `attention` if it is the only one."""
+    return "attention" if is_only else f"layer{layer}.head{head}"
 
 
 def map_tensors(maps: AttentionMaps) -> Tensors:
     """Return the maps by their names in a file; pooled maps include all their arrays."""
     tensors: Tensors = {}
-    one = len(maps.maps) == 1
+    is_only = len(maps.maps) == 1
     for each in maps.maps:
-        name = map_name(each.layer, each.head, one=False)
-        tensors[map_name(each.layer, each.head, one=one)] = (each.attention, "float32")
+        name = map_name(each.layer, each.head, is_only=False)
+        tensors[map_name(each.layer, each.head, is_only=is_only)] = (each.attention, "float32")
         for kind, array in pooled_arrays(each).items():
-            tensors[kind if one else f"{name}.{kind}"] = (array, "float32")
+            tensors[kind if is_only else f"{name}.{kind}"] = (array, "float32")
     if maps.pooling is not None:
         import numpy as np
 
@@ -63,13 +63,13 @@ class MapsFile:
 
     def __init__(self, file: MatrixFile) -> None:
         self.file = file
-        self._one = False
+        self._is_only = False
 
     def begin(self, heads: Sequence[tuple[int, int]], shape: tuple[int, int]) -> None:
         """Prepare the file for the maps of these layers and heads, `n_Q n_K` each."""
-        self._one = len(heads) == 1
-        self.file.begin([map_name(*each, one=self._one) for each in heads], shape)
+        self._is_only = len(heads) == 1
+        self.file.begin([map_name(*each, is_only=self._is_only) for each in heads], shape)
 
     def write(self, layer: int, head: int, row: int, rows: np.ndarray) -> None:
         """Write some rows of a map, beginning with `row`."""
-        self.file.write(map_name(layer, head, one=self._one), row, rows)
+        self.file.write(map_name(layer, head, is_only=self._is_only), row, rows)

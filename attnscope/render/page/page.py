@@ -78,8 +78,8 @@ def maps_page(maps: AttentionMaps) -> str:
     """
     stacks = []
     for each in maps.collected or [maps]:
-        own = each.stack == maps.stack
-        stacks.append(replace(each, checks=maps.checks, notices=maps.notices) if own else each)
+        is_shown = each.stack == maps.stack
+        stacks.append(replace(each, checks=maps.checks, notices=maps.notices) if is_shown else each)
     stacks.sort(key=lambda each: each.stack != maps.stack)
     return page_html(
         stacks,
@@ -167,8 +167,8 @@ def page_html(
         sizes=sizes,
         pooled=pooled,
         heads=heads,
-        weights=[[Markup(each.text) for each in own] for own in packed],
-        largest_error=max((each.largest_error for own in packed for each in own), default=0.0),
+        weights=[[Markup(each.text) for each in of_stack] for of_stack in packed],
+        largest_error=max((each.largest_error for of_stack in packed for each in of_stack), default=0.0),
         data=Markup(_json_in_html(data)),
         script=Markup(script),
         style=Markup(style),

@@ -221,12 +221,14 @@ def _labels(maps: AttentionMaps, rows: list[range], width: int, scale: Scale) ->
     """Return the label of each row: its queries' positions, and as many tokens as fit into `width`."""
     spans = [span(positions(maps)[0], row) for row in rows]
     numbers = [axes.range_text(each, scale) for each in spans]
-    own = [maps.query_tokens[each.start - maps.first_query :][: min(len(each), width)] for each in spans]
-    texts = [axes.group_text(tokens, scale) for tokens in own]
+    tokens_of_rows = [
+        maps.query_tokens[each.start - maps.first_query :][: min(len(each), width)] for each in spans
+    ]
+    texts = [axes.group_text(tokens, scale) for tokens in tokens_of_rows]
     number_width = max(map(cell_len, numbers))
     text_width = min(width, max(map(cell_len, texts)))
     labels = []
-    for tokens, number, text in zip(own, numbers, texts, strict=True):
+    for tokens, number, text in zip(tokens_of_rows, numbers, texts, strict=True):
         style = axes.token_style(tokens[0])
         label = Text(" " * (number_width - cell_len(number))).append(number, axes.QUERY).append(" ")
         labels.append(label + axes.left(text, text_width, scale, style))

@@ -69,10 +69,11 @@ def _resized(patches: np.ndarray, scale: Scale, width: int, lines: int) -> np.nd
 def _elsewhere(maps: AttentionMaps, picture: Picture, weights: np.ndarray, scale: Scale) -> str:
     """Describe how the weight is divided between patches and other tokens."""
     end = picture.first + picture.rows * picture.columns
-    others = [i for i in range(len(weights)) if not picture.first <= i < end]
+    other_keys = [i for i in range(len(weights)) if not picture.first <= i < end]
     grid = f"{picture.rows} {scale.marks.times} {picture.columns} patches"
     parts = [f"{grid} {number_text(float(weights[picture.first : end].sum()))}"]
     parts += [
-        f"{axes.token_text(maps.key_tokens[i], scale)} {number_text(float(weights[i]))}" for i in others
+        f"{axes.token_text(maps.key_tokens[i], scale)} {number_text(float(weights[i]))}"
+        for i in other_keys
     ]
     return "weight on " + ", ".join(parts)

@@ -97,9 +97,9 @@ def attended(run: VerifiedRun, inputs: Inputs) -> Iterator[QueryBlock]:
         weights = np.empty((some.stop - start, n_K))
         weighted = np.empty((some.stop - start, V.shape[3]))
         for i in range(len(weights)):
-            seen = None if mask is None else mask[i if len(mask) > 1 else 0]
+            visible = None if mask is None else mask[i if len(mask) > 1 else 0]
             blind = run.blind[b, h, start + i]
-            w = weights[i] = weights_of(Q[b, h, start + i], keys, seen, run, blind=blind)
+            w = weights[i] = weights_of(Q[b, h, start + i], keys, visible, run, blind=blind)
             weighted[i] = (w if kept is None else dropped(w, kept[i], run.dropout)) @ values
         yield QueryBlock(b, h, some, weights, weighted)
 

@@ -90,7 +90,7 @@ def trace_script(
             f"{path} is a folder, not a script." if is_folder else f"there is no script {path}.",
             hint="attnscope run --watch … SCRIPT.py",
         )
-    target = _target(watch, None if module else Path(str(script)).parent)
+    target = _parse_target(watch, None if module else Path(str(script)).parent)
     from attnscope.tracing.program import Watching, run_module, run_script
 
     result = ProgramRun(watch, calls)
@@ -155,7 +155,7 @@ def _end_before_exit(recording: CallTraces, watching: Watching) -> None:
 # The target.
 
 
-def _target(text: str, folder: Path | None) -> Target:
+def _parse_target(text: str, folder: Path | None) -> Target:
     """Parse `PLACE:NAME`; a file is searched in the working directory, and then beside the script.
 
     Raises:

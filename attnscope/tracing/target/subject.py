@@ -253,7 +253,7 @@ def read_subject(
     if dtype not in DTYPES:
         raise OptionError(f"{dtype!r} is not a dtype to run in.", hint=f"--dtype {', '.join(DTYPES)}")
     target = callee(loaded, call)
-    init_values = _once("--init", [read_init(text) for text in init])
+    init_values = _unique("--init", [read_init(text) for text in init])
     if target.owner is None and init_values:
         raise OptionError(
             f"{loaded.name} is no class: nothing is constructed, and --init has nothing to give.",
@@ -265,7 +265,7 @@ def read_subject(
         _check_construction(value, f"--init {name}")
 
     named_inputs = [read_input(text) for text in inputs]
-    names = _once("--input", [(name, value) for name, value in named_inputs if name is not None])
+    names = _unique("--input", [(name, value) for name, value in named_inputs if name is not None])
     n_positional = len(named_inputs) - len(names)
     check_arguments(target.title, target.signature, n_positional, names, "--input")
     positional = iter(positional_names(target.signature, n_positional))
@@ -290,8 +290,8 @@ def read_subject(
     )
 
 
-def _once(option: str, pairs: list[tuple[str, T]]) -> dict[str, T]:
-    """Return pairs as a dictionary, and check that no name occurs twice."""
+def _unique(option: str, pairs: list[tuple[str, T]]) -> dict[str, T]:
+    """Return pairs as a dictionary; check that no name occurs twice."""
     by_name = dict(pairs)
     if len(by_name) < len(pairs):
         names = [name for name, _ in pairs]
@@ -306,7 +306,7 @@ def _check_construction(value: Value, option: str) -> None:
     """Check that constructions among the arguments have the arguments that they take."""
     if isinstance(value, Construction) and value.arguments is not None:
         pairs = [(name, inner) for name, inner in value.arguments if name is not None]
-        named = _once(option, pairs)
+        named = _unique(option, pairs)
         title = value.target.name.split(".")[-1]
         n_positional = len(value.arguments) - len(named)
         check_arguments(title, signature_of(value.target.object), n_positional, named, option)

@@ -159,6 +159,27 @@ def test_the_axes_of_arguments_can_be_named(tutorial):
     assert trace.sizes == {"B": 3, "L": 8, "D": 20, "S": 8, "n_head": 5}
 
 
+def test_names_of_one_arguments_axes_hold_for_the_others_too(tutorial):
+    x = torch.randn(3, 8, 20)
+    trace = attnscope.inspect(tutorial, x, x, x, axes={"Q": "B L D"})
+    found = dims(trace)
+    assert (found["Q"], found["K"], found["V"]) == ("B L D", "B n_K D", "B n_K D")
+    assert found["scores"] == "B n_head L n_K"
+    [finding] = trace.findings
+    assert "1/√D = 1/√20; but D/n_head = 4" in finding.message
+
+
+def test_a_name_of_another_size_is_not_taken_over(mine):
+    Q, K, V = torch.randn(2, 3, 4), torch.randn(2, 5, 4), torch.randn(2, 5, 6)
+    trace = attnscope.inspect(mine.attend, Q, K, V, axes={"K": "B S D"})
+    assert [dims(trace)[name] for name in ("Q", "K", "V", "scores")] == [
+        "B n_Q D",
+        "B S D",
+        "B S d_V",
+        "B n_Q S",
+    ]
+
+
 def test_the_values_are_those_of_the_call(tutorial):
     x = torch.randn(3, 8, 20)
     tutorial.eval()

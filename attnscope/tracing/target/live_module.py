@@ -331,32 +331,45 @@ def _default_axes(
 
     Queries are `n_batch n_Q d_feat`, keys and values `n_batch n_K d_feat`; tensors with other names are
     `n_batch n d_feat`. Masks, and integer tensors other than ids, get the names of axes of their sizes.
+    If the caller names an axis of another tensor `B` that would be called `n_batch`, it is `B` here too.
     One name stands for one size.
     """
     sizes = dict(module_sizes)
     for label, dims in named_dims.items():
         pairs = zip(dims, tensors[label].shape, strict=True)
         sizes |= {axis: size for axis, size in pairs if isinstance(axis, str)}
+    usual = {
+        label: _usual_axes(label, tensor, module_sizes, has_weights)
+        for label, tensor in tensors.items()
+        if not _is_mask(label, tensor)
+        and (_has_width(tensor) or tensor.dim() == 2)
+        and tensor.dim() <= 4
+    }
+    renamed: dict[str, str] = {}  # the caller's names for axes that have usual ones
+    for label, dims in named_dims.items():
+        pairs_of_names = zip(usual.get(label, ()), dims, strict=False)
+        renamed = {name: axis for name, axis in pairs_of_names if isinstance(axis, str)} | renamed
     found: dict[str, Dims] = {}
-    rest = []
-    for label, tensor in tensors.items():
-        if label in named_dims or 0 in tensor.shape:
-            continue
-        is_mask = "mask" in label or "bias" in label or str(tensor.dtype) == "torch.bool"
-        if is_mask or not (_has_width(tensor) or tensor.dim() == 2) or tensor.dim() > 4:
-            rest.append(label)
-            continue
+    unnamed = [
+        label for label, tensor in tensors.items() if label not in named_dims and 0 not in tensor.shape
+    ]
+    for label in unnamed:
         names = []
-        for name, size in zip(
-            _usual_axes(label, tensor, module_sizes, has_weights), tensor.shape, strict=True
-        ):
-            free = next(each for each in (name, f"{name}_{label}") if sizes.get(each, size) == size)
+        for name, size in zip(usual.get(label, ()), tensors[label].shape, strict=False):
+            choices = (renamed.get(name, name), name, f"{name}_{label}")
+            free = next(each for each in choices if sizes.get(each, size) == size)
             sizes[free] = size
             names.append(free)
         found[label] = tuple(names)
-    for label in rest:
-        found[label] = _aligned(tensors[label].shape, sizes)
+    for label in unnamed:
+        if label not in usual:
+            found[label] = _aligned(tensors[label].shape, sizes)
     return found
+
+
+def _is_mask(label: str, tensor: torch.Tensor) -> bool:
+    """Return whether a tensor is a mask or a bias, by its name or dtype."""
+    return "mask" in label or "bias" in label or str(tensor.dtype) == "torch.bool"
 
 
 def _usual_axes(

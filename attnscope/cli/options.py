@@ -11,7 +11,6 @@ from typing import Annotated, Any, get_type_hints
 
 import typer
 
-from attnscope.models.running.options import StackName as StackName
 from attnscope.options import Flag
 
 
@@ -24,7 +23,8 @@ class Format(StrEnum):
     MARKDOWN = "markdown"
 
 
-SIZES, TENSORS, VARIANT, RUN, OUTPUT = "Sizes", "Your own tensors", "Variants", "Run", "Output"
+RUN, OUTPUT = "Run", "Output"
+"""Headings of groups of options in the help."""
 
 
 def file_name(text: str) -> Path:
@@ -100,20 +100,6 @@ Source = Annotated[
         rich_help_panel=OUTPUT,
     ),
 ]
-Seed = Annotated[
-    int | None,
-    typer.Option(
-        "--seed", help="What random values are drawn with.", show_default="0", rich_help_panel=RUN
-    ),
-]
-Device = Annotated[
-    str,
-    typer.Option(
-        "--device",
-        help="cpu, cuda, cuda:1, mps, xpu, or meta (shapes without values).",
-        rich_help_panel=RUN,
-    ),
-]
 Stats = Annotated[
     bool,
     typer.Option(
@@ -128,43 +114,6 @@ Wide = Annotated[
         "--wide",
         help="All columns, however wide the terminal is (json and csv always have them).",
         rich_help_panel=OUTPUT,
-    ),
-]
-ModelDtype = Annotated[
-    str | None,
-    typer.Option(
-        "--dtype",
-        help="What to load the model in: float32, bfloat16, float16, float64.",
-        show_default="as it is stored",
-        rich_help_panel=RUN,
-    ),
-]
-Ids = Annotated[
-    str | None,
-    typer.Option(
-        "--ids",
-        metavar="N,…",
-        help="Token ids to read in place of a text, as they are: 101,2023,102.",
-        rich_help_panel="What it reads",
-    ),
-]
-Tokens = Annotated[
-    str | None,
-    typer.Option(
-        "--tokens",
-        metavar="'A B C'",
-        help="Entries of the vocabulary to read in place of a text, as they are.",
-        rich_help_panel="What it reads",
-    ),
-]
-Memory = Annotated[
-    str | None,
-    typer.Option(
-        "--memory",
-        metavar="SIZE",
-        help="How much a run may take beside the model's weights: 2G, 500M.",
-        show_default="80 % of what is free",
-        rich_help_panel=RUN,
     ),
 ]
 Plot = Annotated[

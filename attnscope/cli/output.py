@@ -200,31 +200,19 @@ class Output:
     def _print_table(self, result: Trace | HeadWeights) -> None:
         from attnscope.results.weights import HeadWeights
 
-        if isinstance(result, HeadWeights) and result.circuits:
-            self._print_circuits(result)
-        elif self.format is Format.TABLE:
-            from attnscope.render.terminal.table import print_table
-
-            print_table(result, stdout(), wide=self.wide)
-        else:
+        if self.format is not Format.TABLE:
             from attnscope.render.records.records import csv_text, markdown_text
 
             is_csv = self.format is Format.CSV
             put(csv_text(result) if is_csv else markdown_text(result, wide=self.wide))
+        elif isinstance(result, HeadWeights) and result.circuits:
+            from attnscope.render.terminal.circuits import print_head_circuits
 
-    def _print_circuits(self, head: HeadWeights) -> None:
-        """Print a head's circuits in place of its weights."""
-        from attnscope.render.circuits import circuit_columns
-        from attnscope.render.records.circuits import circuits_text
-        from attnscope.render.records.tables import csv_table
-        from attnscope.render.terminal.circuits import print_head_circuits
-
-        if self.format is Format.CSV:
-            put(csv_table(circuit_columns(head.circuits or [], head.d_head)))
-        elif self.format is Format.MARKDOWN:
-            put(circuits_text(head))
+            print_head_circuits(result, stdout(), wide=self.wide)
         else:
-            print_head_circuits(head, stdout(), wide=self.wide)
+            from attnscope.render.terminal.table import print_table
+
+            print_table(result, stdout(), wide=self.wide)
 
     def _print_shown(self, shown: Sequence[Shown]) -> None:
         from attnscope.render.values import shown_text

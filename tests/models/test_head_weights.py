@@ -57,6 +57,15 @@ def test_what_was_not_asked_for_is_none(folders):
     assert (head.checks, head.circuits) == (None, None)
 
 
+@pytest.mark.parametrize("circuits", [False, True])
+def test_tables_are_saved_as_the_command_line_prints_them(attnscope, folders, tmp_path, circuits):
+    head = head_weights(folders("gpt2"), circuits=circuits)
+    for suffix, format in ((".json", "json"), (".csv", "csv"), (".md", "markdown")):
+        head.save(tmp_path / f"x{suffix}")
+        printed = attnscope("model", folders("gpt2"), *["--circuits"][:circuits], "--format", format).out
+        assert (tmp_path / f"x{suffix}").read_text() == printed, suffix
+
+
 def test_a_weight_is_found_by_its_name(folders):
     head = head_weights(folders("bert"), 1, 2)
     assert (head["W_Q"].name, head["W_Q"].dims) == ("W_Q", ("d_head", "d_feat"))

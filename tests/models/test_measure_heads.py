@@ -124,7 +124,7 @@ def test_the_file_of_a_table_is_what_the_command_writes(attnscope, bert, tmp_pat
 
 def test_a_table_has_no_file_of_tensors_and_replaces_none(bert, tmp_path):
     table = measure_heads(bert, SHORT)
-    with pytest.raises(FileError, match=r"a HeadTable is not written as \.npz"):
+    with pytest.raises(FileError, match=r"HeadTable cannot be written as \.npz"):
         table.save(tmp_path / "x.npz")
     table.save(tmp_path / "x.csv")
     with pytest.raises(FileError, match="exists already"):

@@ -44,5 +44,5 @@ def test_it_is_a_table_and_a_file(tmp_path, attnscope):
     example.save(tmp_path / "example.md")
     printed = attnscope("example", "--format", "markdown").out
     assert (tmp_path / "example.md").read_text() == printed
-    with pytest.raises(FileError, match=r"a WorkedExample is not written as \.npz"):
+    with pytest.raises(FileError, match=r"WorkedExample cannot be written as \.npz"):
         example.save(tmp_path / "example.npz")

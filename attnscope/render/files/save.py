@@ -19,16 +19,17 @@ from attnscope.results.weights import HeadWeights
 
 PICTURES = (".png", ".svg", ".pdf")
 PAGES = (".html", ".htm")
+TABLES = (Trace, HeadWeights, AttentionMaps, Scaling, HeadTable)
 TEXTS: dict[str, tuple[type, ...]] = {
-    ".json": (),
-    ".csv": (Trace, Scaling, HeadTable),
-    ".md": (Trace, Scaling, WorkedExample, HeadTable),
+    ".json": (object,),
+    ".csv": TABLES,
+    ".md": (*TABLES, WorkedExample),
 }
-"""The results that are written as CSV and as Markdown; every one is as JSON."""
+"""The results that are written as JSON, CSV and Markdown."""
 
 
 def save(result: Any, path: Path, *, force: bool = False, **options: Any) -> int:
-    """Write a result as `attnscope.results.common.Result.save` promises; how many bytes it has."""
+    """Write a result as `attnscope.results.common.Result.save` promises; return the size in bytes."""
     kind = path.suffix.lower()
     if kind in WRITERS and isinstance(result, (Trace, HeadWeights, AttentionMaps)):
         from attnscope.render.files import tensor_file
@@ -55,11 +56,11 @@ def save(result: Any, path: Path, *, force: bool = False, **options: Any) -> int
 
         check_page(path, name="heads.html", force=force)
         content = heads_page(result).encode()
-    elif kind in TEXTS and (kind == ".json" or isinstance(result, TEXTS[kind])):
+    elif isinstance(result, TEXTS.get(kind, ())):
         content = (_text(result, kind) + "\n").encode()
     else:
         name = type(result).__name__
-        raise FileError(f"{path}: a {name} is not written as {kind or 'a file without a suffix'}.")
+        raise FileError(f"{path}: {name} cannot be written as {kind or 'a file without a suffix'}.")
     write_file(path, content, force=force)
     return len(content)
 
@@ -80,6 +81,10 @@ def _text(result: Any, kind: str) -> str:
     """Return a result as JSON, CSV or Markdown, as its command prints it."""
     from attnscope.render.records import records
 
+    if kind == ".json" and isinstance(result, AttentionMaps):
+        from attnscope.render.records.maps import maps_json
+
+        return maps_json(result.to_dict())
     if kind == ".json":
         return records.json_text(result.to_dict())
     return records.csv_text(result) if kind == ".csv" else records.markdown_text(result)

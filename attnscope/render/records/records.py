@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
+from attnscope.render.circuits import circuit_columns
 from attnscope.render.columns import check_columns, columns_of
 from attnscope.render.crash import crash_lines
 from attnscope.render.heading import heading, summary
@@ -58,8 +59,14 @@ def json_text(record: dict[str, Any]) -> str:
     return json.dumps(record, indent=2, allow_nan=False, ensure_ascii=False)
 
 
-def csv_text(result: Trace | HeadWeights | Scaling | HeadTable) -> str:
-    """Return a line for each tensor, head or measurement, with every column, in plain numbers."""
+def csv_text(result: Trace | HeadWeights | AttentionMaps | Scaling | HeadTable) -> str:
+    """Return a line for each tensor, weight, head or measurement, in plain numbers."""
+    if isinstance(result, AttentionMaps):
+        from attnscope.render.records.maps import maps_csv
+
+        return "\n".join(maps_csv(result))
+    if isinstance(result, HeadWeights) and result.circuits:
+        return csv_table(circuit_columns(result.circuits, result.d_head))
     if isinstance(result, HeadTable):
         from attnscope.render.records.heads import heads_csv
 
@@ -72,9 +79,19 @@ def csv_text(result: Trace | HeadWeights | Scaling | HeadTable) -> str:
 
 
 def markdown_text(
-    result: Trace | HeadWeights | Scaling | WorkedExample | HeadTable, *, wide: bool = False
+    result: Trace | HeadWeights | AttentionMaps | Scaling | WorkedExample | HeadTable,
+    *,
+    wide: bool = False,
 ) -> str:
     """Return a Markdown table, with its heading above and summary, findings and checks below."""
+    if isinstance(result, AttentionMaps):
+        from attnscope.render.records.maps import maps_text
+
+        return maps_text(result)
+    if isinstance(result, HeadWeights) and result.circuits:
+        from attnscope.render.records.circuits import circuits_text
+
+        return circuits_text(result)
     if isinstance(result, HeadTable):
         from attnscope.render.records.heads import heads_markdown
 

@@ -351,8 +351,9 @@ def test_maps_are_saved_as_the_command_line_saves_them(attnscope, folders, tmp_p
     for suffix in (".safetensors", ".svg", ".html"):
         maps.save(f"b{suffix}")
         assert Path(f"a{suffix}").read_bytes() == Path(f"b{suffix}").read_bytes(), suffix
-    maps.save("b.json")
-    assert json.loads(Path("b.json").read_text()) == maps.to_dict()
+    for suffix, format in ((".json", "json"), (".csv", "csv"), (".md", "markdown")):
+        maps.save(f"b{suffix}")
+        assert Path(f"b{suffix}").read_text() == attnscope(*command, "--format", format).out, suffix
     with pytest.raises(FileError, match=r"b\.html"):
         maps.save("b.html")
     maps.save("b.html", force=True)

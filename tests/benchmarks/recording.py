@@ -46,7 +46,7 @@ def main() -> None:
             with session.recording(watch=Watcher({session.file})):
                 module(Q, K, V)
 
-        for name, call in {"recorded": recorded, "recorded, and looked at": watched}.items():
+        for name, call in {"recorded": recorded, "recorded, and searched for findings": watched}.items():
             for _ in range(20):  # warm
                 plain(), call()
             pairs = [(seconds(call), seconds(plain)) for _ in range(runs)]

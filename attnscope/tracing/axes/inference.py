@@ -215,7 +215,7 @@ def coincidences(
             continue
         names = {requirement.name, *requirement.of}
         mixing = failure.kind == "view" and _mixes(failure, inferred.runs)
-        equal = requirement.is_product and not requirement.multiple and len(names) == 2
+        equal = requirement.is_equality
         natural = not equal or bool(names & set(widths)) or names == KEYS_AND_VALUES
         if failure.kind == "contraction" and natural:
             continue
@@ -224,7 +224,8 @@ def coincidences(
             mixing and names & set(axes) and failure.line not in findings
         ):
             message = _in_words(inferred, requirement, failure, sizes)
-            findings[failure.line] = Finding(message, failure.line)
+            if message is not None:
+                findings[failure.line] = Finding(message, failure.line)
     return list(findings.values())
 
 
@@ -259,12 +260,15 @@ def regrouped_views(inferred: Inferred) -> list[Finding]:
 
 def _in_words(
     inferred: Inferred, requirement: Requirement, failure: Failure, sizes: Mapping[str, int]
-) -> str:
+) -> str | None:
+    """Describe a coincidence; return None if a shape or the reason is unknown."""
     names = [requirement.name, *requirement.of]
     others = " and ".join(f"{name} {sizes[name]}" for name in names)
     base = inferred.runs[0]
     parts = [part for part in failure.parts if _base_shape(part, base) is not None]
-    if failure.kind == "view" and parts:
+    if not parts:
+        return None
+    if failure.kind == "view":
         result = base.parts.get(failure.place) if failure.place else None
         into = f" as {'×'.join(map(str, result))}" if result else ""
         return (
@@ -273,10 +277,12 @@ def _in_words(
         )
     shapes = " and ".join(_with_dims(inferred, part) for part in parts)
     size = inferred.symbols.sizes[requirement.name][0]
-    if requirement.is_product:
+    if requirement.is_equality:
         why = f"only because {' and '.join(names)} are both {size}"
-    else:
+    elif requirement.is_fixed:
         why = f"only with {requirement.name} {size}"
+    else:
+        return None
     is_mask = failure.kind == "broadcast" and any("mask" in part.text for part in parts)
     end = "does the mask lack an axis?" if is_mask else "is that meant?"
     return f"{failure.expression} fits {why}: {shapes}. With {others} it fails: {end}"
@@ -306,7 +312,7 @@ def _mixes(failure: Failure, runs: Sequence[Run]) -> bool:
     before = _base_shape(failure.parts[0], runs[0]) if failure.parts else None
     after = runs[0].parts.get(failure.place) if failure.place else None
     if not before or not after:
-        return True
+        return False
     elsewhere = any(line == (failure.file, failure.line) for run in runs for line, _ in run.views)
     return elsewhere or any(len(a) > 1 and len(b) > 1 for a, b in regroupings(before, after))
 

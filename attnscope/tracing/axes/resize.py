@@ -56,6 +56,11 @@ class Requirement:
         return self.is_number and not self.multiple
 
     @property
+    def is_equality(self) -> bool:
+        """Whether the size must equal one other size."""
+        return self.is_product and not self.multiple and len(self.of) == 1 and not self.value.has_number
+
+    @property
     def is_product(self) -> bool:
         """Whether the size is the product of other sizes and a number, or a multiple of that."""
         return bool(self.value.factors)

@@ -45,7 +45,10 @@ class Note:
 
     Attributes:
         factor: the product of the numbers that have scaled it since its projection; None if unknown.
-        width: the size of the axis that its product summed over; None if it comes from no product.
+        width: the size of the axis that its product summed over; None if it comes from no product of
+            activations, or from one whose scores were mixed since.
+        pair: its axes of queries and of keys, where it comes from a product of activations.
+        weight: whether it is a parameter of a module.
         sums_to_one: the axis of the softmax that it comes from.
         log: whether it is the logarithm of a softmax.
         merged: whether that axis has been merged with others since.
@@ -59,6 +62,8 @@ class Note:
 
     factor: float | None = 1.0
     width: int | None = None
+    pair: tuple[int, ...] = ()
+    weight: bool = False
     sums_to_one: int | None = None
     log: bool = False
     merged: bool = False
@@ -71,6 +76,8 @@ class Note:
 
 
 PLAIN = Note()
+WEIGHT = Note(weight=True)
+UNKNOWN = Note(factor=None)
 
 # Positions of the two factors in a product's arguments.
 PRODUCTS = {"mm": (0, 1), "bmm": (0, 1), "addmm": (1, 2), "baddbmm": (1, 2), "mv": (0, 1), "dot": (0, 1)}
@@ -190,7 +197,9 @@ class Watcher:
 
     def _note(self, tensor: Any) -> Note:
         known = self._notes.get(id(tensor))
-        return known[1] if known is not None and known[0]() is tensor else PLAIN
+        if known is not None and known[0]() is tensor:
+            return known[1]
+        return WEIGHT if isinstance(tensor, torch.nn.Parameter) else PLAIN
 
     def _set(self, tensor: Any, note: Note) -> None:
         if isinstance(tensor, torch.Tensor) and (note is not PLAIN or id(tensor) in self._notes):
@@ -219,16 +228,33 @@ class Watcher:
             added: whether something was added to the product, which may be a mask.
         """
         left, right = self._note(a), self._note(b)
-        self._used(a, left, a.dim() - 1)
-        self._used(b, right, max(b.dim() - 2, 0))
-        factor = _times(left.factor, right.factor)
-        if left.sums_to_one is None and right.sums_to_one is None:
-            scaled = left.scaled or right.scaled
-            self._set(out, Note(factor=factor, width=a.shape[-1], masked=added, scaled=scaled))
+        sides = (a, left, a.dim() - 1), (b, right, max(b.dim() - 2, 0))
+        if left.weight or right.weight:  # a projection of activations, or of heads
+            is_plain = (left.factor, right.factor) == (1.0, 1.0)
+            self._set(out, PLAIN if is_plain else UNKNOWN)
+            return
+        for tensor, note, axis in sides:
+            self._used(tensor, note, axis)
+        if left.sums_to_one is not None or right.sums_to_one is not None:
+            return
+        if any(note.pair and axis not in note.pair for _, note, axis in sides):  # mixed heads
+            self._set(out, UNKNOWN)
+            return
+        note = Note(
+            factor=_times(left.factor, right.factor),
+            width=a.shape[-1],
+            pair=(out.dim() - 2, out.dim() - 1) if out.dim() > 1 else (),
+            masked=added,
+            scaled=left.scaled or right.scaled,
+        )
+        self._set(out, note)
 
     def _used(self, weights: torch.Tensor, note: Note, axis: int) -> None:
-        """Check attention that is multiplied with values, summing over one of its axes."""
-        if note.sums_to_one is None or note.log:
+        """Check attention that is multiplied with values, summing over one of its axes.
+
+        The softmax of a projection, as in linear attention, is not checked; nor are mixed heads.
+        """
+        if note.sums_to_one is None or note.log or axis not in note.pair:
             return
         if note.sums_to_one != axis:
             shape = "×".join(map(str, weights.shape))
@@ -265,7 +291,7 @@ class Watcher:
                     " and their attention means nothing",
                     line,
                 )
-        self._set(out, Note(sums_to_one=axis, line=line, log=log))
+        self._set(out, Note(sums_to_one=axis, pair=note.pair, line=line, log=log))
 
     def fused(self, args: tuple, kwargs: dict) -> None:
         """Handle a fused operator, which computes scores and attention."""
@@ -313,6 +339,8 @@ class Watcher:
         if note.sums_to_one is not None:
             axis = axes.index(note.sums_to_one) if note.sums_to_one in axes else None
             note = replace(note, sums_to_one=axis)
+        if note.pair:
+            note = replace(note, pair=tuple(axes.index(axis) for axis in note.pair if axis in axes))
         self._set(out, note)
 
     def viewed(self, x: torch.Tensor, out: torch.Tensor) -> None:
@@ -323,9 +351,8 @@ class Watcher:
             self.views[line, turn] = tuple(x.shape), tuple(out.shape)
             self._regrouped[id(out)] = weakref.ref(out), (line, turn)
         note = self._note(x)
-        axis = note.sums_to_one
-        if axis is not None:
-            note = _moved(note, axis, tuple(x.shape), tuple(out.shape))
+        if note.sums_to_one is not None or note.pair:
+            note = _viewed(note, tuple(x.shape), tuple(out.shape))
         self._set(out, note)
 
     def cut(self, x: torch.Tensor, out: torch.Tensor, axis: int) -> None:
@@ -413,19 +440,33 @@ def _largest(tensor: torch.Tensor) -> float | None:
     return max(-low, high) if math.isfinite(low) and math.isfinite(high) else None
 
 
-def _moved(note: Note, axis: int, before: tuple[int, ...], after: tuple[int, ...]) -> Note:
-    """Return a note after a view, with the new index of its axis; a plain note if that is lost."""
+def _viewed(note: Note, before: tuple[int, ...], after: tuple[int, ...]) -> Note:
+    """Return a note after a view, with the new indices of its axes; a plain note if one is lost."""
+    tracked = [axis for axis in (note.sums_to_one, *note.pair) if axis is not None]
+    axes = {axis: _moved(axis, before, after) for axis in tracked}
+    moved = {axis: place for axis, place in axes.items() if place is not None}
+    if len(moved) < len(axes):
+        return PLAIN
+    note = replace(note, pair=tuple(moved[axis][0] for axis in note.pair))
+    if note.sums_to_one is None:
+        return note
+    axis, merged = moved[note.sums_to_one]
+    return replace(note, sums_to_one=axis, merged=note.merged or merged)
+
+
+def _moved(axis: int, before: tuple[int, ...], after: tuple[int, ...]) -> tuple[int, bool] | None:
+    """Return the index of an axis after a view, and whether it was merged with others; None if lost."""
     behind = math.prod(before[axis + 1 :])
     alone = [
         i for i, size in enumerate(after) if size == before[axis] and math.prod(after[i + 1 :]) == behind
     ]
     if alone:  # of several axes of size 1, the one at the same distance from the end
         from_end = len(before) - axis
-        return replace(note, sums_to_one=min(alone, key=lambda i: abs(len(after) - i - from_end)))
+        return min(alone, key=lambda i: abs(len(after) - i - from_end)), False
     for old, new in regroupings(before, after):
         if axis in old and len(new) == 1:
-            return replace(note, sums_to_one=new[0], merged=True)
-    return PLAIN
+            return new[0], True
+    return None
 
 
 Rule = Callable[[Watcher, tuple, dict, Any], None]

@@ -157,6 +157,7 @@ def _codes_in(code: CodeType) -> Iterator[CodeType]:
 _Function = TypeVar("_Function", ast.FunctionDef, ast.AsyncFunctionDef)
 _Loop = TypeVar("_Loop", ast.For, ast.AsyncFor)
 _With = TypeVar("_With", ast.With, ast.AsyncWith)
+_Scope = TypeVar("_Scope", ast.Lambda, ast.GeneratorExp, ast.ListComp, ast.SetComp, ast.DictComp)
 
 
 class _Rewriter(ast.NodeTransformer):
@@ -168,6 +169,7 @@ class _Rewriter(ast.NodeTransformer):
         self.sites = sites
         self.parts = parts
         self.path: list[str] = []  # the names of the enclosing classes and functions
+        self.unbound: set[str] = set()  # names of lambdas and comprehensions, which have no steps
         self.in_f_string = False  # Python 3.11 stores wrong positions for expressions in f-strings
 
     # Functions: their arguments are recorded first; `leave` is called even after an exception.
@@ -411,6 +413,33 @@ class _Rewriter(ast.NodeTransformer):
             return self._part(node)
         return self.generic_visit(node)  # type: ignore[return-value]
 
+    def visit_Name(self, node: ast.Name) -> ast.expr:
+        recorded = node.id in self.unbound and isinstance(node.ctx, ast.Load)
+        return self._part(node) if recorded and not self.parts else node
+
+    def visit_Lambda(self, node: ast.Lambda) -> ast.Lambda:
+        arguments = node.args.posonlyargs + node.args.args + node.args.kwonlyargs
+        return self._with_unbound(node, {argument.arg for argument in arguments})
+
+    def visit_GeneratorExp(self, node: ast.GeneratorExp) -> ast.GeneratorExp:
+        return self._with_unbound(node, _targets(node))
+
+    def visit_ListComp(self, node: ast.ListComp) -> ast.ListComp:
+        return self._with_unbound(node, _targets(node))
+
+    def visit_SetComp(self, node: ast.SetComp) -> ast.SetComp:
+        return self._with_unbound(node, _targets(node))
+
+    def visit_DictComp(self, node: ast.DictComp) -> ast.DictComp:
+        return self._with_unbound(node, _targets(node))
+
+    def _with_unbound(self, node: _Scope, names: set[str]) -> _Scope:
+        """Visit a lambda or comprehension, whose names get no steps, but whose shapes are recorded."""
+        outer, self.unbound = self.unbound, self.unbound | names
+        self.generic_visit(node)
+        self.unbound = outer
+        return node
+
     def visit_JoinedStr(self, node: ast.JoinedStr) -> ast.JoinedStr:
         outer, self.in_f_string = self.in_f_string, True
         self.generic_visit(node)
@@ -480,6 +509,12 @@ class _Rewriter(ast.NodeTransformer):
 
 _OF_THE_FRAME = {"super", "locals", "globals", "vars", "dir", "eval", "exec"}
 """Builtins that inspect the frame of their caller."""
+
+
+def _targets(node: ast.GeneratorExp | ast.ListComp | ast.SetComp | ast.DictComp) -> set[str]:
+    """Return the names that a comprehension binds."""
+    targets = [part for each in node.generators for part in ast.walk(each.target)]
+    return {part.id for part in targets if isinstance(part, ast.Name)}
 
 
 def _suspends(node: ast.AST) -> bool:

@@ -429,6 +429,7 @@ def _run(
         parts=recorder.parts,
         amounts=watcher.amounts,
         views=watcher.views,
+        shifts=watcher.shifts,
         failure=failure_of(error, files, recorder.parts) if error is not None else None,
         error=error,
         findings=watcher.findings,

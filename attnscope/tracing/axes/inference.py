@@ -33,6 +33,7 @@ class Run:
         parts: the last shapes of its expressions.
         amounts: scales and widths for the findings, by kind, line and iteration.
         views: shapes before and after views that regroup several axes, by line and iteration.
+        shifts: the lines of views that shift rows, as relative positions do.
         failure: the failure, if it occurred in code whose source is known.
         error: the exception that it raised, if any.
         findings: the likely mistakes found in this run.
@@ -44,6 +45,7 @@ class Run:
     parts: dict[Place, Shape]
     amounts: dict[tuple, float] = field(default_factory=dict)
     views: dict[tuple, tuple[Shape, Shape]] = field(default_factory=dict)
+    shifts: set[tuple[str, int]] = field(default_factory=set)
     failure: Failure | None = None
     error: BaseException | None = None
     findings: list[Finding] = field(default_factory=list)
@@ -312,6 +314,8 @@ def _mixes(failure: Failure, runs: Sequence[Run]) -> bool:
     before = _base_shape(failure.parts[0], runs[0]) if failure.parts else None
     after = runs[0].parts.get(failure.place) if failure.place else None
     if not before or not after:
+        return False
+    if (failure.file, failure.line) in runs[0].shifts:
         return False
     elsewhere = any(line == (failure.file, failure.line) for run in runs for line, _ in run.views)
     return elsewhere or any(len(a) > 1 and len(b) > 1 for a, b in regroupings(before, after))

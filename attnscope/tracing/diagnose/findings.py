@@ -110,6 +110,8 @@ class Watcher:
         ] = {}  # upper bounds of absolute values
         self._empty: dict[int, weakref.ref[torch.Tensor]] = {}  # uninitialized tensors
         self._overwritten = False  # in-place operators ran: notes of masks may be out of date
+        self.shifts: set[Line] = set()  # the lines of regrouped views that shift rows
+        self._shifted: dict[int, weakref.ref[torch.Tensor]] = {}  # their results, before the next view
         self._regrouped: dict[int, tuple[weakref.ref[torch.Tensor], tuple]] = {}  # the keys of views
 
     # Called by the recorder.
@@ -345,7 +347,9 @@ class Watcher:
 
     def viewed(self, x: torch.Tensor, out: torch.Tensor) -> None:
         """Handle a view: an axis is identified by the number of elements behind it."""
-        if x.shape != out.shape and _regroups(tuple(x.shape), tuple(out.shape)):
+        shifted = self._shifted.get(id(x))
+        is_shifted = shifted is not None and shifted() is x
+        if not is_shifted and x.shape != out.shape and _regroups(tuple(x.shape), tuple(out.shape)):
             line = self._line()
             turn = sum(where == line for where, _ in self.views)
             self.views[line, turn] = tuple(x.shape), tuple(out.shape)
@@ -360,6 +364,8 @@ class Watcher:
         known = self._regrouped.get(id(x))
         if known is not None and known[0]() is x and out.shape[axis] == x.shape[axis] - 1:
             self.views.pop(known[1], None)
+            self.shifts.add(known[1][0])
+            self._shifted[id(out)] = weakref.ref(out)
 
     def times(self, x: Any, y: Any, out: Any, *, divided: bool = False) -> None:
         """Handle a multiplication or division by a number or a tensor."""

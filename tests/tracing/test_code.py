@@ -304,6 +304,63 @@ def test_window_attention_takes_a_mask_for_each_window():
 # The wrong ones: the shape is right, and the numbers are not.
 
 
+@pytest.mark.parametrize("name", ["TalkingHeadsAttention", "ReAttention"])
+def test_mixed_heads_that_are_not_mixed_are_those_of_pytorch(name):
+    module = getattr(load("mixed_heads"), name)(D_MODEL, N_HEAD)
+    x = torch.randn(N_BATCH, N_Q, D_MODEL)
+    q, k, v = map(split, module.in_proj(x).chunk(3, -1))
+    with torch.no_grad():
+        for mix in (
+            module.mix.parameters() if name == "ReAttention" else (module.mix_logits, module.mix_weights)
+        ):
+            mix.copy_(torch.eye(N_HEAD))
+    if name == "ReAttention":
+        module.norm = nn.Identity()
+    close(module(x), module.out_proj(merged(F.scaled_dot_product_attention(q, k, v))))
+
+
+def test_linear_attention_is_that_of_its_weights():
+    module = load("linear_attention").LinearAttention(D_MODEL, N_HEAD)
+    x = torch.randn(N_BATCH, N_Q, D_MODEL)
+    q, k, v = map(split, module.to_qkv(x).chunk(3, -1))
+    weights = q.softmax(-1) / D_HEAD**0.5 @ k.softmax(-2).mT
+    close(module(x), module.to_out(merged(weights @ v)))
+    module = load("linear_attention").SeparateProjections(D_MODEL, N_HEAD)
+    q, k, v = (split(each(x)) for each in (module.to_q, module.to_k, module.to_v))
+    weights = q.softmax(-1) / D_MODEL**0.5 @ k.softmax(-1).mT
+    close(module(x), merged(weights @ v))
+
+
+@pytest.mark.parametrize("name", ["PaddedShift", "DoubledShift"])
+def test_relative_shift_aligns_positions_with_keys(name):
+    """Key j of query i has the score of relative position j - i, counted from -n+1, or from -n."""
+    module = getattr(load("relative_shift"), name)(D_MODEL, N_HEAD)
+    n_position = 2 * N_Q - (name == "PaddedShift")
+    scores = torch.randn(N_BATCH, N_HEAD, N_Q, n_position)
+    shifted = module.shift(scores)
+    first = N_Q - 1 if name == "PaddedShift" else N_Q
+    for i in range(N_Q):
+        for j in range(N_Q):
+            close(shifted[..., i, j], scores[..., i, j - i + first])
+    x, positions = torch.randn(N_BATCH, N_Q, D_MODEL), torch.randn(n_position, D_MODEL)
+    assert module(x, positions).shape == x.shape
+
+
+@pytest.mark.parametrize("n_position", [2 * N_Q, 2 * N_Q + 1])
+def test_relative_shift_with_time_first(n_position):
+    module = load("relative_shift").TimeFirstShift(D_MODEL, N_HEAD)
+    w, r = torch.randn(N_Q, N_BATCH, D_MODEL), torch.randn(n_position, D_MODEL)
+    assert module(w, r).shape == w.shape
+
+
+@pytest.mark.parametrize("name", ["InAGenerator", "InALambda", "InAComprehension", "InAFunction"])
+def test_heads_are_split_in_any_scope(name):
+    module = getattr(load("split_in_scopes"), name)(D_MODEL, N_HEAD)
+    x = torch.randn(N_BATCH, N_Q, D_MODEL)
+    q, k, v = map(split, module.proj(x).chunk(3, -1))
+    close(module(x), merged(F.scaled_dot_product_attention(q, k, v)))
+
+
 def test_the_tutorials_slips():
     right = load("tutorial_mha_right").MultiHeadedAttention(D_MODEL, N_HEAD).eval()
     module = load("tutorial_mha").MultiHeadedAttention(D_MODEL, N_HEAD).eval()

@@ -15,7 +15,7 @@ import weakref
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from functools import cache, lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -39,6 +39,20 @@ Line = tuple[str, int]
 """A file and a line number."""
 
 
+class Axis(NamedTuple):
+    """An axis of a tensor that views may have merged with others.
+
+    Attributes:
+        place: the index of the tensor's axis that contains it.
+        size: its size.
+        behind: the number of elements behind it within that axis: 1, unless axes were merged behind it.
+    """
+
+    place: int
+    size: int
+    behind: int = 1
+
+
 @dataclass(frozen=True)
 class Note:
     """The origin of a tensor.
@@ -46,33 +60,33 @@ class Note:
     Attributes:
         factor: the product of the numbers that have scaled it since its projection; None if unknown.
         width: the size of the axis that its product summed over; None if it comes from no product of
-            activations, or from one whose scores were mixed since.
-        pair: its axes of queries and of keys, where it comes from a product of activations.
+            activations.
+        pair: its axes of queries and of keys, if it comes from a product of activations.
         weight: whether it is a parameter of a module.
         sums_to_one: the axis of the softmax that it comes from.
         log: whether it is the logarithm of a softmax.
-        merged: whether that axis has been merged with others since.
-        dropped: whether dropout has been applied since.
+        dropped: whether dropout or a mixture of heads has been applied since.
         masked: whether a mask has been applied.
         changed: the line that has changed single elements since.
         noise: whether it is the random mask of dropout.
         line: the line of the softmax.
         scaled: the line that multiplied it by a number.
+        shifted: whether its rows were shifted by a view and a slice, and not viewed again.
     """
 
     factor: float | None = 1.0
     width: int | None = None
-    pair: tuple[int, ...] = ()
+    pair: tuple[Axis, ...] = ()
     weight: bool = False
-    sums_to_one: int | None = None
+    sums_to_one: Axis | None = None
     log: bool = False
-    merged: bool = False
     dropped: bool = False
     masked: bool = False
     changed: Line | None = None
     noise: bool = False
     line: Line | None = None
     scaled: Line | None = None
+    shifted: bool = False
 
 
 PLAIN = Note()
@@ -111,7 +125,6 @@ class Watcher:
         self._empty: dict[int, weakref.ref[torch.Tensor]] = {}  # uninitialized tensors
         self._overwritten = False  # in-place operators ran: notes of masks may be out of date
         self.shifts: set[Line] = set()  # the lines of regrouped views that shift rows
-        self._shifted: dict[int, weakref.ref[torch.Tensor]] = {}  # their results, before the next view
         self._regrouped: dict[int, tuple[weakref.ref[torch.Tensor], tuple]] = {}  # the keys of views
 
     # Called by the recorder.
@@ -230,44 +243,49 @@ class Watcher:
             added: whether something was added to the product, which may be a mask.
         """
         left, right = self._note(a), self._note(b)
-        sides = (a, left, a.dim() - 1), (b, right, max(b.dim() - 2, 0))
-        if left.weight or right.weight:  # a projection of activations, or of heads
+        rows, columns = a.dim() - 1, max(b.dim() - 2, 0)  # the axes that are summed over
+        mixed = [n for n, axis in ((left, rows), (right, columns)) if _mixes(n, axis)]
+        factor = _times(left.factor, right.factor)
+        if mixed:
+            dropped = mixed[0].dropped or mixed[0].sums_to_one is not None
+            note = replace(mixed[0], factor=factor, dropped=dropped)
+            self._set(out, note if len(mixed) == 1 else UNKNOWN)
+        elif left.weight or right.weight:  # a projection
             is_plain = (left.factor, right.factor) == (1.0, 1.0)
             self._set(out, PLAIN if is_plain else UNKNOWN)
-            return
-        for tensor, note, axis in sides:
-            self._used(tensor, note, axis)
-        if left.sums_to_one is not None or right.sums_to_one is not None:
-            return
-        if any(note.pair and axis not in note.pair for _, note, axis in sides):  # mixed heads
-            self._set(out, UNKNOWN)
-            return
-        note = Note(
-            factor=_times(left.factor, right.factor),
-            width=a.shape[-1],
-            pair=(out.dim() - 2, out.dim() - 1) if out.dim() > 1 else (),
-            masked=added,
-            scaled=left.scaled or right.scaled,
-        )
-        self._set(out, note)
+        elif left.sums_to_one is not None or right.sums_to_one is not None:
+            self._used(a, left, rows)
+            self._used(b, right, columns)
+        else:
+            last = [Axis(place, size) for place, size in enumerate(out.shape)][-2:]
+            note = Note(
+                factor=factor,
+                width=a.shape[-1],
+                pair=tuple(last) if len(last) == 2 else (),
+                masked=added,
+                scaled=left.scaled or right.scaled,
+            )
+            self._set(out, note)
 
     def _used(self, weights: torch.Tensor, note: Note, axis: int) -> None:
         """Check attention that is multiplied with values, summing over one of its axes.
 
-        The softmax of a projection, as in linear attention, is not checked; nor are mixed heads.
+        The softmax of a projection, as in linear attention, is not checked.
         """
-        if note.sums_to_one is None or note.log or axis not in note.pair:
+        if note.sums_to_one is None or note.log or all(axis != each.place for each in note.pair):
             return
-        if note.sums_to_one != axis:
+        place, size, _ = note.sums_to_one
+        is_part = weights.shape[place] != size
+        if place != axis:
             shape = "×".join(map(str, weights.shape))
             self._find(
-                f"the softmax is over {'a part of ' * note.merged}axis"
-                f" {note.sums_to_one - weights.dim()} of {shape}, but line"
+                f"the softmax is over {'a part of ' * is_part}axis"
+                f" {place - weights.dim()} of {shape}, but line"
                 f" {self._line()[1]} sums over axis {axis - weights.dim()}: the weights of one query do"
                 " not sum to one. Was another dim of the softmax meant?",
                 note.line or self._line(),
             )
-        elif note.changed and not note.dropped and not note.merged and weights.device.type != "meta":
+        elif note.changed and not note.dropped and not is_part and weights.device.type != "meta":
             sums = weights.detach().sum(dim=axis, dtype=torch.float32)
             far = int(((sums - 1).abs() > 1e-2).sum())
             if far:
@@ -293,7 +311,8 @@ class Watcher:
                     " and their attention means nothing",
                     line,
                 )
-        self._set(out, Note(sums_to_one=axis, pair=note.pair, line=line, log=log))
+        over = Axis(axis, x.shape[axis] if x.dim() else 1)
+        self._set(out, Note(sums_to_one=over, pair=note.pair, line=line, log=log))
 
     def fused(self, args: tuple, kwargs: dict) -> None:
         """Handle a fused operator, which computes scores and attention."""
@@ -337,35 +356,34 @@ class Watcher:
 
     def moves(self, x: Any, out: Any, axes: list[int]) -> None:
         """Handle permuted axes: output axis i is input axis `axes[i]`, or new if that is -1."""
-        note = self._note(x)
-        if note.sums_to_one is not None:
-            axis = axes.index(note.sums_to_one) if note.sums_to_one in axes else None
-            note = replace(note, sums_to_one=axis)
-        if note.pair:
-            note = replace(note, pair=tuple(axes.index(axis) for axis in note.pair if axis in axes))
-        self._set(out, note)
+        places = {old: new for new, old in enumerate(axes)}
+        self._set(out, _with_axes(self._note(x), lambda axis: _at(axis, places.get(axis.place))))
 
     def viewed(self, x: torch.Tensor, out: torch.Tensor) -> None:
         """Handle a view: an axis is identified by the number of elements behind it."""
-        shifted = self._shifted.get(id(x))
-        is_shifted = shifted is not None and shifted() is x
-        if not is_shifted and x.shape != out.shape and _regroups(tuple(x.shape), tuple(out.shape)):
+        note = self._note(x)
+        if not note.shifted and x.shape != out.shape and _regroups(tuple(x.shape), tuple(out.shape)):
             line = self._line()
             turn = sum(where == line for where, _ in self.views)
             self.views[line, turn] = tuple(x.shape), tuple(out.shape)
             self._regrouped[id(out)] = weakref.ref(out), (line, turn)
-        note = self._note(x)
-        if note.sums_to_one is not None or note.pair:
-            note = _viewed(note, tuple(x.shape), tuple(out.shape))
-        self._set(out, note)
+        before, after = tuple(x.shape), tuple(out.shape)
+        kept = _with_axes(note, lambda axis: _moved(axis, before, after))
+        kept = replace(kept, shifted=False) if note.shifted else kept
+        self._set(out, kept if len(kept.pair) == len(note.pair) else PLAIN)
 
     def cut(self, x: torch.Tensor, out: torch.Tensor, axis: int) -> None:
-        """Handle a slice; cutting one row off a regrouped view is the usual trick to shift rows."""
+        """Handle a slice; cutting one row off a regrouped view is the usual trick to shift rows.
+
+        The next view, which regroups the rest, is a part of the trick.
+        """
+        note = self._note(x)
         known = self._regrouped.get(id(x))
         if known is not None and known[0]() is x and out.shape[axis] == x.shape[axis] - 1:
             self.views.pop(known[1], None)
             self.shifts.add(known[1][0])
-            self._shifted[id(out)] = weakref.ref(out)
+            note = replace(note, shifted=True)
+        self._set(out, note)
 
     def times(self, x: Any, y: Any, out: Any, *, divided: bool = False) -> None:
         """Handle a multiplication or division by a number or a tensor."""
@@ -446,33 +464,36 @@ def _largest(tensor: torch.Tensor) -> float | None:
     return max(-low, high) if math.isfinite(low) and math.isfinite(high) else None
 
 
-def _viewed(note: Note, before: tuple[int, ...], after: tuple[int, ...]) -> Note:
-    """Return a note after a view, with the new indices of its axes; a plain note if one is lost."""
-    tracked = [axis for axis in (note.sums_to_one, *note.pair) if axis is not None]
-    axes = {axis: _moved(axis, before, after) for axis in tracked}
-    moved = {axis: place for axis, place in axes.items() if place is not None}
-    if len(moved) < len(axes):
-        return PLAIN
-    note = replace(note, pair=tuple(moved[axis][0] for axis in note.pair))
-    if note.sums_to_one is None:
+def _mixes(note: Note, axis: int) -> bool:
+    """Return whether a sum over an axis mixes the heads of scores or attention, or the like."""
+    own = [*note.pair, *([note.sums_to_one] if note.sums_to_one else [])]
+    return bool(note.pair) and all(each.place != axis for each in own)
+
+
+def _with_axes(note: Note, move: Callable[[Axis], Axis | None]) -> Note:
+    """Return a note with its axes moved; those that are lost are left out."""
+    if note.sums_to_one is None and not note.pair:
         return note
-    axis, merged = moved[note.sums_to_one]
-    return replace(note, sums_to_one=axis, merged=note.merged or merged)
+    moved = [place for axis in note.pair if (place := move(axis)) is not None]
+    return replace(note, pair=tuple(moved), sums_to_one=note.sums_to_one and move(note.sums_to_one))
 
 
-def _moved(axis: int, before: tuple[int, ...], after: tuple[int, ...]) -> tuple[int, bool] | None:
-    """Return the index of an axis after a view, and whether it was merged with others; None if lost."""
-    behind = math.prod(before[axis + 1 :])
-    alone = [
-        i for i, size in enumerate(after) if size == before[axis] and math.prod(after[i + 1 :]) == behind
-    ]
-    if alone:  # of several axes of size 1, the one at the same distance from the end
-        from_end = len(before) - axis
-        return min(alone, key=lambda i: abs(len(after) - i - from_end)), False
-    for old, new in regroupings(before, after):
-        if axis in old and len(new) == 1:
-            return new[0], True
-    return None
+def _at(axis: Axis, place: int | None) -> Axis | None:
+    return None if place is None else axis._replace(place=place)
+
+
+def _moved(axis: Axis, before: tuple[int, ...], after: tuple[int, ...]) -> Axis | None:
+    """Return an axis after a view, found by the number of elements behind it; None if it is divided."""
+    behind = math.prod(before[axis.place + 1 :]) * axis.behind
+    found = []
+    for index, size in enumerate(after):
+        inner, rest = divmod(behind, max(math.prod(after[index + 1 :]), 1))
+        if rest == 0 and inner and inner * axis.size <= size and size % (inner * axis.size) == 0:
+            found.append(Axis(index, axis.size, inner))
+    alone = [each for each in found if each.behind == 1 and after[each.place] == each.size]
+    # Of several axes of size 1, the one at the same distance from the end.
+    from_end = len(before) - axis.place
+    return min(alone or found, key=lambda a: abs(len(after) - a.place - from_end), default=None)
 
 
 Rule = Callable[[Watcher, tuple, dict, Any], None]
@@ -527,10 +548,9 @@ def _selected(w: Watcher, args: tuple, kwargs: dict, out: Any) -> None:
 
 def _sliced(w: Watcher, args: tuple, kwargs: dict, out: Any) -> None:
     axis = (args[1] if len(args) > 1 else 0) % args[0].dim()
-    w.cut(args[0], out, axis)
-    if w._note(args[0]).sums_to_one == axis and out.shape != args[0].shape:
-        return  # a part of each row, as when a sink is cut off
-    w.keeps(args[0], out)
+    over = w._note(args[0]).sums_to_one
+    if over is None or over.place != axis or out.shape == args[0].shape:
+        w.cut(args[0], out, axis)  # otherwise a part of each row, as when a sink is cut off
 
 
 _RULES: dict[str, Rule] = {

@@ -466,10 +466,10 @@ class _Rewriter(ast.NodeTransformer):
         plain = not any(isinstance(each, ast.Starred) for each in displayed)
         elements = [self._text(each) for each in displayed if plain]
         site = self._site(targets, self._text(value), value, line, elements)
-        if isinstance(value, ast.NamedExpr | ast.JoinedStr | ast.Lambda):
-            value = self.visit(value)
-        else:
+        if isinstance(value, _PARTS):
             self.generic_visit(value)
+        else:
+            value = self.visit(value)
         return self._wrap(value, site)
 
     def _site(
@@ -506,6 +506,9 @@ class _Rewriter(ast.NodeTransformer):
         lines[0] = lines[0][node.col_offset :]  # type: ignore[attr-defined]
         return " ".join(b"".join(lines).decode().split())
 
+
+_PARTS = (ast.BinOp, ast.UnaryOp, ast.Compare, ast.Call, ast.Subscript, ast.Attribute, ast.Name)
+"""Expressions whose shape is recorded, which is not done twice where they are bound."""
 
 _OF_THE_FRAME = {"super", "locals", "globals", "vars", "dir", "eval", "exec"}
 """Builtins that inspect the frame of their caller."""

@@ -176,8 +176,8 @@ CASES = {
         f"axis 1 of Q (n_Q 3) and axis 0 of mask (n_K 5) disagree: {BESIDE}",
     ),
     "a comprehension": (
-        "ys = [q @ K for q in Q]", QK, "q @ K", [("q", "3 4", "3 4"), K],
-        f"axis 1 of q (4) and axis 1 of K (n_K 5) disagree: {OVER}",
+        "ys = [q @ K for q in Q]", QK, "q @ K", [("q", "n_Q d", "3 4"), K],
+        f"axis 1 of q (d 4) and axis 1 of K (n_K 5) disagree: {OVER}",
     ),
     "a generator": (
         "ys = tuple(q @ K for q in Q)", QK, "q @ K", [("q", "3 4", "3 4"), K],

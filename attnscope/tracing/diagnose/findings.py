@@ -360,9 +360,13 @@ class Watcher:
         self._set(out, _with_axes(self._note(x), lambda axis: _at(axis, places.get(axis.place))))
 
     def viewed(self, x: torch.Tensor, out: torch.Tensor) -> None:
-        """Handle a view: an axis is identified by the number of elements behind it."""
+        """Handle a view: an axis is identified by the number of elements behind it.
+
+        Parameters may be regrouped: they learn what their elements mean.
+        """
         note = self._note(x)
-        if not note.shifted and x.shape != out.shape and _regroups(tuple(x.shape), tuple(out.shape)):
+        on_purpose = note.shifted or note.weight
+        if not on_purpose and x.shape != out.shape and _regroups(tuple(x.shape), tuple(out.shape)):
             line = self._line()
             turn = sum(where == line for where, _ in self.views)
             self.views[line, turn] = tuple(x.shape), tuple(out.shape)

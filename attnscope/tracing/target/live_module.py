@@ -80,7 +80,7 @@ class LiveSubject(Subject):
     @property
     def all_sizes_named(self) -> bool:
         """Whether the callee has no weights, which may have unnamed sizes."""
-        return _module_of(self.callee.target) is None
+        return self.all_axes_named and _module_of(self.callee.target) is None
 
     @property
     def has_mode(self) -> bool:

@@ -119,9 +119,19 @@ class Subject:
 
     @property
     def all_sizes_named(self) -> bool:
-        """Whether no argument of the constructor can contain unnamed sizes."""
+        """Whether neither the inputs nor the constructor's arguments can contain unnamed sizes."""
         plain = (int, float, str, bool, type(None))
-        return all(isinstance(v, Plain) and isinstance(v.value, plain) for v in self.init.values())
+        return self.all_axes_named and all(
+            isinstance(v, Plain) and isinstance(v.value, plain) for v in self.init.values()
+        )
+
+    @property
+    def all_axes_named(self) -> bool:
+        """Whether each axis of the inputs has a name, except those of size 1."""
+        return all(
+            axes is not None and all(isinstance(axis, str) or axis == 1 for axis in axes)
+            for axes in self.axes.values()
+        )
 
     @property
     def has_mode(self) -> bool:

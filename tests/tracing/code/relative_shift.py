@@ -14,13 +14,16 @@ class _RelativeAttention(nn.Module):
         super().__init__()
         self.n_head, self.d_head = n_head, d_model // n_head
         self.query, self.key, self.value, self.position = (nn.Linear(d_model, d_model) for _ in range(4))
+        self.content_bias = nn.Parameter(
+            torch.zeros(self.d_head, n_head)
+        )  # how it is stored is its own affair
 
     def heads(self, x):
         return x.view(*x.shape[:-1], self.n_head, self.d_head).transpose(-3, -2)
 
     def forward(self, x, positions):
         q, k, v = self.heads(self.query(x)), self.heads(self.key(x)), self.heads(self.value(x))
-        by_content = q @ k.transpose(-2, -1)
+        by_content = (q + self.content_bias.view(self.n_head, 1, self.d_head)) @ k.transpose(-2, -1)
         by_position = self.shift(q @ self.heads(self.position(positions)).transpose(-2, -1))
         scores = (by_content + by_position) / self.d_head**0.5
         attention = scores.softmax(dim=-1)

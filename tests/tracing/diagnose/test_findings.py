@@ -306,6 +306,7 @@ SELDOM = {
     ],
     "relative_shift.py:PaddedShift": [
         ([], ["x=b:2,n:7,d_model", "positions=m:13,d_model"]), ([], ["x=b:3,n:4,d_model", "positions=m:7,d_model"]),
+        ([], ["x=b:2,n:7,d_model", "positions=13,d_model"]),
     ],
     "relative_shift.py:DoubledShift": [
         ([], ["x=b:2,n:7,d_model", "positions=m:14,d_model"]), ([], ["x=b:3,n:6,d_model", "positions=m:12,d_model"]),

@@ -45,6 +45,14 @@ class Requirement:
         """The names of the other sizes; a squared one is listed twice."""
         return self.value.factors or tuple(self.value.words)
 
+    def with_name(self, name: str, other: str) -> Requirement:
+        """Return the requirement with another size in place of one that it refers to."""
+        if name not in self.of or not self.value.factors or other == self.name:
+            return self
+        ((_, number),) = self.value.terms
+        of = [other if each == name else each for each in self.of]
+        return Requirement(self.name, product_of(of, number), self.multiple)
+
     @property
     def is_number(self) -> bool:
         """Whether the expression is just a number."""
@@ -261,19 +269,36 @@ class Search:
             plan: the plan, which may require too much.
             kept: the number of leading requirements to keep in any case.
         """
-        self.refusals = []
         even_sizes = [each for each in plan.requirements[kept:] if each in set(self._even_sizes(plan))]
         if len(even_sizes) > 1:
             plan = self._without(plan, *even_sizes)
-        for each in sorted(plan.requirements[kept:], key=_decides, reverse=True):  # the strictest first
-            plan = self._without(plan, each)
-        for each in plan.requirements[kept:]:
-            plan = self._loosened(plan, each)
+        before: SizePlan | None = None
+        while plan != before:  # one may be needed only as long as another is there
+            before, self.refusals = plan, []
+            for each in sorted(plan.requirements[kept:], key=_decides, reverse=True):  # strictest first
+                plan = self._without(plan, each)
+            for each in plan.requirements[kept:]:
+                plan = self._without_equality(plan, each)
+            for each in plan.requirements[kept:]:
+                plan = self._loosened(plan, each)
+        return plan
+
+    def _without_equality(self, plan: SizePlan, requirement: Requirement) -> SizePlan:
+        """Drop the equality of two sizes if the code runs with either of them in the other's place."""
+        if not requirement.is_equality:
+            return plan
+        names = requirement.name, *requirement.of
+        rest = [each for each in plan.requirements if each != requirement]
+        for one, other in (names, names[::-1]):
+            replaced = (each.with_name(one, other) for each in rest)
+            other_plan = replace(plan, requirements=tuple(dict.fromkeys(replaced)))
+            if rest != list(other_plan.requirements) and self._runs_as_well(other_plan, plan):
+                return other_plan
         return plan
 
     def _loosened(self, plan: SizePlan, requirement: Requirement) -> SizePlan:
         """Replace a product by a multiple if the code runs as well: 4 may be 2·2 by chance."""
-        if not requirement.is_product or requirement.multiple or len(requirement.of) < 2:
+        if not requirement.is_product or requirement.multiple or requirement.is_equality:
             return plan
         name, rest = requirement.name, [each for each in plan.requirements if each != requirement]
         others = sorted(requirement.of, key=lambda other: other in self.axes)
@@ -281,15 +306,18 @@ class Search:
         looser += [
             multiple_of(name, number) for number in (2, 4, 8) if self.original[name] % number == 0
         ]
-        now = self._try(plan)
         for each in looser:
             other_plan = replace(plan, requirements=(*rest, each))
-            then = self._try(other_plan)
-            if now is not None and then is not None and then.whole and then.unnamed <= now.unnamed:
+            if self._runs_as_well(other_plan, plan):
                 refused = [(each if r == requirement else r, run) for r, run in self.refusals]
                 self.refusals = list({str(r): (r, run) for r, run in refused}.values())
                 return other_plan
         return plan
+
+    def _runs_as_well(self, plan: SizePlan, other: SizePlan) -> bool:
+        """Return whether the code gets as far with a plan as with another, with as many named sizes."""
+        then, now = self._try(plan), self._try(other)
+        return now is not None and then is not None and then.whole and then.unnamed <= now.unnamed
 
     def _named(self, plan: SizePlan) -> SizePlan:
         """Require even sizes to stay even where that gives more sizes a name, such as half a width."""

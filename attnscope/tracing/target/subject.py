@@ -239,8 +239,15 @@ class Subject:
         if value.file:
             stored = value.file.load()
             return stored.to(device) if shape == stored.shape else draw_like(stored, shape, device)
-        high = sizes[value.high] if isinstance(value.high, str) else value.high
-        return draw(shape, value.dtype or self.dtype, device, 0, high)
+        return draw(shape, value.dtype or self.dtype, device, 0, self._bound(value.high, sizes))
+
+    def _bound(self, high: str | int | None, sizes: Mapping[str, int]) -> int | None:
+        """Return the bound of drawn integers; a number that is also a named size changes with it."""
+        if isinstance(high, str):
+            return sizes[high]
+        original = {**self.defaults, **self.sizes}
+        same = [sizes[name] for name, size in original.items() if size == high and name in sizes]
+        return high if high is None else min([high, *same])
 
 
 def read_subject(

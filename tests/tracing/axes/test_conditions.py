@@ -1,0 +1,92 @@
+"""The conditions that code puts on sizes: those that it needs, and no others."""
+
+from textwrap import dedent
+
+import pytest
+
+HEAD = """\
+import torch
+from torch import nn
+"""
+
+WITH_VOCABULARY = """\
+class Model(nn.Module):
+    def __init__(self, vocab_size=65, block_size=64, d_model=48, n_head=4, n_layer=3):
+        super().__init__()
+        assert d_model % n_head == 0
+        self.n_head, self.block_size = n_head, block_size
+        self.token, self.place = nn.Embedding(vocab_size, d_model), nn.Embedding(block_size, d_model)
+        self.layers = nn.ModuleList(nn.Linear(d_model, d_model) for _ in range(n_layer))
+
+    def forward(self, ids):
+        b, t = ids.shape
+        assert t <= self.block_size
+        x = self.token(ids) + self.place(torch.arange(t))
+        for layer in self.layers:
+            x = layer(x).view(b, t, self.n_head, -1).flatten(2)
+        return x
+"""
+
+NARROWED = """\
+class Model(nn.Module):
+    def __init__(self, width, n_head, narrower=1):
+        super().__init__()
+        self.inner, self.n_head = width // narrower, n_head
+        assert self.inner % n_head == 0, "n_head must divide the inner width"
+        self.q, self.k, self.v = (nn.Linear(width, self.inner) for _ in range(3))
+
+    def heads(self, x):
+        b, n, c = x.shape
+        return x.reshape(b, n, self.n_head, c // self.n_head).transpose(1, 2)
+
+    def forward(self, q, k, v):
+        q, k, v = self.heads(self.q(q)), self.heads(self.k(k)), self.heads(self.v(v))
+        attention = (q @ k.mT / q.size(-1) ** 0.5).softmax(-1)
+        return (attention @ v).transpose(1, 2).flatten(2)
+"""
+
+WINDOWS = """\
+class Model(nn.Module):
+    def __init__(self, width=96, window=4, n_head=3):
+        super().__init__()
+        self.n_head, self.qkv = n_head, nn.Linear(width, 3 * width)
+
+    def forward(self, x, mask):
+        b, n, c = x.shape
+        q, k, v = self.qkv(x).reshape(b, n, 3, self.n_head, c // self.n_head).permute(2, 0, 3, 1, 4)
+        scores = q @ k.mT / q.size(-1) ** 0.5
+        n_window = mask.shape[0]
+        scores = scores.view(b // n_window, n_window, self.n_head, n, n) + mask.unsqueeze(1)
+        attention = scores.view(-1, self.n_head, n, n).softmax(-1)
+        return (attention @ v).transpose(1, 2).reshape(b, n, c)
+"""
+
+CASES = {
+    "token ids below the vocabulary's size": (
+        WITH_VOCABULARY, [], ["ids=b:2,t:16@int64<65"], ["d_model is a multiple of n_head"],
+    ),
+    "a width that is divided twice": (
+        NARROWED, ["width=48", "n_head=4", "narrower=2"], ["q=b:2,n:5,width", "k=b,m:7,width", "v=b,m,width"],
+        ["width is a multiple of n_head", "width is a multiple of narrower"],
+    ),
+    "a number of windows that another argument equals": (
+        WINDOWS, [], ["x=b:8,n:16,width", "mask=n_window:4,n,n"],
+        ["b is a multiple of n_window", "width is a multiple of n_head"],
+    ),
+    "a number of windows that is half of the batch": (
+        WINDOWS, ["window=5"], ["x=b:8,n:16,width", "mask=n_window:4,n,n"],
+        ["b is a multiple of n_window", "width is a multiple of n_head"],
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_conditions_are_those_that_the_code_needs(attnscope, tmp_path, name):
+    source, init, inputs, expected = CASES[name]
+    file = tmp_path / "model.py"
+    file.write_text(HEAD + dedent(source), encoding="utf-8")
+    options = [part for text in init for part in ("--init", text)]
+    options += [part for text in inputs for part in ("--input", text)]
+    r = attnscope("trace", f"{file}:Model", *options, "--format", "json")
+    assert sorted(r.json["options"]["where"]) == expected
+    assert r.json["findings"] == []

@@ -191,6 +191,7 @@ class Search:
     kept: frozenset[str] = frozenset()
     refusals: list[tuple[Requirement, object]] = field(default_factory=list)
     _tried: dict[tuple[int, ...], Attempt] = field(default_factory=dict, repr=False)
+    _patience: int = PATIENCE
 
     def plan(self) -> SizePlan | None:
         """Return a plan with which the code gets as far as with the original sizes, if there is one.
@@ -207,7 +208,22 @@ class Search:
             plan = self._add_requirements(start)
             if plan is not None:
                 return self._named(self._drop_requirements(plan, kept=len(known)))
-        return None
+        return self._partial_plan(known)
+
+    def _partial_plan(self, known: tuple[Requirement, ...]) -> SizePlan | None:
+        """Return a plan in which some sizes vary, one added after the other, and the rest stay."""
+        self.refusals, self._patience = [], len(self._tried) + len(self.original)
+        decided = {each.name for each in known}
+        constant = [name for name in self.original if name not in decided]
+        best: SizePlan | None = None
+        for name in sorted(constant, key=lambda name: name not in self.axes):
+            rest = tuple(fixed(each, self.original[each]) for each in constant if each != name)
+            plan = SizePlan(self.original, (*known, *rest))
+            attempt = self._try(plan)
+            if attempt is not None and attempt.whole:
+                constant.remove(name)
+                best = plan
+        return best
 
     @property
     def has_too_many(self) -> bool:
@@ -359,7 +375,7 @@ class Search:
             return None
         key = tuple(sizes[name] for name in self.original)
         if key not in self._tried:
-            if len(self._tried) >= PATIENCE:
+            if len(self._tried) >= self._patience:
                 return None
             self._tried[key] = self.attempt(sizes)
         return self._tried[key]
@@ -367,7 +383,7 @@ class Search:
     def _step(self, plan: SizePlan, best: Attempt) -> tuple[SizePlan, Attempt] | None:
         """Return the first change of the plan with which the code gets further."""
         for changed in self._changes(plan):
-            if len(self._tried) >= PATIENCE:
+            if len(self._tried) >= self._patience:
                 return None
             further = self._try(changed)
             if further is not None and (further.whole or further.reached > best.reached):

@@ -245,3 +245,26 @@ def test_what_code_asks_of_too_many_sizes_is_not_searched():
     assert search.has_too_many
     assert search.plan() is None
     assert len(tried) == 1
+
+
+def test_sizes_that_can_vary_do_although_others_cannot():
+    """Three widths that only fit together: no condition on a single one gets the code further."""
+    given = {"n_batch": 4, "n": 7, "width": 30, "inner": 40, "n_head": 5}
+    code = Code(lambda width, inner, n_head, **_: (width, inner, n_head) == (30, 40, 5))
+    plan, search = found(code, given, axes=frozenset({"n_batch", "n", "width"}))
+    for turn in (0, 1):
+        sizes = plan.sizes(turn)
+        assert {sizes["width"], sizes["inner"], sizes["n_head"]} == {30, 40, 5}
+        assert sizes["n_batch"] != 4
+        assert sizes["n"] != 7
+    assert search.refusals == []
+
+
+def test_a_requirement_goes_when_the_one_that_needed_it_has_gone():
+    given = {"B": 2, "width": 48, "n_head": 4, "narrower": 2}
+    code = Code(lambda width, n_head, narrower, **_: (width // narrower) % n_head == 0)
+    plan, _ = found(code, given, axes=frozenset({"B", "width"}))
+    assert sorted(map(str, plan.requirements)) == [
+        "width is a multiple of n_head",
+        "width is a multiple of narrower",
+    ]

@@ -7,6 +7,7 @@ import os
 import re
 import sys
 import time
+import warnings
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
@@ -440,11 +441,13 @@ def _run(
 
 @contextmanager
 def _without_output() -> Iterator[None]:
-    """Drop the output of code, which may have deleted its stdout."""
+    """Drop the output and the warnings of code, which may have deleted its stdout."""
     before = getattr(sys, "stdout", None)
     sys.stdout = io.StringIO()
     try:
-        yield
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
     finally:
         sys.stdout = before
 

@@ -322,13 +322,21 @@ class Search:
         looser += [
             multiple_of(name, number) for number in (2, 4, 8) if self.original[name] % number == 0
         ]
-        for each in looser:
-            other_plan = replace(plan, requirements=(*rest, each))
+        in_proportion = [self._in_proportion(other, name) for other in rest]
+        for each, others in product(looser, dict.fromkeys(map(tuple, (rest, in_proportion)))):
+            other_plan = replace(plan, requirements=(*others, each))
             if self._runs_as_well(other_plan, plan):
                 refused = [(each if r == requirement else r, run) for r, run in self.refusals]
                 self.refusals = list({str(r): (r, run) for r, run in refused}.values())
                 return other_plan
         return plan
+
+    def _in_proportion(self, requirement: Requirement, name: str) -> Requirement:
+        """Require the original ratio where a multiple of a size is required: `dim = 12·n_head`."""
+        if not requirement.multiple or requirement.of != (name,):
+            return requirement
+        ratio = self.original[requirement.name] // self.original[name]
+        return product_is(requirement.name, (name,), ratio)
 
     def _runs_as_well(self, plan: SizePlan, other: SizePlan) -> bool:
         """Return whether the code gets as far with a plan as with another, with as many named sizes."""
@@ -460,6 +468,11 @@ class Search:
                 if (number and size % number == 0) or (not number and size > 1):
                     yield multiple_of(name, number or size)
         yield from (each for each in self._multiples(plan) if not self._is_split(each))
+        for name in [name for name in self.original if name not in decided]:
+            for other in self.original:  # a head is as wide as a table that has no name
+                ratio, rest = divmod(self.original[name], self.original[other])
+                if other not in self.axes and ratio > 2 and rest == 0 and self.original[other] > 1:
+                    yield product_is(name, (other,), ratio)
         for name in [name for name in self.original if name not in decided]:
             for pair in combinations([other for other in self.original if other != name], 2):
                 if sum(self.original[each] for each in pair) == self.original[name]:

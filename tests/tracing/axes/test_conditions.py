@@ -1,5 +1,6 @@
 """The conditions that code puts on sizes: those that it needs, and no others."""
 
+import warnings
 from textwrap import dedent
 
 import pytest
@@ -61,7 +62,28 @@ class Model(nn.Module):
         return (attention @ v).transpose(1, 2).reshape(b, n, c)
 """
 
+ROTATED = """\
+class Model(nn.Module):
+    def __init__(self, width=48, n_head=4, n_kv_head=2):
+        super().__init__()
+        self.n_head, self.n_kv_head, self.d_head = n_head, n_kv_head, width // n_head
+        self.qkv = nn.Linear(width, (n_head + 2 * n_kv_head) * self.d_head)
+
+    def forward(self, x, angles):
+        b, n, _ = x.shape
+        q, k, v = self.qkv(x).split([h * self.d_head for h in (self.n_head, self.n_kv_head, self.n_kv_head)], -1)
+        q = q.view(b, n, self.n_head, self.d_head) * angles.view(n, 1, self.d_head)
+        k = k.view(b, n, self.n_kv_head, self.d_head) * angles.view(n, 1, self.d_head)
+        v = v.view(b, n, self.n_kv_head, self.d_head)
+        k, v = (each.repeat_interleave(self.n_head // self.n_kv_head, dim=2) for each in (k, v))
+        scores = torch.einsum("bihd,bjhd->bhij", q, k) / self.d_head**0.5
+        return torch.einsum("bhij,bjhd->bihd", scores.softmax(-1), v).flatten(2)
+"""
+
 CASES = {
+    "a head as wide as a table": (
+        ROTATED, [], ["x=b:2,n:7,width", "angles=n,12"], ["n_head is a multiple of n_kv_head", "width = 12·n_head"],
+    ),
     "token ids below the vocabulary's size": (
         WITH_VOCABULARY, [], ["ids=b:2,t:16@int64<65"], ["d_model is a multiple of n_head"],
     ),
@@ -87,6 +109,8 @@ def test_conditions_are_those_that_the_code_needs(attnscope, tmp_path, name):
     file.write_text(HEAD + dedent(source), encoding="utf-8")
     options = [part for text in init for part in ("--init", text)]
     options += [part for text in inputs for part in ("--input", text)]
-    r = attnscope("trace", f"{file}:Model", *options, "--format", "json")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # what code says of other sizes is of no use
+        r = attnscope("trace", f"{file}:Model", *options, "--format", "json")
     assert sorted(r.json["options"]["where"]) == expected
     assert r.json["findings"] == []

@@ -43,7 +43,9 @@ Contents = Iterator[tuple[Member, Header, Callable[[], "torch.Tensor"]]]
 """The tensors in a file, each with a function that loads its values while the file is open."""
 
 DTYPES = "bool uint8 int8 int16 int32 int64 float16 bfloat16 float32 float64".split()
+COMPLEX = ("complex64", "complex128")
 SAFETENSORS = dict(zip("BOOL U8 I8 I16 I32 I64 F16 BF16 F32 F64".split(), DTYPES, strict=True))
+SAFETENSORS["C64"] = "complex64"
 LISTED = 8
 """The maximal number of names that an error lists."""
 
@@ -140,24 +142,25 @@ def in_memory(name: str, value: Any, source: str) -> TensorInMemory:
         except (ValueError, TypeError, RuntimeError) as error:
             raise OptionError(f"{source} is no array: {first_line(error).rstrip('.')}.") from error
         header = _header(value.shape, value.dtype.name)
-    if isinstance(header, str):
+    if isinstance(header := _without_complex(header), str):
         raise OptionError(f"{source} {header}", hint=f"a tensor of {', '.join(DTYPES)}")
     return TensorInMemory(name, Path(), None, *header, value, source)
 
 
-def open_tensor(name: str, text: str) -> TensorFile:
+def open_tensor(name: str, text: str, *, allow_complex: bool = False) -> TensorFile:
     """Open the tensor that FILE or FILE:NAME names, reading only its header.
 
     Args:
         name: its role, such as `Q`.
         text: FILE or FILE:NAME. Without NAME, the tensor called `name` in the file is opened, or
             else the only one.
+        allow_complex: whether it may contain complex numbers.
 
     Raises:
         FileError: there is no such file or tensor, or it cannot be read.
     """
     path, member = _split(text)
-    headers = _headers(path)
+    headers = _headers(path, allow_complex=allow_complex)
     if member is None:
         member = _choose(name, path, headers)
     elif None in headers:
@@ -227,9 +230,12 @@ def _listed(headers: dict[Member, Header]) -> str:
     return ", ".join(names[:LISTED]) + more or "no tensors"
 
 
-def _headers(path: Path) -> dict[Member, Header]:
+def _headers(path: Path, *, allow_complex: bool = False) -> dict[Member, Header]:
     with _reading(path) as contents:
-        return {member: header for member, header, _ in contents}
+        headers = {member: header for member, header, _ in contents}
+    if allow_complex:
+        return headers
+    return {member: _without_complex(header) for member, header in headers.items()}
 
 
 @contextmanager
@@ -283,9 +289,19 @@ def _reason(error: Exception) -> str:
 
 
 def _header(shape: Iterable[int], dtype: str) -> Header:
-    if dtype not in DTYPES:
-        return f"is stored as {dtype}, which attnscope does not read."
+    if dtype not in (*DTYPES, *COMPLEX):
+        return _unread(dtype)
     return tuple(map(int, shape)), dtype
+
+
+def _without_complex(header: Header) -> Header:
+    """Return a header, or for complex numbers the reason why attnscope does not read them here."""
+    is_complex = isinstance(header, tuple) and header[1] in COMPLEX
+    return _unread(header[1]) if is_complex else header
+
+
+def _unread(dtype: str) -> str:
+    return f"is stored as {dtype}, which attnscope does not read."
 
 
 def _npy(path: Path) -> Contents:

@@ -21,8 +21,8 @@ class Arguments:
     )
     inputs: list[str] | None = option(
         "An argument of the call: axes as name:size, name or a number, and then @dtype, <high"
-        " (whole numbers below it) or @FILE: Q=n_batch:128,n_Q:32,d_feat; or any literal: mask=None."
-        " Without NAME=, by its place.",
+        " (whole numbers below it) or @FILE: Q=n_batch:128,n_Q:32,d_feat; or any literal: mask=None;"
+        " or another input: K=Q. Without NAME=, by its place.",
         "--input",
         metavar="NAME=SPEC",
     )

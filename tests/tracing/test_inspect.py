@@ -105,6 +105,13 @@ def tutorial():
     return MultiHeadedAttention(d_feat=20, n_head=5)
 
 
+def assert_named(trace):
+    """Check that nothing is found, and that no axis is a number."""
+    assert not trace.findings
+    assert trace.crash is None
+    assert not [step for step in trace.steps if any(axis.isdigit() for axis in step.dims)]
+
+
 # As the command.
 
 
@@ -311,3 +318,29 @@ def test_values_of_meta_tensors_are_refused(mine):
         attnscope.inspect(mine.looped, torch.zeros(2), device="meta", stats=True)
     trace = attnscope.inspect(mine.looped, torch.zeros(2), device="meta")
     assert trace.device == "meta"
+
+
+@pytest.mark.parametrize(("n", "width", "heads"), [(7, 48, 4), (4, 24, 2), (6, 48, 8)])
+@pytest.mark.parametrize("turns", ["n,d_pair@complex64", "n,d_pair@turns.pt"])
+def test_complex_rotary_positions_are_an_input(n, width, heads, turns, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    pairs = width // heads // 2
+    torch.save(torch.polar(torch.ones(n, pairs), torch.rand(n, pairs)), "turns.pt")
+    trace = attnscope.inspect(
+        f"{CODE}/rotary_complex.py:RotaryAttention",
+        init={"width": width, "heads": heads},
+        inputs={"x": f"b:2,n:{n},width", "freqs_cis": turns},
+        where=["width=2*heads*d_pair"],
+    )
+    assert_named(trace)
+    assert dims(trace)["turned"] == "b n heads d_pair"
+    assert dims(trace)["scores"] == "b heads n n"
+    assert trace["turned"].dtype == "complex64"
+
+
+def test_one_tensor_may_be_several_inputs(mine):
+    inputs = {"Q": "b:2,n:3,d:4", "K": "Q", "V": "K"}
+    trace = attnscope.inspect(mine.attend, inputs=inputs)
+    assert [step.same_as for step in trace.steps[:3]] == [None, "Q", "Q"]
+    assert_named(trace)
+    assert dims(trace)["scores"] == "b n n"

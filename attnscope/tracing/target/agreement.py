@@ -9,7 +9,7 @@ from attnscope.contracts import check_sizes
 from attnscope.errors import SizeError
 from attnscope.sizes import Sizes, called, shape_of
 from attnscope.tracing.target.equations import Where
-from attnscope.tracing.target.specs import Construction, Input, InputTuple, Plain, Tensor, Value
+from attnscope.tracing.target.specs import Construction, Input, InputTuple, Plain, Same, Tensor, Value
 
 EXAMPLE = 48
 """The size in hints."""
@@ -22,12 +22,12 @@ class Argument:
     Attributes:
         label: the parameter's name; `args[0]` for the first of `*args`.
         name: the name that the user gives; None for a positional argument.
-        value: its value, or its specification.
+        value: its value, or its specification; or another argument.
     """
 
     label: str
     name: str | None
-    value: Input
+    value: Input | Same
 
     def tensors(self) -> list[tuple[str, Tensor]]:
         """Return its tensors, each with its label: `name[0]` for the first of a tuple."""
@@ -112,7 +112,7 @@ def agree_on_sizes(
     return known, {name for name in known if name in specified or name not in defaults}
 
 
-def _tensors(label: str, value: Input) -> Iterator[tuple[str, Tensor]]:
+def _tensors(label: str, value: Input | Same) -> Iterator[tuple[str, Tensor]]:
     if isinstance(value, Tensor):
         yield label, value
     elif isinstance(value, InputTuple):

@@ -96,7 +96,8 @@ def shape_in(tensor: Tensor, sizes: Mapping[str, int]) -> tuple[int, ...]:
 def draw(shape: tuple[int, ...], dtype: str, device: str, low: int, high: int | None) -> torch.Tensor:
     """Draw a tensor: standard normal numbers, fair coins, or integers from `low` up, below `high`.
 
-    No row of two coins or more is all True or all False, because that would be a useless mask.
+    Complex numbers have a variance of one. No row of two coins or more is all True or all False,
+    because that would be a useless mask.
     """
     import torch
 
@@ -118,6 +119,7 @@ def draw_like(stored: torch.Tensor, shape: tuple[int, ...], device: str) -> torc
     import torch
 
     dtype = str(stored.dtype).removeprefix("torch.")
-    is_integer = not stored.is_floating_point() and stored.dtype != torch.bool
+    is_number = stored.is_floating_point() or stored.is_complex()
+    is_integer = not is_number and stored.dtype != torch.bool
     low, high = (int(stored.min()), int(stored.max()) + 1) if is_integer else (0, None)
     return draw(shape, dtype, device, low, high)

@@ -113,8 +113,7 @@ class LiveSubject(Subject):
         if sizes is None and device is None:
             return Built(called, self.args, dict(self.kwargs), module)
         known = {**self.sizes, **(sizes or {})}
-        values = [(a.name, self._value(a.value, a.name, known, device or "cpu")) for a in self.inputs]
-        values = self._with_identity(values)
+        values = self._with_identity(self._values(known, device or "cpu"))
         args = tuple(value for name, value in values if name is None)
         kwargs = {name: value for name, value in values if name is not None}
         return Built(called, args, {**kwargs, **self._other_defaults(sizes)}, module)

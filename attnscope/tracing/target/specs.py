@@ -6,6 +6,7 @@
 --input ids=n_batch,n:7<vocab_size       whole numbers from 0 up, below vocab_size
 --input Q=n_batch,n_Q,d_feat@q.npy       a tensor from a file
 --input "rotary=(n,d:16; n,d)"           a tuple of tensors
+--input K=Q                              the tensor that another argument is
 --where d_feat=n_head*d_head             an equation between sizes
 """
 
@@ -20,13 +21,16 @@ from typing import Any, NamedTuple, TypeAlias
 
 from attnscope.contracts import check_sizes
 from attnscope.errors import OptionError
-from attnscope.tensor_files import DTYPES, FORMATS, TensorFile, open_tensor
+from attnscope.tensor_files import COMPLEX, FORMATS, TensorFile, open_tensor
+from attnscope.tensor_files import DTYPES as REAL
 from attnscope.tracing.target.load import Loaded, load
 
 NAME = r"[^\W\d]\w*"
 CONSTRUCTION = re.compile(rf"([^()'\"\[\]{{}},]+:\s*{NAME}(?:\.{NAME})*)\s*(\(.*\))?", re.DOTALL)
 MEANT = {"true": "True", "false": "False", "none": "None", "null": "None"}
 """Names of Python's constants in other languages."""
+DTYPES = (*REAL, *COMPLEX)
+"""The dtypes of inputs."""
 BELOW = {"uint8": 2**8, "int8": 2**7, "int16": 2**15, "int32": 2**31, "int64": 2**63}
 """The integer dtypes, each with the exclusive upper bound of its values."""
 
@@ -88,6 +92,13 @@ class Tensor:
     file: TensorFile | None = None
 
     @property
+    def word(self) -> str | None:
+        """The name of its only axis, if nothing else is specified."""
+        axes = self.axes or ()
+        alone = len(axes) == 1 and axes[0].size is None
+        return axes[0].name if alone and self == Tensor(axes) else None
+
+    @property
     def dims(self) -> tuple[str | int, ...] | None:
         """Its axes: a name each, or the size of one without a name."""
         return None if self.axes is None else tuple(axis.name or axis.size or 0 for axis in self.axes)
@@ -98,6 +109,17 @@ class InputTuple:
     """A tuple of inputs."""
 
     members: tuple[Input, ...]
+
+
+@dataclass(frozen=True)
+class Same:
+    """The object that another argument of the call is, once more.
+
+    Attributes:
+        label: the name of that argument.
+    """
+
+    label: str
 
 
 Value: TypeAlias = Plain | Construction
@@ -249,7 +271,7 @@ def _tensor(label: str, text: str) -> Tensor:
                 f"--input {label}: the values in {at} are what they are, and not drawn below {high}.",
                 hint=f"--input {label}={axes_text}@{at}",
             )
-        return Tensor(axes, file=open_tensor(label, at))
+        return Tensor(axes, file=open_tensor(label, at, allow_complex=True))
     if axes is None:
         raise OptionError(
             f"--input {label}: {text or 'nothing'} says no axes.",

@@ -6,9 +6,9 @@ constructs the instance and draws the inputs, with the original sizes or with ot
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from copy import deepcopy
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import prod
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -38,6 +38,8 @@ from attnscope.tracing.target.specs import (
     Input,
     InputTuple,
     Plain,
+    Same,
+    Tensor,
     Value,
     read_init,
     read_input,
@@ -46,7 +48,7 @@ from attnscope.tracing.target.specs import (
 if TYPE_CHECKING:
     import torch
 
-BYTES = {**DTYPES, "bool": 1, "uint8": 1, "int8": 1, "int16": 2, "int32": 4, "int64": 8}
+BYTES = {**DTYPES, "bool": 1, "uint8": 1, "int8": 1, "int16": 2, "int32": 4, "int64": 8, "complex64": 8}
 """The number of bytes of an element."""
 
 CASTS = {"float64": "double", "float16": "half", "bfloat16": "bfloat16"}
@@ -176,7 +178,7 @@ class Subject:
             module.to(device).train(bool(train))
             if self.dtype in CASTS:
                 getattr(module, CASTS[self.dtype])()
-        values = [(a.name, self._value(a.value, a.name, all_sizes, device)) for a in self.inputs]
+        values = self._values(all_sizes, device)
         args = tuple(value for name, value in values if name is None)
         kwargs = {name: value for name, value in values if name is not None}
         for value in (*args, *kwargs.values()):
@@ -223,6 +225,18 @@ class Subject:
                 for name, value in self.init.items()
             }
             return construct(self.callee.owner, (), {**arguments, **defaults}, wrap_errors=wrap_errors)
+
+    def _values(self, sizes: Mapping[str, int], device: str) -> list[tuple[str | None, Any]]:
+        """Return the inputs, each with the name that the user gives it."""
+        made = {
+            each.label: self._value(each.value, each.name, sizes, device)
+            for each in self.inputs
+            if not isinstance(each.value, Same)
+        }
+        labels = [
+            each.value.label if isinstance(each.value, Same) else each.label for each in self.inputs
+        ]
+        return [(each.name, made[label]) for each, label in zip(self.inputs, labels, strict=True)]
 
     def _value(self, value: Input, name: str | None, sizes: Mapping[str, int], device: str) -> Any:
         """Construct, draw or load an input."""
@@ -291,6 +305,8 @@ def read_subject(
     passed = set(init_values) if target.owner else {argument.label for argument in arguments}
     defaults = integer_defaults(target.parameters, passed)
     equations = [read_where(text) for text in where]
+    in_equations = {name for equation in equations for name in equation.names}
+    arguments = _same_objects(arguments, {*init_values, *defaults, *in_equations})
     title, option = (target.owner.__name__, "--init") if target.owner else (target.title, "--input")
     sizes, set_by_user = agree_on_sizes(init_values, arguments, equations, defaults, title, option)
     return Subject(
@@ -305,6 +321,37 @@ def read_subject(
         axes={label: tensor.dims for argument in arguments for label, tensor in argument.tensors()},
         dtype=dtype,
     )
+
+
+def _same_objects(arguments: list[Argument], sizes: Collection[str]) -> list[Argument]:
+    """Read `K=Q` as the object that the argument Q is, unless Q is the name of a size.
+
+    Args:
+        arguments: the inputs.
+        sizes: the names of sizes that are no axes.
+    """
+    tensors = [tensor for argument in arguments for _, tensor in argument.tensors()]
+    axes = {axis.name for each in tensors if each.word is None for axis in each.axes or ()}
+    objects = {
+        argument.label: argument.value
+        for argument in arguments
+        if not isinstance(argument.value, Plain) and argument.label not in {*axes, *sizes}
+    }
+
+    def original(label: str) -> str:
+        """Return the argument that this one is: Q for `V=K` and `K=Q`."""
+        labels = [label]
+        while isinstance(value := objects.get(labels[-1]), Tensor) and value.word in objects:
+            if value.word in labels:  # each is the other
+                return label
+            labels.append(value.word)
+        return labels[-1]
+
+    originals = [original(argument.label) for argument in arguments]
+    return [
+        argument if argument.label == label else replace(argument, value=Same(label))
+        for argument, label in zip(arguments, originals, strict=True)
+    ]
 
 
 def _unique(option: str, pairs: list[tuple[str, T]]) -> dict[str, T]:

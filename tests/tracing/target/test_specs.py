@@ -5,6 +5,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
+from safetensors.torch import save_file
 
 from attnscope.errors import AttnscopeError, FileError, OptionError, SizeError
 from attnscope.tracing.target.equations import read_where
@@ -66,6 +68,9 @@ N, D = Axis("n", None), Axis("d", 4)
         ("one=(n;)", "one", InputTuple((Tensor((N,)),))),
         ("x=(n@bool; None; 5)", "x", InputTuple((Tensor((N,), "bool"), Plain(None), Plain(5)))),
         ("x=((n;d:4);(n;))", "x", InputTuple((InputTuple((Tensor((N,)), Tensor((D,)))), InputTuple((Tensor((N,)),))))),
+        # complex numbers
+        ("turns=n,d:4@complex64", "turns", Tensor((N, D), "complex64")),
+        ("z=()@complex128", "z", Tensor((), "complex128")),
         # values
         ("mask=None", "mask", Plain(None)),
         ("None", None, Plain(None)),
@@ -106,6 +111,8 @@ def test_inputs_are_read_as_they_are_meant(text, name, value):
         ("ids=n@int64", OptionError, "--input ids: whole numbers are drawn below some number, and none is said.", "--input ids=n@int64<100"),
         ("ids=n@float16<5", OptionError, "--input ids: float16 holds no whole numbers below 5.", "--input ids=n<5, or with @ one of uint8"),
         ("ids=n@bool<2", OptionError, "--input ids: bool holds no whole numbers below 2.", "--input ids=n<2"),
+        ("z=n@complex64<5", OptionError, "--input z: complex64 holds no whole numbers below 5.", "--input z=n<5"),
+        ("z=n@complex", OptionError, "--input z: complex is neither a dtype nor a file.", "--input z=n@complex64, or a file"),
         ("ids=n<257@uint8", OptionError, "--input ids: not all whole numbers below 257 fit into uint8.", "--input ids=n@int64<257"),
         ("ids=n<", OptionError, "--input ids: nothing is neither a whole number nor the name of a size.", "--input ids=n<100"),
         ("ids=n<0", SizeError, "the number that ids lies below is 0, but a size is a whole number from 1 up.", None),
@@ -136,6 +143,28 @@ def test_tensors_are_found_in_files(text, axes, shape):
     _, tensor = read_input(text)
     assert tensor.axes == axes
     assert tensor.file.shape == shape
+
+
+@pytest.mark.parametrize("dtype", [torch.complex64, torch.complex128])
+def test_complex_tensors_are_read_from_files(dtype):
+    z = torch.arange(6).view(2, 3).to(dtype) * (1 - 2j)
+    np.save("z.npy", z.numpy())
+    np.savez("z.npz", z=z.numpy())
+    torch.save({"z": z.mT.contiguous().mT, "turned": z.conj()}, "z.pt")
+    found = {
+        text: read_input(f"z=@{text}")[1].file for text in ("z.npy", "z.npz", "z.pt", "z.pt:turned")
+    }
+    for text, file in found.items():
+        assert (file.shape, file.dtype) == ((2, 3), str(dtype).removeprefix("torch."))
+        assert torch.equal(file.load(), z.conj() if "turned" in text else z)
+
+
+def test_complex_tensors_are_read_from_safetensors():
+    z = torch.arange(6).view(2, 3) * (1 - 2j)
+    save_file({"z": z}, "z.safetensors")
+    file = read_input("z=n,3@z.safetensors")[1].file
+    assert (file.shape, file.dtype) == ((2, 3), "complex64")
+    assert torch.equal(file.load(), z)
 
 
 @pytest.mark.parametrize(

@@ -145,6 +145,40 @@ def test_a_default_gives_a_size_where_nobody_says_one():
     assert it.axes["V"] == (5,)
 
 
+@pytest.mark.parametrize(
+    ("inputs", "objects"),
+    [
+        (["Q=n:3,d:4", "K=Q", "V=Q"], "aaa"),
+        (["Q=n:3,d:4", "K=Q", "V=K"], "aaa"),
+        (["V=K", "K=m:5,d", "Q=n:3,d:4"], "abb"),
+        (["n:3,d:4", "Q", "V=K"], "aaa"),
+        (["Q=n:3,d:4", "K=n,d", "V=K", "mask=Q"], "abba"),
+        (["Q=(n:3; d:4)", "K=Q", "V=5,"], "aab"),
+        (["Q=torch.nn:ReLU()", "K=Q", "V=5,"], "aab"),
+    ],
+)
+def test_an_input_may_be_the_object_that_another_is(inputs, objects):
+    it = made("sdpa", [], inputs)
+    for built in (it.build(), it.build({**it.sizes, "n": 7})):
+        values = dict(zip(["Q", "K", "V"], built.args, strict=False)) | built.kwargs
+        ordered = [values[name] for name in ("Q", "K", "V", "mask") if name in values]
+        first = [next(i for i, other in enumerate(ordered) if other is each) for each in ordered]
+        assert first == [objects.index(letter) for letter in objects]
+
+
+def test_the_name_of_a_size_is_an_axis_even_if_an_input_has_that_name_too():
+    axis = made("sdpa", [], ["Q=K:3,d:4", "K=K,d", "V=K"])
+    assert [tuple(value.shape) for value in axis.build().kwargs.values()] == [(3, 4), (3, 4), (3,)]
+    number = made("sdpa", [], ["Q=5,", "K=6,", "V=n_head", "n_head=3"])
+    assert number.build().kwargs["V"].shape == (3,)
+    equation = made("sdpa", [], ["Q=5,d:4", "K=6,", "V=K"], ["K=2*d"])
+    assert equation.build().kwargs["V"].shape == (8,)
+
+
+def test_inputs_that_are_each_the_other_have_no_size():
+    assert refused("sdpa", [], ["Q=5,", "K=V", "V=K"]).message == "the axis V of K has no size."
+
+
 def test_equations_are_solved_in_any_order():
     it = made("sdpa", [], ["Q=a:3,d", "K=None", "V=5,"], ["d=c*2", "c=b*5", "b=7*a"])
     assert it.sizes == {"a": 3, "d": 210, "c": 105, "b": 21}

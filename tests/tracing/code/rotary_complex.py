@@ -1,0 +1,31 @@
+"""Rotary positions as complex numbers that the caller computes once, as in Meta's Llama."""
+
+import torch
+from torch import nn
+
+
+def rotate(x, turns):
+    pairs = torch.view_as_complex(x.float().reshape(*x.shape[:-1], -1, 2))
+    turned = pairs * turns[None, :, None, :]
+    flat = torch.view_as_real(turned).flatten(-2)
+    return flat.type_as(x)
+
+
+class RotaryAttention(nn.Module):
+    def __init__(self, width, heads):
+        super().__init__()
+        self.heads, self.per_head = heads, width // heads
+        self.to_q = nn.Linear(width, width, bias=False)
+        self.to_k = nn.Linear(width, width, bias=False)
+        self.to_v = nn.Linear(width, width, bias=False)
+
+    def forward(self, x, freqs_cis):
+        batch, length, _ = x.shape
+        q = self.to_q(x).view(batch, length, self.heads, self.per_head)
+        k = self.to_k(x).view(batch, length, self.heads, self.per_head)
+        v = self.to_v(x).view(batch, length, self.heads, self.per_head)
+        q, k = rotate(q, freqs_cis), rotate(k, freqs_cis)
+        scores = q.transpose(1, 2) @ k.permute(0, 2, 3, 1) / self.per_head**0.5
+        weights = scores.softmax(-1)
+        out = (weights @ v.transpose(1, 2)).transpose(1, 2).reshape(batch, length, -1)
+        return out

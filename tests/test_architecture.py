@@ -34,7 +34,7 @@ MAY_IMPORT = {
     "textbook/reference": LOW,  # what proves shares nothing with what it proves
     # Tracing, for the textbook and for everybody's code.
     "tracing": READS | TRACING | {"options", "tracing/target", "tracing/comments"},
-    INTERNALS: set(),
+    INTERNALS: {"errors"},
     "tracing/instrument": LOW | {INTERNALS},
     "tracing/axes": LOW | {"tracing/instrument"},
     "tracing/diagnose": LOW | {"tracing/instrument", INTERNALS, "tracing/axes"},

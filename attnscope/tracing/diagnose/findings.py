@@ -23,10 +23,9 @@ from attnscope.results.common import Finding
 from attnscope.results.trace import Step
 from attnscope.tracing.axes.inference import Inferred, Run, regroupings
 from attnscope.tracing.axes.symbols import Symbols
-from attnscope.tracing.instrument.cost import storage_of
 from attnscope.tracing.instrument.failure import Shape
 from attnscope.tracing.instrument.rewrite import Place
-from attnscope.tracing.instrument.torch_internals.dispatch import below_autograd, without_torch_dispatch
+from attnscope.tracing.instrument.torch_internals.dispatch import has_values, is_derivative, unseen
 from attnscope.units import bytes_text
 
 LARGE = 64 * 2**20
@@ -139,22 +138,21 @@ class Watcher:
             self._copied(name, args, out)
         elif name in EMPTY:
             self._empty[id(out)] = weakref.ref(out)
-        if rule is not None:
+        if rule is not None and not is_derivative():  # mistakes are made in the forward pass
             rule(self, args, kwargs, out)
             self._bound_result(name, args, out)
 
     def row(self, step: Step, tensor: torch.Tensor) -> None:
         """Report the first named tensor that contains NaN or inf."""
-        if self.has_nan or step.view_of or step.same_as or tensor.device.type == "meta":
+        if self.has_nan or step.view_of or step.same_as or not has_values(tensor):
             return
-        plain = tensor.is_floating_point() and tensor.element_size() > 1 and tensor.numel()
-        strided = tensor.layout is torch.strided and not tensor.is_nested
-        if not plain or not strided or storage_of(tensor) is None:
-            return  # the values of tensors inside `vmap` cannot be read
+        if not tensor.is_floating_point() or tensor.element_size() == 1 or not tensor.numel():
+            return
         empty = self._empty.get(id(tensor))
         if (empty is not None and empty() is tensor) or self._bound(tensor, look=True) is not None:
             return
-        nan, inf = int(tensor.isnan().sum()), int((tensor == math.inf).sum())
+        with unseen():
+            nan, inf = int(tensor.isnan().sum()), int((tensor == math.inf).sum())
         if nan or inf:
             self.has_nan = True
             what = " and ".join(f"{n} {word}" for n, word in ((nan, "NaN"), (inf, "inf")) if n)
@@ -195,12 +193,14 @@ class Watcher:
             tensor: the tensor.
             look: whether to read its values; those of parameters are always read.
         """
-        if not isinstance(tensor, torch.Tensor) or tensor.device.type == "meta" or tensor.is_nested:
+        if not isinstance(tensor, torch.Tensor):
             return None
         known = self._bounds.get(id(tensor))
         if known is not None and known[0]() is tensor:
             return known[1]
-        if (not look and not isinstance(tensor, torch.nn.Parameter)) or not tensor.numel():
+        if not look and not isinstance(tensor, torch.nn.Parameter):
+            return None
+        if not has_values(tensor) or not tensor.numel():
             return None
         bound = _largest(tensor)
         if bound is None:
@@ -285,11 +285,12 @@ class Watcher:
                 " not sum to one. Was another dim of the softmax meant?",
                 note.line or self._line(),
             )
-        elif note.changed and not note.dropped and not is_part and weights.device.type != "meta":
-            sums = weights.detach().sum(dim=axis, dtype=torch.float32)
-            far = int(((sums - 1).abs() > 1e-2).sum())
+        elif note.changed and not note.dropped and not is_part and has_values(weights):
+            with unseen():
+                sums = weights.sum(dim=axis, dtype=torch.float32)
+                far = int(((sums - 1).abs() > 1e-2).sum())
+                low, high = (float(sums.min()), float(sums.max())) if far else (1.0, 1.0)
             if far:
-                low, high = float(sums.min()), float(sums.max())
                 self._find(
                     f"{far} of {sums.numel()} rows of attention do not sum to one, but to {low:.3g}"
                     f" up to {high:.3g}: they are changed after the softmax. A mask belongs before it",
@@ -303,11 +304,13 @@ class Watcher:
         if note.width is not None:
             self._scaled(note, note.scaled or line)
         masked = note.masked or note.width is None or self._overwritten  # or may be masked
-        if masked and x.device.type != "meta" and x.numel():
-            blind = x.detach().amax(dim=axis) <= HIDDEN
-            if bool(blind.any()):
+        if masked and has_values(x) and x.numel():
+            with unseen():
+                blind = x.amax(dim=axis) <= HIDDEN
+                count = int(blind.sum()) if bool(blind.any()) else 0
+            if count:
                 self._find(
-                    f"{int(blind.sum())} of {blind.numel()} rows see no key: a mask hides all of them,"
+                    f"{count} of {blind.numel()} rows see no key: a mask hides all of them,"
                     " and their attention means nothing",
                     line,
                 )
@@ -456,15 +459,13 @@ def _largest(tensor: torch.Tensor) -> float | None:
 
     Return None if some values are not finite.
     """
-    plain = type(tensor) in (torch.Tensor, torch.nn.Parameter)
-    if plain and tensor.is_contiguous() and tensor.dtype in (torch.float32, torch.float64):
-        with without_torch_dispatch(), below_autograd():
+    with unseen():
+        if tensor.is_contiguous() and tensor.dtype in (torch.float32, torch.float64):
             values = tensor.view(-1)
             square = torch.dot(values, values).item()
-        if math.isfinite(square):
-            return math.sqrt(square)
-    tensor = tensor.detach()
-    low, high = map(float, torch.aminmax(tensor))
+            if math.isfinite(square):
+                return math.sqrt(square)
+        low, high = map(float, torch.aminmax(tensor))
     return max(-low, high) if math.isfinite(low) and math.isfinite(high) else None
 
 
@@ -586,14 +587,11 @@ def _times(one: float | None, other: float | None) -> float | None:
 def _number(value: Any) -> float | None:
     """Return the value of a number or of a constant scalar tensor; else None."""
     if isinstance(value, torch.Tensor):
-        if (
-            value.dim()
-            or value.device.type == "meta"
-            or not value.is_floating_point()
-            or value.requires_grad
-        ):
+        constant = not value.dim() and value.is_floating_point() and not value.requires_grad
+        if not constant or not has_values(value):
             return None
-        return float(value)
+        with unseen():
+            return float(value)
     return float(value) if isinstance(value, int | float) else None
 
 

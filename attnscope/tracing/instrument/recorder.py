@@ -24,7 +24,11 @@ from attnscope.tracing.instrument.torch_internals.dispatch import (
     TENSOR,
     OpOverload,
     TorchDispatchMode,
-    unseen_by_modes,
+    has_values,
+    is_ordinary,
+    is_traced_by_jit,
+    sizes_of,
+    unseen,
     without_torch_function,
 )
 
@@ -80,6 +84,7 @@ class Recorder(TorchDispatchMode):
         self.finished = finished
         self.steps: list[Step] = []
         self.done = False
+        self.error: Exception | None = None  # of attnscope itself; nothing is recorded after it
         self.device: str | None = None  # the device of the first tensor
         self.functions: dict[tuple[str, int], Site] = {}  # functions that ran, by file and first line
         self.parts: dict[Place, tuple[int, ...]] = {}  # the last shapes of subexpressions
@@ -109,7 +114,7 @@ class Recorder(TorchDispatchMode):
         if self._quiet:
             return
         if not self._frames:
-            if self.done or self.target != (function.file, function.line):
+            if self.done or self.target != (function.file, function.line) or is_traced_by_jit():
                 return
             self._thread = get_ident()
             self.__enter__()
@@ -138,7 +143,7 @@ class Recorder(TorchDispatchMode):
             A mark for `end`, which also closes expressions opened since and never closed (because
             they raised an exception that was caught).
         """
-        if self._outside():
+        if self._is_idle():
             return 0
         self._open.append((site, Cost()))
         return len(self._open) - 1
@@ -155,7 +160,7 @@ class Recorder(TorchDispatchMode):
             The value; converted to a tuple if it is unpacked and is neither a tuple nor a list, so
             that the objects recorded are the ones that get bound.
         """
-        if self._outside():
+        if self._is_idle():
             return value
         if mark is None:
             mark = max(i for i, (opened, _) in enumerate(self._open) if opened == site)
@@ -163,20 +168,12 @@ class Recorder(TorchDispatchMode):
         binding = self.sites[site]
         if len(binding.targets) == 1 and isinstance(binding.targets[0], tuple):
             value = _unpacked(binding.targets[0], value)
-        depth = len(self._frames) - 1
-        with without_torch_function():  # reading tensors must not run the user's code
-            if _is_tensor(value):
-                self.parts[binding.place] = _shape(value)
-            if self.depth is None or depth <= self.depth:
-                for target in binding.targets:
-                    for name, tensor, element in _bindings(target, value):
-                        how = (
-                            binding.elements[element] if element < len(binding.elements) else binding.how
-                        )
-                        self._record(name, tensor, binding, how, spent, depth)
-                        spent = NOTHING  # charge it once, to the first of several names
-        if spent is not NOTHING:
-            self._spend(spent)
+        try:
+            with without_torch_function():  # reading tensors must not run the user's code
+                spent = self._record_all(binding, value, spent)
+        except Exception as error:
+            self.error = error
+        self._spend(spent)
         return value
 
     def bound(self, site: int, value: Any) -> Any:
@@ -185,10 +182,13 @@ class Recorder(TorchDispatchMode):
 
     def part(self, site: int, value: Any) -> Any:
         """Record the shape of a subexpression."""
-        if _is_tensor(value) and not self._outside():
-            with without_torch_function():
-                self.parts[self.sites[site].place] = _shape(value)
+        if _is_tensor(value) and not self._is_idle():
+            self._note_shape(self.sites[site], value)
         return value
+
+    def _is_idle(self) -> bool:
+        """Return whether nothing is recorded now; `torch.jit.trace` would trace even that."""
+        return self._outside() or self.error is not None or is_traced_by_jit()
 
     def _outside(self) -> bool:
         """Return whether the current call does not belong to the target."""
@@ -210,11 +210,14 @@ class Recorder(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        if self._quiet or not isinstance(func, OpOverload):  # or it is an operator of functions
+        higher_order = not isinstance(func, OpOverload)
+        if self._quiet or higher_order or self.error is not None or is_traced_by_jit():
             return func(*args, **kwargs)
         if self.keep and func._schema.is_mutable:
             self._copy_overwritten(func, args, kwargs)
         out = func(*args, **kwargs)
+        if (types or type(out) is not torch.Tensor) and _has_symbols((args, kwargs, out)):
+            return out
         self._quiet = True
         try:
             spent = cost_of(func, args, kwargs, out)
@@ -222,9 +225,9 @@ class Recorder(TorchDispatchMode):
                 self._spend(spent)
             if self.watch is not None:
                 self.watch.operator(func, args, kwargs, out)
-        except Exception:
+        except Exception as error:
             if not _has_own_class((args, kwargs, out)):
-                raise
+                self.error = error
         finally:
             self._quiet = False
         return out
@@ -240,8 +243,36 @@ class Recorder(TorchDispatchMode):
             sources.append(Source(function.how, function.line, "".join(lines).rstrip(), file))
         return sources
 
+    def _record_all(self, site: Site, value: Any, spent: Cost) -> Cost:
+        """Record the tensors that a site binds to names, and return the cost that no row has got."""
+        if _is_tensor(value):
+            self._note_shape(site, value)
+        depth = len(self._frames) - 1
+        if self.depth is not None and depth > self.depth:
+            return spent
+        for target in site.targets:
+            for name, tensor, element in _bindings(target, value):
+                shape = sizes_of(tensor)
+                if shape is not None:
+                    how = site.elements[element] if element < len(site.elements) else site.how
+                    self._record(name, tensor, shape, site, how, spent, depth)
+                    spent = NOTHING  # charge it once, to the first of several names
+        return spent
+
+    def _note_shape(self, site: Site, value: torch.Tensor) -> None:
+        shape = sizes_of(value)
+        if shape is not None:
+            self.parts[site.place] = shape
+
     def _record(
-        self, name: str, tensor: torch.Tensor, site: Site, how: str, spent: Cost, depth: int
+        self,
+        name: str,
+        tensor: torch.Tensor,
+        shape: tuple[int, ...],
+        site: Site,
+        how: str,
+        spent: Cost,
+        depth: int,
     ) -> None:
         self.device = self.device or str(TENSOR.device.__get__(tensor))
         same_as, view_of = self._identity(name, tensor)
@@ -250,7 +281,7 @@ class Recorder(TorchDispatchMode):
         step = Step(
             name=name,
             dims=None,
-            shape=_shape(tensor),
+            shape=shape,
             dtype=_name_of(TENSOR.dtype.__get__(tensor)),
             how=how,
             bytes=TENSOR.numel(tensor) * TENSOR.element_size(tensor),
@@ -264,29 +295,31 @@ class Recorder(TorchDispatchMode):
             file=None if site.file == self.target[0] else site.file,
             depth=depth,
         )
+        self.steps.append(step)
         is_new = same_as is None and view_of is None
         if self.stats or self.keep or (self.watch is not None and is_new):
-            self._quiet = True
-            try:
-                with unseen_by_modes(tensor):
-                    self._read_values(tensor, step)
-            except Exception:
-                if not _has_own_class(tensor):
-                    raise
-            finally:
-                self._quiet = False
-        self.steps.append(step)
+            self._read(tensor, step)
 
-    def _read_values(self, tensor: torch.Tensor, step: Step) -> None:
-        """Compute the statistics of a tensor and keep it, which runs operators of our own."""
-        original = tensor
-        tensor = _plain(tensor)
-        if self.stats and _has_numbers(tensor):
-            step.stats = stats_of(*from_tensor(tensor.detach().clone()))
-        if self.keep is True or (self.keep and step.name in self.keep):
-            step.tensor = tensor.detach()
-        if self.watch is not None:
-            self.watch.row(step, original)
+    def _read(self, tensor: torch.Tensor, step: Step) -> None:
+        """Compute the statistics of a tensor, keep it, and show it to the watch."""
+        if not is_ordinary(tensor):
+            return
+        self._quiet = True
+        try:
+            with unseen():
+                is_plain = type(tensor) is torch.Tensor
+                plain = tensor if is_plain else TENSOR.as_subclass(tensor, torch.Tensor)
+                if self.stats and _has_numbers(plain):
+                    step.stats = stats_of(*from_tensor(plain.detach().clone()))
+                if self.keep is True or (self.keep and step.name in self.keep):
+                    step.tensor = plain.detach()
+                if self.watch is not None:
+                    self.watch.row(step, tensor)
+        except Exception:
+            if not _has_own_class(tensor):
+                raise
+        finally:
+            self._quiet = False
 
     def _identity(self, name: str, tensor: torch.Tensor) -> tuple[str | None, str | None]:
         """Return the earlier name of the same tensor, or else the name that owns its memory.
@@ -337,26 +370,27 @@ def _has_own_class(tree: Any) -> bool:
     Reading such a tensor runs the code of the class, which may raise; then less is recorded, and the
     traced code continues.
     """
+    return _has_tensor(tree, lambda tensor: type(tensor) not in (torch.Tensor, torch.nn.Parameter))
+
+
+def _has_tensor(tree: Any, condition: Callable[[torch.Tensor], bool]) -> bool:
+    """Return whether nested lists, tuples and dicts contain a tensor that meets a condition."""
+    if _is_tensor(tree):
+        return condition(tree)
     if is_a(tree, dict):
-        return any(map(_has_own_class, dict.values(tree)))
-    if _is_row(tree):
-        return any(map(_has_own_class, _elements(tree)))
-    return _is_tensor(tree) and type(tree) not in (torch.Tensor, torch.nn.Parameter)
-
-
-def _plain(tensor: torch.Tensor) -> torch.Tensor:
-    """View a tensor as a plain one; return it as it is if its class computes its own values."""
-    if class_attribute(tensor, "__torch_dispatch__") is not torch.Tensor.__torch_dispatch__:
-        return tensor
-    return tensor if type(tensor) is torch.Tensor else TENSOR.as_subclass(tensor, torch.Tensor)
+        return any(_has_tensor(each, condition) for each in dict.values(tree))
+    return _is_row(tree) and any(_has_tensor(each, condition) for each in _elements(tree))
 
 
 def _has_numbers(tensor: torch.Tensor) -> bool:
     """Return whether a tensor has values that can be read as real numbers in numpy."""
     known = tensor.dtype.itemsize > 1 or tensor.dtype in (torch.bool, torch.int8, torch.uint8)
-    real = known and not tensor.is_complex() and not tensor.is_quantized and not tensor.is_neg()
-    stored = storage_of(tensor) is not None and not tensor._is_zerotensor() and not tensor.is_nested
-    return real and stored and tensor.device.type != "meta" and not hasattr(tensor, "fake_mode")
+    return known and not tensor.is_complex() and not tensor.is_neg() and has_values(tensor)
+
+
+def _has_symbols(tree: Any) -> bool:
+    """Return whether nested lists, tuples and dicts contain a tensor whose sizes are symbols."""
+    return _has_tensor(tree, lambda tensor: sizes_of(tensor) is None)
 
 
 def _is_tensor(value: Any) -> TypeGuard[torch.Tensor]:
@@ -372,13 +406,6 @@ def _is_row(value: Any) -> TypeGuard[tuple | list]:
 @cache
 def _name_of(dtype: torch.dtype) -> str:
     return str(dtype).removeprefix("torch.")
-
-
-def _shape(tensor: torch.Tensor) -> tuple[int, ...]:
-    """Return a tensor's shape; of a nested tensor, which has several shapes, their number."""
-    if TENSOR.is_nested.__get__(tensor):
-        return (TENSOR.size(tensor, 0),)
-    return tuple(TENSOR.shape.__get__(tensor))
 
 
 def _unpacked(target: tuple[Target, ...], value: Any) -> Any:

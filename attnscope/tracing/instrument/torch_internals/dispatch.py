@@ -1,20 +1,28 @@
-"""Hide operators from dispatch modes, tensor subclasses and autograd."""
+"""Read tensors without side effects: unseen by modes, subclasses, function transforms and autograd."""
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch._ops import OpOverload
-from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
+from torch.autograd import forward_ad
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from attnscope.errors import class_attribute
 
 __all__ = [
     "TENSOR",
     "OpOverload",
     "TorchDispatchMode",
-    "below_autograd",
-    "unseen_by_modes",
+    "has_values",
+    "is_derivative",
+    "is_ordinary",
+    "is_traced_by_jit",
+    "sizes_of",
+    "unseen",
     "without_torch_dispatch",
     "without_torch_function",
 ]
@@ -28,13 +36,67 @@ without_torch_function: Any = torch._C.DisableTorchFunction
 without_torch_dispatch: Any = torch._C._DisableTorchDispatch
 """A context manager that hides operators from dispatch modes and from `__torch_dispatch__`."""
 
-below_autograd: Any = torch._C._AutoDispatchBelowAutograd
-"""A context manager that skips autograd, which makes operators faster."""
+is_traced_by_jit: Any = torch._C._is_tracing
+"""Return whether `torch.jit.trace` is tracing: reading a shape adds to its graph."""
 
 
-def unseen_by_modes(tensor: torch.Tensor) -> AbstractContextManager[Any]:
-    """Hide attnscope's own operators from all dispatch modes: the recorder's and the user's."""
-    if type(tensor) in (torch.Tensor, torch.nn.Parameter):
-        return without_torch_dispatch()
-    alone = torch._C._len_torch_dispatch_stack() <= 1
-    return nullcontext() if alone else _disable_current_modes()
+@contextmanager
+def unseen() -> Iterator[None]:
+    """Run attnscope's own operators on ordinary tensors, so that nothing else notices.
+
+    They reach neither modes, which may count, trace or forbid them (FakeTensorMode, make_fx), nor
+    function transforms (vmap, grad), which would wrap their results, nor autograd.
+    """
+    with (
+        without_torch_function(),
+        without_torch_dispatch(),
+        torch._C._DisableFuncTorch(),
+        torch._C._AutoDispatchBelowAutograd(),
+    ):
+        yield
+
+
+def is_ordinary(tensor: torch.Tensor) -> bool:
+    """Return whether operators on a tensor run plain kernels: no code of its class or of a transform.
+
+    Not ordinary: classes with a `__torch_dispatch__` of their own (fake, distributed, masked and jagged
+    tensors), and tensors inside vmap, grad, jvp or functionalize.
+    """
+    dispatch = class_attribute(tensor, "__torch_dispatch__")
+    return (
+        dispatch is torch.Tensor.__torch_dispatch__
+        and not torch._C._functorch.is_functorch_wrapped_tensor(tensor)
+    )
+
+
+def has_values(tensor: torch.Tensor) -> bool:
+    """Return whether the values of a tensor lie in memory, one for each element, and may be read.
+
+    They may not where reading them fails or changes the program: see `is_ordinary`. Tensors on meta,
+    sparse, nested and quantized ones do not have them, nor those whose memory was freed.
+    """
+    if not is_ordinary(tensor) or TENSOR.is_nested.__get__(tensor):
+        return False
+    if TENSOR.layout.__get__(tensor) is not torch.strided or TENSOR.is_meta.__get__(tensor):
+        return False
+    if TENSOR.is_quantized.__get__(tensor) or TENSOR._is_zerotensor(tensor):
+        return False
+    return not TENSOR.numel(tensor) or TENSOR.untyped_storage(tensor).nbytes() > 0
+
+
+def sizes_of(tensor: torch.Tensor) -> tuple[int, ...] | None:
+    """Return a tensor's shape, without running code of its class.
+
+    A nested tensor has several shapes: return their number. Return None if sizes are symbols, as when
+    torch exports code: comparing those would add conditions to what is exported.
+    """
+    with without_torch_function():
+        if TENSOR.is_nested.__get__(tensor):
+            return (TENSOR.size(tensor, 0),)
+        sizes = tuple(TENSOR.shape.__get__(tensor))
+    return sizes if all(type(size) is int for size in sizes) else None
+
+
+def is_derivative() -> bool:
+    """Return whether operators may compute derivatives now: in a backward pass, or in forward mode."""
+    return torch._C._current_graph_task_id() >= 0 or forward_ad._current_level >= 0

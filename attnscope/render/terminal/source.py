@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import ast
 import re
+from bisect import bisect_right
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
+from rich.cells import cell_len
 from rich.console import Console
 from rich.syntax import Syntax
 from rich.text import Text
@@ -44,6 +46,11 @@ class Line:
     def indent(self) -> int:
         """Its indentation in columns."""
         return len(self.text) - len(self.text.lstrip())
+
+    @property
+    def width(self) -> int:
+        """Its width in columns of a terminal; a wide character takes two, a combining one none."""
+        return cell_len(self.text)
 
 
 def print_source(trace: Trace, console: Console) -> None:
@@ -101,9 +108,7 @@ class _Function:
         ]
         self.lines = [
             Line(number, text)
-            for number, text in enumerate(
-                printable_lines(source.text.rstrip("\n")).split("\n"), start=source.line
-            )
+            for number, text in enumerate(_printable(source).split("\n"), start=source.line)
         ]
         if ast.get_docstring(node, clean=False) is not None:
             docstring = node.body[0]
@@ -166,6 +171,11 @@ class _Function:
                 self.by_number[number].idle = True
 
 
+def _printable(source: Source) -> str:
+    """Return the text of a function as it is shown, with spaces for tabs."""
+    return printable_lines(source.text.rstrip("\n"))
+
+
 def _parsed(source: Source) -> ast.FunctionDef | ast.AsyncFunctionDef:
     """Parse a function, with the line numbers of its file."""
     indented = source.text[:1].isspace()  # a method
@@ -200,9 +210,7 @@ def _first_word(name: str) -> str:
 
 def _page(source: Source, lines: list[Line], width: int | None) -> Iterator[Text]:
     """Yield the lines to print; `width` is that of the terminal, None for a pipe."""
-    whole = Syntax("", "python", theme="ansi_dark").highlight(source.text)
-    whole.style = ""  # the terminal's own background
-    coloured = whole.split("\n", allow_blank=True)
+    coloured = _coloured(_printable(source))
     digits = len(str(lines[-1].number))
     room = width and max(width - digits - len("  "), 2 * FEW)
     notes = _notes(lines)
@@ -218,11 +226,19 @@ def _page(source: Source, lines: list[Line], width: int | None) -> Iterator[Text
             yield numbered
 
 
+def _coloured(code: str) -> list[Text]:
+    """Return lines of code in colours, character by character as they were."""
+    highlighted = Syntax("", "python", theme="ansi_dark").highlight(code)
+    whole = highlighted if highlighted.plain.rstrip("\n") == code else Text(code)
+    whole.style = ""  # the terminal's own background
+    return list(whole.split("\n", allow_blank=True))
+
+
 def _rows(
     line: Line, code: Text, notes: list[Text], place: int | None, room: int | None
 ) -> Iterator[Text]:
     """Yield a line of code with the first note beside it, if it fits, and the others below."""
-    if notes and place is not None and len(line.text) <= place:
+    if notes and place is not None and line.width <= place:
         free = " " * (place + GAP - code.cell_len)
         code, notes = Text.assemble(code, free, notes[0]), notes[1:]
     deeper = line.indent + DEEPER
@@ -263,24 +279,25 @@ def _note(step: Step, name_width: int, dims_width: int) -> Text:
 
 def _place_of_notes(lines: list[Line], notes: list[list[Text]], width: int | None) -> int | None:
     """Return the column after which notes are aligned; None: they do not fit, and go below the lines."""
-    lengths = [len(line.text) for line in lines if line.steps]
-    if not lengths:
+    widths = [line.width for line in lines if line.steps]
+    if not widths:
         return None
     if width is None:
-        return max(lengths)
+        return max(widths)
     room = width - GAP - max(note.cell_len for each in notes for note in each)
-    fitting = [length for length in lengths if length <= room]
-    return max(fitting) if len(fitting) * 2 > len(lengths) else None
+    fitting = [each for each in widths if each <= room]
+    return max(fitting) if len(fitting) * 2 > len(widths) else None
 
 
 def _broken(code: Text, indent: int, width: int | None) -> list[Text]:
-    """Break a line of code at spaces into pieces of at most `width`, all but the first indented."""
+    """Break a line of code at spaces into pieces of at most `width` columns, all but the first indented."""
     if width is None or code.cell_len <= width:
         return [code]
     indent = min(indent, max(0, width - FEW))
     start = len(code.plain) - len(code.plain.lstrip())
-    space = code.plain.rfind(" ", start + FEW, width + 1)
-    end = space if space > 0 else width
+    most = bisect_right(range(len(code.plain)), width, key=lambda n: cell_len(code.plain[:n])) - 1
+    space = code.plain.rfind(" ", start + FEW, most + 1)
+    end = space if space > 0 else max(most, indent + 1)
     first, rest = code.divide([end])
     rest = rest[1:] if space > 0 else rest
     return [first, *_broken(Text(" " * indent) + rest, indent, width)]
@@ -290,10 +307,11 @@ def _broken(code: Text, indent: int, width: int | None) -> list[Text]:
 
 
 def _block(lines: list[Line]) -> str:
-    place = max((len(line.text) for line in lines if line.steps), default=0)
+    place = max((line.width for line in lines if line.steps), default=0)
     rows = []
     for line, notes in zip(lines, _notes(lines), strict=True):
         code = line.text + "..." * line.docstring
         comment = " · ".join(note.plain for note in notes)
-        rows.append(f"{code:{place}}  # {comment}" if comment else code)
+        space = " " * (place - cell_len(code))
+        rows.append(f"{code}{space}  # {comment}" if comment else code)
     return "```python\n" + "\n".join(rows) + "\n```"

@@ -9,6 +9,7 @@ from textwrap import dedent
 
 import pytest
 import torch
+from rich.cells import cell_len
 from rich.console import Console
 
 from attnscope import contracts
@@ -313,3 +314,34 @@ def test_code_is_not_taken_for_markup():
 
 def test_a_trace_without_source_prints_nothing():
     assert printed(Trace("t"), 80) == source_text(Trace("t")) == ""
+
+
+ODD_CODE = {
+    "tabs": "\tdef f(x, K):\n\t\ty = x / K.size(-1) ** 0.5\t# [n_Q]\n\t\tz =\ty / K.size(-1) ** 0.5\n\t\treturn z\n",
+    "tabs in the middle": "def f(x, K):\n    y\t=\tx\t/\tK.size(-1)\t** 0.5  # [n_Q]\n    z = y\t\t/ K.size(-1) ** 0.5\n    return z\n",
+    "wide": 'def f(x, K):\n    注意, y = "注意力分数", x / K.size(-1) ** 0.5  # [n_Q]\n    z = g("注意", y) / K.size(-1) ** 0.5\n    return z\n',
+    "combining": 'def f(x, K):\n    y = g("e\u0301e\u0301e\u0301", x) / K.size(-1) ** 0.5  # [n_Q]\n    z = g("o\u0308", y) / K.size(-1) ** 0.5\n    return z\n',
+    "emoji": 'def f(x, K):\n    y = g("👩‍👩‍👧🙂", x) / K.size(-1) ** 0.5  # [n_Q]\n    z = g("🇩🇪", y) / K.size(-1) ** 0.5\n    return z\n',
+    "escapes": 'def f(x, K):\n    y = g("\x1b[31m\u202e", x) / K.size(-1) ** 0.5  # [n_Q]\n    z = g("\x07", y) / K.size(-1) ** 0.5\n    return z\n',
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("width", [None, 120, 64, 40])
+@pytest.mark.parametrize("kind", ODD_CODE)
+def test_no_line_loses_its_end_whatever_it_is_written_with(kind, width):
+    steps = [
+        Step(name, ("n_Q",), (3,), "float32", "…", 12, line=line) for name, line in [("y", 2), ("z", 3)]
+    ]
+    trace = Trace("f", steps=steps, source=[Source("f", 1, ODD_CODE[kind])])
+    text = printed(trace, width)
+    whole = "".join(text.split())
+    assert whole.count("/K.size(-1)**0.5") == 2
+    assert "#" not in whole
+    rows = [row for row in text.splitlines() if row.endswith("n_Q  3")]
+    assert len(rows) == 2
+    assert len({cell_len(row) for row in rows}) == 1  # one below the other
+    if width is not None:
+        assert max(map(cell_len, text.splitlines())) <= width
+    for row in source_text(trace).splitlines()[2:4]:
+        assert row.replace("\t", " ").endswith("# n_Q  3")
+        assert "/ K.size(-1) ** 0.5" in " ".join(row.split())

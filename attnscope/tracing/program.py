@@ -95,7 +95,7 @@ def line_of(file: str, name: str) -> int:
         found = _called(tree, found, place)
     assert isinstance(found, Function), "a name has at least one part"
     line = min([found.lineno, *(each.lineno for each in found.decorator_list)])
-    for (_, qualified, first), code in rewrite([file]).originals.items():
+    for (_, qualified, first), code in rewrite([file]).codes.items():
         if first == line and qualified.endswith(found.name) and code.co_flags & SUSPENDS:
             raise SourceError(
                 f"cannot trace {name}: it is a generator or a coroutine.",

@@ -290,7 +290,7 @@ def _place_of_notes(lines: list[Line], notes: list[list[Text]], width: int | Non
 
 
 def _broken(code: Text, indent: int, width: int | None) -> list[Text]:
-    """Break a line of code at spaces into pieces of at most `width` columns, all but the first indented."""
+    """Break a line at spaces into pieces of at most `width` columns, all but the first indented."""
     if width is None or code.cell_len <= width:
         return [code]
     indent = min(indent, max(0, width - FEW))

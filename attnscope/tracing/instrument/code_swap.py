@@ -8,7 +8,6 @@ created keeps working.
 
 from __future__ import annotations
 
-import gc
 import sys
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
@@ -16,6 +15,7 @@ from types import CodeType, FunctionType
 from typing import TYPE_CHECKING, Any
 
 from attnscope.errors import is_a
+from attnscope.tracing.instrument.live_objects import live_objects
 from attnscope.tracing.instrument.rewrite import RELAY, VIEWS, Rewritten
 
 if TYPE_CHECKING:
@@ -174,7 +174,12 @@ class Silence:
 
 
 @contextmanager
-def lent(code: Rewritten, relay: Relay, compiled: Collection[FunctionType] = ()) -> Iterator[None]:
+def lent(
+    code: Rewritten,
+    relay: Relay,
+    compiled: Collection[FunctionType] = (),
+    namespaces: Collection[dict[str, Any]] = (),
+) -> Iterator[None]:
     """Run functions with rewritten code, which reports to `relay`, within the context.
 
     A function is left alone if its code does not match its source, because the file has
@@ -184,15 +189,17 @@ def lent(code: Rewritten, relay: Relay, compiled: Collection[FunctionType] = ())
         code: the rewritten source.
         relay: receives the reports of the functions.
         compiled: functions to leave alone because torch compiles them.
+        namespaces: the globals of functions, in which others are found even after `gc.freeze()`.
     """
     codes = {key: with_relay(relay, each) for key, each in code.codes.items()}
     files = {file for file, *_ in codes}
     lent: list[tuple[FunctionType, CodeType]] = []
-    for function in gc.get_objects():
+    for function in live_objects(files, namespaces):
         if type(function) is FunctionType and function.__code__.co_filename in files:
             old = function.__code__
             key = old.co_filename, old.co_qualname, old.co_firstlineno
-            if key in codes and function not in compiled and _same(old, code.originals[key]):
+            originals = code.originals[key] if key in codes and function not in compiled else []
+            if any(_same(old, original) for original in originals):
                 lent.append((function, old))
                 function.__code__ = codes[key]
     try:

@@ -21,11 +21,12 @@ from __future__ import annotations
 import ast
 import io
 import linecache
+import os
 import re
 from collections.abc import Iterable, Iterator
 from copy import deepcopy
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from types import CodeType
 from typing import TypeAlias, TypeVar
 
@@ -85,27 +86,29 @@ class Rewritten:
     Attributes:
         sites: the sites that recording calls refer to by index.
         codes: the rewritten code of every function, by file, qualified name and first line.
-        originals: the code of the same functions as Python compiles them.
+        originals: the code of the same functions, in each way that Python may have compiled it.
         modules: the rewritten code of each whole file.
     """
 
     sites: tuple[Site, ...]
     codes: dict[tuple[str, str, int], CodeType]
-    originals: dict[tuple[str, str, int], CodeType]
+    originals: dict[tuple[str, str, int], list[CodeType]]
     modules: dict[str, CodeType]
 
 
-def rewrite(files: Iterable[str], *, parts: bool = False) -> Rewritten:
+def rewrite(files: Iterable[str], *, parts: bool = False, flags: int = 0) -> Rewritten:
     """Compile source files with recording calls in their functions.
 
     Args:
         files: their names, as in code objects.
         parts: whether subexpressions get sites like bindings, named `…`.
+        flags: the compiler's flags for code that is in no file, such as a notebook's cell: it inherits
+            them from cells before it.
 
     Raises:
         SourceError: a source is not available.
     """
-    return _rewrite(tuple((file, _source(file)) for file in files), parts)
+    return _rewrite(tuple((file, _source(file)) for file in files), parts, flags)
 
 
 def _source(file: str) -> str:
@@ -119,16 +122,29 @@ def _source(file: str) -> str:
 
 
 @lru_cache(maxsize=16)
-def _rewrite(sources: tuple[tuple[str, str], ...], parts: bool) -> Rewritten:
+def _rewrite(sources: tuple[tuple[str, str], ...], parts: bool, flags: int) -> Rewritten:
     sites: list[Site] = []
     result = Rewritten((), {}, {}, {})
     for file, text in sources:
-        original = compile(text, file, "exec", dont_inherit=True)
-        tree = _Rewriter(file, text, sites, parts=parts).visit(ast.parse(text, filename=file))
-        code = compile(ast.fix_missing_locations(tree), file, "exec", dont_inherit=True)
+        is_cell = not os.path.exists(file)
+        compiled = partial(
+            compile,
+            filename=file,
+            mode="exec",
+            flags=flags | ast.PyCF_ALLOW_TOP_LEVEL_AWAIT if is_cell else 0,
+            dont_inherit=True,
+        )
+        whole = [ast.parse(text, filename=file)]
+        # Notebooks compile each statement of a cell by itself, which affects the code of a function:
+        # the compiler does not know that a name in it is an imported module.
+        pieces = [ast.Module([each], []) for each in whole[0].body] if is_cell else []
+        for tree in whole + pieces:
+            for key, code in _functions_of(compiled(tree)).items():
+                result.originals.setdefault(key, []).append(code)
+        tree = _Rewriter(file, text, sites, parts=parts).visit(whole[0])
+        code = compiled(ast.fix_missing_locations(tree))
         result.modules[file] = code
         result.codes.update(_functions_of(code))
-        result.originals.update(_functions_of(original))
     return Rewritten(tuple(sites), result.codes, result.originals, result.modules)
 
 

@@ -1,9 +1,11 @@
 """A tracing session: a target with rewritten code, whose calls can be recorded repeatedly."""
 
 from __future__ import annotations
+import __future__
 
 import functools
 import inspect
+import os
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -14,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from attnscope.errors import SourceError, class_name, safe_str
 from attnscope.text import shortened
 from attnscope.tracing.instrument.code_swap import Relay, Silence, lent
+from attnscope.tracing.instrument.live_objects import live_objects
 from attnscope.tracing.instrument.rewrite import Site, rewrite
 from attnscope.tracing.instrument.torch_internals.compiler import (
     compiled_functions,
@@ -47,29 +50,27 @@ class Session:
         self.function = function_of(target)
         self.file = self.function.__code__.co_filename
         self.line = self.function.__code__.co_firstlineno
-        compiled = compiled_functions()
+        compiled = compiled_functions(self._live_objects())
         self.compiled = self.function in compiled or is_compiled(target)
         self.relay = Relay()
         self.stack = ExitStack()
         self.sites: tuple[Site, ...] = ()
         if not self.compiled:
-            code = rewrite(dict.fromkeys([self.file, *_files_of(follow)]), parts=parts)
+            flags = self.function.__code__.co_flags & __future__.annotations.compiler_flag
+            code = rewrite(dict.fromkeys([self.file, *_files_of(follow)]), parts=parts, flags=flags)
             self.sites = code.sites
             if id(code) in _RELAYS:  # another session runs this code already: share its relay
                 self.relay = _RELAYS[id(code)]
                 return
             before = self.function.__code__
-            self.stack.enter_context(lent(code, self.relay, compiled))
+            namespace = self.function.__globals__
+            self.stack.enter_context(lent(code, self.relay, compiled, [namespace]))
             self.stack.enter_context(hidden_from_compiler(Relay, Silence))
             _RELAYS[id(code)] = self.relay
             self.stack.callback(_RELAYS.pop, id(code))
             if self.function.__code__ is before:
                 self.stack.close()
-                raise SourceError(
-                    f"the source of {self.function.__qualname__} in {self.file}"
-                    " is not what was imported: it has changed since.",
-                    hint="start anew, so that the code that runs is the code in the file",
-                )
+                raise _other_source(self.function)
 
     def __enter__(self) -> Session:
         return self
@@ -80,8 +81,11 @@ class Session:
     def untraced(self) -> list[str]:
         """Return the functions of these files that torch compiles, whose lines are not recorded."""
         files = {site.file for site in self.sites} | {self.file}
-        compiled = {each for each in compiled_functions() if each.__code__.co_filename in files}
-        return sorted(each.__qualname__ for each in compiled)
+        compiled = compiled_functions(self._live_objects())
+        return sorted(each.__qualname__ for each in compiled if each.__code__.co_filename in files)
+
+    def _live_objects(self) -> Iterator[Any]:
+        return live_objects({self.file}, [self.function.__globals__])
 
     @contextmanager
     def recording(self, **options: Any) -> Iterator[Recorder]:
@@ -95,6 +99,21 @@ class Session:
         finally:
             recorder.done = True
             self.relay.detach(recorder)
+
+
+def _other_source(function: FunctionType) -> SourceError:
+    """Return an error that says that a function's code is not that of its source."""
+    file = function.__code__.co_filename
+    if os.path.exists(file):
+        return SourceError(
+            f"the source of {function.__qualname__} in {file}"
+            " is not what was imported: it has changed since.",
+            hint="start anew, so that the code that runs is the code in the file",
+        )
+    return SourceError(
+        f"the code of {function.__qualname__} is not what its source in {file} compiles to.",
+        hint="put it into a file",
+    )
 
 
 def function_of(target: Any) -> FunctionType:

@@ -6,9 +6,8 @@ Compiled functions are not rewritten; and where torch compiles rewritten code an
 
 from __future__ import annotations
 
-import gc
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from importlib.machinery import ModuleSpec, SourceFileLoader
 from types import CodeType, FunctionType, ModuleType
@@ -21,15 +20,19 @@ TRANSLATOR = "torch._dynamo.symbolic_convert"
 """The module that reads a function's code when `torch.compile` compiles it."""
 
 
-def compiled_functions() -> set[FunctionType]:
-    """Return the functions that `torch.compile` compiles, which must not get recording calls."""
+def compiled_functions(objects: Iterable[Any]) -> set[FunctionType]:
+    """Return the functions that `torch.compile` compiles, which must not get recording calls.
+
+    Args:
+        objects: the objects of the program.
+    """
     if "torch._dynamo" not in sys.modules:
         return set()
     from torch import nn
 
     functions: set[FunctionType] = set()
     modules: list[nn.Module] = []
-    for each in gc.get_objects():
+    for each in objects:
         if type(each) is FunctionType and "_torchdynamo_orig_callable" in each.__dict__:
             original = each.__dict__["_torchdynamo_orig_callable"]
             original = getattr(original, "__func__", original)

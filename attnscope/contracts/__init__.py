@@ -10,7 +10,7 @@ estimates the memory of a run.
 from attnscope.contracts.memory import UNUSED_BY_PROOF, Uses, bytes_needed
 from attnscope.contracts.mha import mha
 from attnscope.contracts.plan import DTYPES, check_sizes
-from attnscope.contracts.runs import check, label, without_idle_stages
+from attnscope.contracts.runs import check, has_contract, label, without_idle_stages
 from attnscope.contracts.sdpa import sdpa, sdpa_columns, sdpa_query
 from attnscope.contracts.variants import Variant
 
@@ -22,6 +22,7 @@ __all__ = [
     "bytes_needed",
     "check",
     "check_sizes",
+    "has_contract",
     "label",
     "mha",
     "sdpa",

@@ -25,6 +25,11 @@ IDLE = {
 """Stages that return their input unchanged when their variant is not used; they get no row then."""
 
 
+def has_contract(function: str) -> bool:
+    """Return whether a function, by its module and qualified name, is one of the textbook."""
+    return function in _PLANS
+
+
 def label(trace: Trace, function: str) -> None:
     """Name the axes of a trace of the textbook, and drop the stages that did nothing.
 

@@ -13,6 +13,7 @@ from attnscope.results.trace import Trace
 from attnscope.tracing.instrument.session import Session
 
 if TYPE_CHECKING:
+    from attnscope.tracing.axes.observed import ObservedAxes
     from attnscope.tracing.diagnose.findings import Watcher
     from attnscope.tracing.instrument.recorder import Recorder
 
@@ -78,11 +79,13 @@ class trace:  # noqa: N801 - read as a verb
         context = ExitStack()
         session = context.enter_context(Session(self.target, **self._session_options))  # type: ignore[arg-type]
         watcher = _watcher(session) if self._has_findings else None
-        recorder = context.enter_context(session.recording(**self._recorder_options, watch=watcher))
+        axes = None if contracts.has_contract(_qualified(session)) else _observed_axes()
+        options: dict[str, Any] = {**self._recorder_options, "watch": watcher, "axes": axes}
+        recorder = context.enter_context(session.recording(**options))
         result = Trace(title=session.function.__qualname__.removesuffix(".forward"), findings=None)
         if session.compiled:
             result.notices.append(f"{result.title} is compiled by torch.compile: it runs untraced")
-        context.callback(self._fill, result, session, recorder, watcher)
+        context.callback(self._fill, result, session, recorder, watcher, axes)
         self._contexts.append(context)
         return result
 
@@ -90,13 +93,21 @@ class trace:  # noqa: N801 - read as a verb
         self._contexts.pop().close()
 
     @staticmethod
-    def _fill(result: Trace, session: Session, recorder: Recorder, watcher: Watcher | None) -> None:
+    def _fill(
+        result: Trace,
+        session: Session,
+        recorder: Recorder,
+        watcher: Watcher | None,
+        axes: ObservedAxes | None,
+    ) -> None:
         result.steps = list(recorder.steps)
         result.device = recorder.device
         if result.steps:
             result.dtype = result.steps[0].dtype
-        function = session.function
-        contracts.label(result, f"{function.__module__}.{function.__qualname__}")
+        if axes is None:
+            contracts.label(result, _qualified(session))
+        else:
+            result.sizes = axes.name_axes()
         if watcher is not None and recorder.functions:  # the target was called
             from attnscope.tracing.diagnose.findings import findings_of_one_run
 
@@ -109,6 +120,16 @@ class trace:  # noqa: N801 - read as a verb
 
     def __get__(self, instance: Any, owner: type | None = None) -> Any:
         return self if instance is None else functools.partial(self, instance)
+
+
+def _qualified(session: Session) -> str:
+    return f"{session.function.__module__}.{session.function.__qualname__}"
+
+
+def _observed_axes() -> ObservedAxes:
+    from attnscope.tracing.axes.observed import ObservedAxes
+
+    return ObservedAxes()
 
 
 def _watcher(session: Session) -> Watcher:

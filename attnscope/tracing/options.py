@@ -89,7 +89,7 @@ class WatchedCalls:
         "How many calls of it to trace: the first N.", "--calls", default=1, metavar="N", min=1
     )
     dims: list[str] | None = option(
-        "Names for the axes of an argument of the call: x=B,T,C. Other axes of these sizes get"
+        "Names for the axes of an argument of the call: x=B,T,C. Axes that come from these get"
         " them too.",
         metavar="NAME=AXES",
         panel=CODE,

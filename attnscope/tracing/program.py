@@ -22,7 +22,7 @@ import sys
 import threading
 import traceback
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from functools import partial
@@ -38,6 +38,7 @@ from attnscope.tracing.instrument.rewrite import Site, rewrite
 from attnscope.tracing.instrument.torch_internals.compiler import found_by_others, hide
 
 if TYPE_CHECKING:
+    from attnscope.tracing.axes.observed import ObservedAxes
     from attnscope.tracing.diagnose.findings import Watcher
     from attnscope.tracing.instrument.recorder import Recorder
 
@@ -171,12 +172,14 @@ class Recording:
     Attributes:
         recorder: the recorder, with its steps.
         watcher: the watcher, with its findings.
+        axes: the origins of all axes, with their names.
         error: the exception that the call raised, if any.
         files: the files whose source is known.
     """
 
     recorder: Recorder
     watcher: Watcher
+    axes: ObservedAxes
     error: BaseException | None
     files: set[str]
 
@@ -190,6 +193,7 @@ class Watching:
         calls: the number of calls to record.
         on_recorded: receives each call after it has returned or raised.
         on_refused: receives the error if the target cannot be recorded.
+        dims: the user's names for the axes of arguments of the call.
         follow: modules whose functions are recorded too; a package stands for all of its modules.
         parts: whether subexpressions get rows too.
         options: options of the `Recorder`.
@@ -201,6 +205,7 @@ class Watching:
     calls: int
     on_recorded: Callable[[Recording], None]
     on_refused: Callable[[SourceError], None]
+    dims: Mapping[str, Sequence[str]] = field(default_factory=dict)
     follow: Sequence[str] = ()
     parts: bool = False
     options: dict[str, Any] = field(default_factory=dict)
@@ -306,17 +311,19 @@ class Watching:
             if self._recorder is not None or self.n_recorded == self.calls:
                 return  # another thread was first
             self.n_entered += 1
+            from attnscope.tracing.axes.observed import ObservedAxes
             from attnscope.tracing.diagnose.findings import Watcher
             from attnscope.tracing.instrument.recorder import Recorder
 
             before = sys.exc_info()[1]  # the exception that is being handled during the call
-            watcher = self._watcher = Watcher(self._files)
+            self._watcher, self._axes = Watcher(self._files), ObservedAxes(self.dims)
             self._recorder = recorder = Recorder(
                 self._sites,
                 site.file,
                 site.line,
-                watch=watcher,
-                finished=lambda: self._finished(recorder, watcher, before),
+                watch=self._watcher,
+                axes=self._axes,
+                finished=lambda: self._finished(recorder, before),
                 **self.options,
             )
             recorder.enter(first + number)
@@ -328,10 +335,10 @@ class Watching:
         if recorder is None:
             return False
         self.n_recorded += 1
-        self.on_recorded(Recording(recorder, self._watcher, None, self._files))
+        self.on_recorded(Recording(recorder, self._watcher, self._axes, None, self._files))
         return True
 
-    def _finished(self, recorder: Recorder, watcher: Watcher, before: BaseException | None) -> None:
+    def _finished(self, recorder: Recorder, before: BaseException | None) -> None:
         """Report a call that has returned or raised."""
         error = sys.exc_info()[1]
         self._recorder = None
@@ -340,9 +347,8 @@ class Watching:
         if os.getpid() != self.process:  # a child process
             return
         try:
-            self.on_recorded(
-                Recording(recorder, watcher, None if error is before else error, self._files)
-            )
+            error = None if error is before else error
+            self.on_recorded(Recording(recorder, self._watcher, self._axes, error, self._files))
         except Exception:  # a mistake of ours must not reach the program
             traceback.print_exc()
 

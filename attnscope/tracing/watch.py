@@ -7,7 +7,6 @@ import contextlib
 import os
 import sys
 import threading
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
@@ -19,7 +18,6 @@ from attnscope.results.trace import Crash, ProgramRun, Step, Trace
 from attnscope.text import shortened
 
 if TYPE_CHECKING:
-    from attnscope.tracing.instrument.failure import Part
     from attnscope.tracing.program import Recording, Target, Watching
 
 FORM = "--watch FILE.py:NAME or --watch package.module:NAME"
@@ -58,7 +56,7 @@ def trace_script(
         watch: the class or function to trace: `file.py:NAME` or `package.module:NAME`.
         module: a module to run in place of a script, as `python -m` does.
         calls: the number of calls to trace, from the first on.
-        dims: names for the axes of arguments of the call; other axes of these sizes get them too.
+        dims: names for the axes of arguments of the call; axes that come from these get them too.
         follow: names of modules whose lines are recorded too.
         depth: calls deeper than this have no steps of their own.
         subexpressions: whether subexpressions get steps too, named `…`.
@@ -100,6 +98,7 @@ def trace_script(
         calls,
         recording.add,
         recording.refuse,
+        dims=axis_names,
         follow=tuple(follow or ()),
         parts=subexpressions,
         options={"stats": stats, "depth": depth},
@@ -306,18 +305,19 @@ class CallTraces:
             source=recorder.sources() if self.source else None,
             file=shown_path(recorder.target[0], self.folder),
         )
-        trace.sizes, trace.notices = _name_axes(trace.steps, self.axis_names)
+        trace.sizes = recording.axes.name_axes()
+        trace.notices = _name_inputs(trace.steps, self.axis_names)
         trace.findings = findings_of_one_run(
             recorder.steps, recorder.parts, recording.watcher, trace.sizes
         )
-        trace.crash = self._crash(recording, trace.sizes)
+        trace.crash = self._crash(recording)
         for step in trace.steps:
             step.file = step.file and shown_path(step.file, self.folder)
         if not self.stats:  # statistics belong to one iteration of a loop
             trace.steps = fold_loops(trace.steps)
         return trace
 
-    def _crash(self, recording: Recording, sizes: Mapping[str, int]) -> Crash | None:
+    def _crash(self, recording: Recording) -> Crash | None:
         """Return the cause of a failure of the call; None if checkpointing ended it early."""
         from attnscope.tracing.diagnose.crash import crash_of, failure_of
 
@@ -330,12 +330,7 @@ class CallTraces:
         if failure is None:
             return None
 
-        def dims_of(part: Part) -> tuple[str, ...]:
-            return _dims(part.shape, sizes)
-
-        return crash_of(
-            failure, dims_of if sizes else lambda part: None, shown_path(failure.file, self.folder)
-        )
+        return crash_of(failure, recording.axes.dims_of, shown_path(failure.file, self.folder))
 
 
 def _dtype(steps: Sequence[Step]) -> str | None:
@@ -344,43 +339,23 @@ def _dtype(steps: Sequence[Step]) -> str | None:
     return next(iter(inputs or [step.dtype for step in steps]), None)
 
 
-def _name_axes(
-    steps: Sequence[Step], axis_names: Mapping[str, tuple[str, ...]]
-) -> tuple[dict[str, int], list[str]]:
-    """Set the dims of the steps: the user's names for inputs, and the same names for equal sizes.
-
-    Returns:
-        The sizes by name; and notices of names that do not fit the call.
-    """
+def _name_inputs(steps: Sequence[Step], axis_names: Mapping[str, tuple[str, ...]]) -> list[str]:
+    """Set the dims of inputs to the user's names; return notices of names that do not fit the call."""
     sizes: dict[str, int] = {}
     notices = []
     inputs = {step.name: step for step in reversed(steps) if step.how == "input" and step.depth == 0}
-    valid: dict[str, tuple[str, ...]] = {}
     for name, axes in axis_names.items():
         if name not in inputs:
             there = ", ".join(reversed(inputs)) or "none"
             notices.append(f"--dims {name}: the call has no such tensor; it has {there}")
             continue
-        shape = inputs[name].shape
-        if len(axes) != len(shape):
-            notices.append(f"--dims {name}: {len(axes)} names for the {len(shape)} axes of {name}")
+        step = inputs[name]
+        if len(axes) != len(step.shape):
+            notices.append(f"--dims {name}: {len(axes)} names for the {len(step.shape)} axes of {name}")
             continue
-        valid[name] = axes
-        for axis, size in zip(axes, shape, strict=True):
+        dims = step.dims or tuple(map(str, step.shape))
+        step.dims = tuple(a if a != NAMELESS else dim for a, dim in zip(axes, dims, strict=True))
+        for axis, size in zip(axes, step.shape, strict=True):
             if axis != NAMELESS and sizes.setdefault(axis, size) != size:
                 notices.append(f"--dims {name}: {axis} is {size} there, and {sizes[axis]} elsewhere")
-    for step in steps if sizes else ():
-        step.dims = _dims(step.shape, sizes)
-        if step is inputs.get(step.name) and step.name in valid:
-            step.dims = tuple(
-                axis if axis != NAMELESS else dim
-                for axis, dim in zip(valid[step.name], step.dims, strict=True)
-            )
-    return sizes, notices
-
-
-def _dims(shape: Sequence[int], sizes: Mapping[str, int]) -> tuple[str, ...]:
-    """Name each axis after its size, if exactly one name has that size; axes of size 1 stay unnamed."""
-    count = Counter(sizes.values())
-    names = {size: name for name, size in sizes.items() if size > 1 and count[size] == 1}
-    return tuple(names.get(size, str(size)) for size in shape)
+    return notices

@@ -380,7 +380,7 @@ def test_the_first_calls_are_shown_and_training_is_what_it_was(program):
         assert (trace["title"], trace["file"]) == ("model.py:CausalSelfAttention", "model.py")
         assert [step["name"] for step in trace["steps"]] == NAMES
         dims = {step["name"]: step["dims"] for step in trace["steps"]}
-        assert (dims["x"], dims["scores"]) == (["B", "T", "C"], ["B", "3", "T", "T"])
+        assert (dims["x"], dims["scores"]) == (["B", "T", "C"], ["B", "heads", "T", "T"])
         assert "1/√12" in trace["findings"][0]["message"]
         assert trace["steps"][0]["stats"]["max"] > 0
         assert trace["source"][0]["function"] == "CausalSelfAttention.forward"

@@ -9,7 +9,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
-from functools import cached_property
+from functools import cached_property, lru_cache
 from itertools import product
 from typing import TypeAlias
 
@@ -53,10 +53,10 @@ class Expression:
             text += sign + "·".join(factors) + "".join(f"/{each}" for each in divisors)
         return text or "0"
 
-    @property
-    def words(self) -> set[str]:
+    @cached_property
+    def words(self) -> frozenset[str]:
         """The words in the expression."""
-        return {word for powers, _ in self.terms for word, _ in powers}
+        return frozenset(word for powers, _ in self.terms for word, _ in powers)
 
     @property
     def word(self) -> str | None:
@@ -83,7 +83,14 @@ class Expression:
     def __add__(self, other: Expression) -> Expression:
         return _sum([*self.terms, *other.terms])
 
+    def __sub__(self, other: Expression) -> Expression:
+        return self + of_number(-1) * other
+
     def __mul__(self, other: Expression) -> Expression:
+        if len(self.terms) == len(other.terms) == 1:  # the usual case, which is quick
+            ((powers, number),), ((more, factor),) = self.terms, other.terms
+            if number * factor:
+                return Expression(((_product([*powers, *more]), number * factor),))
         return _sum(
             (_product([*powers, *more]), number * factor)
             for (powers, number), (more, factor) in product(self.terms, other.terms)
@@ -130,11 +137,13 @@ class Expression:
         return total
 
 
+@lru_cache(maxsize=4096)
 def of_word(word: str) -> Expression:
     """Return the expression of a single word."""
     return _sum([(((word, 1),), Fraction(1))])
 
 
+@lru_cache(maxsize=4096)
 def of_number(number: int | Fraction) -> Expression:
     """Return the expression of a number."""
     return _sum([((), Fraction(number))])

@@ -43,6 +43,25 @@ class Watch(Protocol):
         """Receive a tensor that was bound to a name, with its row."""
 
 
+class AxisListener(Protocol):
+    """The callbacks for all that says where axes come from."""
+
+    def enter(self, function: Site, caller: Site | None) -> None:
+        """Begin a function, called in an expression of the caller."""
+
+    def leave(self) -> None:
+        """End a function."""
+
+    def operator(self, func: Any, args: tuple, kwargs: dict, out: Any) -> None:
+        """Receive an ATen operator that has run."""
+
+    def value(self, site: Site, value: Any) -> None:
+        """Receive the value of an expression, before it is bound."""
+
+    def row(self, step: Step, tensor: torch.Tensor) -> None:
+        """Receive a tensor that was bound to a name, with its row."""
+
+
 class Recorder(TorchDispatchMode):
     """Records the first call of a target.
 
@@ -57,6 +76,8 @@ class Recorder(TorchDispatchMode):
         keep: the names whose tensors are kept with their steps, or True for all.
         depth: deeper calls get no rows; their cost is added to the row of the caller.
         watch: receives every operator and every row.
+        axes: receives what says where axes come from; it is dropped if it fails, because names of
+            axes can be missed.
         finished: called when the target has returned or raised.
     """
 
@@ -72,6 +93,7 @@ class Recorder(TorchDispatchMode):
         keep: bool | Collection[str] = False,
         depth: int | None = None,
         watch: Watch | None = None,
+        axes: AxisListener | None = None,
         finished: Callable[[], None] | None = None,
     ) -> None:
         super().__init__()
@@ -81,6 +103,7 @@ class Recorder(TorchDispatchMode):
         self.keep = {keep} if isinstance(keep, str) else keep
         self.depth = depth
         self.watch = watch
+        self.axes = axes
         self.finished = finished
         self.steps: list[Step] = []
         self.done = False
@@ -121,6 +144,9 @@ class Recorder(TorchDispatchMode):
         elif get_ident() != self._thread:
             return
         self.functions.setdefault((function.file, function.line), function)
+        if self.axes is not None:
+            has_caller = bool(self._frames) and len(self._open) > self._frames[-1]
+            self._learn("enter", function, self.sites[self._open[-1][0]] if has_caller else None)
         self._frames.append(len(self._open))
 
     def leave(self) -> None:
@@ -128,6 +154,7 @@ class Recorder(TorchDispatchMode):
         if self._outside():
             return
         spent = self._close(self._frames.pop())
+        self._learn("leave")
         if self._frames:
             self._spend(spent)
             return
@@ -170,6 +197,7 @@ class Recorder(TorchDispatchMode):
             value = _unpacked(binding.targets[0], value)
         try:
             with without_torch_function():  # reading tensors must not run the user's code
+                self._learn("value", binding, value)
                 spent = self._record_all(binding, value, spent)
         except Exception as error:
             self.error = error
@@ -184,7 +212,19 @@ class Recorder(TorchDispatchMode):
         """Record the shape of a subexpression."""
         if _is_tensor(value) and not self._is_idle():
             self._note_shape(self.sites[site], value)
+        if self.axes is not None and not self._is_idle():
+            with without_torch_function():
+                self._learn("value", self.sites[site], value)
         return value
+
+    def _learn(self, event: str, *details: Any) -> None:
+        """Tell the listener about axes, if there is one; drop it if it fails."""
+        if self.axes is None:
+            return
+        try:
+            getattr(self.axes, event)(*details)
+        except Exception:
+            self.axes = None
 
     def _is_idle(self) -> bool:
         """Return whether nothing is recorded now; `torch.jit.trace` would trace even that."""
@@ -223,6 +263,7 @@ class Recorder(TorchDispatchMode):
             spent = cost_of(func, args, kwargs, out)
             if spent is not NOTHING:
                 self._spend(spent)
+            self._learn("operator", func, args, kwargs, out)
             if self.watch is not None:
                 self.watch.operator(func, args, kwargs, out)
         except Exception as error:
@@ -296,6 +337,7 @@ class Recorder(TorchDispatchMode):
             depth=depth,
         )
         self.steps.append(step)
+        self._learn("row", step, tensor)
         is_new = same_as is None and view_of is None
         if self.stats or self.keep or (self.watch is not None and is_new):
             self._read(tensor, step)
@@ -391,6 +433,11 @@ def _has_numbers(tensor: torch.Tensor) -> bool:
 def _has_symbols(tree: Any) -> bool:
     """Return whether nested lists, tuples and dicts contain a tensor whose sizes are symbols."""
     return _has_tensor(tree, lambda tensor: sizes_of(tensor) is None)
+
+
+def shape_of(tensor: torch.Tensor) -> tuple[int, ...]:
+    """Return a tensor's shape; () if its sizes are symbols."""
+    return sizes_of(tensor) or ()
 
 
 def _is_tensor(value: Any) -> TypeGuard[torch.Tensor]:

@@ -1,0 +1,590 @@
+"""Names of axes in calls that cannot be repeated with other sizes.
+
+A size alone says little: two axes of size 8 may be the heads and the batch. So an axis gets a name only
+if the code itself says what it is:
+
+- `B, T, C = x.size()`, `n = x.shape[1]`: the name is that of this axis of `x`.
+- `x.view(B, T, self.n_head, C // self.n_head)`, `torch.zeros(T, T)`, `mask[:T, :T]`,
+  `x.split(self.n_embd, dim=2)`, `rearrange(x, "b n (h d) -> b h n d", h=h)`: an argument is the name of
+  the axis that it makes, and may be an expression.
+- The user's names for the axes of an argument (`--dims`).
+
+`Flow` follows the axes through all operators, from the tensor where one has a name to those that have
+it from there, and back: if a layer's outputs are viewed as `n_head` by `C // n_head`, there are `C`.
+So names stay apart although sizes are equal. What is left over is a number: an axis whose origin has
+no name; or one whose name the code gives to several axes, as a function does that is called with
+queries and with keys. Where an operator requires two axes to be equal, an axis without a name gets that
+of the other, unless two axes of one tensor would become the same: that may be a coincidence, or the
+mistake that is looked for.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Any, TypeAlias
+
+import torch
+
+from attnscope.results.trace import Step
+from attnscope.tracing.axes.expressions import Expression, of_number, of_word
+from attnscope.tracing.axes.flow import ONE, Axes, Axis, Flow, Piece, size_of, whole
+from attnscope.tracing.instrument.code_swap import Relay
+from attnscope.tracing.instrument.failure import Part
+from attnscope.tracing.instrument.rewrite import Place, Site, Target
+
+BY_USER = -1
+"""The depth of names that the user gives: above those of all code."""
+
+NAMELESS = "_"
+"""The placeholder for an axis without a name."""
+
+CREATORS = {"zeros", "ones", "empty", "full", "rand", "randn", "arange"}
+"""Functions whose arguments are the sizes of their result."""
+
+OF_CONFIG = {"self", "cls", "config", "cfg", "conf", "args", "params", "hparams", "opt"}
+"""Words that say nothing about which of several sizes an attribute is."""
+
+
+@dataclass(frozen=True)
+class Tensor:
+    """A tensor in an expression of the code: its axes."""
+
+    axes: Axes
+
+    @property
+    def sizes(self) -> tuple[Expression, ...]:
+        """The sizes of the axes as expressions."""
+        return tuple(map(whole, self.axes))
+
+
+@dataclass(frozen=True)
+class Stored:
+    """Any other object: the owner of attributes."""
+
+    object: Any
+
+
+Value: TypeAlias = "Expression | Tensor | Stored | tuple[Value | None, ...]"
+
+
+@dataclass
+class Frame:
+    """A function that runs.
+
+    Attributes:
+        function: where it begins.
+        depth: its depth in the stack of traced calls.
+        call: the expression that called it; None if unknown.
+        values: the values of its variables.
+    """
+
+    function: Site
+    depth: int
+    call: ast.expr | None
+    values: dict[str, Value | None] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Word:
+    """A name that the code has for a size.
+
+    Attributes:
+        text: the name.
+        value: the size.
+        depth: the depth of the function, or `BY_USER`.
+    """
+
+    text: str
+    value: Expression
+    depth: int
+
+
+class ObservedAxes:
+    """Listens to a recording, and names the axes of its steps.
+
+    Args:
+        dims: the user's names for the axes of arguments of the call.
+    """
+
+    def __init__(self, dims: Mapping[str, Sequence[str]] | None = None) -> None:
+        self.flow = Flow()
+        self.dims = dims or {}
+        self.words: list[Word] = []
+        self.variables: set[str] = set()  # symbols of attributes and variables
+        self._rows: list[tuple[Step, Axes]] = []
+        self._parts: dict[Place, Axes] = {}
+        self._frames: list[Frame] = []
+        self._attributes: dict[tuple[str, int], Expression] = {}
+
+    # Called by the recorder.
+
+    def enter(self, function: Site, caller: Site | None) -> None:
+        """Begin a function, called in an expression of the caller."""
+        call = _parsed(caller.how) if caller is not None else None
+        self._frames.append(Frame(function, len(self._frames), call))
+
+    def leave(self) -> None:
+        """End a function."""
+        self._frames.pop()
+
+    def operator(self, func: Any, args: tuple, kwargs: dict, out: Any) -> None:
+        """Follow axes through an ATen operator that has run."""
+        self.flow.operator(func, args, kwargs, out)
+
+    def value(self, site: Site, value: Any) -> None:
+        """Learn from the value of an expression, which may be about to be bound."""
+        frame = self._frames[-1]
+        if site.how == "input" and site.targets:
+            self._arguments(frame, site, value)
+            return
+        node = _parsed(site.how)
+        if node is not None:
+            for tensor, sizes in self._made(node, value, frame):
+                self._tie(tensor, sizes)
+        if type(value) is torch.Tensor:
+            self._parts[site.place] = self.flow.of(value)
+        for target in site.targets:
+            known = self._value_of(node, frame) if node is not None else None
+            self._bind(target, value, known, frame)
+
+    def row(self, step: Step, tensor: torch.Tensor) -> None:
+        """Keep the axes of a tensor that was recorded."""
+        self._rows.append((step, self.flow.of(tensor)))
+
+    # What the code says about sizes.
+
+    def _arguments(self, frame: Frame, site: Site, values: Sequence[Any]) -> None:
+        """Bind the arguments of a function; numbers are what the call says."""
+        (targets,) = site.targets
+        names = [name for name in targets if isinstance(name, str)] if isinstance(targets, tuple) else []
+        for name, value in zip(names, values, strict=True):
+            known = self._argument(frame, names, name) if type(value) is int else None
+            self._bind(name, value, known, frame)
+            if frame.depth == 0 and isinstance(value, torch.Tensor):
+                self._input(self.flow.of(value), self.dims.get(name, ()))
+
+    def _input(self, axes: Axes, words: Sequence[str]) -> None:
+        """Note that the axes of an argument of the call are free, and the user's names for them."""
+        self.flow.inputs |= {word for axis in axes for word in whole(axis).words}
+        for word, axis in zip(words, axes, strict=False) if len(words) == len(axes) else ():
+            size, value = size_of(axis), whole(axis)
+            known = next((each.value for each in self.words if each.text == word), None)
+            if word == NAMELESS or (known is not None and not self.flow.has_size(known, size)):
+                continue
+            if known is not None:
+                self.flow.equate(value, known)
+            self._define(word, value, BY_USER)
+
+    def _argument(self, frame: Frame, names: Sequence[str], name: str) -> Value | None:
+        """Return the value of an argument in the caller's expressions; None if it is not clear."""
+        if frame.call is None or frame.depth == 0:
+            return None
+        caller = self._frames[frame.depth - 1]
+        function = frame.function.how.rpartition(".")[2]
+        calls = [each for each in ast.walk(frame.call) if isinstance(each, ast.Call)]
+        calls = [each for each in calls if _last_word(each.func) == function]
+        values = [self._passed(call, names, name, caller) for call in calls]
+        return values[0] if values and all(value == values[0] for value in values) else None
+
+    def _passed(
+        self, call: ast.Call, names: Sequence[str], name: str, caller: Frame
+    ) -> Expression | None:
+        """Return the value that a call has for an argument; None if that is not clear."""
+        place = names.index(name) - (names[0] == "self" and isinstance(call.func, ast.Attribute))
+        by_name = {each.arg: each.value for each in call.keywords}
+        if any(isinstance(each, ast.Starred) for each in call.args[: place + 1]) or None in by_name:
+            return None
+        node = by_name.get(name, call.args[place] if 0 <= place < len(call.args) else None)
+        value = self._value_of(node, caller)
+        return self.flow.resolved(value) if isinstance(value, Expression) else None
+
+    def _bind(self, target: Target, value: Any, known: Value | None, frame: Frame) -> None:
+        """Bind a value to a name, or its elements to several names."""
+        if isinstance(target, str):
+            frame.values[target] = self._known(target, value, known, frame)
+        elif isinstance(target, tuple) and isinstance(value, tuple | list) and len(value) == len(target):
+            items = (
+                known if isinstance(known, tuple) and len(known) == len(value) else [None] * len(value)
+            )
+            for each, element, item in zip(target, value, items, strict=True):
+                if not isinstance(each, str | tuple):
+                    continue
+                self._bind(each, element, item, frame)
+
+    def _known(self, name: str, value: Any, known: Value | None, frame: Frame) -> Value | None:
+        """Return what is known of a value that gets a name."""
+        if type(value) is int:
+            if not (isinstance(known, Expression) and known.words and self.flow.has_size(known, value)):
+                known = self._variable(value)
+            if value > 0 and name != NAMELESS and name.isidentifier():
+                self._define(name, known, frame.depth)
+            return known
+        if isinstance(value, torch.Tensor):
+            return Tensor(self.flow.of(value))
+        if isinstance(value, tuple | list):
+            fits = isinstance(known, tuple) and len(known) == len(value)
+            return known if fits and all(type(each) is int for each in value) else None
+        return Stored(value)
+
+    def _variable(self, size: int) -> Expression:
+        """Return a new symbol for a number that the code has a name for."""
+        value = self.flow.symbol(size)
+        self.variables |= value.words
+        self.flow.named |= value.words
+        return value
+
+    def _define(self, text: str, value: Expression, depth: int) -> None:
+        """Note that the code has a name for a size."""
+        value = self.flow.resolved(value)
+        self.words.append(Word(text, value, depth))
+        if value.word is not None:
+            self.flow.named.add(value.word)
+
+    def _tie(self, tensor: torch.Tensor, sizes: Sequence[Value | None]) -> None:
+        """Give the axes of a tensor the sizes that an expression says they have."""
+        axes = list(self.flow.of(tensor))
+        if len(sizes) != len(axes):
+            return
+        for i, (axis, value) in enumerate(zip(axes, sizes, strict=True)):
+            size = size_of(axis)
+            if not isinstance(value, Expression) or not self.flow.has_size(value, size):
+                continue
+            self.flow.equate(whole(axis), value)
+            if value.words and self.flow.resolved(whole(axis)) != self.flow.resolved(value):
+                axes[i] = (Piece(size, value),)
+        self.flow.set(tensor, tuple(axes))
+
+    # Expressions of the code.
+
+    def _value_of(self, node: ast.expr | None, frame: Frame) -> Value | None:
+        """Return the value of an expression of sizes, as far as it is known."""
+        match node:
+            case ast.Constant(value=int(number)) if type(number) is int:
+                return of_number(number)
+            case ast.Name(id=name):
+                return frame.values.get(name)
+            case ast.UnaryOp(op=ast.USub(), operand=ast.Constant(value=int(number))):
+                return of_number(-number)
+            case ast.Attribute(value=owner_node, attr=attribute):
+                owner = self._value_of(owner_node, frame)
+                if isinstance(owner, Tensor):
+                    return owner.sizes if attribute == "shape" else None
+                return self._attribute(owner.object, node, frame) if isinstance(owner, Stored) else None
+            case ast.Tuple(elts=elements) | ast.List(elts=elements):
+                return self._values_of(elements, frame)
+            case ast.BinOp():
+                return self._arithmetic(node, frame)
+            case ast.Subscript(value=owner_node, slice=index):
+                owner = self._value_of(owner_node, frame)
+                return _item(owner, index) if isinstance(owner, tuple) else None
+            case ast.Call():
+                return self._called(node, frame)
+        return None
+
+    def _values_of(self, nodes: Sequence[ast.expr], frame: Frame) -> tuple[Value | None, ...] | None:
+        """Return the values of several expressions; None if one with a star is unknown."""
+        result: list[Value | None] = []
+        for node in nodes:
+            value = self._value_of(node.value if isinstance(node, ast.Starred) else node, frame)
+            if not isinstance(node, ast.Starred):
+                result.append(value)
+            elif isinstance(value, tuple):
+                result += value
+            else:
+                return None
+        return tuple(result)
+
+    def _attribute(self, owner: Any, node: ast.Attribute, frame: Frame) -> Value | None:
+        """Return the value of an object's attribute, without running the user's code."""
+        value = Relay.attribute(owner, node.attr)
+        if type(value) is int and value > 0:
+            path = [word for word in ast.unparse(node).split(".") if word not in OF_CONFIG]
+            key = ".".join(path), value
+            if key not in self._attributes:
+                self._attributes[key] = self._variable(value)
+            self._define(node.attr, self._attributes[key], frame.depth)
+            return self._attributes[key]
+        if isinstance(value, torch.Tensor):
+            return Tensor(self.flow.of(value))
+        return None if value is None or isinstance(value, int | float | str) else Stored(value)
+
+    def _arithmetic(self, node: ast.BinOp, frame: Frame) -> Value | None:
+        """Return a sum, difference, product or quotient; of shapes, their concatenation."""
+        one, other = self._value_of(node.left, frame), self._value_of(node.right, frame)
+        if isinstance(one, tuple) and isinstance(other, tuple):
+            return one + other if isinstance(node.op, ast.Add) else None
+        if not isinstance(one, Expression) or not isinstance(other, Expression):
+            return None
+        match node.op:
+            case ast.Add():
+                return one + other
+            case ast.Sub():
+                return one - other
+            case ast.Mult():
+                return one * other
+            case ast.FloorDiv() | ast.Div() if len(other.terms) == 1:
+                return one * other.inverse()
+        return None
+
+    def _called(self, node: ast.Call, frame: Frame) -> Value | None:
+        """Return `x.size()`, `x.size(0)`, `len(x)`, `int(…)`, `tuple(…)` or `list(…)`."""
+        name = _last_word(node.func)
+        if isinstance(node.func, ast.Attribute) and name == "size":
+            owner = self._value_of(node.func.value, frame)
+            index = [*node.args, *(each.value for each in node.keywords)]
+            if isinstance(owner, Tensor):
+                return _item(owner.sizes, index[0]) if index else owner.sizes
+        elif isinstance(node.func, ast.Name) and len(node.args) == 1 and not node.keywords:
+            value = self._value_of(node.args[0], frame)
+            if name == "len" and isinstance(value, Tensor) and value.axes:
+                return value.sizes[0]
+            return value if name in ("int", "tuple", "list") else None
+        return None
+
+    # Expressions that say the sizes of their results.
+
+    def _made(
+        self, node: ast.expr, value: Any, frame: Frame
+    ) -> Iterator[tuple[torch.Tensor, Sequence[Value | None]]]:
+        """Yield tensors, with the sizes that the expression says their axes have; None: unknown."""
+        if isinstance(node, ast.Subscript) and type(value) is torch.Tensor:
+            yield value, self._sliced(node.slice, value.dim(), frame)
+        if not isinstance(node, ast.Call):
+            return
+        name, is_method = _last_word(node.func), isinstance(node.func, ast.Attribute)
+        of_torch = is_method and isinstance(node.func.value, ast.Name) and node.func.value.id == "torch"  # type: ignore[attr-defined]
+        if name == "split" and isinstance(value, tuple | list):
+            yield from self._split(node.args[of_torch:], node.keywords, value, frame)
+        elif type(value) is not torch.Tensor:
+            return
+        elif (
+            name in ("rearrange", "repeat") and node.args[1:] and isinstance(node.args[1], ast.Constant)
+        ):
+            yield value, self._pattern(node, value, frame)
+        elif name == "einsum" and node.args and isinstance(node.args[0], ast.Constant):
+            self._einsum(node.args[0].value, value, frame)
+        elif is_method and name == "unflatten" and len(node.args) == 2:
+            sizes = self._value_of(node.args[1], frame)
+            place = node.args[0]
+            if isinstance(sizes, tuple) and (index := _integer(place)) is not None:
+                before = index if index >= 0 else value.dim() - len(sizes) + 1 + index
+                after = value.dim() - before - len(sizes)
+                yield value, [*[None] * before, *sizes, *[None] * after]
+        elif (name in ("view", "reshape", "expand") and is_method) or (
+            (name or "").removeprefix("new_") in CREATORS and (of_torch or name not in CREATORS)
+        ):
+            arguments = node.args[of_torch and name == "reshape" :]
+            arguments = arguments[:1] if (name or "").endswith("full") else arguments
+            sizes = self._values_of(arguments, frame)
+            if sizes is not None and len(sizes) == 1 and isinstance(sizes[0], tuple):
+                sizes = sizes[0]
+            yield value, sizes or ()
+
+    def _split(
+        self,
+        args: Sequence[ast.expr],
+        keywords: Sequence[ast.keyword],
+        parts: Sequence[Any],
+        frame: Frame,
+    ) -> Iterator[tuple[torch.Tensor, Sequence[Value | None]]]:
+        """Yield the parts of a tensor; their sizes are one, or a list."""
+        by_name = {each.arg: each.value for each in keywords}
+        place = _integer(by_name.get("dim", args[1] if len(args) > 1 else ast.Constant(0)))
+        sizes = self._value_of(args[0], frame) if args else None
+        several = sizes if isinstance(sizes, tuple) else (sizes,) * len(parts)
+        if place is None or len(several) != len(parts):
+            return
+        for part, size in zip(parts, several, strict=True):
+            if type(part) is torch.Tensor:
+                axes: list[Value | None] = [None] * part.dim()
+                axes[place] = size
+                yield part, axes
+
+    def _sliced(self, index: ast.expr, n_axes: int, frame: Frame) -> list[Value | None]:
+        """Return the sizes of `x[:T, n : n + 1]`."""
+        given = index.elts if isinstance(index, ast.Tuple) else [index]
+        sizes: list[Value | None] = []
+        for each in given:
+            if isinstance(each, ast.Slice):
+                low = self._value_of(each.lower, frame) if each.lower else of_number(0)
+                high = self._value_of(each.upper, frame)
+                both = isinstance(low, Expression) and isinstance(high, Expression) and not each.step
+                sizes.append(high - low if both else None)  # type: ignore[operator]
+            elif isinstance(each, ast.Constant) and each.value is None:
+                sizes.append(None)
+            elif isinstance(each, ast.Constant) and each.value is ...:
+                sizes += [None] * (n_axes - sum(isinstance(e, ast.Slice) for e in given))
+            elif _integer(each) is None and not isinstance(self._value_of(each, frame), Expression):
+                return []  # it may be a tensor
+        return [*sizes, *[None] * (n_axes - len(sizes))]
+
+    def _pattern(self, node: ast.Call, value: torch.Tensor, frame: Frame) -> list[Value | None]:
+        """Return the sizes that a pattern of einops names, and their names as far as they are new."""
+        text = str(node.args[1].value).partition("->")[2]  # type: ignore[attr-defined]
+        axes = re.findall(r"\([^()]*\)|[^\s()]+", text)
+        given = {each.arg: self._value_of(each.value, frame) for each in node.keywords}
+        sizes: list[Value | None] = []
+        for axis, known in zip(axes, self.flow.of(value), strict=False):
+            if axis in given:
+                sizes.append(given[axis])
+            else:
+                sizes.append(None)
+                if axis.isidentifier():
+                    self._define(axis, whole(known), frame.depth)
+        return sizes if "..." not in axes else []
+
+    def _einsum(self, equation: Any, value: torch.Tensor, frame: Frame) -> None:
+        """Note the letters of an equation as names for the axes of its result."""
+        letters = str(equation).partition("->")[2].replace(" ", "" if " " not in str(equation) else " ")
+        axes = letters.split() if " " in letters.strip() else list(letters.strip())
+        if len(axes) == value.dim() and all(each.isidentifier() for each in axes):
+            for axis, known in zip(axes, self.flow.of(value), strict=True):
+                self._define(axis, whole(known), frame.depth + 1)  # rather another name
+
+    # Names.
+
+    def name_axes(self) -> dict[str, int]:
+        """Set the dims of all steps, if any axis has a name; return the sizes of these names."""
+        names = self._names()
+        if self._use_requirements(names):
+            names = self._names()
+        self.names = names
+        dims = [tuple(self._text(axis) for axis in axes) for _, axes in self._rows]
+        if any(not name.isdigit() for each in dims for name in each):
+            for (step, _), each in zip(self._rows, dims, strict=True):
+                step.dims = each
+        used = {word for each in dims for name in each for word in re.findall(r"[^\W\d]\w*", name)}
+        sizes = {word: int(value.size(self.flow.sizes)) for value, word in names.items()}
+        return {word: size for word, size in sizes.items() if word in used}
+
+    def dims_of(self, part: Part) -> tuple[str, ...] | None:
+        """Return the dims of an expression; of a name, those of its last row."""
+        axes = self._parts.get(part.place)
+        if axes is not None and tuple(map(size_of, axes)) == part.shape:
+            return tuple(map(self._text, axes))
+        for step, _ in reversed(self._rows):
+            if (step.name, step.shape) == (part.text, part.shape):
+                return step.dims
+        return tuple(map(str, part.shape))
+
+    def _names(self) -> dict[Expression, str]:
+        """Return the names that stand for one size alone, preferring those of outer functions."""
+        values: dict[str, dict[Expression, int]] = defaultdict(dict)
+        words = sorted(self.words, key=lambda word: word.depth)
+        for word in words:
+            value = self.flow.resolved(word.value)
+            values[word.text].setdefault(value, word.depth)
+        names: dict[Expression, str] = {}
+        for text, each in values.items():
+            outermost = [value for value, depth in each.items() if depth == min(each.values())]
+            if len(outermost) == 1 and outermost[0].words:
+                names.setdefault(outermost[0], text)
+        return names
+
+    def _use_requirements(self, names: Mapping[Expression, str]) -> bool:
+        """Learn from axes that an operator requires to be equal what those without a name are.
+
+        Returns:
+            Whether anything was learnt.
+        """
+        flow, before = self.flow, len(self.flow.values)
+        self._axes_of_rows = {axes for _, axes in self._rows}
+        flow.named = self.variables | {value.word for value in names if value.word is not None}
+        for pairs in flow.equal:
+            sizes = [pair for one, other in pairs for pair in _sizes(one, other)]
+            sizes = [(flow.resolved(one), flow.resolved(other)) for one, other in sizes]
+            sizes = [(one, other) for one, other in sizes if one != other]
+            unknown = all(self._is_unknown(other) for _, other in sizes)
+            for one, other in sizes:
+                self._learn(one, other, may_repeat=unknown)
+        return len(flow.values) > before
+
+    def _is_unknown(self, value: Expression) -> bool:
+        """Return whether a size is that of an axis of which nothing is known, and that is not free."""
+        return value.word is not None and value.word not in self.flow.named | self.flow.inputs
+
+    def _learn(self, one: Expression, other: Expression, *, may_repeat: bool) -> None:
+        """Learn from a requirement, unless two axes of one tensor, until now different, get one name."""
+        values = self.flow.values
+        learnt = len(values)
+        self.flow.equate(one, other, join=True)
+        if len(values) == learnt or may_repeat:
+            return
+        symbol, value = values.popitem()
+        rows = [axes for axes in self._axes_of_rows if symbol in self._words(axes)]
+        before = [self._kinds(axes) for axes in rows]
+        values[symbol] = value
+        if [self._kinds(axes) for axes in rows] != before:
+            del values[symbol]
+
+    def _words(self, axes: Axes) -> set[str]:
+        """Return the symbols in the sizes of axes."""
+        return {word for axis in axes for word in self.flow.resolved(whole(axis)).words}
+
+    def _kinds(self, axes: Axes) -> int:
+        """Return how many different axes a tensor has."""
+        return len({self.flow.resolved(whole(axis)) for axis in axes})
+
+    def _text(self, axis: Axis) -> str:
+        """Return the name of an axis, or its size."""
+        size = size_of(axis)
+        pieces = [piece for piece in axis if piece.value != ONE] if len(axis) > 1 else axis
+        if len(pieces) > 1 and any(piece.size == 1 for piece in pieces):
+            return str(size)  # an axis of size 1 may be merged with its left or with its right
+        value = self.flow.resolved(whole(tuple(pieces)))
+        if not self.flow.has_size(value, size):
+            return str(size)
+        if value in self.names:
+            return self.names[value]
+        symbols = {word: self.names.get(of_word(word)) for word in value.words}
+        if not symbols or None in symbols.values():
+            return str(size)
+        return str(value.of({word: of_word(str(name)) for word, name in symbols.items()}))
+
+
+def _sizes(one: Axis, other: Axis) -> list[tuple[Expression, Expression]]:
+    """Return pairs of sizes that are equal if two axes are: factor by factor if they agree."""
+    if [piece.size for piece in one] == [piece.size for piece in other]:
+        return [(a.value, b.value) for a, b in zip(one, other, strict=True)]
+    return [(whole(one), whole(other))]
+
+
+def _item(values: tuple[Value | None, ...], index: ast.expr) -> Value | None:
+    """Return `values[index]`, where the index is a number or a slice of numbers."""
+    if isinstance(index, ast.Slice):
+        low = _integer(index.lower) if index.lower is not None else 0
+        high = _integer(index.upper) if index.upper is not None else len(values)
+        return values[low:high] if None not in (low, high) and not index.step else None
+    place = _integer(index)
+    return values[place] if place is not None and -len(values) <= place < len(values) else None
+
+
+def _integer(node: ast.expr) -> int | None:
+    """Return the value of a number in the source."""
+    match node:
+        case ast.Constant(value=int(number)) if type(number) is int:
+            return number
+        case ast.UnaryOp(op=ast.USub(), operand=ast.Constant(value=int(number))):
+            return -number
+    return None
+
+
+def _last_word(node: ast.expr) -> str | None:
+    """Return the last word of `a.b.name`."""
+    if isinstance(node, ast.Attribute):
+        return node.attr
+    return node.id if isinstance(node, ast.Name) else None
+
+
+@lru_cache(maxsize=4096)
+def _parsed(text: str) -> ast.expr | None:
+    """Return the syntax tree of an expression; None if it is none."""
+    try:
+        return ast.parse(text.strip(), mode="eval").body
+    except (SyntaxError, ValueError, RecursionError):
+        return None

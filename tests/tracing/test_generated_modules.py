@@ -1,0 +1,46 @@
+"""Attention modules as Hypothesis draws them: every axis is named as it was constructed, and nothing is found."""
+
+from itertools import count
+from pathlib import Path
+
+import pytest
+from hypothesis import given, note
+from tracing.generated_modules import Module, modules
+
+import attnscope
+from attnscope.tracing.axes.expressions import parse_expression
+
+NUMBERS = count()
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return tmp_path_factory.mktemp("generated")
+
+
+@given(modules())
+def test_views_products_and_equations(folder, module):
+    check(module, folder)
+
+
+@given(modules(einops=True))
+def test_einops(folder, module):
+    pytest.importorskip("einops")
+    check(module, folder)
+
+
+def check(module: Module, folder: Path) -> None:
+    path = folder / f"attention_{next(NUMBERS)}.py"
+    path.write_text(module.source, encoding="utf-8")
+    trace = attnscope.inspect(f"{path}:Attention", init=module.init, inputs=module.inputs)
+    named = [(step.name, step.dims) for step in trace.steps]
+    note(f"{module.source}\n{module.init} {module.inputs}\n" + "\n".join(map(str, named)))
+    assert trace.crash is None
+    assert parsed(named) == parsed(module.rows)
+    assert trace.findings == []
+    assert set(trace.options.get("where", [])) <= module.conditions
+
+
+def parsed(rows):
+    """Rows whose dims are expressions, in which the order of factors does not matter."""
+    return [(name, [parse_expression(dim) for dim in dims]) for name, dims in rows]

@@ -43,7 +43,7 @@ FEW_ELEMENTS, FEW_BYTES = 2**24, 4 * 2**20
 """The largest product of three sizes, and the most bytes of inputs, that count as small."""
 
 Texts = Sequence[str] | Mapping[str, Any]
-"""Specifications as `NAME=VALUE`, or by name."""
+"""Specifications as `NAME=VALUE`; or by name, as texts or objects."""
 
 
 @dataclass(frozen=True)
@@ -105,7 +105,8 @@ def inspect(
             of this function must be passed by position.
         axes: the names of the axes of `args` and `kwargs`, by the parameter's name:
             `{"q": "B L D"}`. Others get the usual names.
-        init: arguments of the class: `["n_head=5"]`, or `{"n_head": 5}`.
+        init: arguments of the class: `["n_head=5"]`, or `{"n_head": 5}`. Texts are specifications. Each
+            run gets a copy of any other object; the numbers in a configuration are sizes.
         inputs: arguments of the call: `["Q=n_batch:128,n_Q:32,d_feat"]`, or `{"Q": "n_batch:128,…"}`.
         where: equations between sizes: `["d_head=d_feat/n_head"]`.
         call: the method to trace; None: `forward`.
@@ -155,9 +156,9 @@ def inspect(
 
             subject = read_subject(
                 _load_target(target),
-                _texts(init),
-                _texts(inputs),
-                list(where or []),
+                init or [],
+                inputs or [],
+                where or [],
                 call,
                 dtype or "float32",
             )
@@ -235,16 +236,6 @@ def _load_target(target: Any) -> Any:
     name = _title(target).rpartition(".")[2]
     module = sys.modules[getattr(target, "__module__", None) or type(target).__module__]
     return Loaded(target, name, module)
-
-
-def _texts(specifications: Texts | None) -> list[str]:
-    """Return specifications in the form of the command line: `NAME=VALUE`."""
-    if not isinstance(specifications, Mapping):
-        return list(specifications or [])
-    return [
-        f"{name}={value if isinstance(value, str) else repr(value)}"
-        for name, value in specifications.items()
-    ]
 
 
 # Running.

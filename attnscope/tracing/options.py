@@ -16,7 +16,8 @@ class Arguments:
     PANEL = CODE
 
     init: list[str] | None = option(
-        "An argument of the class: a Python literal, or module:Class(name=value, …).",
+        "An argument of the class: a Python literal, module:Class(name=value, …), or an expression of"
+        " sizes: d_ff=4*d_model.",
         metavar="NAME=VALUE",
     )
     inputs: list[str] | None = option(

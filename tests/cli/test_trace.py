@@ -201,7 +201,7 @@ def test_a_class_of_a_package(attnscope):
         (["mine_to_trace.py:Block", "--input", "x=n:3,4"], "d"),
         (["mine_to_trace.py:Block", *BLOCK, "--init", "width=4"], "width"),
         (["mine_to_trace.py:Block", *BLOCK, "--init", "drop=7"], "Block(d=4, drop=7) raises ValueError: dropout"),
-        (["mine_to_trace.py:Block", *BLOCK, "--init", "drop=yes"], "--init drop: yes is no Python value"),
+        (["mine_to_trace.py:Block", *BLOCK, "--init", "drop=yes"], "--init drop: yes is neither a Python value"),
         (["mine_to_trace.py:Block", *BLOCK, "--call", "twice"], "twice"),
         (["mine_to_trace.py:attend", *QKV, "--dtype", "float31"], "'float31' is not a dtype"),
         (["mine_to_trace.py:attend", *QKV, "--device", "tpu9"], "tpu9"),

@@ -5,6 +5,7 @@ import os
 import random
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -344,3 +345,90 @@ def test_one_tensor_may_be_several_inputs(mine):
     assert [step.same_as for step in trace.steps[:3]] == [None, "Q", "Q"]
     assert_named(trace)
     assert dims(trace)["scores"] == "b n n"
+
+
+# Sizes inside of arguments.
+
+CONFIGURED = f"{CODE}/configured.py"
+SPLIT = {"q": "B n_head T n_embd/n_head", "k": "B n_head T n_embd/n_head", "scores": "B n_head T T", "out": "B T n_embd"}  # fmt: skip
+
+
+@pytest.fixture
+def configured(monkeypatch):
+    monkeypatch.syspath_prepend(CODE)
+    import configured
+
+    return configured
+
+
+@pytest.mark.parametrize(("n_embd", "n_head", "T"), [(48, 4, 7), (24, 4, 12), (64, 8, 8)])
+@pytest.mark.parametrize("kind", ["text", "dataclass", "namespace"])
+def test_sizes_in_a_configuration_name_axes(configured, kind, n_embd, n_head, T):
+    sizes = {"n_embd": n_embd, "n_head": n_head}
+    config = {
+        "text": f"{CONFIGURED}:Config(n_embd={n_embd}, n_head={n_head})",
+        "dataclass": configured.Config(**sizes),
+        "namespace": SimpleNamespace(**sizes, n_kv_head=n_head // 2, block_size=64, dropout=0.0),
+    }[kind]
+    before = repr(config)
+    trace = attnscope.inspect(
+        configured.Attention, init={"config": config}, inputs=[f"x=B:2,T:{T},n_embd"]
+    )
+    assert repr(config) == before
+    assert_named(trace)
+    shared = {"k": "B n_kv_head T n_embd/n_head"} if kind == "namespace" else {}
+    found = {name: next(" ".join(s.dims) for s in trace.steps if s.name == name) for name in SPLIT}
+    assert found == SPLIT | shared
+    assert trace.sizes.keys() == {"B", "T", *sizes, *(["n_kv_head"] if shared else [])}
+
+
+@pytest.mark.parametrize("heads", [4, 6])
+@pytest.mark.parametrize("is_text", [True, False])
+def test_sizes_in_a_dictionary_name_axes(configured, heads, is_text):
+    cfg = {"dim": 48, "heads": heads}
+    trace = attnscope.inspect(
+        configured.ByDict, init={"cfg": repr(cfg) if is_text else cfg}, inputs=["x=B:2,T:7,dim"]
+    )
+    assert cfg == {"dim": 48, "heads": heads}
+    assert_named(trace)
+    assert dims(trace)["q"] == "B heads T dim/heads"
+
+
+@pytest.mark.parametrize("head_dim", [12, 10])
+def test_sizes_of_modules_that_the_class_is_handed_vary(head_dim):
+    def linear(*widths):
+        return "torch.nn:Linear({}, {})".format(*widths)
+
+    trace = attnscope.inspect(
+        f"{CONFIGURED}:Handed",
+        init={
+            "embed_dim": 48,
+            "heads": 4,
+            "head_dim": head_dim,
+            "q_proj": linear("embed_dim", "heads*head_dim"),
+            "k_proj": linear("embed_dim", "kv_heads*head_dim"),
+            "v_proj": linear("embed_dim", "kv_heads*head_dim"),
+            "out_proj": linear("heads*head_dim", "embed_dim"),
+        },
+        inputs={"x": "B:2,T:7,embed_dim"},
+        where=["heads=2*kv_heads"],
+    )
+    assert_named(trace)
+    assert dims(trace)["q"] == "B heads T head_dim"
+    assert next(" ".join(s.dims) for s in trace.steps if s.name == "k") == "B kv_heads T head_dim"
+    assert dims(trace)["y"] == "B T embed_dim"
+
+
+def test_a_size_that_cannot_vary_stays(configured):
+    config = configured.Config(n_embd=48, n_head=4)
+
+    class Needs48(configured.Attention):
+        def __init__(self, config):
+            super().__init__(SimpleNamespace(**vars(config) | {"block_size": 64}))
+            assert config.n_embd == 48
+
+    trace = attnscope.inspect(Needs48, init={"config": config}, inputs=["x=B:2,T:7,48"], depth=0)
+    found = {step.name: " ".join(step.dims) for step in trace.steps}
+    assert found["scores"] == "B n_head T T"
+    assert found["out"] == "B T n_embd"
+    assert not trace.findings

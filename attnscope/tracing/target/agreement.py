@@ -2,14 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeAlias
 
 from attnscope.contracts import check_sizes
 from attnscope.errors import SizeError
 from attnscope.sizes import Sizes, called, shape_of
 from attnscope.tracing.target.equations import Where
-from attnscope.tracing.target.specs import Construction, Input, InputTuple, Plain, Same, Tensor, Value
+from attnscope.tracing.target.specs import (
+    Computed,
+    Configuration,
+    Input,
+    InputTuple,
+    Plain,
+    Same,
+    Tensor,
+    Value,
+    computed_in,
+    not_a_value,
+    numbers_in,
+)
 
 EXAMPLE = 48
 """The size in hints."""
@@ -67,49 +81,89 @@ def agree_on_sizes(
     axes = [axis.name for _, tensor in tensors for axis in tensor.axes or () if axis.name]
     bounds = [tensor.high for _, tensor in tensors if isinstance(tensor.high, str)]
     in_equations = [name for equation in where for name in equation.names]
-    shared = {*axes, *bounds, *in_equations}
+    computed = _computed(init, inputs)
+    in_values = [word for *_, each in computed for word in sorted(each.value.words)]
+    shared = {*axes, *bounds, *in_equations, *in_values}
 
     sizes = Sizes({}, {})
     for label, tensor in tensors:
         _learn_axes(sizes, label, tensor)
-    numbers = [
-        (name, place, size) for place, value in init.items() for name, size in _numbers(place, value)
-    ]
-    for argument in inputs:
-        if isinstance(argument.value, Construction):
-            label = argument.label
-            numbers += [(name, label, size) for name, size in _numbers(label, argument.value)]
-    for name, place, size in numbers:
-        if name in shared:
-            sizes.learn(name, size, f"--init {place} says that {name} is {size}")
+    numbers = _numbers(init, inputs)
     literals = [
-        (argument.label, argument.value.size)
+        (argument.label, f"--input {argument.label}", argument.value.size)
         for argument in inputs
         if isinstance(argument.value, Plain) and argument.value.size
     ]
-    for name, size in literals:
+    for name, place, size in [*numbers, *literals]:
         if name in shared:
-            sizes.learn(name, size, f"--input {name} says that {name} is {size}")
+            sizes.learn(name, size, f"{place} says that {name} is {size}")
     specified = {name for name in shared if name in sizes}
     for name in shared & set(defaults):
         hint = f"{option} {name}={sizes.get(name, EXAMPLE)}"
         sizes.learn(name, defaults[name], f"{title} has {name} {defaults[name]} by default", note=hint)
     _solve(sizes, where, shared)
     _check_all_known(sizes, inputs, where)
+    _check_computed(sizes, computed)
 
-    ambiguous = _ambiguous([*((name, size) for name, _, size in numbers), *literals], shared)
-    others = {name: size for name, _, size in numbers} | dict(literals)
+    ambiguous = _ambiguous([(name, size) for name, _, size in [*numbers, *literals]], shared)
+    others = {name: size for name, _, size in [*numbers, *literals]}
     order = [
         *axes,
         *(name for name, *_ in numbers),
         *in_equations,
         *bounds,
-        *(name for name, _ in literals),
+        *in_values,
+        *(name for name, *_ in literals),
     ]
     known = {
         name: sizes[name] if name in sizes else others[name] for name in order if name not in ambiguous
     }
-    return known, {name for name in known if name in specified or name not in defaults}
+    unset = {*defaults, *_settings(init, inputs)}
+    return known, {name for name in known if name in specified or name not in unset}
+
+
+Values: TypeAlias = Mapping[str, Value]
+
+
+def _computed(init: Values, inputs: Sequence[Argument]) -> list[tuple[str, str | None, Computed]]:
+    """Return the numbers that are computed from sizes, each with its place and name."""
+    return [
+        *(
+            (f"--init {name}", *each)
+            for name, value in init.items()
+            for each in computed_in(name, value)
+        ),
+        *(
+            (f"--input {argument.label}", *each)
+            for argument in inputs
+            if not isinstance(argument.value, Same)
+            for each in computed_in(argument.name, argument.value)
+        ),
+    ]
+
+
+def _numbers(init: Values, inputs: Sequence[Argument]) -> list[tuple[str, str, int]]:
+    """Return the integers in the arguments, with names and places; not inputs that are numbers."""
+    numbers = [
+        (name, f"--init {label}", size)
+        for label, value in init.items()
+        for name, size in numbers_in(label, value)
+    ]
+    for argument in inputs:
+        if not isinstance(argument.value, Same | Plain):
+            inner = numbers_in(argument.label, argument.value)
+            numbers += [(name, f"--input {argument.label}", size) for name, size in inner]
+    return numbers
+
+
+def _settings(init: Values, inputs: Sequence[Argument]) -> set[str]:
+    """Return the names of numbers that only the caller's configurations contain."""
+    values = [*init.items(), *((each.label, each.value) for each in inputs)]
+    found: dict[bool, set[str]] = {True: set(), False: set()}
+    for label, value in values:
+        if not isinstance(value, Same):
+            found[isinstance(value, Configuration)] |= {name for name, _ in numbers_in(label, value)}
+    return found[True] - found[False]
 
 
 def _tensors(label: str, value: Input | Same) -> Iterator[tuple[str, Tensor]]:
@@ -118,16 +172,6 @@ def _tensors(label: str, value: Input | Same) -> Iterator[tuple[str, Tensor]]:
     elif isinstance(value, InputTuple):
         for i, member in enumerate(value.members):
             yield from _tensors(f"{label}[{i}]", member)
-
-
-def _numbers(name: str | None, value: Value) -> Iterator[tuple[str, int]]:
-    """Yield the integers among a constructor's arguments, and in constructions among them."""
-    if isinstance(value, Plain):
-        if name and value.size:
-            yield name, value.size
-    else:
-        for inner_name, inner in value.arguments or ():
-            yield from _numbers(inner_name, inner)
 
 
 def _learn_axes(sizes: Sizes, label: str, tensor: Tensor) -> None:
@@ -196,6 +240,23 @@ def _check_all_known(sizes: Sizes, inputs: Sequence[Argument], where: Sequence[W
                 f" {'have' if len(unknown_names) > 1 else 'has'} no size.",
                 hint="an equation gives the size of one name, when it stands there once",
             )
+
+
+def _check_computed(sizes: Sizes, computed: Iterable[tuple[str, str | None, Computed]]) -> None:
+    """Check that numbers are computed from known sizes, and are whole."""
+    for place, name, each in computed:
+        unknown = sorted(word for word in each.value.words if word not in sizes)
+        if unknown and re.fullmatch(r"[\w.-]+", each.text):  # it may be a text without quotes
+            raise not_a_value(place, name, each.text, "neither a Python value nor the name of a size")
+        if unknown:
+            raise SizeError(
+                f"{place}: {unknown[0]} in {each.text} has no size.",
+                hint=f"--where {unknown[0]}={EXAMPLE}, or the name of an axis or argument",
+            )
+        try:
+            each.size({word: sizes[word] for word in each.value.words})
+        except SizeError as error:
+            raise SizeError(f"{place}: {error.message}") from error
 
 
 def _ambiguous(numbers: Sequence[tuple[str, int]], shared: set[str]) -> set[str]:

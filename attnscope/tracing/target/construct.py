@@ -5,13 +5,23 @@ from __future__ import annotations
 import sys
 from collections.abc import Hashable, Iterator, Mapping
 from contextlib import contextmanager
-from copy import deepcopy
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from attnscope.errors import SourceError
+from attnscope.tracing.target.configurations import copy_of
 from attnscope.tracing.target.load import describe
-from attnscope.tracing.target.specs import Plain, Tensor, Value
+from attnscope.tracing.target.specs import (
+    Computed,
+    Configuration,
+    Construction,
+    Display,
+    Plain,
+    Tensor,
+    Value,
+    members_of,
+    numbers_in,
+)
 
 if TYPE_CHECKING:
     import torch
@@ -21,21 +31,34 @@ def make_value(value: Value, name: str | None, sizes: Mapping[str, int], *, wrap
     """Construct an argument of a constructor, with the sizes of a run."""
     if isinstance(value, Plain):
         return literal_value(value, name, sizes)
-    if value.arguments is None:
+    if isinstance(value, Computed):
+        return value.size(sizes)
+    if isinstance(value, Construction) and value.arguments is None:
         return value.target.object
     pairs = [
-        (key, make_value(inner, key, sizes, wrap_errors=wrap_errors)) for key, inner in value.arguments
+        (key, make_value(inner, key, sizes, wrap_errors=wrap_errors))
+        for key, inner in members_of(value)
+        if not isinstance(value, Configuration) or _changes(key, inner, sizes)
     ]
+    if isinstance(value, Display):
+        return dict(pairs) if value.kind is dict else value.kind(inner for _, inner in pairs)
+    if isinstance(value, Configuration):
+        return copy_of(value.value, dict(pairs))
     args = tuple(inner for key, inner in pairs if key is None)
     kwargs = {key: inner for key, inner in pairs if key is not None}
     return construct(value.target.object, args, kwargs, wrap_errors=wrap_errors)
+
+
+def _changes(name: str, value: Value, sizes: Mapping[str, int]) -> bool:
+    """Return whether sizes in a value differ in a run."""
+    return any(sizes.get(each, size) != size for each, size in numbers_in(name, value))
 
 
 def literal_value(value: Plain, name: str | None, sizes: Mapping[str, int]) -> Any:
     """Return a literal value, or the size of that name in a run."""
     if name is not None and value.size is not None and name in sizes:
         return sizes[name]
-    return deepcopy(value.value)
+    return copy_of(value.value, {})
 
 
 @contextmanager

@@ -2,6 +2,8 @@
 
 --init n_head=5                          a Python value
 --init config=transformers:LlamaConfig(hidden_size=64)      a construction
+--init 'proj=torch.nn:Linear(d_feat, n_head*d_head)'        with sizes that other arguments set
+--init 'config={"dim": 48, "heads": n_head}'                a dictionary
 --input Q=n_batch:128,n_Q:32,d_feat      a tensor, with its axes' names and sizes
 --input ids=n_batch,n:7<vocab_size       whole numbers from 0 up, below vocab_size
 --input Q=n_batch,n_Q,d_feat@q.npy       a tensor from a file
@@ -15,14 +17,17 @@ from __future__ import annotations
 import ast
 import os
 import re
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import Any, NamedTuple, TypeAlias
 
 from attnscope.contracts import check_sizes
-from attnscope.errors import OptionError
+from attnscope.errors import OptionError, SizeError
 from attnscope.tensor_files import COMPLEX, FORMATS, TensorFile, open_tensor
 from attnscope.tensor_files import DTYPES as REAL
+from attnscope.tracing.axes.expressions import Expression, parse_expression
+from attnscope.tracing.target.configurations import settings_of
 from attnscope.tracing.target.load import Loaded, load
 
 NAME = r"[^\W\d]\w*"
@@ -58,6 +63,57 @@ class Construction:
 
     target: Loaded
     arguments: tuple[tuple[str | None, Value], ...] | None
+
+
+@dataclass(frozen=True)
+class Computed:
+    """A whole number that is computed from sizes: `n_head*d_head`.
+
+    Attributes:
+        value: the expression.
+        text: the expression as the user writes it.
+    """
+
+    value: Expression
+    text: str
+
+    def size(self, sizes: Mapping[str, int]) -> int:
+        """Return the number.
+
+        Raises:
+            SizeError: it is no whole number.
+        """
+        size = self.value.size(sizes)
+        if size.denominator != 1:
+            known = ", ".join(f"{word} is {sizes[word]}" for word in sorted(self.value.words))
+            raise SizeError(f"{self.text} is {float(size):.4g}, which is no whole number: {known}.")
+        return int(size)
+
+
+@dataclass(frozen=True)
+class Display:
+    """A dictionary, list or tuple of values.
+
+    Attributes:
+        kind: dict, list or tuple.
+        members: its values, each with its key; None in a list or tuple.
+    """
+
+    kind: type
+    members: tuple[tuple[Any, Value], ...]
+
+
+@dataclass(frozen=True)
+class Configuration:
+    """An object of the caller, of which each run gets a copy with its own sizes.
+
+    Attributes:
+        value: the object.
+        settings: its attributes or items that are sizes, or contain some.
+    """
+
+    value: Any
+    settings: tuple[tuple[str, Value], ...]
 
 
 class Axis(NamedTuple):
@@ -122,8 +178,54 @@ class Same:
     label: str
 
 
-Value: TypeAlias = Plain | Construction
-Input: TypeAlias = Plain | Construction | Tensor | InputTuple
+Value: TypeAlias = Plain | Construction | Computed | Display | Configuration
+Input: TypeAlias = Value | Tensor | InputTuple
+
+
+def value_of(value: Any, depth: int = 4) -> Value:
+    """Return the specification of an object: sizes in dictionaries and configurations can vary.
+
+    Args:
+        value: any object.
+        depth: the maximal depth of nested dictionaries and configurations.
+    """
+    if depth and type(value) is dict:
+        return Display(dict, tuple((key, value_of(each, depth - 1)) for key, each in value.items()))
+    if depth and type(value) in (list, tuple):
+        members = [value_of(each, depth - 1) for each in value]
+        if not all(isinstance(each, Plain) for each in members):
+            return Display(type(value), tuple((None, each) for each in members))
+    settings = []
+    for name, each in settings_of(value).items() if depth else ():
+        inner = value_of(each, depth - 1)
+        if any(True for _ in numbers_in(name, inner)) and inner != Plain(1):
+            settings.append((name, inner))
+    return Configuration(value, tuple(settings)) if settings else Plain(value)
+
+
+def members_of(value: Input) -> Sequence[tuple[Any, Value]]:
+    """Return the values that a value contains, each with its name or key, if it has one."""
+    if isinstance(value, Construction):
+        return value.arguments or ()
+    if isinstance(value, Display):
+        return value.members
+    return value.settings if isinstance(value, Configuration) else ()
+
+
+def numbers_in(name: Any, value: Input) -> Iterator[tuple[str, int]]:
+    """Yield the integers in a value that have a name and can be sizes: arguments, items, attributes."""
+    if isinstance(value, Plain) and value.size and isinstance(name, str) and name.isidentifier():
+        yield name, value.size
+    for inner_name, inner in members_of(value):
+        yield from numbers_in(inner_name, inner)
+
+
+def computed_in(name: Any, value: Input) -> Iterator[tuple[Any, Computed]]:
+    """Yield the numbers in a value that are computed from sizes, each with its name or key, if any."""
+    if isinstance(value, Computed):
+        yield name, value
+    for inner_name, inner in members_of(value):
+        yield from computed_in(inner_name, inner)
 
 
 def read_init(text: str) -> tuple[str, Value]:
@@ -172,14 +274,44 @@ def _value(place: str, name: str | None, text: str) -> Value:
     if match:
         arguments = None if match[2] is None else tuple(_arguments(place, match[2][1:-1]))
         return Construction(load(match[1]), arguments)
+    if (expression := parse_expression(text)) and text.lower() not in MEANT:
+        return Computed(expression, text)
+    if (display := _display(place, text)) is not None:
+        return display
+    raise not_a_value(place, name, text)
+
+
+def not_a_value(place: str, name: str | None, text: str, what: str = "no Python value") -> OptionError:
+    """Return the error for a text that is no Python value; its hint is the one that may be meant."""
     literal_text = MEANT.get(text.lower())
     if literal_text is None:
         literal_text = f"'{text}'" if re.fullmatch(r"[\w.-]+", text) else "VALUE"
     hint = f"{name}={literal_text}" if name else literal_text
-    raise OptionError(
-        f"{place}: {text or 'nothing'} is no Python value.",
+    return OptionError(
+        f"{place}: {text or 'nothing'} is {what}.",
         hint=f'--init "{hint}"' if place == f"--init {name}" else hint,
     )
+
+
+def _display(place: str, text: str) -> Display | None:
+    """Parse a dictionary, list or tuple of values; return None for any other text."""
+    kinds: dict[str, type] = {"{}": dict, "[]": list, "()": tuple}
+    kind = kinds.get(text[:1] + text[-1:])
+    if kind is None:
+        return None
+    parts = [part.strip() for part in _split(text[1:-1], ",")]
+    if not parts[-1]:
+        parts.pop()
+    if kind is not dict:
+        return Display(kind, tuple((None, _value(place, None, part)) for part in parts))
+    members = []
+    for part in parts:
+        key_text, *rest = _split(part, ":")
+        key = _literal(key_text.strip())
+        if not isinstance(key, Plain) or not rest:
+            raise OptionError(f"{place}: {part} is no item of a dictionary.", hint='{"NAME": VALUE}')
+        members.append((key.value, _value(place, str(key.value), ":".join(rest).strip())))
+    return Display(kind, tuple(members))
 
 
 def _arguments(place: str, text: str) -> list[tuple[str | None, Value]]:
@@ -190,10 +322,10 @@ def _arguments(place: str, text: str) -> list[tuple[str | None, Value]]:
     return [(name, _value(place, name, value)) for name, value in map(_named, parts)]
 
 
-def _literal(text: str) -> Plain | None:
+def _literal(text: str) -> Value | None:
     """Parse a Python literal; return None for any other text."""
     try:
-        return Plain(ast.literal_eval(text))
+        return value_of(ast.literal_eval(text))
     except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
         return None
 
@@ -229,14 +361,15 @@ def _input(name: str | None, text: str, label: str) -> Input:
         label: the name of the argument in messages.
     """
     literal = _literal(text)
-    is_axes = literal and (
+    is_axes = isinstance(literal, Plain) and (
         (isinstance(literal.value, tuple) and not text.startswith("("))
         or (type(literal.value) is int and name is None)
     )
     if literal and not is_axes:
         return literal
     match = CONSTRUCTION.fullmatch(text)
-    if match and match[2] is not None:  # a module, such as torch.nn:Dropout(0.1)
+    is_construction = match is not None and match[2] is not None  # such as torch.nn:Dropout(0.1)
+    if is_construction or text.startswith(("{", "[")):
         return _value(f"--input {label}", name, text)
     if not text.startswith("(") or re.match(r"\(\s*\)", text):
         return _tensor(label, text)

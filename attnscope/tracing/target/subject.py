@@ -6,7 +6,7 @@ constructs the instance and draws the inputs, with the original sizes or with ot
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from math import prod
@@ -19,7 +19,6 @@ from attnscope.tracing.target.construct import (
     construct,
     draw,
     draw_like,
-    literal_value,
     make_value,
     shape_in,
 )
@@ -34,6 +33,7 @@ from attnscope.tracing.target.signatures import (
     signature_of,
 )
 from attnscope.tracing.target.specs import (
+    Computed,
     Construction,
     Input,
     InputTuple,
@@ -41,8 +41,10 @@ from attnscope.tracing.target.specs import (
     Same,
     Tensor,
     Value,
+    members_of,
     read_init,
     read_input,
+    value_of,
 )
 
 if TYPE_CHECKING:
@@ -55,6 +57,9 @@ CASTS = {"float64": "double", "float16": "half", "bfloat16": "bfloat16"}
 """The methods of a module that cast its floating-point tensors, and leave the others unchanged."""
 
 T = TypeVar("T")
+
+Texts = Sequence[str] | Mapping[str, Any]
+"""Specifications as `NAME=VALUE`; or by name, as texts or objects."""
 
 
 @dataclass(frozen=True)
@@ -124,7 +129,8 @@ class Subject:
         """Whether neither the inputs nor the constructor's arguments can contain unnamed sizes."""
         plain = (int, float, str, bool, type(None))
         return self.all_axes_named and all(
-            isinstance(v, Plain) and isinstance(v.value, plain) for v in self.init.values()
+            isinstance(v, Computed) or (isinstance(v, Plain) and isinstance(v.value, plain))
+            for v in self.init.values()
         )
 
     @property
@@ -242,9 +248,7 @@ class Subject:
         """Construct, draw or load an input."""
         import torch
 
-        if isinstance(value, Plain):
-            return literal_value(value, name, sizes)
-        if isinstance(value, Construction):
+        if isinstance(value, Value):
             with torch.device(device):
                 return make_value(value, name, sizes, wrap_errors=False)
         if isinstance(value, InputTuple):
@@ -265,14 +269,14 @@ class Subject:
 
 
 def read_subject(
-    loaded: Loaded, init: list[str], inputs: list[str], where: list[str], call: str | None, dtype: str
+    loaded: Loaded, init: Texts, inputs: Texts, where: Sequence[str], call: str | None, dtype: str
 ) -> Subject:
     """Parse the specifications of a target's arguments, and solve for all sizes.
 
     Args:
         loaded: a class or function.
-        init: the constructor's arguments, each NAME=VALUE.
-        inputs: the arguments of the call, each NAME=SPEC or SPEC.
+        init: the constructor's arguments, each NAME=VALUE; or by name, as texts or objects.
+        inputs: the arguments of the call, each NAME=SPEC or SPEC; or by name, as texts or objects.
         where: equations between sizes, each NAME=EXPRESSION.
         call: the method to call; None for the one that a call of the instance runs.
         dtype: the dtype of the module and the inputs.
@@ -284,7 +288,7 @@ def read_subject(
     if dtype not in DTYPES:
         raise OptionError(f"{dtype!r} is not a dtype to run in.", hint=f"--dtype {', '.join(DTYPES)}")
     target = callee(loaded, call)
-    init_values = _unique("--init", [read_init(text) for text in init])
+    init_values = _unique("--init", _read(init, read_init))
     if target.owner is None and init_values:
         raise OptionError(
             f"{loaded.name} is no class: nothing is constructed, and --init has nothing to give.",
@@ -295,7 +299,7 @@ def read_subject(
     for name, value in init_values.items():
         _check_construction(value, f"--init {name}")
 
-    named_inputs = [read_input(text) for text in inputs]
+    named_inputs = _read(inputs, read_input)
     names = _unique("--input", [(name, value) for name, value in named_inputs if name is not None])
     n_positional = len(named_inputs) - len(names)
     check_arguments(target.title, target.signature, n_positional, names, "--input")
@@ -321,6 +325,16 @@ def read_subject(
         axes={label: tensor.dims for argument in arguments for label, tensor in argument.tensors()},
         dtype=dtype,
     )
+
+
+def _read(specifications: Texts, read: Callable[[str], tuple[Any, Any]]) -> list[tuple[Any, Any]]:
+    """Read specifications; objects among them stand for themselves."""
+    if not isinstance(specifications, Mapping):
+        return [read(text) for text in specifications]
+    return [
+        read(f"{name}={value}") if isinstance(value, str) else (name, value_of(value))
+        for name, value in specifications.items()
+    ]
 
 
 def _same_objects(arguments: list[Argument], sizes: Collection[str]) -> list[Argument]:
@@ -374,5 +388,5 @@ def _check_construction(value: Value, option: str) -> None:
         title = value.target.name.split(".")[-1]
         n_positional = len(value.arguments) - len(named)
         check_arguments(title, signature_of(value.target.object), n_positional, named, option)
-        for _, inner in value.arguments:
-            _check_construction(inner, option)
+    for _, inner in members_of(value):
+        _check_construction(inner, option)

@@ -9,6 +9,7 @@ import torch
 from safetensors.torch import save_file
 
 from attnscope.errors import AttnscopeError, FileError, OptionError, SizeError
+from attnscope.tracing.target.construct import make_value
 from attnscope.tracing.target.equations import read_where
 from attnscope.tracing.target.specs import (
     Axis,
@@ -16,6 +17,8 @@ from attnscope.tracing.target.specs import (
     InputTuple,
     Plain,
     Tensor,
+    computed_in,
+    numbers_in,
     read_init,
     read_input,
 )
@@ -171,14 +174,47 @@ def test_complex_tensors_are_read_from_safetensors():
     ("text", "value"),
     [
         ("n=5", 5), ("p=0.0", 0.0), ("whole=2.0", 2.0), ("act='gelu'", "gelu"), ("bias=False", False),
-        ("n=None", None), ("dims=[2, 3]", [2, 3]), ("x=-1", -1), ("text='a:b(c)'", "a:b(c)"), ("map={'a': 1}", {"a": 1}),
-    ],
+        ("n=None", None), ("dims=[2, 3]", [2, 3]), ("x=-1", -1), ("text='a:b(c)'", "a:b(c)"),     ],
 )  # fmt: skip
 def test_values_are_python_literals(text, value):
     name, read = read_init(text)
     assert name == text.split("=")[0]
     assert read == Plain(value)
     assert type(read.value) is type(value)
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("n=2*d", (2 * 5)),
+        ("n=(d + e)//2", 6),
+        ("n=2*d-1", 9),
+        ("n=3*4", 12),
+        ("n={'a': d, 'b': [e, 4], 5: (d*e, 'x')}", {"a": 5, "b": [7, 4], 5: (35, "x")}),
+        ("n=[conf.py:Config, d]", None),
+        ("n=conf.py:Config(d, [e], size=d*e)", None),
+    ],
+)
+def test_values_may_be_computed_from_sizes(text, value):
+    name, read = read_init(text)
+    assert {word for _, each in computed_in(name, read) for word in each.value.words} <= {"d", "e"}
+    made = make_value(read, name, {"d": 5, "e": 7}, wrap_errors=True)
+    assert value is None or (made, type(made)) == (value, type(value))
+
+
+def test_what_is_computed_reaches_constructions():
+    _, read = read_init("n=builtins:dict(d=2*d, each=[e, {'e': e - 1}], text='d')")
+    made = make_value(read, "n", {"d": 5, "e": 7}, wrap_errors=True)
+    assert made == {"d": 10, "each": [7, {"e": 6}], "text": "d"}
+
+
+def test_the_items_of_a_dictionary_are_sizes():
+    _, read = read_init("config={'d': 5, 'inner': [{'e': 7, 'on': True}], 'f': 0, 'x y': 3, 4: 4}")
+    assert dict(numbers_in("config", read)) == {"d": 5, "e": 7}
+    original = make_value(read, "config", {}, wrap_errors=True)
+    assert original == {"d": 5, "inner": [{"e": 7, "on": True}], "f": 0, "x y": 3, 4: 4}
+    other = make_value(read, "config", {"d": 11, "e": 13}, wrap_errors=True)
+    assert other == {"d": 11, "inner": [{"e": 13, "on": True}], "f": 0, "x y": 3, 4: 4}
 
 
 def test_constructions_have_literals_and_constructions_as_arguments():
@@ -198,14 +234,20 @@ def test_constructions_have_literals_and_constructions_as_arguments():
 @pytest.mark.parametrize(
     ("text", "message", "hint"),
     [
-        ("act=gelu", "--init act: gelu is no Python value.", "--init \"act='gelu'\""),
-        ("act=gelu-new", "--init act: gelu-new is no Python value.", "--init \"act='gelu-new'\""),
+        ("act=gelu.new", "--init act: gelu.new is no Python value.", "--init \"act='gelu.new'\""),
         ("bias=false", "--init bias: false is no Python value.", '--init "bias=False"'),
         ("n=3+", "--init n: 3+ is no Python value.", '--init "n=VALUE"'),
         ("n=", "--init n: nothing is no Python value.", '--init "n=VALUE"'),
         ("5", "--init 5 does not say what it is for.", "--init NAME=VALUE"),
-        ("config=conf.py:Config(act=gelu)", "--init config: gelu is no Python value.", "act='gelu'"),
-        ("config=conf.py:Config(gelu)", "--init config: gelu is no Python value.", "'gelu'"),
+        ("config=conf.py:Config(act=x.y)", "--init config: x.y is no Python value.", "act='x.y'"),
+        ("config=conf.py:Config(x.y)", "--init config: x.y is no Python value.", "'x.y'"),
+        ('config={"causal": true}', "--init config: true is no Python value.", "causal=True"),
+        (
+            "config={n_head: 4, d}",
+            "--init config: n_head: 4 is no item of a dictionary.",
+            '{"NAME": VALUE}',
+        ),
+        ('config={"d": d, e}', "--init config: e is no item of a dictionary.", '{"NAME": VALUE}'),
         ("config=conf.py:Confg(n=5)", "conf.py has no Confg: it defines Config.", "conf.py:Config"),
     ],
 )

@@ -222,6 +222,44 @@ def test_sizes_that_disagree_or_are_missing_are_told(wrong, message, hint):
     assert (error.message, error.hint) == (message, hint)
 
 
+@pytest.mark.parametrize(
+    ("init", "kind", "message", "hint"),
+    [
+        (["d_feat=200", "n_head=n_heads"], OptionError, "--init n_head: n_heads is neither a Python value nor the name of a size.", "--init \"n_head='n_heads'\""),
+        (["d_feat=200", "n_head=5", "dropout=gelu-new"], OptionError, "--init dropout: gelu-new is neither a Python value nor the name of a size.", "--init \"dropout='gelu-new'\""),
+        (["d_feat=200", "n_head=n_Q/d"], SizeError, "--init n_head: d in n_Q/d has no size.", "--where d=48, or the name of an axis or argument"),
+        (["d_feat=200", "n_head=n_K/5"], SizeError, "--init n_head: n_K/5 is 9.6, which is no whole number: n_K is 48.", None),
+        (["d_feat=200", "n_head=5", "bias=attn.py:Config(act)"], OptionError, "--init bias: act is neither a Python value nor the name of a size.", "'act'"),
+        (["d_feat=200", "n_head=5", "bias={'d_feat': 100}"], SizeError, "--init bias says that d_feat is 100, but --init d_feat says that d_feat is 200.", None),
+    ],
+)  # fmt: skip
+def test_what_is_computed_from_sizes_that_are_missing_is_told(init, kind, message, hint):
+    error = refused(init=init)
+    assert type(error) is kind
+    assert (error.message, error.hint) == (message, hint)
+
+
+def test_numbers_are_computed_from_sizes_of_any_place():
+    it = made(
+        "Configured",
+        ["config=attn.py:Config(d, n_head=2*n, inner=[max_len, {'e': e}])", "other={'e': 7}"],
+        ["x=n:5,d:6"],
+        ["max_len=d/3"],
+    )
+    assert it.sizes == {"n": 5, "d": 6, "max_len": 2, "e": 7}
+    config = it.build().module.config
+    assert (config.d_feat, config.n_head, config.inner) == (6, 10, [2, {"e": 7}])
+    config = it.build({"n": 11, "d": 13, "max_len": 17, "e": 19}).module.config
+    assert (config.d_feat, config.n_head, config.inner) == (13, 22, [17, {"e": 19}])
+
+
+def test_what_is_not_whole_at_other_sizes_raises_there():
+    it = made("Configured", ["config=attn.py:Config(d//2)"], ["x=n:5,d:6"])
+    assert it.build({"d": 8}).module.config.d_feat == 4
+    with pytest.raises(SizeError, match="which is no whole number: d is 7"):
+        it.build({"d": 7})
+
+
 # Arguments
 
 MHA = "MultiHeadedAttention(d_feat, n_head, dropout=0.1, max_len=64, bias=True, n_layer=1)"

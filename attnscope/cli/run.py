@@ -112,7 +112,8 @@ def run(
     if os.getpid() != report.process:
         return ran.status  # this is a child that the program forked
     found = any(trace.findings for trace in ran.traces)
-    return ran.status or (2 if report.unwritten else 1 if strict and found else 0)
+    incomplete = report.unwritten or any(trace.tracing_error for trace in ran.traces)
+    return ran.status or (2 if incomplete else 1 if strict and found else 0)
 
 
 def _forget_hook_of_typer() -> None:

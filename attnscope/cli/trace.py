@@ -84,7 +84,7 @@ def trace(
         return interrupt.STATUS
     if comments.annotate:
         _show_annotation(result, write=comments.write)
-        return 0
+        return 2 if result.tracing_error is not None else 0
     if comments.check:
         from attnscope.tracing.comments.trace_comments import check_comments
 
@@ -95,6 +95,8 @@ def trace(
         if result.exit.text is not None:
             print(printable_lines(result.exit.text), file=sys.stderr)
         return result.exit.status
+    if result.tracing_error is not None:
+        return 2
     failed = result.crash is not None or (strict and bool(result.findings))
     return 1 if failed else exit_status(result.checks)
 

@@ -123,6 +123,8 @@ class Trace(Result):
         findings: likely mistakes; None if the trace was not searched for any.
         notices: further sentences for the reader.
         crash: the exception that the code raised, if any.
+        tracing_error: an exception that only tracing caused, if any: without it, the code runs. The
+            steps are those recorded until then.
         source: the code that ran; None if it was not requested.
         file: the file of the traced code, if it is the user's own.
         exit: the exit from Python by `sys.exit` or `os._exit`, if any. It is not part of any record.
@@ -140,10 +142,16 @@ class Trace(Result):
     findings: list[Finding] | None = None
     notices: list[str] = field(default_factory=list)
     crash: Crash | None = None
+    tracing_error: str | None = None
     source: list[Source] | None = None
     file: str | None = None
     exit: Exit | None = field(default=None, repr=False)
     weights: dict[str, Any] | None = field(default=None, repr=False, compare=False)
+
+    def set_tracing_error(self, error: str) -> None:
+        """Note that tracing failed although the code runs, with a description of the exception."""
+        self.tracing_error = error
+        self.notices.append(f"tracing failed, but the code itself runs: {error}; the rows end there")
 
     def __getitem__(self, name: str) -> Step:
         """Return the last step of that name.

@@ -102,6 +102,10 @@ class trace:  # noqa: N801 - read as a verb
     ) -> None:
         result.steps = list(recorder.steps)
         result.device = recorder.device
+        if recorder.error is not None:
+            from attnscope.tracing.target.load import describe
+
+            result.set_tracing_error(describe(recorder.error))
         if result.steps:
             result.dtype = result.steps[0].dtype
         if axes is None:

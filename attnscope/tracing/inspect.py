@@ -125,7 +125,8 @@ def inspect(
         progress: receives messages about slow stages.
 
     Returns:
-        The trace. If the code failed, it has a `crash`; if the code ended the process, an `exit`.
+        The trace. If the code failed, it has a `crash`; if the code ended the process, an `exit`. If it
+        fails only when traced, the trace ends there, with a `tracing_error`.
 
     Raises:
         AttnscopeError: an argument cannot be parsed, is missing or superfluous; sizes disagree; the
@@ -250,16 +251,21 @@ def _trace(
     subexpressions: bool,
 ) -> Trace:
     """Run a subject, and again with other sizes, and return its trace."""
-    from attnscope.tracing.diagnose.crash import crash_of
+    from attnscope.process.random_state import kept_global_random_state
     from attnscope.tracing.instrument.loops import fold_loops
     from attnscope.tracing.instrument.session import Session
     from attnscope.tracing.program import status_of
-    from attnscope.tracing.target.load import describe
 
-    with Session(subject.function(), follow=follow, parts=subexpressions) as session:
+    arguments = subject.arguments_state()
+    with (
+        kept_global_random_state(),
+        Session(subject.function(), follow=follow, parts=subexpressions) as session,
+    ):
         inferred, place, notices, exception = _run_all(subject, session, options, device)
         untraced = session.untraced()
     base = inferred.runs[0]
+    if is_a(base.error, Exception) and arguments is not None and arguments == subject.arguments_state():
+        _run_untraced(base, subject, session, options, device if subject.is_live else place)
     inferred.name_axes()
     notices += [f"{each} is compiled by torch.compile: it ran untraced" for each in untraced]
     interrupted = is_a(exception, KeyboardInterrupt)
@@ -283,12 +289,7 @@ def _trace(
         source=base.sources,
         file=shown_path(session.file),
     )
-    if base.failure is not None:
-        trace.crash = crash_of(base.failure, inferred.dims_of, shown_path(base.failure.file))
-    elif is_a(base.error, Exception):  # raised in another file
-        raise SourceError(
-            f"running {subject.loaded.name} raises {describe(base.error)}."
-        ) from base.error
+    _explain_failure(trace, inferred, subject)
     located: list[Step | Source] = [*trace.steps, *(trace.source or [])]
     for each in located:
         each.file = each.file and shown_path(each.file)
@@ -299,6 +300,26 @@ def _trace(
     if interrupted:
         raise Interrupted(trace) from exception
     return trace
+
+
+def _explain_failure(trace: Trace, inferred: Inferred, subject: Subject) -> None:
+    """Set the crash of a trace, or the error of tracing itself.
+
+    Raises:
+        SourceError: the exception was raised in another file.
+    """
+    from attnscope.tracing.diagnose.crash import crash_of
+    from attnscope.tracing.target.load import describe
+
+    base = inferred.runs[0]
+    if base.tracing_error is not None:
+        trace.set_tracing_error(describe(base.tracing_error))
+    if base.failure is not None:
+        trace.crash = crash_of(base.failure, inferred.dims_of, shown_path(base.failure.file))
+    elif is_a(base.error, Exception):
+        raise SourceError(
+            f"running {subject.loaded.name} raises {describe(base.error)}."
+        ) from base.error
 
 
 def _findings(inferred: Inferred, subject: Subject) -> list[Any]:
@@ -423,11 +444,38 @@ def _run(
         views=watcher.views,
         shifts=watcher.shifts,
         failure=failure_of(error, files, recorder.parts) if error is not None else None,
-        error=error,
+        error=error or (recorder.error if sizes else None),
+        tracing_error=recorder.error,
         findings=watcher.findings,
         sources=recorder.sources() if options.source and not sizes else None,
         device=recorder.device,
     )
+
+
+def _run_untraced(
+    base: Run, subject: Subject, session: Session, options: RunOptions, device: str | None
+) -> None:
+    """Run a subject that has failed again, anew and without tracing, and blame what fails then.
+
+    If it runs, tracing is to blame; if it fails in another way, that is how the code fails.
+    """
+    import torch
+
+    from attnscope.tracing.diagnose.crash import failure_of
+
+    try:
+        with _without_output(), interrupt.raised(), _exit_as_exception():
+            built = subject.build(device=device, seed=options.seed, train=options.train)
+            with torch.device(device) if device not in (None, "cpu") else nullcontext():
+                built.callable(*built.args, **built.kwargs)
+    except Exception as error:
+        if (type(error), safe_str(error)) != (type(base.error), safe_str(base.error)):
+            files = {site.file for site in session.sites}
+            base.error, base.failure = error, failure_of(error, files, base.parts)
+    except SystemExit:
+        return
+    else:
+        base.tracing_error, base.error, base.failure = base.error, None, None
 
 
 @contextmanager

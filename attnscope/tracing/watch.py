@@ -295,6 +295,7 @@ class CallTraces:
         """Return the trace of a recorded call."""
         from attnscope.tracing.diagnose.findings import findings_of_one_run
         from attnscope.tracing.instrument.loops import fold_loops
+        from attnscope.tracing.target.load import describe
 
         recorder = recording.recorder
         trace = Trace(
@@ -311,6 +312,8 @@ class CallTraces:
             recorder.steps, recorder.parts, recording.watcher, trace.sizes
         )
         trace.crash = self._crash(recording)
+        if recorder.error is not None:
+            trace.set_tracing_error(describe(recorder.error))
         for step in trace.steps:
             step.file = step.file and shown_path(step.file, self.folder)
         if not self.stats:  # statistics belong to one iteration of a loop

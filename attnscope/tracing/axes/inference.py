@@ -36,6 +36,7 @@ class Run:
         shifts: the lines of views that shift rows, as relative positions do.
         failure: the failure, if it occurred in code whose source is known.
         error: the exception that it raised, if any.
+        tracing_error: the exception that ended the recording, but not the run, if any.
         findings: the likely mistakes found in this run.
         sources: the functions that ran; None if they were not requested.
         device: the device of the first tensor.
@@ -48,6 +49,7 @@ class Run:
     shifts: set[tuple[str, int]] = field(default_factory=set)
     failure: Failure | None = None
     error: BaseException | None = None
+    tracing_error: BaseException | None = None
     findings: list[Finding] = field(default_factory=list)
     sources: list[Source] | None = None
     device: str | None = None

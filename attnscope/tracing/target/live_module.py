@@ -87,6 +87,14 @@ class LiveSubject(Subject):
         """Whether the callee is a module or a method of one."""
         return _module_of(self.callee.target) is not None
 
+    def arguments_state(self) -> object:
+        """Return the versions of the caller's tensors; None if other objects may have a state."""
+        versions: list[int] = []
+        for value in (*self.args, *self.kwargs.values()):
+            if not _has_versions(value, versions):
+                return None
+        return versions
+
     def build(
         self,
         sizes: Mapping[str, int] | None = None,
@@ -269,6 +277,21 @@ def _tensors(label: str, value: Any) -> Iterator[tuple[str, torch.Tensor]]:
     elif type(value) in (tuple, list, dict):
         for i, member in value.items() if type(value) is dict else enumerate(value):
             yield from _tensors(f"{label}[{i}]", member)
+
+
+def _has_versions(value: Any, versions: list[int]) -> bool:
+    """Add the versions of an argument's tensors; return whether it has no other state."""
+    import torch
+
+    if type(value) in (torch.Tensor, torch.nn.Parameter):
+        versions.append(-1 if value.is_inference() else value._version)
+        return True
+    if type(value) in (tuple, list, dict):
+        members = value.values() if type(value) is dict else value
+        return all(_has_versions(each, versions) for each in members)
+    return isinstance(
+        value, str | bytes | int | float | complex | type | torch.dtype | torch.device | None
+    )
 
 
 def _input(label: str, value: Any, dims: Mapping[str, Dims]) -> Input:

@@ -151,6 +151,13 @@ class Subject:
             isinstance(each.value, Construction) for each in self.inputs
         )
 
+    def arguments_state(self) -> object:
+        """Return what differs after a call that has changed its arguments; None if that is unknown.
+
+        A build makes new ones, which no call has changed.
+        """
+        return ()
+
     def build(
         self,
         sizes: Mapping[str, int] | None = None,

@@ -256,7 +256,9 @@ class Recorder(TorchDispatchMode):
         if self.keep and func._schema.is_mutable:
             self._copy_overwritten(func, args, kwargs)
         out = func(*args, **kwargs)
-        if (types or type(out) is not torch.Tensor) and _has_symbols((args, kwargs, out)):
+        if (types or type(out) is not torch.Tensor or out.is_nested) and _lacks_sizes(
+            (args, kwargs, out)
+        ):
             return out
         self._quiet = True
         try:
@@ -430,9 +432,9 @@ def _has_numbers(tensor: torch.Tensor) -> bool:
     return known and not tensor.is_complex() and not tensor.is_neg() and has_values(tensor)
 
 
-def _has_symbols(tree: Any) -> bool:
-    """Return whether nested lists, tuples and dicts contain a tensor whose sizes are symbols."""
-    return _has_tensor(tree, lambda tensor: sizes_of(tensor) is None)
+def _lacks_sizes(tree: Any) -> bool:
+    """Return whether lists, tuples and dicts contain a tensor that is nested or has symbolic sizes."""
+    return _has_tensor(tree, lambda each: TENSOR.is_nested.__get__(each) or sizes_of(each) is None)
 
 
 def shape_of(tensor: torch.Tensor) -> tuple[int, ...]:

@@ -88,8 +88,8 @@ def trace(
     if comments.check:
         from attnscope.tracing.comments.trace_comments import check_comments
 
-        for unknown in check_comments(result).unknown:
-            tell(unknown.message)
+        for notice in check_comments(result).notices:
+            tell(notice)
     _show(result, output, source=source)
     if result.exit is not None:
         if result.exit.text is not None:

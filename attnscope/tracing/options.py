@@ -73,7 +73,9 @@ class Comments:
     )
     write: bool = option("Let --annotate change the file.", default=False)
     check: bool = option(
-        "Compare the shape comments in the file with what ran; exit 1 if one is not true.", default=False
+        "Compare what the file says about shapes with what ran: in comments, docstrings, annotations of"
+        " jaxtyping and patterns of einops; exit 1 if anything is not true.",
+        default=False,
     )
 
 

@@ -1,27 +1,33 @@
-"""Checking the shape comments of a source file against a run."""
+"""Checking what a source file says about shapes against a run."""
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 
 from attnscope.results.trace import Step
 from attnscope.tracing.axes.expressions import Expression, of_word, parse_expression
 from attnscope.tracing.comments.annotate import axis_words, of_file
-from attnscope.tracing.comments.parse import ANY, REST, Axis, Claim, Shape, ShapeComment, shape_comments
-from attnscope.tracing.comments.places import Binding, Code, Comment, Function
+from attnscope.tracing.comments.claims import Medium, Subject, claims_of
+from attnscope.tracing.comments.parse import ANY, REST, Axis, Claim, Shape, is_plausible
+from attnscope.tracing.comments.places import Binding, Code, Function
+
+FEW = 3
+"""So many undecided statements are told one by one."""
+MOST_LINES = 20
+"""Line numbers that a list shows."""
 
 
 @dataclass(frozen=True)
 class Lie:
-    """A comment that disagrees with the run.
+    """A comment, docstring, annotation or pattern that disagrees with the run.
 
     Attributes:
-        line: the line of the comment.
+        line: its line.
         name: the name that it is about; `return` for a returned value.
-        said: the shape in the comment.
+        said: the shape that it states.
         ran: the shape in the run: `[n_Q, d_K] = [30, 128]`.
         message: a description in one line.
     """
@@ -40,33 +46,53 @@ class Unknown:
     line: int
     name: str
     said: str
+    medium: str = "comment"
 
     @property
     def message(self) -> str:
         """Describe it in one line."""
-        subject = _subject(self.name)
         return (
-            f"line {self.line}: the comment says {subject} is {self.said}, but no tensor was made there."
+            f"line {self.line}: the {self.medium} says {_subject(self.name)} is {self.said},"
+            " but no tensor was made there."
         )
 
 
 @dataclass
 class CommentReport:
-    """The shape comments of a file: those that are right (and where), wrong, and undecidable."""
+    """What a file says about shapes: what is right (and where), wrong, and undecidable.
+
+    Attributes:
+        true: the number of statements that are right.
+        lies: those that are wrong.
+        unknown: those about code that did not run.
+        true_lines: the lines of comments that are right.
+        unread: the lines of what resembles a shape, but cannot be read or attributed to a tensor.
+    """
 
     true: int = 0
     lies: list[Lie] = field(default_factory=list)
     unknown: list[Unknown] = field(default_factory=list)
     true_lines: set[int] = field(default_factory=set)
+    unread: list[int] = field(default_factory=list)
+
+    @property
+    def notices(self) -> list[str]:
+        """What could not be decided: each in a line, if there are few."""
+        if len(self.unknown) <= FEW:
+            return [each.message for each in self.unknown]
+        lines = listed({each.line for each in self.unknown})
+        return [f"{len(self.unknown)} shapes are stated where no tensor was made: lines {lines}"]
 
 
 def check_source(
     text: str, steps: Iterable[Step], *, sizes: Mapping[str, int], file: str | None = None
 ) -> CommentReport:
-    """Compare the shape comments of a source file with a run.
+    """Compare what a source file says about shapes with a run.
 
-    A word of `sizes` is that axis. Any other word stands for the axis that it is first used for in
-    its function, until that function is called again.
+    Comments, docstrings, jaxtyping's annotations and patterns of einops are read. A word of `sizes` is
+    that axis. Any other word stands for the axis that it is first used for in its function, until that
+    function is called again; and so do all words where they are local: in annotations, in patterns, and
+    in functions that are called with different axes.
 
     Args:
         text: the source of the whole file.
@@ -85,137 +111,95 @@ def check_source(
     file_steps = of_file(steps, file)
     history = _History(code, file_steps)
     known = {*sizes, *axis_words(step.dims or () for step in file_steps)}
-    words: dict[_Call, _Words] = {}
-    result = CommentReport()
-    for claim, subject in _claims(code, known):
+    vocabulary = _Vocabulary(sizes, history)
+    claims = claims_of(code, known, {step.name for step in file_steps})
+    result, unread = CommentReport(), claims.unread
+    for claim, subject in claims.claims:
         runs = history.runs(subject)
         if not runs:
-            result.unknown.append(Unknown(subject.line, subject.name, claim.text))
+            if subject.medium is not Medium.PATTERN:
+                unknown = Unknown(subject.line, subject.name, claim.text, subject.medium.value)
+                result.unknown.append(unknown)
             continue
-        for i, run in enumerate(runs):
-            reason = words.setdefault(run.call, _Words(sizes)).disagreement(
-                claim, run.step, subject.line
-            )
-            if reason is not None:
-                result.lies.append(_lie(claim, subject, runs, i, reason))
-                break
-        else:
+        lie = _first_lie(claim, subject, runs, vocabulary, history)
+        if lie is None:
             result.true += 1
-            result.true_lines.add(subject.line)
+            if subject.medium is Medium.COMMENT:
+                result.true_lines.add(subject.line)
+        elif _is_evident(lie[0], lie[1].step, known, subject):
+            result.lies.append(_lie(*lie, subject, runs))
+        else:
+            unread.add(subject.line)
+    told = {lie.line for lie in result.lies} | result.true_lines
+    result.unread = sorted(unread - told)
     return result
 
 
-def _lie(claim: Claim, subject: _Subject, runs: list[_Run], i: int, reason: str) -> Lie:
-    step = runs[i].step
+def listed(lines: Collection[int]) -> str:
+    """Return line numbers as a text: `3, 7, 12`; of many, the first."""
+    shown = ", ".join(map(str, sorted(lines)[:MOST_LINES]))
+    return shown + ", …" * (len(lines) > MOST_LINES)
+
+
+def _first_lie(
+    claim: Claim, subject: Subject, runs: list[_Run], vocabulary: _Vocabulary, history: _History
+) -> tuple[Claim, _Run, str] | None:
+    """Return a claim, a run that contradicts it, and the reason; None if the claim is true of all."""
+    for run in runs:
+        words = vocabulary.words(subject, run.call)
+        if subject.operand is not None:
+            name, before = subject.operand
+            operand = history.last_before(run, name)
+            if operand and (reason := words.disagreement(before, operand.step, subject.line)):
+                return before, operand, reason
+        reason = words.disagreement(claim, run.step, subject.line)
+        if reason is not None:
+            return claim, run, reason
+    return None
+
+
+def _is_evident(claim: Claim, step: Step, known: Iterable[str], subject: Subject) -> bool:
+    """Return whether what is not true was meant as a shape: `(see, below)` and `[1, 2]` may not be."""
+    if subject.medium in (Medium.ANNOTATION, Medium.PATTERN):
+        return True
+    words = {*known}
+    for shape in claim.shapes:
+        if not shape.axes and not claim.names and shape.text == "()":
+            return False
+        if shape.words or claim.names or not shape.axes:
+            if not is_plausible(shape, words):
+                return False
+        else:  # numbers alone
+            sizes = [axis.size({}) for axis in shape.axes if isinstance(axis, Expression)]
+            if len(shape.axes) != len(step.shape) or not set(sizes) & set(step.shape):
+                return False
+    return True
+
+
+def _lie(claim: Claim, run: _Run, reason: str, subject: Subject, runs: list[_Run]) -> Lie:
+    step = run.step
     shape = f"[{', '.join(map(str, step.shape))}]"
     dims = "" if step.dims is None else f"[{', '.join(step.dims)}]"
     sizes = "×".join(map(str, step.shape)) or "a scalar"
-    several = [run.step for run in runs if run.step.name == step.name]
+    several = [each.step for each in runs if each.step.name == step.name]
     alike = all((each.dims, each.shape) == (step.dims, step.shape) for each in several)
-    before = sum(run.step.times for run in runs[:i] if run.step.name == step.name)
-    total = sum(each.times for each in several)
-    when = "" if alike else f"in run {before + 1} of {total} "
+    when = ""
+    if not alike:
+        i = next(i for i, each in enumerate(several) if each is step)
+        before, total = (sum(each.times for each in part) for part in (several[:i], several))
+        when = f"in run {before + 1} of {total} "
     return Lie(
         line=subject.line,
         name=step.name,
         said=claim.text,
         ran=f"{dims} = {shape}" if dims else shape,
-        message=f"line {subject.line}: the comment says {_subject(step.name)} is {claim.text},"
-        f" but {when}it is {f'{dims} ({sizes})' if dims else shape}: {reason}.",
+        message=f"line {subject.line}: the {subject.medium.value} says {_subject(step.name)} is"
+        f" {claim.text}, but {when}it is {f'{dims} ({sizes})' if dims else shape}: {reason}.",
     )
 
 
 def _subject(name: str) -> str:
     return "what is returned" if name == "return" else name
-
-
-# The subjects of comments.
-
-
-@dataclass(frozen=True)
-class _Subject:
-    """The subject of a claim: the line of its comment, a name, and the bindings that it may refer to.
-
-    If `last` is set, the claim is only about the last run in each call: the returned value.
-    """
-
-    line: int
-    name: str
-    bindings: tuple[Binding, ...]
-    last: bool = False
-
-
-def _claims(code: Code, known: set[str]) -> Iterator[tuple[Claim, _Subject]]:
-    """Yield every claim that has a subject."""
-    scopes: dict[Function | None, list[Binding]] = defaultdict(list)
-    for place in code.places:
-        scopes[place.function] += place.bindings
-    alone = {comment.line for comment in code.comments if comment.alone}
-    for comment in code.comments:
-        scope = scopes[code.function_at(comment)]
-        for part in shape_comments(comment.text, known, {binding.name for binding in scope}):
-            if not part.claims[0].names:
-                yield from _unnamed(part, comment, scope)
-            for claim in part.claims:
-                for name in claim.names:
-                    bound = [b for b in scope if name == b.name or name.startswith(f"{b.name}[")]
-                    binding = _named(code, comment, bound, alone)
-                    if binding is not None:
-                        yield claim, _Subject(comment.line, name, (binding,))
-
-
-def _named(code: Code, comment: Comment, bound: list[Binding], alone: set[int]) -> Binding | None:
-    """Return the bindings of a name that a comment refers to.
-
-    For a comment after code, this is a binding on its line. For one alone on its line, it is a binding
-    directly below (below a block of several comments, in as many statements), or else the nearest above.
-    """
-    above = [binding for binding in bound if binding.position[0] <= comment.line]
-    if not comment.alone:
-        here = [binding for binding in bound if binding.place is comment.place]
-        return next(reversed(here or above), None)
-    first = last = comment.line
-    while first - 1 in alone:
-        first -= 1
-    while last + 1 in alone:
-        last += 1
-    following = [place for place in code.places if place.first > last][: last - first + 1]
-    directly = [binding for binding in bound if binding.place in following]
-    below = [binding for binding in bound if binding.position[0] > comment.line]
-    return next(iter([*directly, *reversed(above), *below]), None)
-
-
-def _unnamed(
-    part: ShapeComment, comment: Comment, scope: list[Binding]
-) -> Iterator[tuple[Claim, _Subject]]:
-    """Yield claims without names with their subjects: all bindings of the line, or one per claim."""
-    bindings = [] if comment.alone else _ending(comment)
-    if len(part.claims) == 1 and bindings:
-        names = ", ".join(dict.fromkeys(binding.name for binding in bindings))
-        yield part.claims[0], _returned(_Subject(comment.line, names, tuple(bindings)), scope)
-    elif len(part.claims) == len(bindings):
-        for claim, binding in zip(part.claims, bindings, strict=True):
-            yield claim, _returned(_Subject(comment.line, binding.name, (binding,)), scope)
-
-
-def _ending(comment: Comment) -> list[Binding]:
-    """Return the bindings that end on a comment's line."""
-    place = comment.place
-    if place is None:
-        return []
-    ending = [binding for binding in place.bindings if binding.end == comment.line != place.first]
-    if place.comment is not comment or (ending and not place.binds):
-        return ending
-    return [binding for binding in place.binds if binding.end in (None, comment.line)] or place.binds
-
-
-def _returned(subject: _Subject, scope: list[Binding]) -> _Subject:
-    """Return the subject unchanged, except for `return y`: the nearest binding of `y` above."""
-    if len(subject.bindings) != 1 or subject.bindings[0].returns is None:
-        return subject
-    name, position = subject.bindings[0].returns, subject.bindings[0].position
-    above = [binding for binding in scope if binding.name == name and binding.position < position]
-    return _Subject(subject.line, name, tuple(above[-1:]), last=True)
 
 
 # The recorded runs.
@@ -230,7 +214,7 @@ class _Call:
     number: int
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class _Run:
     """A step and the call that it belongs to."""
 
@@ -246,6 +230,7 @@ class _History:
 
     def __init__(self, code: Code, steps: Iterable[Step]) -> None:
         self.runs_of: dict[Binding, list[_Run]] = defaultdict(list)
+        self.order: list[_Run] = []
         number: dict[tuple[Function | None, int], int] = defaultdict(int)
         arguments: dict[tuple[Function | None, int], set[str] | None] = defaultdict(set)
         for step in steps:
@@ -261,9 +246,27 @@ class _History:
                 arguments[key] = {step.name}
             else:
                 names.add(step.name)
-            self.runs_of[binding].append(_Run(_Call(*key, number[key]), step))
+            run = _Run(_Call(*key, number[key]), step)
+            self.runs_of[binding].append(run)
+            self.order.append(run)
 
-    def runs(self, subject: _Subject) -> list[_Run]:
+    def last_before(self, run: _Run, name: str) -> _Run | None:
+        """Return the last step of a name in the same call before a run."""
+        earlier = self.order[: self.order.index(run)]
+        return next((e for e in reversed(earlier) if (e.call, e.step.name) == (run.call, name)), None)
+
+    def generic_functions(self) -> set[Function | None]:
+        """Return the functions that were called with arguments of different axes."""
+        generic = set()
+        for binding, runs in self.runs_of.items():
+            if (
+                binding.argument
+                and len({run.step.dims for run in runs if run.step.name == binding.name}) > 1
+            ):
+                generic.add(binding.place.function)
+        return generic
+
+    def runs(self, subject: Subject) -> list[_Run]:
         """Return the runs that a claim refers to: `parts[0]` has its own, `parts[i]` all elements'."""
         runs = [run for binding in subject.bindings for run in self.runs_of[binding]]
         exact = [run for run in runs if run.step.name == subject.name]
@@ -288,48 +291,109 @@ class _Value:
     line: int | None = None
 
 
-class _Words:
-    """The meanings of the words in a function's comments during one call."""
+class _Vocabulary:
+    """The words of each call of a function."""
 
-    def __init__(self, sizes: Mapping[str, int]) -> None:
-        self.values = {word: _Value(of_word(word), size, word) for word, size in sizes.items()}
+    def __init__(self, sizes: Mapping[str, int], history: _History) -> None:
+        self.sizes = sizes
+        self.generic = history.generic_functions()
+        self.of_calls: dict[tuple[_Call, bool], _Words] = {}
+
+    def words(self, subject: Subject, call: _Call) -> _Words:
+        """Return the words that a subject shares with others in a call; a pattern has its own."""
+        if subject.medium is Medium.PATTERN:
+            return _Words(self.sizes, are_local=True)
+        is_annotation = subject.medium is Medium.ANNOTATION
+        are_local = is_annotation or call.function in self.generic
+        words = _Words(self.sizes, are_local=are_local)
+        return self.of_calls.setdefault((call, is_annotation), words)
+
+
+class _Words:
+    """The meanings of the words in a function's comments during one call.
+
+    If they are local, a word of `sizes` may stand for another axis than the one with that name; but not
+    in the place of another axis of a tensor that has that one as well.
+    """
+
+    def __init__(self, sizes: Mapping[str, int], *, are_local: bool = False) -> None:
+        named = {word: _Value(of_word(word), size, word) for word, size in sizes.items()}
+        self.values = {} if are_local else named
+        self.reserved = named if are_local else {}
+        self.several: dict[str, list[_Value]] = {}  # the meanings of `*name`
 
     def disagreement(self, claim: Claim, step: Step, line: int) -> str | None:
         """Return what is wrong with a claim; if it is right, learn its new words and return None."""
         reasons = []
         for shape in claim.shapes:
-            new, reason = self._compared(shape, step, line)
+            new, several, reason = self._compared(shape, step, line)
             if reason is None:
                 self.values |= new
+                self.several |= several
                 return None
             reasons.append((len(shape.axes) != len(step.shape), reason))
         return min(reasons, key=lambda each: each[0])[1]
 
-    def _compared(self, shape: Shape, step: Step, line: int) -> tuple[dict[str, _Value], str | None]:
+    def _compared(
+        self, shape: Shape, step: Step, line: int
+    ) -> tuple[dict[str, _Value], dict[str, list[_Value]], str | None]:
         new: dict[str, _Value] = {}
-        expected, count = len(shape.axes), len(step.shape)
-        entries: list[tuple[Axis, str]] = list(zip(shape.axes, shape.entries, strict=True))
+        several: dict[str, list[_Value]] = {}
+        ran = [_axis_in_run(step, i, line) for i in range(len(step.shape))]
+        expected, count = len(shape.axes), len(ran)
+        entries: list[tuple[Axis, str, bool]] = [
+            (axis, text, i in shape.broadcast)
+            for i, (axis, text) in enumerate(zip(shape.axes, shape.entries, strict=True))
+        ]
         if REST in shape.axes:
-            rest = shape.axes.index(REST)
-            if expected - 1 > count:
-                return new, f"it has {_axes(count)}, not {expected - 1} or more"
-            entries[rest : rest + 1] = [(ANY, ANY)] * (count - expected + 1)
+            rest, extra = shape.axes.index(REST), count - expected + 1
+            if extra < 0:
+                return new, several, f"it has {_axes(count)}, not {expected - 1} or more"
+            name = entries[rest][1]
+            entries[rest : rest + 1] = [(ANY, ANY, False)] * extra
+            if name.startswith("*"):
+                several[name] = ran[rest : rest + extra]
+                if reason := self._other_axes(name, several[name]):
+                    return new, several, reason
         elif expected != count:
-            return new, f"it has {_axes(count)}, not {expected}"
+            return new, several, f"it has {_axes(count)}, not {expected}"
 
         pairs = [
-            (i, axis, text) for i, (axis, text) in enumerate(entries) if isinstance(axis, Expression)
+            (i, axis, text)
+            for i, (axis, text, may_be_one) in enumerate(entries)
+            if isinstance(axis, Expression) and not (may_be_one and step.shape[i] == 1)
         ]
         for i, axis, text in sorted(pairs, key=lambda pair: pair[1].word is None):  # products last
-            ran = _axis_in_run(step, i, line)
             values = self.values | new
             if axis.word is not None and axis.word not in values:
-                new[axis.word] = ran
+                new[axis.word] = ran[i]
+                reason = self._confused(axis, ran[i], ran)
             elif axis.words <= values.keys():
-                reason = _difference(axis, text, ran, values)
-                if reason is not None:
-                    return new, f"axis {i} is {reason}"
-        return new, None
+                reason = _difference(axis, text, ran[i], values)
+            else:
+                continue
+            if reason is not None:
+                return new, several, f"axis {i} is {reason}"
+        return new, several, None
+
+    def _confused(self, claimed: Expression, ran: _Value, all_axes: Sequence[_Value]) -> str | None:
+        """Return a local word's claim, if it is the name of another axis of the same tensor."""
+        is_other = ran.axis is not None and ran.axis != claimed
+        if claimed.word in self.reserved and is_other and any(each.axis == claimed for each in all_axes):
+            return f"{ran.text}, not {claimed.word}"
+        return None
+
+    def _other_axes(self, name: str, ran: list[_Value]) -> str | None:
+        """Return how `*name` differs from what it stood for before."""
+        before = self.several.get(name)
+        if before is None or [_known(each) for each in before] == [_known(each) for each in ran]:
+            return None
+        first, second = (" ".join(each.text for each in axes) or "none" for axes in (before, ran))
+        return f"{name} is {second}, but {first} on line {before[0].line if before else 0}"
+
+
+def _known(value: _Value) -> tuple[object, int]:
+    return value.axis, value.size
 
 
 def _axis_in_run(step: Step, i: int, line: int) -> _Value:

@@ -1,8 +1,8 @@
-"""Parsing of shape comments: `# Q_split: [n_batch, n_head, n_Q, d_head]`, `# (B, T, C)`.
+"""Parsing of shapes in text: `# Q: [n_batch, n_head, n_Q, d_head]`, `# (B, T, C)`, `# (B x T x C)`.
 
 Most comments are not about shapes, and must not be misread. A shape is a bracketed list of words,
 numbers and products at the beginning of the comment, after a name and a colon, or after an arrow;
-it must not be followed by the rest of an expression.
+it must not be followed by the rest of an expression. What only resembles one is `shape_like`.
 """
 
 from __future__ import annotations
@@ -22,11 +22,24 @@ Axis: TypeAlias = Expression | Literal["_", "..."]
 
 @dataclass(frozen=True)
 class Shape:
-    """A shape in a comment: its text, its axes, and the text of each axis."""
+    """A shape in a comment.
+
+    Attributes:
+        text: its text.
+        axes: its axes.
+        entries: the text of each axis; `*name` for axes of any number that have a name together.
+        broadcast: the indices of axes that may also have size 1.
+    """
 
     text: str
     axes: tuple[Axis, ...]
     entries: tuple[str, ...]
+    broadcast: frozenset[int] = frozenset()
+
+    @property
+    def words(self) -> set[str]:
+        """The words in its axes."""
+        return {word for axis in self.axes if isinstance(axis, Expression) for word in axis.words}
 
 
 @dataclass(frozen=True)
@@ -65,6 +78,18 @@ _LEAD = re.compile(r"(?:->|→|=>|shapes?\s*[:=]|size\s*[:=])\s*")
 _BETWEEN = re.compile(r"\s*(->|→|=>|x|×|@|\*|·|\+|or)\s*(?=[(\[])")
 _NEXT = re.compile(r"\s*[,;]\s*")
 _CLOSED_BY = {"(": ")", "[": "]"}
+_TIMES = re.compile(r"\s+[x×]\s+")
+_LIST = re.compile(r"(?<![\w.)\]])(?:\(([^()\[\]]*)\)|\[([^()\[\]]*)\])")
+_SHAPE_OF = re.compile(r"(?:shapes?|sizes?|dim(?:ension)?s?)\b(?:\s*(?:is|of|[:=]))?\s*$", re.IGNORECASE)
+_TENSOR = re.compile(r"[\w.]*Tensor$")
+INDICES = {"i", "j", "k", "u", "v", "x", "y", "z"}
+"""Words that alone make a list of indices or coordinates, and no shape: `(i, j)`."""
+_USUAL = re.compile(
+    r"(?:n|num)?(?:batch|bsz|seq|seqs|token|tokens|len|length|time|steps?|heads?|hidden|embed|embd|emb|model"
+    r"|channels?|features?|feat|width|height|query|queries|keys?|values?|vocab|src|tgt|source|target|patches"
+    r"|groups?|layers?|inner|chunks?|blocks?|windows?|dims?|sizes?)*"
+)
+"""What the words of most shapes consist of."""
 _AFTER = re.compile(r"\s*$|[,;:.](?:\s|$)|\s+(?!->|→|=>|[@×*·+/]|x\s*[(\[])")
 """The text that may follow a shape: words, but nothing that makes it part of an expression."""
 
@@ -164,7 +189,7 @@ def _bracketed(
     if depth or text[end] != closing:
         return None
     inside = text[start + 1 : end].strip()
-    entries = [entry.strip() for entry in inside.split(",")] if inside else []
+    entries = _entries(inside, known) if inside else []
     is_tuple = len(entries) > 1 and not entries[-1]  # `(T,)`
     entries = entries[:-1] if is_tuple else entries
     axes = _axes(entries)
@@ -186,6 +211,19 @@ def _bare(text: str, known: Container[str]) -> Shape | None:
             return None
     axes = _axes(entries)
     return Shape(text, axes, tuple(entries)) if axes is not None and len(axes) > 1 else None
+
+
+def _entries(inside: str, known: Container[str]) -> list[str]:
+    """Divide a list into its entries: `B, T, C`, `B x T x C`, or `B T C`, if these look like axes."""
+    entries = [entry.strip() for entry in inside.split(",")]
+    if len(entries) == 1:
+        entries = _TIMES.split(inside)
+    if len(entries) == 1:
+        words = [word for word in inside.split() if word not in (ANY, REST, "…")]
+        named = [word for word in words if not word.isdecimal()]
+        if named and all(_looks_like_an_axis(word, known) for word in named):
+            entries = inside.split()
+    return entries
 
 
 def _axes(entries: list[str]) -> tuple[Axis, ...] | None:
@@ -220,3 +258,65 @@ def _looks_like_an_axis(word: str, known: Container[str], *, small: bool = True)
     if word in known or "_" in word or any(letter.isdigit() for letter in word):
         return True
     return len(word) == 1 and (small or word.isupper())
+
+
+# What only resembles a shape, and shapes in prose.
+
+
+def is_plausible(shape: Shape, known: Container[str]) -> bool:
+    """Return whether all words of a shape are such as axes are called, and not just indices."""
+    unknown = {word for word in shape.words if word not in known}
+    if unknown and unknown == shape.words and unknown <= INDICES:
+        return False
+    return all(
+        _looks_like_an_axis(word, known) or len(word) <= 2 or _USUAL.fullmatch(word.lower())
+        for word in unknown
+    )
+
+
+def shape_like(comment: str, known: Container[str]) -> bool:
+    """Return whether a comment contains a list that may be meant as a shape."""
+    if re.match(r"#+\s*(type|noqa)\b", comment) or "$" in comment:  # $ begins a formula
+        return False
+    shapes = (_listed(match, known) for match in _LIST.finditer(comment))
+    return any(
+        shape is not None and len(shape.axes) > 1 and shape.words and is_plausible(shape, known)
+        for shape in shapes
+    )
+
+
+def shapes_in_prose(text: str, known: Container[str]) -> tuple[list[Shape], bool]:
+    """Return the shapes in a sentence, and whether it may have others, which cannot be read.
+
+    A list is a shape at the beginning, after `shape` or a type, or if it has three entries or square
+    brackets, and its words are such as axes are called.
+    """
+    text = text.replace("`", " ")
+    shapes, others = [], False
+    for match in re.finditer(r"[(\[]", text):
+        before = text[: match.start()]
+        is_said = bool(_SHAPE_OF.search(before) or _TENSOR.search(before))
+        if not is_said and re.search(r"[\w.)\]]$", before):
+            continue  # a call or an item
+        if re.search(r"\b(tuple|list|dict)s?\s+(of|with)?\s*$", before, re.IGNORECASE):
+            others = True
+            continue
+        found = _bracketed(text, match.start(), known, named=True, is_sure=is_said)
+        shape = found[0] if found is not None else None
+        if shape is None or not is_plausible(shape, known):
+            others |= is_said and "," in text[match.start() :]
+        elif is_said or (shape.words and len(shape.axes) > 1 and _stands_out(before, match[0], shape)):
+            shapes.append(shape)
+        else:
+            others |= len(shape.axes) > 1 and bool(shape.words)
+    return shapes, others
+
+
+def _stands_out(before: str, opening: str, shape: Shape) -> bool:
+    return not before.strip(" \t-:") or opening == "[" or len(shape.axes) > 2
+
+
+def _listed(match: re.Match[str], known: Container[str]) -> Shape | None:
+    entries = _entries((match[1] or match[2] or "").strip().removesuffix(","), known)
+    axes = _axes(entries)
+    return Shape(match[0], axes, tuple(entries)) if axes is not None else None

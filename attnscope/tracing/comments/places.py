@@ -22,11 +22,15 @@ _NO_CODE = {tokenize.NL, tokenize.COMMENT, tokenize.INDENT, tokenize.DEDENT, tok
 
 @dataclass(eq=False)
 class Function:
-    """A function: the number and the indentation of its `def` line."""
+    """A function: its node, and the function around it."""
 
-    line: int
-    column: int
+    node: ast.FunctionDef | ast.AsyncFunctionDef
     outer: Function | None
+
+    @property
+    def column(self) -> int:
+        """The indentation of its `def` line."""
+        return self.node.col_offset
 
 
 @dataclass(eq=False)
@@ -95,6 +99,7 @@ class Code:
         plain = [line.rstrip("\r\n") + "\n" for line in self.lines]
         self.places: list[Place] = []
         self.comments: list[Comment] = []
+        self.functions: list[Function] = []
         try:
             self.tree = ast.parse("".join(plain))
             self._read(plain)
@@ -117,6 +122,11 @@ class Code:
         bound = [b for b in bindings if step.name == b.name or step.name.startswith(f"{b.name}[")]
         is_input = step.how == "input"
         return max(bound, key=lambda b: (b.argument == is_input, len(b.name)), default=None)
+
+    def bindings_of(self, function: Function | None) -> list[Binding]:
+        """Return the bindings in a function, without those of functions in it, by position."""
+        places = [place for place in self.places if place.function is function]
+        return [binding for place in places for binding in place.bindings]
 
     def function_at(self, comment: Comment) -> Function | None:
         """Return the function that contains a comment; between statements, its column decides."""
@@ -151,7 +161,8 @@ class Code:
             place = self.place_of(getattr(node, "lineno", None))
             if place is not None:
                 if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-                    function = Function(node.lineno, node.col_offset, function)
+                    function = Function(node, function)
+                    self.functions.append(function)
                 if isinstance(node, ast.stmt):
                     place.function = function
                     known.add(place)
@@ -162,6 +173,7 @@ class Code:
                 place.function = _around(before, place.column)
         for place in self.places:
             place.bindings.sort(key=lambda binding: binding.position)
+        self.functions.sort(key=lambda function: function.node.lineno)
 
     def _bindings(self, node: ast.AST, place: Place) -> Iterator[Binding]:
         """Return the bindings of a node itself."""
@@ -182,7 +194,7 @@ class Code:
                 returns = value.id if isinstance(value, ast.Name) else None
                 yield Binding(name, _start(value), place, value.end_lineno, returns=returns)
         elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-            for each in _arguments(node.args):
+            for each in arguments_of(node.args):
                 yield Binding(each.arg, _start(each), place, each.end_lineno, argument=True)
         for target in targets:
             for leaf in _leaves(target):
@@ -205,7 +217,8 @@ def _around(before: Place, column: int) -> Function | None:
     return function
 
 
-def _arguments(signature: ast.arguments) -> list[ast.arg]:
+def arguments_of(signature: ast.arguments) -> list[ast.arg]:
+    """Return all arguments of a function."""
     single = [each for each in (signature.vararg, signature.kwarg) if each is not None]
     return [*signature.posonlyargs, *signature.args, *signature.kwonlyargs, *single]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import linecache
 import os
 import tokenize
 from dataclasses import dataclass
@@ -12,7 +13,7 @@ from attnscope.results.common import Check, Finding
 from attnscope.results.trace import Trace
 from attnscope.text import shortened
 from attnscope.tracing.comments.annotate import annotate_file, diff, write
-from attnscope.tracing.comments.check import CommentReport, check_source
+from attnscope.tracing.comments.check import CommentReport, check_source, listed
 
 
 @dataclass(frozen=True)
@@ -75,21 +76,29 @@ def annotate(trace: Trace) -> Annotation:
 
 
 def check_comments(trace: Trace) -> CommentReport:
-    """Compare the shape comments in the file of a trace with its run.
+    """Compare what the file of a trace says about shapes with its run.
 
-    The trace gets a check, and a finding for each comment that is not true.
+    Comments, docstrings, jaxtyping's annotations and einops patterns are read. The trace gets a check,
+    and a finding for each that is not true.
 
     Args:
         trace: a trace from `attnscope.inspect`.
 
     Returns:
-        The number of true comments, those that are not true, and those about code that did not run.
+        The number of those that are true, those that are not true, those about code that did not run,
+        and the lines of what resembles a shape and could not be read.
 
     Raises:
         FileError: the file cannot be read.
     """
     report = _report(trace, _file_of(trace))
-    counts = {"true": report.true, "not true": len(report.lies), "not known": len(report.unknown)}
+    unread = "not read (line{} {})".format("s" * (len(report.unread) != 1), listed(report.unread))
+    counts = {
+        "true": report.true,
+        "not true": len(report.lies),
+        "not known": len(report.unknown),
+        unread: len(report.unread),
+    }
     note = ", ".join(f"{count} {what}" for what, count in counts.items() if count) or "there are none"
     verdict = not report.lies if report.true or report.lies else None
     trace.checks = [*(trace.checks or []), Check("shape comments", None, None, verdict, note)]
@@ -106,11 +115,19 @@ def _file_of(trace: Trace) -> Path:
 
 def _report(trace: Trace, path: Path) -> CommentReport:
     try:
-        with tokenize.open(path) as opened:
-            text = opened.read()
+        text = _text_of(path)
     except (OSError, SyntaxError, UnicodeDecodeError) as error:  # the code may have changed its file
         raise FileError(
             f"cannot read {shortened(path)} again, to compare its comments:"
             f" {getattr(error, 'strerror', None) or first_line(error)}."
         ) from error
     return check_source(text, trace.steps, sizes=trace.sizes)
+
+
+def _text_of(path: Path) -> str:
+    """Read a source file, or the cell of a notebook."""
+    cell = linecache.cache.get(path.name) or linecache.cache.get(str(path))
+    if cell is not None and len(cell) > 2 and not path.exists():
+        return "".join(cell[2])
+    with tokenize.open(path) as opened:
+        return opened.read()

@@ -4,6 +4,7 @@ and requirements.
 
 from __future__ import annotations
 
+import ast
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
@@ -160,6 +161,24 @@ def product_of(
 def sum_of(words: Iterable[str]) -> Expression:
     """Return the sum of words."""
     return _sum([(((word, 1),), Fraction(1)) for word in words])
+
+
+def combined(
+    operator: ast.operator, one: Expression | None, other: Expression | None
+) -> Expression | None:
+    """Return a sum, difference, product or quotient in Python; None if it is something else."""
+    if one is None or other is None:
+        return None
+    match operator:
+        case ast.Add():
+            return one + other
+        case ast.Sub():
+            return one - other
+        case ast.Mult():
+            return one * other
+        case ast.FloorDiv() | ast.Div() if len(other.terms) == 1:
+            return one * other.inverse()
+    return None
 
 
 def parse_expression(text: str, longest: int = LONGEST) -> Expression | None:

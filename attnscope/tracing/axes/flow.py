@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from attnscope.tracing.axes.expressions import Expression, of_number, of_word, product_of
+from attnscope.tracing.axes.expressions import Expression, of_number, of_word
 from attnscope.tracing.instrument.recorder import shape_of
 
 ONE = of_number(1)
@@ -108,19 +108,16 @@ class Flow:
             one, other = one - shared, other - shared
         if len(one.terms) != 1 or len(other.terms) != 1:
             return
-        unknown = sorted((one.words ^ other.words) - self.named, key=lambda word: int(word[1:]))
-        if join and len(unknown) == 2 and {one.word, other.word} == {*unknown}:
-            one, other = of_word(unknown[1]), of_word(unknown[0])
-            unknown = unknown[1:]
-        if len(unknown) != 1:
+        ratio = one * other.inverse()  # 1
+        ((powers, number),) = ratio.terms
+        unknown = sorted(ratio.words - self.named, key=lambda word: int(word[1:]), reverse=True)
+        is_pair = len(unknown) == len(powers) == 2 and sum(power for _, power in powers) == 0
+        if not (len(unknown) == 1 or (join and is_pair and number == 1)):
             return
-        if unknown[0] in other.words:
-            one, other = other, one
-        power = dict(one.terms[0][0])[unknown[0]]
-        rest = one * product_of(() if power > 0 else unknown, 1, unknown if power > 0 else ())
-        value = other * rest.inverse() if power > 0 else rest * other.inverse()
-        if abs(power) == 1 and self.has_size(value, self.sizes[unknown[0]]):
-            self.values[unknown[0]] = value
+        symbol, power = unknown[0], dict(powers)[unknown[0]]
+        value = of_word(symbol) * (ratio if power < 0 else ratio.inverse())
+        if abs(power) == 1 and self.has_size(value, self.sizes[symbol]):
+            self.values[symbol] = value
 
     # Tensors.
 

@@ -31,7 +31,8 @@ from typing import Any, TypeAlias
 import torch
 
 from attnscope.results.trace import Step
-from attnscope.tracing.axes.expressions import Expression, of_number, of_word
+from attnscope.tracing.axes.constructors import UNKNOWN, sizes_of_weights
+from attnscope.tracing.axes.expressions import Expression, Powers, combined, of_number, of_word
 from attnscope.tracing.axes.flow import ONE, Axes, Axis, Flow, Piece, size_of, whole
 from attnscope.tracing.instrument.code_swap import Relay
 from attnscope.tracing.instrument.failure import Part
@@ -97,11 +98,13 @@ class Word:
         text: the name.
         value: the size.
         depth: the depth of the function, or `BY_USER`.
+        is_spare: whether it names only what has no other name, as letters of `einsum` do.
     """
 
     text: str
     value: Expression
     depth: int
+    is_spare: bool = False
 
 
 class ObservedAxes:
@@ -120,6 +123,8 @@ class ObservedAxes:
         self._parts: dict[Place, Axes] = {}
         self._frames: list[Frame] = []
         self._attributes: dict[tuple[str, int], Expression] = {}
+        self._variables: dict[tuple[type, str, int], Expression] = {}  # of constructors
+        self._modules: set[int] = set()
 
     # Called by the recorder.
 
@@ -165,6 +170,9 @@ class ObservedAxes:
         for name, value in zip(names, values, strict=True):
             known = self._argument(frame, names, name) if type(value) is int else None
             self._bind(name, value, known, frame)
+            if name == "self" and isinstance(value, torch.nn.Module) and id(value) not in self._modules:
+                self._modules.add(id(value))
+                self._weights(value, frame)
             if frame.depth == 0 and isinstance(value, torch.Tensor):
                 self._input(self.flow.of(value), self.dims.get(name, ()))
 
@@ -179,6 +187,61 @@ class ObservedAxes:
             if known is not None:
                 self.flow.equate(value, known)
             self._define(word, value, BY_USER)
+
+    def _weights(self, module: torch.nn.Module, frame: Frame) -> None:
+        """Learn the sizes of a module's weights from its constructor."""
+        constructor = Frame(frame.function, frame.depth, None, {"self": Stored(module)})
+
+        def attribute(node: ast.Attribute) -> Expression | None:
+            value = self._value_of(node, constructor)
+            return value if isinstance(value, Expression) else None
+
+        known: dict[str, Expression] = {}
+        for weight, sizes in sizes_of_weights(module, attribute):
+            if not isinstance(weight, torch.Tensor) or weight.dim() != len(sizes):
+                continue
+            for axis, value in zip(self.flow.of(weight), sizes, strict=True):
+                size = value and self._without_unknown(
+                    value, size_of(axis), known, type(module), frame.depth
+                )
+                symbol = whole(axis).word
+                if size is None or symbol is None or not self.flow.has_size(size, size_of(axis)):
+                    continue
+                if symbol not in self.flow.values and symbol not in self.flow.resolved(size).words:
+                    self.flow.values[symbol] = size
+
+    def _without_unknown(
+        self, value: Expression, size: int, known: dict[str, Expression], owner: type, depth: int
+    ) -> Expression | None:
+        """Return a size of a constructor in symbols; None if it has two variables of unknown size.
+
+        Args:
+            value: the size in the words of the constructor.
+            size: the size.
+            known: the variables whose sizes are known; gets the one that follows from this size.
+            owner: the class.
+            depth: the depth of the function whose module it is.
+        """
+        symbols = {word: known.get(word, of_word(word)) for word in value.words}
+        unknown = [word for word in value.words if word.startswith(UNKNOWN) and word not in known]
+        if len(unknown) > 1 or (unknown and len(value.terms) != 1):
+            return None
+        for word in unknown:
+            rest = value.of({**symbols, word: ONE})
+            number = size / rest.size(self.flow.sizes)
+            if (
+                number.denominator != 1
+                or number < 1
+                or value.of({**symbols, word: of_number(2)}) != of_number(2) * rest
+            ):
+                return None  # a fraction, or a power of the variable
+            key = owner, word, int(number)
+            if key not in self._variables:
+                self._variables[key] = self.flow.symbol(int(number))
+            symbols[word] = known[word] = self._variables[key]
+            text = word.removeprefix(UNKNOWN).rpartition(".")[2]
+            self._define(text, known[word], depth, is_spare=True)
+        return value.of(symbols)
 
     def _argument(self, frame: Frame, names: Sequence[str], name: str) -> Value | None:
         """Return the value of an argument in the caller's expressions; None if it is not clear."""
@@ -238,11 +301,11 @@ class ObservedAxes:
         self.flow.named |= value.words
         return value
 
-    def _define(self, text: str, value: Expression, depth: int) -> None:
+    def _define(self, text: str, value: Expression, depth: int, *, is_spare: bool = False) -> None:
         """Note that the code has a name for a size."""
         value = self.flow.resolved(value)
-        self.words.append(Word(text, value, depth))
-        if value.word is not None:
+        self.words.append(Word(text, value, depth, is_spare))
+        if value.word is not None and not is_spare:
             self.flow.named.add(value.word)
 
     def _tie(self, tensor: torch.Tensor, sizes: Sequence[Value | None]) -> None:
@@ -320,16 +383,7 @@ class ObservedAxes:
             return one + other if isinstance(node.op, ast.Add) else None
         if not isinstance(one, Expression) or not isinstance(other, Expression):
             return None
-        match node.op:
-            case ast.Add():
-                return one + other
-            case ast.Sub():
-                return one - other
-            case ast.Mult():
-                return one * other
-            case ast.FloorDiv() | ast.Div() if len(other.terms) == 1:
-                return one * other.inverse()
-        return None
+        return combined(node.op, one, other)
 
     def _called(self, node: ast.Call, frame: Frame) -> Value | None:
         """Return `x.size()`, `x.size(0)`, `len(x)`, `int(…)`, `tuple(…)` or `list(…)`."""
@@ -426,41 +480,41 @@ class ObservedAxes:
     def _pattern(self, node: ast.Call, value: torch.Tensor, frame: Frame) -> list[Value | None]:
         """Return the sizes that a pattern of einops names, and their names as far as they are new."""
         text = str(node.args[1].value).partition("->")[2]  # type: ignore[attr-defined]
-        axes = re.findall(r"\([^()]*\)|[^\s()]+", text)
+        axes = [each.strip("()").split() for each in re.findall(r"\([^()]*\)|[^\s()]+", text)]
         given = {each.arg: self._value_of(each.value, frame) for each in node.keywords}
         sizes: list[Value | None] = []
-        for axis, known in zip(axes, self.flow.of(value), strict=False):
-            if axis in given:
-                sizes.append(given[axis])
-            else:
-                sizes.append(None)
-                if axis.isidentifier():
-                    self._define(axis, whole(known), frame.depth)
-        return sizes if "..." not in axes else []
+        for letters, axis in zip(axes, self.flow.of(value), strict=False):
+            factors = axis if len(axis) == len(letters) else ()
+            for letter, factor in zip(letters, factors, strict=False):
+                size = given.get(letter)
+                if isinstance(size, Expression) and self.flow.has_size(size, factor.size):
+                    self.flow.equate(factor.value, size)
+                elif letter.isidentifier():
+                    self._define(letter, factor.value, frame.depth, is_spare=True)
+            sizes.append(given.get(letters[0]) if len(letters) == 1 else None)
+        return sizes if ["..."] not in axes else []
 
     def _einsum(self, equation: Any, value: torch.Tensor, frame: Frame) -> None:
         """Note the letters of an equation as names for the axes of its result."""
-        letters = str(equation).partition("->")[2].replace(" ", "" if " " not in str(equation) else " ")
-        axes = letters.split() if " " in letters.strip() else list(letters.strip())
+        axes = [*str(equation).partition("->")[2].replace(" ", "")]
         if len(axes) == value.dim() and all(each.isidentifier() for each in axes):
             for axis, known in zip(axes, self.flow.of(value), strict=True):
-                self._define(axis, whole(known), frame.depth + 1)  # rather another name
+                if len(known) == 1:
+                    self._define(axis, whole(known), frame.depth, is_spare=True)
 
     # Names.
 
     def name_axes(self) -> dict[str, int]:
         """Set the dims of all steps, if any axis has a name; return the sizes of these names."""
-        names = self._names()
-        if self._use_requirements(names):
-            names = self._names()
-        self.names = names
+        self._use_requirements()
+        names = self.names = self._names()
         dims = [tuple(self._text(axis) for axis in axes) for _, axes in self._rows]
         if any(not name.isdigit() for each in dims for name in each):
             for (step, _), each in zip(self._rows, dims, strict=True):
                 step.dims = each
-        used = {word for each in dims for name in each for word in re.findall(r"[^\W\d]\w*", name)}
+        used = (word for each in dims for name in each for word in re.findall(r"[^\W\d]\w*", name))
         sizes = {word: int(value.size(self.flow.sizes)) for value, word in names.items()}
-        return {word: size for word, size in sizes.items() if word in used}
+        return {word: sizes[word] for word in dict.fromkeys(used)}
 
     def dims_of(self, part: Part) -> tuple[str, ...] | None:
         """Return the dims of an expression; of a name, those of its last row."""
@@ -472,29 +526,36 @@ class ObservedAxes:
                 return step.dims
         return tuple(map(str, part.shape))
 
-    def _names(self) -> dict[Expression, str]:
+    def _names(self, *, spare: bool = True) -> dict[Expression, str]:
         """Return the names that stand for one size alone, preferring those of outer functions."""
-        values: dict[str, dict[Expression, int]] = defaultdict(dict)
-        words = sorted(self.words, key=lambda word: word.depth)
-        for word in words:
-            value = self.flow.resolved(word.value)
-            values[word.text].setdefault(value, word.depth)
         names: dict[Expression, str] = {}
-        for text, each in values.items():
-            outermost = [value for value, depth in each.items() if depth == min(each.values())]
-            if len(outermost) == 1 and outermost[0].words:
-                names.setdefault(outermost[0], text)
+        for is_spare in (False, True) if spare else (False,):
+            values: dict[str, dict[Expression, int]] = defaultdict(dict)
+            for word in sorted(self.words, key=lambda word: word.depth):
+                value = self.flow.resolved(word.value)
+                if word.is_spare == is_spare:
+                    values[word.text].setdefault(value, word.depth)
+            taken = {*names.values()}
+            for text, each in values.items():
+                outermost = [value for value, depth in each.items() if depth == min(each.values())]
+                if len(outermost) == 1 and outermost[0].words and text not in taken:
+                    (value,) = outermost
+                    if not is_spare or _in_words(value, names) is None:
+                        names.setdefault(value, text)
         return names
 
-    def _use_requirements(self, names: Mapping[Expression, str]) -> bool:
-        """Learn from axes that an operator requires to be equal what those without a name are.
-
-        Returns:
-            Whether anything was learnt.
-        """
-        flow, before = self.flow, len(self.flow.values)
+    def _use_requirements(self) -> None:
+        """Learn from axes that an operator requires to be equal what those without a name are."""
+        flow = self.flow
         self._axes_of_rows = {axes for _, axes in self._rows}
+        names = self._names(spare=False)
         flow.named = self.variables | {value.word for value in names if value.word is not None}
+        self._axes_of_rows = {axes for _, axes in self._rows}
+        spare = {word.text for word in self.words if word.is_spare}
+        lone = {
+            value.word for value, text in names.items() if value.word is not None and text not in spare
+        }
+        flow.named = self.variables | lone
         for pairs in flow.equal:
             sizes = [pair for one, other in pairs for pair in _sizes(one, other)]
             sizes = [(flow.resolved(one), flow.resolved(other)) for one, other in sizes]
@@ -502,7 +563,6 @@ class ObservedAxes:
             unknown = all(self._is_unknown(other) for _, other in sizes)
             for one, other in sizes:
                 self._learn(one, other, may_repeat=unknown)
-        return len(flow.values) > before
 
     def _is_unknown(self, value: Expression) -> bool:
         """Return whether a size is that of an axis of which nothing is known, and that is not free."""
@@ -539,12 +599,24 @@ class ObservedAxes:
         value = self.flow.resolved(whole(tuple(pieces)))
         if not self.flow.has_size(value, size):
             return str(size)
-        if value in self.names:
-            return self.names[value]
-        symbols = {word: self.names.get(of_word(word)) for word in value.words}
-        if not symbols or None in symbols.values():
-            return str(size)
-        return str(value.of({word: of_word(str(name)) for word, name in symbols.items()}))
+        return _in_words(value, self.names) or str(size)
+
+
+def _in_words(value: Expression, names: Mapping[Expression, str]) -> str | None:
+    """Return an expression in terms of names; None if one of its symbols has none."""
+    if value in names:
+        return names[value]
+    words = {symbol: names.get(of_word(symbol)) for symbol in value.words}
+    if not words or None in words.values():
+        return None
+    named = value.of({symbol: of_word(str(word)) for symbol, word in words.items()})
+    terms = [(_counts_first(powers), number) for powers, number in named.terms]
+    return str(Expression(tuple(sorted(terms, key=lambda term: not term[0]))))
+
+
+def _counts_first(powers: Powers) -> Powers:
+    """Return factors with counts before widths, as in `n_head·d_head`."""
+    return tuple(sorted(powers, key=lambda each: each[0].startswith("d_") or each[0].endswith("_dim")))
 
 
 def _sizes(one: Axis, other: Axis) -> list[tuple[Expression, Expression]]:
@@ -585,6 +657,6 @@ def _last_word(node: ast.expr) -> str | None:
 def _parsed(text: str) -> ast.expr | None:
     """Return the syntax tree of an expression; None if it is none."""
     try:
-        return ast.parse(text.strip(), mode="eval").body
+        return ast.parse(f"({text})", mode="eval").body  # with a star, too
     except (SyntaxError, ValueError, RecursionError):
         return None

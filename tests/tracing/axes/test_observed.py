@@ -249,3 +249,84 @@ def test_code_that_is_no_size_is_left_alone(dims):
     """
     found = dims(source, "Odd()", torch.randn(3, 5, 2))
     assert found["y"] == "5 2 1" or not found["y"].startswith("3")
+
+
+def test_weights_have_the_sizes_that_the_constructor_says(dims):
+    source = """
+    class Base(nn.Module):
+        def __init__(self, config):
+            super().__init__()
+            self.config = config
+            self.to_q = nn.Linear(config.width, config.n_head * config.d_head, bias=False)
+
+
+    class Block(Base):
+        def __init__(self, config, inner, d_memory, times=4):
+            super().__init__(config)
+            self.times = times
+            twice = 2 * inner
+            self.to_k = nn.Linear(d_memory, config.n_head * config.d_head)
+            self.mlp = nn.Sequential(nn.Linear(config.width, twice), nn.GELU(), nn.Linear(twice, inner))
+            self.many = nn.ModuleList([nn.Linear(inner, inner * times) for _ in range(3)])
+            self.norm = nn.LayerNorm(config.width)
+            if times > 9:
+                inner = 3
+            self.back = nn.Linear(inner * times, config.width)
+
+        def forward(self, x, y):
+            q, k = self.to_q(x), self.to_k(y)
+            h = self.mlp(self.norm(x))
+            wide = self.many[2](h)
+            back = self.back(wide)
+            return q
+
+
+    class Config:
+        width, n_head, d_head = 24, 3, 8
+
+        def __init__(self):
+            self.width, self.n_head, self.d_head = 24, 3, 8
+    """
+    found = dims(source, "Block(Config(), 24, 24)", torch.randn(5, 24), torch.randn(5, 24))
+    assert (found["x"], found["y"]) == ("5 width", "5 d_memory")
+    assert (found["q"], found["k"]) == ("5 n_head·d_head", "5 24")  # two unknown sizes
+    assert found["h"] == "5 24"  # the constructor changes `inner`
+    assert found["back"] == "5 width"
+
+
+def test_what_the_constructor_keeps_nowhere_follows_from_a_weight(dims):
+    source = """
+    class Inner(nn.Module):
+        def __init__(self, dim, heads=4, dim_head=16):
+            super().__init__()
+            inner = heads * dim_head
+            self.heads = heads
+            self.to_qkv = nn.Linear(dim, inner * 3, bias=False)
+            self.to_out = nn.Sequential(nn.Linear(inner, dim), nn.Dropout(0.0))
+
+        def forward(self, x):
+            b, n, _, h = *x.shape, self.heads
+            q, k, v = map(lambda t: t.reshape(b, n, h, -1).transpose(1, 2), self.to_qkv(x).chunk(3, dim=-1))
+            scores = q @ k.transpose(-1, -2)
+            out = (scores.softmax(-1) @ v).transpose(1, 2).reshape(b, n, -1)
+            return self.to_out(out)
+    """
+    found = dims(source, "Inner(64)", torch.randn(2, 16, 64))
+    assert (found["x"], found["return"]) == ("b n dim", "b n dim")
+    assert (found["q"], found["scores"]) == ("b heads n dim_head", "b heads n n")
+    assert found["out"] == "b n heads·dim_head"
+
+
+def test_letters_name_what_has_no_other_name(dims):
+    source = """
+    def attend(q, k, v):
+        length = q.shape[2]
+        scores = torch.einsum("bhid,bhjd->bhij", q, k)
+        mixed = torch.einsum("b h i j, b h j e -> b h i e", scores.softmax(-1), v)
+        folded = torch.einsum("hid,hjd->hij", mixed.flatten(0, 1), v.flatten(0, 1))  # h for b·h
+        return mixed
+    """
+    q, k, v = torch.randn(2, 3, 5, 4), torch.randn(2, 3, 5, 4), torch.randn(2, 3, 5, 3)
+    found = dims(source, "attend", q, k, v)
+    assert found["scores"] == "b h length j"
+    assert found["mixed"] == "b h length e"

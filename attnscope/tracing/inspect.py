@@ -223,8 +223,11 @@ def _check_kind(
 
 
 def _title(target: Any) -> str:
+    from attnscope.tracing.instrument.torch_internals.compiler import uncompiled
+
     if isinstance(target, str):
         return target
+    target = uncompiled(target)
     return str(getattr(target, "__qualname__", type(target).__qualname__))
 
 
@@ -259,7 +262,7 @@ def _trace(
     arguments = subject.arguments_state()
     with (
         kept_global_random_state(),
-        Session(subject.function(), follow=follow, parts=subexpressions) as session,
+        Session(subject.function(), follow=follow, parts=subexpressions, uncompiled=True) as session,
     ):
         inferred, place, notices, exception = _run_all(subject, session, options, device)
         untraced = session.untraced()
@@ -267,9 +270,11 @@ def _trace(
     if is_a(base.error, Exception) and arguments is not None and arguments == subject.arguments_state():
         _run_untraced(base, subject, session, options, device if subject.is_live else place)
     inferred.name_axes()
+    if subject.is_compiled:
+        notices.append(f"{title} is compiled by torch.compile: its Python code ran, uncompiled")
     notices += [f"{each} is compiled by torch.compile: it ran untraced" for each in untraced]
     interrupted = is_a(exception, KeyboardInterrupt)
-    if not inferred.complete and not session.compiled and subject.sizes and not interrupted:
+    if not inferred.complete and subject.sizes and not interrupted:
         notices.append(
             f"undecided what the axes are: {len(inferred.symbols.sizes)} sizes have names, too many to"
             " find out what the code asks of each; few axes have names"
@@ -284,7 +289,7 @@ def _trace(
         dtype=subject.dtype or None,
         seed=options.seed if subject.is_live else options.seed or 0,
         steps=base.steps,
-        findings=_findings(inferred, subject) if not session.compiled else None,
+        findings=_findings(inferred, subject),
         notices=notices,
         source=base.sources,
         file=shown_path(session.file),

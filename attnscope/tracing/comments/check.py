@@ -199,7 +199,7 @@ def _lie(claim: Claim, run: _Run, reason: str, subject: Subject, runs: list[_Run
 
 
 def _subject(name: str) -> str:
-    return "what is returned" if name == "return" else name
+    return {"return": "what is returned", "yield": "what is yielded"}.get(name, name)
 
 
 # The recorded runs.

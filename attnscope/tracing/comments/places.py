@@ -186,11 +186,12 @@ class Code:
             targets = [node.target]
         elif isinstance(node, ast.With | ast.AsyncWith):
             targets = [item.optional_vars for item in node.items if item.optional_vars is not None]
-        elif isinstance(node, ast.Return) and node.value is not None:
-            several = isinstance(node.value, ast.Tuple)
-            values = node.value.elts if isinstance(node.value, ast.Tuple) else [node.value]
+        elif (passed_out := _passed_out(node)) is not None:
+            verb, result = passed_out
+            several = isinstance(result, ast.Tuple)
+            values = result.elts if isinstance(result, ast.Tuple) else [result]
             for i, value in enumerate(values):
-                name = f"return[{i}]" if several else "return"
+                name = f"{verb}[{i}]" if several else verb
                 returns = value.id if isinstance(value, ast.Name) else None
                 yield Binding(name, _start(value), place, value.end_lineno, returns=returns)
         elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
@@ -215,6 +216,13 @@ def _around(before: Place, column: int) -> Function | None:
     while function is not None and function.column >= column:
         function = function.outer
     return function
+
+
+def _passed_out(node: ast.AST) -> tuple[str, ast.expr] | None:
+    """Return what a statement returns or yields, with the name of its row."""
+    if isinstance(node, ast.Expr) and isinstance(node.value, ast.Yield):
+        return ("yield", node.value.value) if node.value.value is not None else None
+    return ("return", node.value) if isinstance(node, ast.Return) and node.value is not None else None
 
 
 def arguments_of(signature: ast.arguments) -> list[ast.arg]:

@@ -172,6 +172,7 @@ def _codes_in(code: CodeType) -> Iterator[CodeType]:
 
 _Function = TypeVar("_Function", ast.FunctionDef, ast.AsyncFunctionDef)
 _Loop = TypeVar("_Loop", ast.For, ast.AsyncFor)
+_PassedOut = TypeVar("_PassedOut", ast.Return, ast.Yield)
 _With = TypeVar("_With", ast.With, ast.AsyncWith)
 _Scope = TypeVar("_Scope", ast.Lambda, ast.GeneratorExp, ast.ListComp, ast.SetComp, ast.DictComp)
 
@@ -332,11 +333,18 @@ class _Rewriter(ast.NodeTransformer):
 
     def visit_Return(self, node: ast.Return) -> ast.Return:
         """Record a returned expression; a returned name has its row already."""
+        return self._passed_out(node, "return")
+
+    def visit_Yield(self, node: ast.Yield) -> ast.Yield:
+        """Record a yielded expression like a returned one."""
+        return self._passed_out(node, "yield")
+
+    def _passed_out(self, node: _PassedOut, verb: str) -> _PassedOut:
         if isinstance(node.value, ast.Tuple):
             for i, element in enumerate(node.value.elts):
-                node.value.elts[i] = self._returned(element, f"return[{i}]")
+                node.value.elts[i] = self._returned(element, f"{verb}[{i}]")
         elif node.value is not None:
-            node.value = self._returned(node.value, "return")
+            node.value = self._returned(node.value, verb)
         return node
 
     def _returned(self, value: ast.expr, name: str) -> ast.expr:

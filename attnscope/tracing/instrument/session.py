@@ -10,7 +10,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from inspect import CO_ASYNC_GENERATOR, CO_COROUTINE, CO_GENERATOR
-from types import FunctionType
+from types import CodeType, FunctionType
 from typing import TYPE_CHECKING, Any
 
 from attnscope.errors import SourceError, class_name, safe_str
@@ -20,9 +20,9 @@ from attnscope.tracing.instrument.live_objects import live_objects
 from attnscope.tracing.instrument.rewrite import Site, rewrite
 from attnscope.tracing.instrument.torch_internals.compiler import (
     compiled_functions,
-    compiled_module,
     hidden_from_compiler,
     is_compiled,
+    uncompiled,
 )
 
 if TYPE_CHECKING:
@@ -41,17 +41,26 @@ class Session:
         follow: names of modules whose functions are recorded too; a package stands for all of its
             imported modules.
         parts: whether subexpressions get rows too, named `…`.
+        uncompiled: whether the target runs uncompiled, even if `torch.compile` compiles it elsewhere.
 
     Raises:
         SourceError: a source is not available, or has changed since it was imported.
     """
 
-    def __init__(self, target: Any, *, follow: Sequence[str] = (), parts: bool = False) -> None:
+    def __init__(
+        self,
+        target: Any,
+        *,
+        follow: Sequence[str] = (),
+        parts: bool = False,
+        uncompiled: bool = False,
+    ) -> None:
         self.function = function_of(target)
         self.file = self.function.__code__.co_filename
         self.line = self.function.__code__.co_firstlineno
-        compiled = compiled_functions(self._live_objects())
-        self.compiled = self.function in compiled or is_compiled(target)
+        compiled = set() if uncompiled else compiled_functions(self._live_objects())
+        self.compiled = not uncompiled and (self.function in compiled or is_compiled(target))
+        self.compiled_codes: set[CodeType] = set()  # with recording calls, which do nothing there
         self.relay = Relay()
         self.stack = ExitStack()
         self.sites: tuple[Site, ...] = ()
@@ -65,7 +74,7 @@ class Session:
             before = self.function.__code__
             namespace = self.function.__globals__
             self.stack.enter_context(lent(code, self.relay, compiled, [namespace]))
-            self.stack.enter_context(hidden_from_compiler(Relay, Silence))
+            self.stack.enter_context(hidden_from_compiler(Relay, Silence, self.compiled_codes.add))
             _RELAYS[id(code)] = self.relay
             self.stack.callback(_RELAYS.pop, id(code))
             if self.function.__code__ is before:
@@ -79,10 +88,8 @@ class Session:
         self.stack.close()
 
     def untraced(self) -> list[str]:
-        """Return the functions of these files that torch compiles, whose lines are not recorded."""
-        files = {site.file for site in self.sites} | {self.file}
-        compiled = compiled_functions(self._live_objects())
-        return sorted(each.__qualname__ for each in compiled if each.__code__.co_filename in files)
+        """Return the functions of these files that torch has compiled, whose lines are not recorded."""
+        return sorted({code.co_qualname for code in self.compiled_codes})
 
     def _live_objects(self) -> Iterator[Any]:
         return live_objects({self.file}, [self.function.__globals__])
@@ -120,12 +127,13 @@ def function_of(target: Any) -> FunctionType:
     """Return the function that runs when `target` is called.
 
     Raises:
-        SourceError: it is not written in Python, or is a generator, a coroutine or a lambda.
+        SourceError: it is not Python code, or is a generator, a coroutine or a lambda.
     """
     while isinstance(target, functools.partial):
         target = target.func
     if is_compiled(target) and not isinstance(target, FunctionType):
-        target = compiled_module(target)
+        target = uncompiled(target)
+    _check_not_scripted(target)
     if not inspect.isroutine(target):
         if not callable(target):
             raise SourceError(f"cannot trace {target!r}: it cannot be called.")
@@ -134,18 +142,52 @@ def function_of(target: Any) -> FunctionType:
         target = attributes.get("forward") or getattr(owner, "forward", None) or owner.__call__
     target = inspect.unwrap(target)
     target = getattr(target, "__func__", target)
+    _check_not_scripted(target)
     if not isinstance(target, FunctionType):
+        name = getattr(target, "__name__", None) or type(target).__qualname__
         raise SourceError(
-            f"cannot trace {target!r}: it is not written in Python.",
+            f"cannot trace {name}: it is compiled, from C or a similar language, and has no lines of"
+            " Python that can be recorded.",
             hint="trace the Python function or module that calls it",
         )
-    suspends = CO_GENERATOR | CO_COROUTINE | CO_ASYNC_GENERATOR
-    if target.__code__.co_flags & suspends or target.__name__ == "<lambda>":
-        raise SourceError(
-            f"cannot trace {target.__qualname__}: it is a generator, a coroutine or a lambda.",
-            hint="trace the function that calls it: what it names is recorded there",
-        )
+    _check_runs_at_once(target)
     return target
+
+
+def _check_not_scripted(target: Any) -> None:
+    """Raise a SourceError if a function or module is TorchScript."""
+    jit = getattr(sys.modules.get("torch"), "jit", None)
+    owner = target if isinstance(target, type) else type(target)
+    scripted = jit is not None and issubclass(owner, jit.ScriptFunction | jit.ScriptModule)
+    if not scripted and owner.__name__ != "ScriptMethod":
+        return
+    attribute = "original_name" if hasattr(target, "original_name") else "name"
+    name = getattr(target, attribute, owner.__name__)
+    raise SourceError(
+        f"cannot trace {name}: it is TorchScript, which runs without the lines of Python that it was"
+        " compiled from.",
+        hint="trace what torch.jit compiled; PYTORCH_JIT=0 turns torch.jit.script off",
+    )
+
+
+def _check_runs_at_once(function: FunctionType) -> None:
+    """Raise a SourceError if a function is a lambda, or returns before its code has run."""
+    flags, name = function.__code__.co_flags, function.__qualname__
+    if function.__name__ == "<lambda>":
+        raise SourceError(
+            "cannot trace a lambda: it gives no tensor a name, so that there is nothing to record.",
+            hint="write it as a function with def, or trace the function that calls it",
+        )
+    if flags & (CO_GENERATOR | CO_ASYNC_GENERATOR):
+        raise SourceError(
+            f"cannot trace {name}: it is a generator, whose code runs while another function iterates.",
+            hint="trace the function that iterates: what the generator names is recorded there",
+        )
+    if flags & CO_COROUTINE:
+        raise SourceError(
+            f"cannot trace {name}: it is a coroutine, whose code runs when another function awaits it.",
+            hint="trace a function that runs it, with asyncio.run",
+        )
 
 
 def _files_of(modules: Sequence[str]) -> list[str]:

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from attnscope.errors import OptionError, SourceError, first_line
 from attnscope.tensor_files import TensorFile
+from attnscope.tracing.instrument.torch_internals.compiler import run_uncompiled, uncompiled
 from attnscope.tracing.target.agreement import Argument, agree_on_sizes
 from attnscope.tracing.target.equations import read_where
 from attnscope.tracing.target.load import Loaded
@@ -165,7 +166,8 @@ def live_subject(
     """
     if call is not None and not callable(getattr(target, call, None)):
         raise OptionError(f"{type(target).__name__} has no method {call}.")
-    called = getattr(target, call) if call is not None else target
+    original, target = target, uncompiled(target)
+    called = uncompiled(getattr(target, call)) if call is not None else target
     owner = _module_of(called)
     title = getattr(called, "__qualname__", type(called).__qualname__)
     signature = signature_of(getattr(called, "forward", called))
@@ -206,7 +208,7 @@ def live_subject(
             loose = [name for name in equation.names if name not in fixed]
             fixed |= {name: sizes[name] for name in loose if len(loose) == 1}
     return LiveSubject(
-        loaded=Loaded(target, title, sys.modules[type(target).__module__]),
+        loaded=Loaded(original, title, sys.modules[type(target).__module__]),
         callee=Callee(called, None, None, title, signature),
         init={},
         inputs=inputs,
@@ -254,6 +256,7 @@ def _copied(target: Any, device: str | None) -> tuple[Any, torch.nn.Module | Non
             f"cannot copy {type(owner).__name__}, so that it stays as it is: {first_line(error)}.",
             hint="attnscope.trace_call, which calls the module itself, once",
         ) from error
+    run_uncompiled(copy)
     return (MethodType(target.__func__, copy) if isinstance(target, MethodType) else copy), copy
 
 

@@ -14,6 +14,7 @@ from types import FunctionType
 from typing import Any
 
 from attnscope.errors import OptionError, SourceError
+from attnscope.tracing.instrument.torch_internals.compiler import is_compiled, uncompiled
 from attnscope.tracing.target.load import Loaded
 
 VARIADIC = (Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD)
@@ -24,7 +25,7 @@ class Callee:
     """A function, or a class to construct and the method of it to call.
 
     Attributes:
-        target: the object that the user named.
+        target: the object that the user named; if `torch.compile` compiles it, what it compiles.
         owner: the class to construct first; None for a function.
         method: the method to call; None for the instance itself.
         title: its name in messages: `forward`.
@@ -36,6 +37,11 @@ class Callee:
     method: str | None
     title: str
     signature: Signature | None
+
+    @property
+    def is_compiled(self) -> bool:
+        """Whether `torch.compile` compiles the method, which runs uncompiled here."""
+        return self.owner is not None and is_compiled(getattr(self.owner, self.title, None))
 
     @property
     def function(self) -> Any:
@@ -65,7 +71,7 @@ def callee(loaded: Loaded, call: str | None) -> Callee:
         SourceError: instances of the class cannot be called.
         OptionError: there is no such method.
     """
-    target, name = loaded.object, loaded.name.split(".")[-1]
+    target, name = uncompiled(loaded.object), loaded.name.split(".")[-1]
     owner = target if isinstance(target, type) else None
     if owner is None and call is not None:
         raise OptionError(

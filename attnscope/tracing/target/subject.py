@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from attnscope.contracts import DTYPES
 from attnscope.errors import OptionError
+from attnscope.tracing.instrument.torch_internals.compiler import is_compiled, run_uncompiled
 from attnscope.tracing.target.agreement import Argument, agree_on_sizes
 from attnscope.tracing.target.construct import (
     construct,
@@ -125,6 +126,11 @@ class Subject:
         return False
 
     @property
+    def is_compiled(self) -> bool:
+        """Whether `torch.compile` compiles the target, which runs uncompiled here."""
+        return self.callee.is_compiled or is_compiled(self.loaded.object)
+
+    @property
     def all_sizes_named(self) -> bool:
         """Whether neither the inputs nor the constructor's arguments can contain unnamed sizes."""
         plain = (int, float, str, bool, type(None))
@@ -146,7 +152,7 @@ class Subject:
         """Whether the callee is a module, with a training mode, or an argument may be one."""
         import torch
 
-        called = self.callee.owner or type(self.loaded.object)
+        called = self.callee.owner or type(self.callee.target)
         return issubclass(called, torch.nn.Module) or any(
             isinstance(each.value, Construction) for each in self.inputs
         )
@@ -189,6 +195,7 @@ class Subject:
         module = instance if isinstance(instance, torch.nn.Module) else None
         if module is not None:
             module.to(device).train(bool(train))
+            run_uncompiled(module)
             if self.dtype in CASTS:
                 getattr(module, CASTS[self.dtype])()
         values = self._values(all_sizes, device)
@@ -230,7 +237,7 @@ class Subject:
         import torch
 
         if self.callee.owner is None:
-            target = self.loaded.object
+            target = self.callee.target
             return deepcopy(target) if isinstance(target, torch.nn.Module) else target
         with torch.device(device):
             arguments = {

@@ -50,7 +50,7 @@ BINDINGS = {
         "for i, row in enumerate(x): pass",
         "row: in enumerate(x) | row: in enumerate(x)",
     ),
-    "with": ("with manager(x) as y:\n    pass", "y: manager(x)"),
+    "with": ("with manager(x) as y:\n    pass", "yield: x * 2 | y: manager(x)"),
     "while": ("n = 0\nwhile n < 2:\n    n += 1\n    x = x + n", "x: x + n | x: x + n"),
     "not a tensor": ("n = 3\ns = 'text'\nf = lambda t: t", ""),
     "rebinding": ("x = x.view(-1)\nx = x.contiguous()", "x: x.view(-1) | x: x.contiguous()"),
@@ -215,6 +215,43 @@ def test_generators_and_coroutines_run_and_are_recorded(module_of):
     """)
     result = trace_call(module.target, torch.ones(2, 3))
     assert [name for name, _ in rows(result)] == ["row", "doubled", "row", "doubled", "total", "y", "z"]
+
+
+def test_what_is_yielded_is_recorded_like_what_is_returned(module_of):
+    module = module_of("""
+        import asyncio
+
+        def blocks(x):
+            for row in x.unbind():
+                yield row * 2
+            yield row
+            yield row + 1, row, row - 1
+            got = yield (row / 2)
+            yield
+            yield from (row, row)
+            return row
+
+        async def later(x):
+            yield x * 3
+
+        async def last(x):
+            return [each async for each in later(x)]
+
+        def target(x):
+            out = list(blocks(x))
+            end = asyncio.run(last(x))
+            return out, end
+    """)
+    x = torch.arange(6.0).view(2, 3)
+    result = trace_call(module.target, x)
+    found = [(step.name, step.how) for step in result.steps if step.name.startswith("yield")]
+    assert found == [
+        ("yield", "row * 2"), ("yield", "row * 2"), ("yield[0]", "row + 1"), ("yield[2]", "row - 1"),
+        ("yield", "row / 2"), ("yield", "x * 3"),
+    ]  # fmt: skip
+    out, end = module.target(x)
+    assert [type(each) for each in out] == [torch.Tensor] * 3 + [tuple, torch.Tensor, type(None)] + [torch.Tensor] * 2  # fmt: skip
+    assert torch.equal(end[0], x * 3)
 
 
 def test_subscripts_with_calls_are_evaluated_once(module_of):
@@ -387,7 +424,7 @@ def test_code_without_source_is_refused():
 
 
 def test_code_that_is_not_python_is_refused():
-    with pytest.raises(SourceError, match="it is not written in Python"):
+    with pytest.raises(SourceError, match="cannot trace softmax: it is compiled"):
         trace_call(torch.softmax, torch.ones(2), 0)
 
 
@@ -471,11 +508,15 @@ def test_methods_under_a_condition_are_recorded(module_of):
 
 
 @pytest.mark.parametrize(
-    "source",
-    ["def target(x):\n    yield x\n", "async def target(x):\n    return x\n", "target = lambda x: x\n"],
+    ("source", "message"),
+    [
+        ("def target(x):\n    yield x\n", "target: it is a generator"),
+        ("async def target(x):\n    return x\n", "target: it is a coroutine"),
+        ("target = lambda x: x\n", "a lambda: it gives no tensor a name"),
+    ],
 )
-def test_what_cannot_be_a_target_is_refused(module_of, source):
-    with pytest.raises(SourceError, match="it is a generator, a coroutine or a lambda"):
+def test_what_cannot_be_a_target_is_refused(module_of, source, message):
+    with pytest.raises(SourceError, match=f"cannot trace {message}"):
         trace_call(module_of(source).target, torch.ones(2))
 
 

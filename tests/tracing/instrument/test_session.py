@@ -198,18 +198,97 @@ def test_an_instance_without_a_dict_is_traced_too():
     assert function_of(Slotted()) is Slotted.__call__
 
 
-@pytest.mark.parametrize(
-    "target",
-    [
-        pytest.param(torch.matmul, id="torch.matmul"),
-        pytest.param(len, id="len"),
-        pytest.param(lambda x: x, id="a lambda"),
-        pytest.param(torch.nn.functional, id="a module"),
-    ],
+class Iterates:
+    def forward(self, x):
+        yield x
+
+    async def awaits(self, x):
+        return x
+
+    async def streams(self, x):
+        yield x
+
+
+COMPILED = (
+    "it is compiled, from C or a similar language, and has no lines of Python that can be recorded."
 )
-def test_what_cannot_be_traced_is_told(target):
-    with pytest.raises(SourceError, match="cannot trace"):
+LAMBDA = "it gives no tensor a name, so that there is nothing to record."
+GENERATOR = "it is a generator, whose code runs while another function iterates."
+COROUTINE = "it is a coroutine, whose code runs when another function awaits it."
+
+
+@pytest.mark.parametrize(
+    ("target", "message", "hint"),
+    [
+        (torch.matmul, f"matmul: {COMPILED}", "trace the Python function or module that calls it"),
+        (torch.Tensor.softmax, f"softmax: {COMPILED}", "trace the Python function or module that calls it"),
+        (len, f"len: {COMPILED}", "trace the Python function or module that calls it"),
+        (lambda x: x, f"a lambda: {LAMBDA}", "write it as a function with def, or trace the function that calls it"),
+        (Iterates, f"Iterates.forward: {GENERATOR}", "trace the function that iterates: what the generator names is recorded there"),
+        (Iterates().streams, f"Iterates.streams: {GENERATOR}", "trace the function that iterates: what the generator names is recorded there"),
+        (Iterates.awaits, f"Iterates.awaits: {COROUTINE}", "trace a function that runs it, with asyncio.run"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_traced_is_told(target, message, hint):
+    with pytest.raises(SourceError) as caught:
         function_of(target)
+    assert (caught.value.message, caught.value.hint) == (f"cannot trace {message}", hint)
+
+
+def test_a_module_is_nothing_to_trace():
+    with pytest.raises(SourceError, match="it cannot be called"):
+        function_of(torch.nn.functional)
+
+
+SCRIPTED = """
+import torch
+from torch import nn
+
+double = lambda x: x * 2
+
+@torch.jit.script
+def scripted(x):
+    y = x * 2
+    return y
+
+class Attention(nn.Module):
+    def __init__(self, d):
+        super().__init__()
+        self.inner = torch.jit.script(nn.Linear(d, d))
+        self.traced = torch.jit.trace(nn.Linear(d, d), torch.ones(2, d))
+
+    def forward(self, x):
+        y = scripted(x)
+        z = double(self.inner(y))
+        w = self.traced(z) + torch.jit.script(self.late)(z)
+        return w
+
+    @staticmethod
+    def late(x):
+        y = x + 1
+        return y
+"""
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit")
+def test_torchscript_is_told_if_it_is_the_target_and_runs_untouched_otherwise(module_of):
+    module = module_of(SCRIPTED)
+    attention = module.Attention(4)
+    for target, name in [
+        (module.scripted, "scripted"),
+        (attention.inner, "Linear"),
+        (attention.inner.forward, "forward"),
+        (attention.traced, "Linear"),
+    ]:
+        with pytest.raises(SourceError) as caught:
+            function_of(target)
+        assert caught.value.message.startswith(f"cannot trace {name}: it is TorchScript, which runs")
+    expected = attention(x)
+    with trace(attention) as result:
+        assert torch.equal(attention(x), expected)
+    assert names(result.steps) == ["x", "y", "z", "w"]
+    made = attnscope.inspect(module.Attention, init=["d=4"], inputs=["x=n:3,d"])
+    assert [" ".join(step.dims) for step in made.steps] == ["n d"] * 4
 
 
 # As a decorator.
@@ -413,6 +492,45 @@ def test_what_is_compiled_runs_untraced_and_right_and_what_calls_it_is_traced_ar
         "Attention is compiled by torch.compile: it runs untraced",
         "Attention is compiled by torch.compile: it runs untraced",
         "Q K V doubled x x x w z y",
+    ]
+
+
+@pytest.mark.sweep
+def test_inspect_runs_a_compiled_target_uncompiled_and_what_it_calls_compiled(tmp_path):
+    out = ran(tmp_path, """
+        def show(target, *args, **kwargs):
+            trace = attnscope.inspect(target, *args, **kwargs)
+            print(*(step.name for step in trace.steps), *trace.notices, sep=", ")
+
+        attend = code.attend
+        compiled = torch.compile(attend, backend="eager")
+        show(compiled, Q, K, V)
+        show(compiled, inputs=["Q=n:3,d:4", "K=m:5,d", "V=m,d_V:6"])
+        show(torch.compile(code.Attention(4), backend="eager"), x)
+        itself = code.Attention(4)
+        itself.compile(backend="eager")
+        show(itself, x)
+        assert itself._compiled_call_impl is not None
+
+        class Decorated(code.Attention):
+            forward = torch.compile(code.Attention.forward, backend="eager")
+        show(Decorated, init=["d=4"], inputs=["x=n:3,d"])
+        show(Decorated(4), x)
+        show(code.Attention, init=["d=4"], inputs=["x=n:3,d"])  # compiled above, but not this one
+        code.attend = compiled
+        show(code.outer, Q, K, V)
+    """)  # fmt: skip
+    uncompiled = "is compiled by torch.compile: its Python code ran, uncompiled"
+    rows = "x, y, scores"
+    assert out.splitlines() == [
+        f"Q, K, V, scores, attention, return, attend {uncompiled}",
+        f"Q, K, V, scores, attention, return, attend {uncompiled}",
+        f"{rows}, Attention {uncompiled}",
+        f"{rows}, Attention {uncompiled}",
+        f"{rows}, Decorated {uncompiled}",
+        f"{rows}, Decorated {uncompiled}",
+        rows,
+        "Q, K, V, doubled, x, x, x, w, z, y, attend is compiled by torch.compile: it ran untraced",
     ]
 
 

@@ -10,7 +10,8 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from importlib.machinery import ModuleSpec, SourceFileLoader
-from types import CodeType, FunctionType, ModuleType
+from inspect import getattr_static
+from types import CodeType, FunctionType, MethodType, ModuleType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -58,15 +59,38 @@ def is_compiled(target: Any) -> bool:
     from torch import nn
 
     if isinstance(target, nn.Module):
-        return compiled_module(target) is not None
+        forward = getattr_static(type(target), "forward", None)
+        return compiled_module(target) is not None or is_compiled(forward)
     return "_torchdynamo_orig_callable" in getattr(target, "__dict__", {})
+
+
+def uncompiled(target: Any) -> Any:
+    """Return the function or module that `torch.compile` compiles; any other target unchanged."""
+    if not is_compiled(target):
+        return target
+    if isinstance(target, MethodType):
+        return MethodType(uncompiled(target.__func__), target.__self__)
+    from torch import nn
+
+    if isinstance(target, nn.Module):
+        return compiled_module(target) or target
+    return target.__dict__["_torchdynamo_orig_callable"]
+
+
+def run_uncompiled(module: nn.Module) -> None:
+    """Make a module run uncompiled, although `torch.compile` compiles it or its `forward`."""
+    if "torch._dynamo" in sys.modules:
+        module._compiled_call_impl = None
+        forward = getattr_static(type(module), "forward", None)
+        if is_compiled(forward):
+            object.__setattr__(module, "forward", MethodType(uncompiled(forward), module))
 
 
 def hide_from_compiler(
     translator: ModuleType,
     relay: type,
     silence: type,
-    compiles: Callable[[CodeType], None] = lambda code: None,
+    compiles: Callable[[CodeType], object] = lambda code: None,
 ) -> Callable[[], None]:
     """Make `torch.compile` compile code with recording calls as if it had none.
 
@@ -99,7 +123,7 @@ def hide_from_compiler(
 
 
 def hide(
-    relay: type, silence: type, compiles: Callable[[CodeType], None] = lambda code: None
+    relay: type, silence: type, compiles: Callable[[CodeType], object] = lambda code: None
 ) -> Callable[[], None]:
     """Apply `hide_from_compiler`, with the same arguments, as soon as the compiler is imported.
 
@@ -126,9 +150,11 @@ def hide(
 
 
 @contextmanager
-def hidden_from_compiler(relay: type, silence: type) -> Iterator[None]:
-    """Apply `hide` within the context."""
-    take_back = hide(relay, silence)
+def hidden_from_compiler(
+    relay: type, silence: type, compiles: Callable[[CodeType], object] = lambda code: None
+) -> Iterator[None]:
+    """Apply `hide`, with the same arguments, within the context."""
+    take_back = hide(relay, silence, compiles)
     try:
         yield
     finally:

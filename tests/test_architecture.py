@@ -38,7 +38,7 @@ MAY_IMPORT = {
     "tracing/instrument": LOW | {INTERNALS},
     "tracing/axes": LOW | {"tracing/instrument"},
     "tracing/diagnose": LOW | {"tracing/instrument", INTERNALS, "tracing/axes"},
-    "tracing/target": READS | {"tracing/axes"},
+    "tracing/target": READS | {"tracing/axes", INTERNALS},
     "tracing/comments": LOW | {"tracing/axes"},
     # Real models.
     "checkpoints": LOW,

@@ -163,7 +163,8 @@ class Flow:
 
     def require(self, pairs: Iterable[tuple[Axis, Axis]]) -> None:
         """Note that an operator requires axes to be equal; of size 1, they need not be."""
-        if some := [(a, b) for a, b in pairs if a is not b and size_of(a) == size_of(b) > 1]:
+        some = [(a, b) for a, b in pairs if a is not b and size_of(a) == size_of(b) > 1]
+        if some and not any(map(has_unit, (axis for pair in some for axis in pair))):
             self.equal.append(some)
 
     def is_named(self, axis: Axis) -> bool:
@@ -177,6 +178,11 @@ def size_of(axis: Axis) -> int:
     return prod(piece.size for piece in axis)
 
 
+def has_unit(axis: Axis) -> bool:
+    """Return whether an axis of size 1 is merged in it: with its left, or rather with its right."""
+    return len(axis) > 1 and any(piece.size == 1 for piece in axis)
+
+
 def whole(axis: Axis) -> Expression:
     """Return the size of an axis as an expression."""
     value = axis[0].value
@@ -187,9 +193,11 @@ def whole(axis: Axis) -> Expression:
 
 def viewed(flow: Flow, axes: Axes, shape: Sequence[int]) -> Axes:
     """Return the axes after a view: the factors in their order, merged and split anew."""
+    if 0 in shape:
+        return tuple(map(flow.new, shape))
     n_same = 0  # axes at the end
     for axis, size in zip(axes[::-1], shape[::-1], strict=False):
-        if size_of(axis) != size or 0 in shape or (len(axis) > 1 and any(p.size == 1 for p in axis)):
+        if size_of(axis) != size or has_unit(axis):
             break
         n_same += 1
     end = len(axes) - n_same
@@ -201,9 +209,9 @@ def viewed(flow: Flow, axes: Axes, shape: Sequence[int]) -> Axes:
             return (*result, *map(flow.new, shape[len(result) : len(shape) - n_same]), *axes[end:])
         result.append(factors)
     kept, units = axes[end:], tuple(piece for piece in left if piece.value != ONE)  # of size 1
-    if result:
+    if units and result:  # they may belong to either side
         result[-1] = result[-1] + units
-    elif kept:
+    if units and kept:
         kept = (units + kept[0], *kept[1:])
     return (*result, *kept)
 

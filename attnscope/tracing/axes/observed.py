@@ -33,7 +33,7 @@ import torch
 from attnscope.results.trace import Step
 from attnscope.tracing.axes.constructors import UNKNOWN, sizes_of_weights
 from attnscope.tracing.axes.expressions import Expression, Powers, combined, of_number, of_word
-from attnscope.tracing.axes.flow import ONE, Axes, Axis, Flow, Piece, size_of, whole
+from attnscope.tracing.axes.flow import ONE, Axes, Axis, Flow, Piece, has_unit, size_of, whole
 from attnscope.tracing.instrument.code_swap import Relay
 from attnscope.tracing.instrument.failure import Part
 from attnscope.tracing.instrument.rewrite import Place, Site, Target
@@ -58,9 +58,9 @@ class Tensor:
     axes: Axes
 
     @property
-    def sizes(self) -> tuple[Expression, ...]:
-        """The sizes of the axes as expressions."""
-        return tuple(map(whole, self.axes))
+    def sizes(self) -> tuple[Expression | None, ...]:
+        """The sizes of the axes as expressions; None for one that is not clear."""
+        return tuple(None if has_unit(axis) else whole(axis) for axis in self.axes)
 
 
 @dataclass(frozen=True)
@@ -284,7 +284,7 @@ class ObservedAxes:
         if type(value) is int:
             if not (isinstance(known, Expression) and known.words and self.flow.has_size(known, value)):
                 known = self._variable(value)
-            if value > 0 and name != NAMELESS and name.isidentifier():
+            if value >= 0 and name != NAMELESS and name.isidentifier():
                 self._define(name, known, frame.depth)
             return known
         if isinstance(value, torch.Tensor):
@@ -309,17 +309,26 @@ class ObservedAxes:
             self.flow.named.add(value.word)
 
     def _tie(self, tensor: torch.Tensor, sizes: Sequence[Value | None]) -> None:
-        """Give the axes of a tensor the sizes that an expression says they have."""
+        """Give the axes of a tensor the sizes that an expression says they have.
+
+        If one of them happens to be 1, it is not clear which axis was split into it and its
+        neighbours; then they have these sizes, and come from nowhere.
+        """
         axes = list(self.flow.of(tensor))
         if len(sizes) != len(axes):
             return
+        units = [size for size, axis in zip(sizes, axes, strict=True) if whole(axis) == ONE]
+        is_clear = all(size == ONE for size in units)
         for i, (axis, value) in enumerate(zip(axes, sizes, strict=True)):
             size = size_of(axis)
-            if not isinstance(value, Expression) or not self.flow.has_size(value, size):
-                continue
-            self.flow.equate(whole(axis), value)
-            if value.words and self.flow.resolved(whole(axis)) != self.flow.resolved(value):
-                axes[i] = (Piece(size, value),)
+            fits = isinstance(value, Expression) and self.flow.has_size(value, size)
+            if is_clear and fits and not has_unit(axis):
+                self.flow.equate(whole(axis), value)  # type: ignore[arg-type]
+            same = fits and self.flow.resolved(whole(axis)) == self.flow.resolved(value)  # type: ignore[arg-type]
+            if fits and not same and value.words:  # type: ignore[union-attr]
+                axes[i] = (Piece(size, value),)  # type: ignore[arg-type]
+            elif not is_clear and not same:
+                axes[i] = (Piece(size, self.flow.symbol(size)),)
         self.flow.set(tensor, tuple(axes))
 
     # Expressions of the code.
@@ -481,18 +490,26 @@ class ObservedAxes:
         """Return the sizes that a pattern of einops names, and their names as far as they are new."""
         text = str(node.args[1].value).partition("->")[2]  # type: ignore[attr-defined]
         axes = [each.strip("()").split() for each in re.findall(r"\([^()]*\)|[^\s()]+", text)]
+        if ["..."] in axes:
+            return []
         given = {each.arg: self._value_of(each.value, frame) for each in node.keywords}
-        sizes: list[Value | None] = []
-        for letters, axis in zip(axes, self.flow.of(value), strict=False):
-            factors = axis if len(axis) == len(letters) else ()
-            for letter, factor in zip(letters, factors, strict=False):
+        known = self.flow.of(value)
+        is_clear = len(axes) == len(known) and ONE not in map(whole, known)
+        for letters, axis in zip(axes, known, strict=False):
+            is_clear = is_clear and len(letters) == len(axis)
+        for size in given.values():
+            is_clear = is_clear and not (isinstance(size, Expression) and self.flow.has_size(size, 1))
+        if not is_clear:  # one that is 1 was split from another, or merged with it
+            self.flow.set(value, tuple(self.flow.new(size_of(axis)) for axis in known))
+            return []
+        for letters, axis in zip(axes, known, strict=True):
+            for letter, factor in zip(letters, axis, strict=True):
                 size = given.get(letter)
                 if isinstance(size, Expression) and self.flow.has_size(size, factor.size):
                     self.flow.equate(factor.value, size)
                 elif letter.isidentifier():
                     self._define(letter, factor.value, frame.depth, is_spare=True)
-            sizes.append(given.get(letters[0]) if len(letters) == 1 else None)
-        return sizes if ["..."] not in axes else []
+        return [given.get(letters[0]) if len(letters) == 1 else None for letters in axes]
 
     def _einsum(self, equation: Any, value: torch.Tensor, frame: Frame) -> None:
         """Note the letters of an equation as names for the axes of its result."""
@@ -594,8 +611,8 @@ class ObservedAxes:
         """Return the name of an axis, or its size."""
         size = size_of(axis)
         pieces = [piece for piece in axis if piece.value != ONE] if len(axis) > 1 else axis
-        if len(pieces) > 1 and any(piece.size == 1 for piece in pieces):
-            return str(size)  # an axis of size 1 may be merged with its left or with its right
+        if has_unit(tuple(pieces)):
+            return str(size)
         value = self.flow.resolved(whole(tuple(pieces)))
         if not self.flow.has_size(value, size):
             return str(size)

@@ -330,3 +330,39 @@ def test_letters_name_what_has_no_other_name(dims):
     found = dims(source, "attend", q, k, v)
     assert found["scores"] == "b h length j"
     assert found["mixed"] == "b h length e"
+
+
+HEADS_OF_ONE = """
+class Heads(nn.Module):
+    def __init__(self, width, n_head):
+        super().__init__()
+        self.n_head = n_head
+        self.to_q, self.to_out = nn.Linear(width, width), nn.Linear(width, width)
+
+    def forward(self, x):
+        q = self.to_q(x).view(*x.shape[:2], self.n_head, -1).permute(0, 2, 1, 3)
+        scores = q @ q.mT
+        out = (scores @ q).transpose(1, 2).reshape(x.size(0), x.size(1), x.size(2))
+        return out
+"""
+
+
+@pytest.mark.parametrize(
+    ("n_head", "q"), [(1, "2 n_head 5 4"), (2, "2 n_head 5 width/n_head"), (4, "2 n_head 5 1")]
+)
+def test_one_head_or_heads_of_width_one_give_no_axis_a_wrong_name(dims, n_head, q):
+    found = dims(HEADS_OF_ONE, f"Heads(4, {n_head})", torch.randn(2, 5, 4))
+    assert (found["x"], found["out"]) == ("2 5 width", "2 5 width")
+    assert (found["q"], found["scores"]) == (q, "2 n_head 5 5")
+
+
+def test_tensors_without_elements_have_axes_too(dims):
+    source = """
+    def f(x):
+        B, T, C = x.shape
+        y = x.view(B, T, 2, C // 2).transpose(1, 2)
+        z = y.reshape(B, T, C)
+        return y
+    """
+    found = dims(source, "f", torch.randn(2, 0, 6))
+    assert (found["y"], found["z"]) == ("B 2 T C/2", "B T C")

@@ -265,14 +265,18 @@ def _trace(
         Session(subject.function(), follow=follow, parts=subexpressions, uncompiled=True) as session,
     ):
         inferred, place, notices, exception = _run_all(subject, session, options, device)
-        untraced = session.untraced()
+        compiled = [
+            f"{name} is compiled by torch.compile: it ran untraced" for name in session.untraced()
+        ]
+        if session.compiles_flex_attention():
+            compiled.append("the cost of the compiled kernel of flex_attention is not counted")
     base = inferred.runs[0]
     if is_a(base.error, Exception) and arguments is not None and arguments == subject.arguments_state():
         _run_untraced(base, subject, session, options, device if subject.is_live else place)
     inferred.name_axes()
     if subject.is_compiled:
         notices.append(f"{title} is compiled by torch.compile: its Python code ran, uncompiled")
-    notices += [f"{each} is compiled by torch.compile: it ran untraced" for each in untraced]
+    notices += compiled
     interrupted = is_a(exception, KeyboardInterrupt)
     if not inferred.complete and subject.sizes and not interrupted:
         notices.append(

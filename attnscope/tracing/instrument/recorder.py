@@ -24,7 +24,10 @@ from attnscope.tracing.instrument.torch_internals.dispatch import (
     TENSOR,
     OpOverload,
     TorchDispatchMode,
+    composite_kernel,
+    flex_attention_kernel,
     has_values,
+    is_dense,
     is_ordinary,
     is_traced_by_jit,
     sizes_of,
@@ -81,7 +84,7 @@ class Recorder(TorchDispatchMode):
         finished: called when the target has returned or raised.
     """
 
-    supports_higher_order_operators = True  # such as flex_attention, which is passed on
+    supports_higher_order_operators = True  # such as flex_attention
 
     def __init__(
         self,
@@ -250,9 +253,14 @@ class Recorder(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        higher_order = not isinstance(func, OpOverload)
-        if self._quiet or higher_order or self.error is not None or is_traced_by_jit():
+        if self._quiet or self.error is not None or is_traced_by_jit():
             return func(*args, **kwargs)
+        if not isinstance(func, OpOverload):
+            return self._higher_order(func, args, kwargs)
+        composite = composite_kernel(func)
+        if composite is not None and not _has_tensor((args, kwargs), lambda each: not is_dense(each)):
+            with self:
+                return composite(*args, **kwargs)
         if self.keep and func._schema.is_mutable:
             self._copy_overwritten(func, args, kwargs)
         out = func(*args, **kwargs)
@@ -274,6 +282,18 @@ class Recorder(TorchDispatchMode):
         finally:
             self._quiet = False
         return out
+
+    def _higher_order(self, func: Any, args: tuple, kwargs: dict) -> Any:
+        """Run an operator of functions; FlexAttention so that the cost of its operators is counted."""
+        kernel = flex_attention_kernel(func)
+        if kernel is None or _has_tensor((args, kwargs), lambda each: not is_dense(each)):
+            return func(*args, **kwargs)
+        watch, axes, self.watch, self.axes = self.watch, self.axes, None, None
+        try:
+            with self:
+                return kernel(*args, **kwargs)
+        finally:
+            self.watch, self.axes = watch, axes
 
     # The recorded data.
 

@@ -91,6 +91,11 @@ class Session:
         """Return the functions of these files that torch has compiled, whose lines are not recorded."""
         return sorted({code.co_qualname for code in self.compiled_codes})
 
+    def compiles_flex_attention(self) -> bool:
+        """Return whether torch compiles FlexAttention, whose kernel then shows no cost."""
+        module = sys.modules.get("torch.nn.attention.flex_attention")
+        return module is not None and module.flex_attention in compiled_functions(self._live_objects())
+
     def _live_objects(self) -> Iterator[Any]:
         return live_objects({self.file}, [self.function.__globals__])
 

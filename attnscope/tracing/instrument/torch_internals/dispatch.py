@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import cache, partial
 from typing import Any
 
 import torch
@@ -17,7 +18,10 @@ __all__ = [
     "TENSOR",
     "OpOverload",
     "TorchDispatchMode",
+    "composite_kernel",
+    "flex_attention_kernel",
     "has_values",
+    "is_dense",
     "is_derivative",
     "is_ordinary",
     "is_traced_by_jit",
@@ -69,17 +73,20 @@ def is_ordinary(tensor: torch.Tensor) -> bool:
     )
 
 
+def is_dense(tensor: torch.Tensor) -> bool:
+    """Return whether a tensor is an ordinary one, and neither sparse, nested nor quantized."""
+    if not is_ordinary(tensor) or TENSOR.is_nested.__get__(tensor):
+        return False
+    return TENSOR.layout.__get__(tensor) is torch.strided and not TENSOR.is_quantized.__get__(tensor)
+
+
 def has_values(tensor: torch.Tensor) -> bool:
     """Return whether the values of a tensor lie in memory, one for each element, and may be read.
 
-    They may not where reading them fails or changes the program: see `is_ordinary`. Tensors on meta,
-    sparse, nested and quantized ones do not have them, nor those whose memory was freed.
+    They may not where reading them fails or changes the program: see `is_ordinary`. Tensors on meta
+    do not have them, nor those whose memory was freed.
     """
-    if not is_ordinary(tensor) or TENSOR.is_nested.__get__(tensor):
-        return False
-    if TENSOR.layout.__get__(tensor) is not torch.strided or TENSOR.is_meta.__get__(tensor):
-        return False
-    if TENSOR.is_quantized.__get__(tensor) or TENSOR._is_zerotensor(tensor):
+    if not is_dense(tensor) or TENSOR.is_meta.__get__(tensor) or TENSOR._is_zerotensor(tensor):
         return False
     return not TENSOR.numel(tensor) or TENSOR.untyped_storage(tensor).nbytes() > 0
 
@@ -95,6 +102,35 @@ def sizes_of(tensor: torch.Tensor) -> tuple[int, ...] | None:
             return (TENSOR.size(tensor, 0),)
         sizes = tuple(TENSOR.shape.__get__(tensor))
     return sizes if all(type(size) is int for size in sizes) else None
+
+
+@cache
+def composite_kernel(operator: OpOverload) -> Callable[..., Any] | None:
+    """Return a function that runs a composite operator, such as matmul, as the operators it consists of.
+
+    Autograd decomposes them before modes see them; in inference mode, modes see them whole.
+
+    Returns:
+        None for operators that are not composite.
+    """
+    composite, name = torch._C.DispatchKey.CompositeImplicitAutograd, operator.name()
+    has_kernel = torch._C._dispatch_has_kernel_for_dispatch_key
+    if not has_kernel(name, composite) or has_kernel(name, "CPU"):
+        return None
+    return partial(operator._op_dk, composite)
+
+
+def flex_attention_kernel(operator: Any) -> Callable[..., Any] | None:
+    """Return the Python code of FlexAttention where no kernel is compiled, as on the CPU.
+
+    Modes see FlexAttention as a single operator of functions, and none of the operators that it runs.
+
+    Returns:
+        None for other operators, or if other modes are active, which expect the single operator.
+    """
+    if str(operator) != "flex_attention" or torch._C._len_torch_dispatch_stack():
+        return None
+    return operator.py_kernels.get(torch._C.DispatchKey.CompositeExplicitAutograd)
 
 
 def is_derivative() -> bool:

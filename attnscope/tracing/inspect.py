@@ -262,20 +262,20 @@ def _trace(
     arguments = subject.arguments_state()
     with (
         kept_global_random_state(),
-        Session(subject.function(), follow=follow, parts=subexpressions, uncompiled=True) as session,
+        Session(
+            subject.function(),
+            owner=subject.callee.owner,
+            follow=follow,
+            parts=subexpressions,
+            uncompiled=True,
+        ) as session,
     ):
         inferred, place, notices, exception = _run_all(subject, session, options, device)
-        compiled = [
-            f"{name} is compiled by torch.compile: it ran untraced" for name in session.untraced()
-        ]
-        if session.compiles_flex_attention():
-            compiled.append("the cost of the compiled kernel of flex_attention is not counted")
+        compiled = _compiler_notices(subject, session, title)
     base = inferred.runs[0]
     if is_a(base.error, Exception) and arguments is not None and arguments == subject.arguments_state():
         _run_untraced(base, subject, session, options, device if subject.is_live else place)
     inferred.name_axes()
-    if subject.is_compiled:
-        notices.append(f"{title} is compiled by torch.compile: its Python code ran, uncompiled")
     notices += compiled
     interrupted = is_a(exception, KeyboardInterrupt)
     if not inferred.complete and subject.sizes and not interrupted:
@@ -309,6 +309,17 @@ def _trace(
     if interrupted:
         raise Interrupted(trace) from exception
     return trace
+
+
+def _compiler_notices(subject: Subject, session: Session, title: str) -> list[str]:
+    """Return notices of what `torch.compile` compiles: the target, and functions that it called."""
+    notices = []
+    if subject.is_compiled:
+        notices.append(f"{title} is compiled by torch.compile: its Python code ran, uncompiled")
+    notices += [f"{name} is compiled by torch.compile: it ran untraced" for name in session.untraced()]
+    if session.compiles_flex_attention():
+        notices.append("the cost of the compiled kernel of flex_attention is not counted")
+    return notices
 
 
 def _explain_failure(trace: Trace, inferred: Inferred, subject: Subject) -> None:

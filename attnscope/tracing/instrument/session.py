@@ -5,6 +5,7 @@ import __future__
 
 import functools
 import inspect
+import linecache
 import os
 import sys
 from collections.abc import Iterator, Sequence
@@ -36,8 +37,11 @@ _RELAYS: dict[int, Relay] = {}
 class Session:
     """A context in which a target and all functions of its file run with rewritten code.
 
+    If a class inherits what is called, the functions of the class's own file do so, too.
+
     Args:
         target: a function, a class with a `forward` (or a `__call__`), or an instance of one.
+        owner: the class whose method `target` is, if it does not show that itself.
         follow: names of modules whose functions are recorded too; a package stands for all of its
             imported modules.
         parts: whether subexpressions get rows too, named `…`.
@@ -51,6 +55,7 @@ class Session:
         self,
         target: Any,
         *,
+        owner: type | None = None,
         follow: Sequence[str] = (),
         parts: bool = False,
         uncompiled: bool = False,
@@ -66,7 +71,9 @@ class Session:
         self.sites: tuple[Site, ...] = ()
         if not self.compiled:
             flags = self.function.__code__.co_flags & __future__.annotations.compiler_flag
-            code = rewrite(dict.fromkeys([self.file, *_files_of(follow)]), parts=parts, flags=flags)
+            overriding = _files_of_heirs(owner or _class_of(target), self.function)
+            files = dict.fromkeys([self.file, *overriding, *_files_of(follow)])
+            code = rewrite(files, parts=parts, flags=flags)
             self.sites = code.sites
             if id(code) in _RELAYS:  # another session runs this code already: share its relay
                 self.relay = _RELAYS[id(code)]
@@ -193,6 +200,30 @@ def _check_runs_at_once(function: FunctionType) -> None:
             f"cannot trace {name}: it is a coroutine, whose code runs when another function awaits it.",
             hint="trace a function that runs it, with asyncio.run",
         )
+
+
+def _class_of(target: Any) -> type:
+    """Return the class that a target is, or the class of the object that is called."""
+    while isinstance(target, functools.partial):
+        target = target.func
+    target = uncompiled(target)
+    owner = getattr(target, "__self__", target) if inspect.ismethod(target) else target
+    return owner if isinstance(owner, type) else type(owner)
+
+
+def _files_of_heirs(owner: type, function: FunctionType) -> list[str]:
+    """Return the files of a class, and of its bases up to the one that defines a function.
+
+    The function may call what they define. Files without a source are left out.
+    """
+    files: list[str] = []
+    for each in owner.__mro__:
+        attributes = [getattr(value, "__func__", value) for value in vars(each).values()]
+        methods = [inspect.unwrap(value) for value in attributes if isinstance(value, FunctionType)]
+        if function in methods:
+            return [file for file in dict.fromkeys(files) if linecache.getlines(file)]
+        files += [method.__code__.co_filename for method in methods if isinstance(method, FunctionType)]
+    return []
 
 
 def _files_of(modules: Sequence[str]) -> list[str]:

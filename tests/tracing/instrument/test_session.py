@@ -416,6 +416,105 @@ def test_a_module_that_is_followed_is_recorded_too(code):
     assert steps[1].file == sys.modules["torch.nn.modules.linear"].__file__
 
 
+BASE = """
+from torch import nn
+
+class Base(nn.Module):
+    def forward(self, x):
+        q = self.project(x)
+        scores = self.attention(q)
+        return self.finish(scores @ x)
+
+    def finish(self, x):
+        done = x / 2
+        return done
+"""
+
+HEIR = """
+from {base} import Base
+from {mixin} import Mixin
+
+def helper(x):
+    doubled = x * 2
+    return doubled
+
+class Heir(Mixin, Base):
+    def project(self, x):
+        return helper(x)
+
+class Alone(Base):
+    project = staticmethod(helper)
+
+    def attention(self, q):
+        w = q @ q.mT
+        return w
+"""
+
+MIXIN = """
+class Mixin:
+    def attention(self, q):
+        mixed = q @ q.mT
+        return mixed
+"""
+
+
+def test_methods_that_an_inherited_forward_calls_are_recorded(module_of):
+    base, mixin = module_of(BASE), module_of(MIXIN)
+    heirs = module_of(HEIR.format(base=base.__name__, mixin=mixin.__name__))
+    expected = {
+        heirs.Heir: [
+            "x",
+            "x",
+            "x",
+            "doubled",
+            "return",
+            "q",
+            "q",
+            "mixed",
+            "scores",
+            "x",
+            "done",
+            "return",
+        ],
+        heirs.Alone: ["x", "x", "doubled", "q", "q", "w", "scores", "x", "done", "return"],
+    }
+    for heir, names_of_rows in expected.items():
+        instance = heir()
+        before = instance(x)
+        with trace(instance) as result:
+            assert torch.equal(instance(x), before)
+        assert names(result.steps) == names_of_rows
+        made = attnscope.inspect(heir, inputs=["x=n:3,d:4"])
+        assert names(made.steps) == names_of_rows
+        assert all("n" in step.dims for step in made.steps)
+        called = attnscope.inspect(heir, inputs=["x=n:3,d:4"], call="finish")
+        assert names(called.steps) == ["x", "done"]
+        assert {step.file for step in made.steps} >= {None, heirs.__file__}
+
+
+def test_an_heir_of_a_library_is_recorded_with_it(module_of):
+    heirs = module_of("""
+        from torch import nn
+
+        class Scaled(nn.Linear):
+            def extra(self, x):
+                return x
+
+        class Normed(nn.TransformerEncoderLayer):
+            def _sa_block(self, x, *args, **kwargs):
+                attended = x * 2
+                return attended
+    """)
+    layer = heirs.Normed(4, 2, 8, dropout=0.0)
+    with trace(layer.train()) as result:
+        layer(torch.ones(1, 3, 4))
+    assert "attended" in names(result.steps)
+    assert "return" in names(result.steps)
+    with trace(heirs.Scaled(4, 4)) as result:
+        pass
+    assert result.steps == []
+
+
 def test_a_module_that_is_not_there_cannot_be_followed(code):
     with pytest.raises(SourceError, match="no module nowhere to follow"):
         Session(code.attend, follow=["nowhere"])

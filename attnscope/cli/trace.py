@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import sys
 from dataclasses import replace
-from typing import TYPE_CHECKING, Annotated
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
+from typer.core import TyperCommand
 
 from attnscope.cli import options
 from attnscope.cli.options import OUTPUT, Format, expanded
@@ -83,7 +85,7 @@ def trace(
             _show(result, replace(output, save=None, force=False), source=source)
         return interrupt.STATUS
     if comments.annotate:
-        _show_annotation(result, write=comments.write)
+        _show_annotation(result, comments.annotate, write=comments.write)
         return 2 if result.tracing_error is not None else 0
     if comments.check:
         from attnscope.tracing.comments.trace_comments import check_comments
@@ -117,14 +119,14 @@ def _check_output(
     others = {"--check": comments.check, "--source": source, **need_values}
     others |= {"--format": output.format is not Format.TABLE, "--strict": strict}
     for option, value in others.items():
-        if comments.annotate and value:
+        if comments.annotate is not None and value:
             raise OptionError(
                 f"--annotate prints a diff and nothing else, and {option} has no place in it.",
                 hint=f"one of them: --annotate, or {option}",
             )
     refuse_in_csv(output.format, {"--source": source, "--check": comments.check})
     output.check([execution.dtype])
-    warn_idle([(comments.annotate and output.wide, "--wide", "a diff has no columns")])
+    warn_idle([(comments.annotate is not None and output.wide, "--wide", "a diff has no columns")])
 
 
 def _show(trace: Trace, output: Output, *, source: bool) -> None:
@@ -136,18 +138,34 @@ def _show(trace: Trace, output: Output, *, source: bool) -> None:
         output.print_run(trace, shown, source=source)
 
 
-def _show_annotation(trace: Trace, *, write: bool) -> None:
-    """Print the diff that adds the axes at the ends of the file's lines, or write the file."""
+def _show_annotation(trace: Trace, style: Literal["comments", "jaxtyping"], *, write: bool) -> None:
+    """Print the diff that adds the axes to the file, or write the file."""
     from attnscope.tracing.comments.trace_comments import annotate
 
-    annotation = annotate(trace)
+    annotation = annotate(trace, style)
     if annotation.old == annotation.new:
         tell(f"{annotation.name} says all of it already")
     elif write:
         annotation.write()
         changed = annotation.changed_lines
-        tell(f"wrote the axes at the end of {changed} line{'s' * (changed != 1)} of {annotation.name}")
+        where = "at the end of" if style == "comments" else "into"
+        tell(f"wrote the axes {where} {changed} line{'s' * (changed != 1)} of {annotation.name}")
     else:
         text = annotation.diff  # exact, for `patch`, unless it is shown on a terminal
         print(printable_lines(text) if sys.stdout.isatty() else text, end="")
         tell(f"{annotation.name} is as it was: --write changes it")
+    if style == "jaxtyping" and annotation.old != annotation.new and find_spec("jaxtyping") is None:
+        tell("jaxtyping, which the file then imports, is not installed here: pip install jaxtyping")
+
+
+class TraceCommand(TyperCommand):
+    """The command, whose --annotate may stand without a value: comments are meant."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Parse arguments."""
+        return super().parse_args(
+            ctx, ["--annotate=comments" if each == "--annotate" else each for each in args]
+        )
+
+
+COMMAND_CLASS = TraceCommand

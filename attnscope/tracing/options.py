@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 from attnscope.options import option
 
@@ -68,8 +69,10 @@ class Comments:
 
     PANEL = COMMENTS
 
-    annotate: bool = option(
-        "Show a diff that adds the axes to the end of each line, as a comment.", default=False
+    annotate: Literal["comments", "jaxtyping"] | None = option(
+        "Show a diff that adds the axes to the comment at the end of each line; =jaxtyping: to the"
+        " arguments and results of the functions that ran, as annotations.",
+        metavar="[=comments|jaxtyping]",
     )
     write: bool = option("Let --annotate change the file.", default=False)
     check: bool = option(

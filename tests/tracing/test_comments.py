@@ -99,21 +99,31 @@ def test_every_binding_gets_its_axes_at_the_end_of_its_line(before, steps, after
         ("# y: [B, T]", "# [n_batch, n_Q, d_feat]"),
         ("# [B, T] or [T]", "# [n_batch, n_Q, d_feat]"),
         ("# [n_Q]", "# [n_batch, n_Q, d_feat]"),
-        ("# the queries", "# the queries  # [n_batch, n_Q, d_feat]"),
+        ("# the queries", "# [n_batch, n_Q, d_feat] the queries"),
         ("# the queries  # [B, T]", "# the queries  # [n_batch, n_Q, d_feat]"),
         ("# [B, T]  # noqa: E501", "# [n_batch, n_Q, d_feat]  # noqa: E501"),
         ("# [B, T] the queries # more", "# [n_batch, n_Q, d_feat] the queries # more"),
-        ("# x: [B, T]", "# x: [B, T]  # [n_batch, n_Q, d_feat]"),
-        ("# -> (B, T)", "# -> (B, T)  # [n_batch, n_Q, d_feat]"),
-        ("# (B, T) x (T, C) -> (B, C)", "# (B, T) x (T, C) -> (B, C)  # [n_batch, n_Q, d_feat]"),
-        ("# y: B x T", "# y: B x T  # [n_batch, n_Q, d_feat]"),
-        ("# (B, T), (B, C)", "# (B, T), (B, C)  # [n_batch, n_Q, d_feat]"),
-        ("# [1]", "# [1]  # [n_batch, n_Q, d_feat]"),
-        ("# (optional)", "# (optional)  # [n_batch, n_Q, d_feat]"),
-        ("# (Vaswani, 2017)", "# (Vaswani, 2017)  # [n_batch, n_Q, d_feat]"),
+        ("# x: [B, T]", "# y: [n_batch, n_Q, d_feat], x: [B, T]"),
+        ("# -> (B, T)", "# [n_batch, n_Q, d_feat]"),
+        ("# (B, T) x (T, C) -> (B, C)", "# [n_batch, n_Q, d_feat]"),
+        ("# y: B x T", "# [n_batch, n_Q, d_feat]"),
+        ("# (B, T), (B, C)", "# [n_batch, n_Q, d_feat] (B, T), (B, C)"),
+        ("# [1]", "# [n_batch, n_Q, d_feat] [1]"),
+        ("# (optional)", "# [n_batch, n_Q, d_feat] (optional)"),
+        ("# (Vaswani, 2017)", "# [n_batch, n_Q, d_feat] (Vaswani, 2017)"),
+        ("# (y, z) of a pair", "# [n_batch, n_Q, d_feat] (y, z) of a pair"),
+        ("# (i, j)", "# [n_batch, n_Q, d_feat] (i, j)"),
+        ("# -> the head", "# [n_batch, n_Q, d_feat]: -> the head"),
+        ("# or [B, T]", "# [n_batch, n_Q, d_feat]: or [B, T]"),
+        ("# x (of f)", "# [n_batch, n_Q, d_feat]: x (of f)"),
+        ("#: the queries", "#: [n_batch, n_Q, d_feat] the queries"),
+        ("# noqa: E501 # the queries", "# noqa: E501 # [n_batch, n_Q, d_feat] the queries"),
+        ("# the queries  # type: ignore", "# [n_batch, n_Q, d_feat] the queries  # type: ignore"),
+        ("# pragma: no cover", "# pragma: no cover  # [n_batch, n_Q, d_feat]"),
+        ("# (B x L x D)", "# [n_batch, n_Q, d_feat]"),
         ("# type: ignore[x]", "# type: ignore[x]  # [n_batch, n_Q, d_feat]"),
         ("# noqa: E501", "# noqa: E501  # [n_batch, n_Q, d_feat]"),
-        ("#", "#  # [n_batch, n_Q, d_feat]"),
+        ("#", "# [n_batch, n_Q, d_feat]"),
     ],
 )  # fmt: skip
 def test_a_comment_made_like_ours_is_renewed_and_any_other_is_kept(before, after):
@@ -158,7 +168,7 @@ def test_steps_of_other_files_are_left_out():
         (b"y\t=\t1 \t\nz = 2\n\n\n", b"y\t=\t1 \t  # [n_Q]\nz = 2  # [n_K]\n\n\n"),
         (b"\x0cy = 1\nz = '\x0c'\n\x0c\n", b"\x0cy = 1  # [n_Q]\nz = '\x0c'  # [n_K]\n\x0c\n"),
         (b"\xef\xbb\xbfy = 1\nz = 2\n", b"\xef\xbb\xbfy = 1  # [n_Q]\nz = 2  # [n_K]\n"),
-        ("y = 'ä\x85\u2028'\nz = '…'  # ü\n".encode(), "y = 'ä\x85\u2028'  # [n_Q]\nz = '…'  # ü  # [n_K]\n".encode()),
+        ("y = 'ä\x85\u2028'\nz = '…'  # ü\n".encode(), "y = 'ä\x85\u2028'  # [n_Q]\nz = '…'  # [n_K] ü\n".encode()),
     ],
     ids=["crlf", "mixed", "cr", "no newline", "tabs", "form feed", "bom", "other ends of lines"],
 )  # fmt: skip
@@ -251,13 +261,13 @@ def test_a_real_module_is_annotated_from_its_trace_and_its_comments_are_checked(
     assert added == [
         "q, k, v = self.W(x).split(C, dim=2)  # q: [B, T, C], k: [B, T, C], v: [B, T, C]",
         ")  # q: [B, heads, T, C/heads], k: [B, heads, T, C/heads], v: [B, heads, T, C/heads]",
-        "att = q @ k.mT  # (B, nh, T, hs) x (B, nh, hs, T) -> (B, nh, T, T)  # [B, heads, T, T]",
+        "att = q @ k.mT  # [B, heads, T, T]",
         "y = (att.softmax(-1) @ v)  # [B, heads, T, C/heads]",
         "return y.transpose(1, 2).reshape(B, T, C)  # [B, T, C]",
         "return each.view(B, T, heads, C // heads).transpose(1, 2)  # [B, heads, T, C/heads]",
     ]
     sizes = {"B": 3, "T": 5, "C": 8, "heads": 2}
-    for text, true in ((old, 3), (new, 12)):
+    for text, true in ((old, 3), (new, 11)):
         result = check_source(text.decode(), steps, sizes=sizes)
         assert (result.true, result.lies, result.unknown) == (true, [], [])
     wrong = SMALL.replace("# (B, nh, T, hs)\n", "# (B, T, nh, hs)\n")
@@ -314,10 +324,9 @@ def test_annotating_adds_comments_alone_and_none_a_second_time(lines, steps, end
     for old_line, new_line in zip(before, after, strict=True):
         bare = old_line.rstrip("\r\n")
         if "[" not in bare and "(B" not in bare:  # else a comment may have been renewed
-            assert new_line.startswith(bare)
             assert new_line.endswith(old_line[len(bare) :])
-            added = new_line[len(bare) : len(new_line) - len(old_line) + len(bare)]
-            assert added == "" or added.startswith("  # ")
+            rest = iter(new_line)
+            assert all(letter in rest for letter in bare.rstrip())  # all of it is there, in this order
     check_source(new, steps, sizes=SIZES)
 
 

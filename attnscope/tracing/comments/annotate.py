@@ -6,23 +6,27 @@ import ast
 import difflib
 import io
 import os
+import re
 import tokenize
 from collections.abc import Collection, Iterable
 from dataclasses import replace
 from pathlib import Path
-from typing import TypeAlias
+from typing import Literal, TypeAlias
 
 from attnscope.errors import FileError, SourceError
 from attnscope.files import whole_file
 from attnscope.results.trace import Step
 from attnscope.tracing.axes.expressions import parse_expression
-from attnscope.tracing.comments.parse import ANY, Claim, ShapeComment, shape_comments
+from attnscope.tracing.comments.claims import is_prose
+from attnscope.tracing.comments.parse import ANY, Claim, ShapeComment, shape_comments, text_spans
 from attnscope.tracing.comments.places import Binding, Code, Place
+from attnscope.tracing.comments.type_hints import hint_source
 
 MOST_SHAPES = 2  # shapes of one line in several runs; a line with more gets no comment
 MOST_ELEMENTS = 4  # elements of a list whose shapes are all written even if they are equal
 
 Dims: TypeAlias = tuple[str, ...]
+Style: TypeAlias = Literal["comments", "jaxtyping"]
 
 
 def annotate_source(
@@ -41,7 +45,7 @@ def annotate_source(
 
     >>> step = Step("y", ("n_Q", "d_K"), (3, 4), "float32", "f(x)", 48, line=1)
     >>> annotate_source("y = f(x)  # the queries\n", [step])
-    'y = f(x)  # the queries  # [n_Q, d_K]\n'
+    'y = f(x)  # [n_Q, d_K] the queries\n'
     """
     mark, text = ("\ufeff", text[1:]) if text.startswith("\ufeff") else ("", text)
     code = Code(text)
@@ -50,13 +54,14 @@ def annotate_source(
     known = axis_words(
         dims for by_name in dims_of.values() for each in by_name.values() for dims in each
     )
+    tensors = {name for by_name in dims_of.values() for name in by_name}
     for place in code.places:
         shapes = _shapes(place, dims_of)
         if shapes and place.last not in keep:
             line = lines[place.last - 1]
             bare = line.rstrip("\r\n")
             start = place.comment.column if place.comment else len(bare)
-            comment = _comment(place, shapes, bare[start:], known)
+            comment = _comment(place, shapes, bare[start:], known, tensors)
             lines[place.last - 1] = bare[:start] + comment + line[len(bare) :]
     new = "".join(lines)
     if ast.dump(Code(new).tree) != ast.dump(code.tree):
@@ -65,9 +70,9 @@ def annotate_source(
 
 
 def annotate_file(
-    path: str | Path, steps: Iterable[Step], *, keep: Collection[int] = ()
+    path: str | Path, steps: Iterable[Step], *, keep: Collection[int] = (), style: Style = "comments"
 ) -> tuple[bytes, bytes]:
-    """Return the text of a source file without and with new comments; nothing is written.
+    """Return the text of a source file without and with its tensors' axes; nothing is written.
 
     Where the file's encoding has no `·`, products are written with `*`.
 
@@ -75,6 +80,7 @@ def annotate_file(
         path: the file.
         steps: the steps of the run; those of other files are ignored.
         keep: lines with comments that may stay as they are.
+        style: comments at the ends of lines, or jaxtyping's annotations of arguments and results.
 
     Raises:
         FileError: it cannot be read.
@@ -89,16 +95,21 @@ def annotate_file(
     if text.encode(encoding) != old:
         raise SourceError(f"cannot change {path}: {encoding} has several ways to write it.")
     file_steps = of_file(steps, str(path))
+
+    def written(steps: list[Step]) -> bytes:
+        if style == "jaxtyping":
+            return hint_source(text, steps).encode(encoding)
+        return annotate_source(text, steps, file=str(path), keep=keep).encode(encoding)
+
     try:
-        return old, annotate_source(text, file_steps, file=str(path), keep=keep).encode(encoding)
+        return old, written(file_steps)
     except UnicodeEncodeError:
         ascii_steps = [
-            replace(step, dims=tuple(dim.replace("·", "*") for dim in step.dims or ()))
+            replace(step, dims=step.dims and tuple(dim.replace("·", "*") for dim in step.dims))
             for step in file_steps
-            if step.dims is not None
         ]
     try:
-        return old, annotate_source(text, ascii_steps, file=str(path), keep=keep).encode(encoding)
+        return old, written(ascii_steps)
     except UnicodeEncodeError as error:
         letter = error.object[error.start]
         raise SourceError(
@@ -204,31 +215,61 @@ def _shapes(place: Place, dims_of: dict[Binding, dict[str, list[Dims]]]) -> dict
     return shapes if all(len(each) <= MOST_SHAPES for each in shapes.values()) else {}
 
 
-def _comment(place: Place, shapes: dict[str, list[Dims]], existing: str, known: set[str]) -> str:
-    """Return the comment of a place: the existing one, with the shapes in it or after it."""
+def _comment(
+    place: Place, shapes: dict[str, list[Dims]], existing: str, known: set[str], tensors: set[str]
+) -> str:
+    """Return the comment of a place: the existing one, with the shapes in it."""
     names = list(dict.fromkeys(binding.name for binding in place.binds))
-    parts = shape_comments(existing, known, {*names, *shapes}) if existing else []
-    generated = [part for part in parts if _is_generated(part, names)]
+
+    def parts_of(comment: str) -> list[ShapeComment]:
+        parts = shape_comments(comment, known, {*names, *shapes})
+        return [part for part in parts if not any(is_prose(c, known, tensors) for c in part.claims)]
+
+    parts = parts_of(existing)
+    if any(_claims(part, shapes, names) for part in parts):
+        return existing
     texts = {name: " or ".join(_text(dims) for dims in each) for name, each in shapes.items()}
-    if generated:
-        if _claims(generated[-1], shapes, names):
-            return existing
-        renewed = {_owner(name, names) for name in texts}
-        texts |= {
-            name: claim.text
-            for claim in generated[-1].claims
-            for name in claim.names
-            if _owner(name, names) not in renewed
-        }
-    firsts = [text.partition(" or ")[0] for text in texts.values()]
-    looks_like_a_reference = any(text.strip("[]").isdecimal() for text in firsts)
-    if len(names) == 1 and names == list(texts) and not looks_like_a_reference:
-        new = texts[names[0]]
-    else:
-        new = ", ".join(f"{name}: {text}" for name, text in texts.items())
-    if generated:
-        return existing[: generated[-1].start] + new + existing[generated[-1].end :]
+    ours = [part for part in parts if _is_about(part, names)]
+    if ours:
+        return existing[: ours[-1].start] + _renewed(ours[-1], texts, names) + existing[ours[-1].end :]
+    is_named = any(claim.names for part in parts for claim in part.claims)
+    new = _joined(texts, names, is_named=is_named)
+    for start, end in text_spans(existing):
+        if start == end:
+            return f"{existing[:start].rstrip()} {new}{existing[end:]}"
+        if not _PRAGMA.match(existing, start):
+            for separator in (", ",) if is_named else (" ", ": "):
+                merged = f"{existing[:start]}{new}{separator}{existing[start:]}"
+                if any(_claims(part, shapes, names) for part in parts_of(merged)):
+                    return merged
     return f"{existing}  # {new}"
+
+
+_PRAGMA = re.compile(
+    r"type:|noqa|nosec|fmt:|isort:|yapf:|flake8:|ruff:|mypy:|pyright:|pylint:|pyre-|pragma|coding[:=]|-\*-|!"
+)
+"""The beginning of a comment for a tool, which reads it only if nothing stands before it."""
+
+
+def _renewed(part: ShapeComment, texts: dict[str, str], names: list[str]) -> str:
+    """Return the shapes for the place of a comment's own, which keeps what it says about other names."""
+    known = {_owner(name, names) for name in texts}
+    others = {
+        name: claim.text
+        for claim in part.claims
+        for name in claim.names
+        if _owner(name, names) not in known
+    }
+    return _joined(texts | others, names)
+
+
+def _joined(texts: dict[str, str], names: list[str], *, is_named: bool = False) -> str:
+    """Return shapes as one text, with names if there are several, or if it would look like `[1]`."""
+    firsts = [text.partition(" or ")[0] for text in texts.values()]
+    is_named = is_named or any(text.strip("[]").isdecimal() for text in firsts)
+    if len(names) == 1 and names == list(texts) and not is_named:
+        return texts[names[0]]
+    return ", ".join(f"{name}: {text}" for name, text in texts.items())
 
 
 def _text(dims: Dims) -> str:
@@ -244,12 +285,12 @@ def _owner(name: str, names: list[str]) -> str | None:
     return max(owners, key=len, default=None)
 
 
-def _is_generated(part: ShapeComment, names: list[str]) -> bool:
-    """Return whether a comment has our format, and only claims shapes of names that its place binds."""
+def _is_about(part: ShapeComment, names: list[str]) -> bool:
+    """Return whether a comment claims shapes of names that its place binds, and may be renewed."""
     claimed_names = [name for claim in part.claims for name in claim.names]
     if not claimed_names:
-        return part.plain and len(part.claims) in (1, len(names))
-    return part.plain and all(_owner(name, names) is not None for name in claimed_names)
+        return len(part.claims) in (1, len(names))
+    return any(_owner(name, names) is not None for name in claimed_names)
 
 
 def _claims(part: ShapeComment, shapes: dict[str, list[Dims]], names: list[str]) -> bool:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -11,8 +10,9 @@ from attnscope.results.trace import Step
 from attnscope.tracing.axes.expressions import Expression, of_word, parse_expression
 from attnscope.tracing.comments.annotate import axis_words, of_file
 from attnscope.tracing.comments.claims import Medium, Subject, claims_of
+from attnscope.tracing.comments.history import Call, History, Run
 from attnscope.tracing.comments.parse import ANY, REST, Axis, Claim, Shape, is_plausible
-from attnscope.tracing.comments.places import Binding, Code, Function
+from attnscope.tracing.comments.places import Code
 
 FEW = 3
 """So many undecided statements are told one by one."""
@@ -109,7 +109,7 @@ def check_source(
     """
     code = Code(text.removeprefix("\ufeff"))
     file_steps = of_file(steps, file)
-    history = _History(code, file_steps)
+    history = History(code, file_steps)
     known = {*sizes, *axis_words(step.dims or () for step in file_steps)}
     vocabulary = _Vocabulary(sizes, history)
     claims = claims_of(code, known, {step.name for step in file_steps})
@@ -142,8 +142,8 @@ def listed(lines: Collection[int]) -> str:
 
 
 def _first_lie(
-    claim: Claim, subject: Subject, runs: list[_Run], vocabulary: _Vocabulary, history: _History
-) -> tuple[Claim, _Run, str] | None:
+    claim: Claim, subject: Subject, runs: list[Run], vocabulary: _Vocabulary, history: History
+) -> tuple[Claim, Run, str] | None:
     """Return a claim, a run that contradicts it, and the reason; None if the claim is true of all."""
     for run in runs:
         words = vocabulary.words(subject, run.call)
@@ -176,7 +176,7 @@ def _is_evident(claim: Claim, step: Step, known: Iterable[str], subject: Subject
     return True
 
 
-def _lie(claim: Claim, run: _Run, reason: str, subject: Subject, runs: list[_Run]) -> Lie:
+def _lie(claim: Claim, run: Run, reason: str, subject: Subject, runs: list[Run]) -> Lie:
     step = run.step
     shape = f"[{', '.join(map(str, step.shape))}]"
     dims = "" if step.dims is None else f"[{', '.join(step.dims)}]"
@@ -202,79 +202,6 @@ def _subject(name: str) -> str:
     return {"return": "what is returned", "yield": "what is yielded"}.get(name, name)
 
 
-# The recorded runs.
-
-
-@dataclass(frozen=True)
-class _Call:
-    """One call of a function: its number among the calls at its depth."""
-
-    function: Function | None
-    depth: int
-    number: int
-
-
-@dataclass(frozen=True, eq=False)
-class _Run:
-    """A step and the call that it belongs to."""
-
-    call: _Call
-    step: Step
-
-
-class _History:
-    """The steps of each binding, run by run.
-
-    A call begins with its arguments. One without tensors cannot be distinguished from the one before.
-    """
-
-    def __init__(self, code: Code, steps: Iterable[Step]) -> None:
-        self.runs_of: dict[Binding, list[_Run]] = defaultdict(list)
-        self.order: list[_Run] = []
-        number: dict[tuple[Function | None, int], int] = defaultdict(int)
-        arguments: dict[tuple[Function | None, int], set[str] | None] = defaultdict(set)
-        for step in steps:
-            binding = code.binding_of(step)
-            if binding is None:
-                continue
-            key = binding.place.function, step.depth
-            names = arguments[key]
-            if not binding.argument:
-                arguments[key] = None
-            elif names is None or step.name in names:
-                number[key] += 1
-                arguments[key] = {step.name}
-            else:
-                names.add(step.name)
-            run = _Run(_Call(*key, number[key]), step)
-            self.runs_of[binding].append(run)
-            self.order.append(run)
-
-    def last_before(self, run: _Run, name: str) -> _Run | None:
-        """Return the last step of a name in the same call before a run."""
-        earlier = self.order[: self.order.index(run)]
-        return next((e for e in reversed(earlier) if (e.call, e.step.name) == (run.call, name)), None)
-
-    def generic_functions(self) -> set[Function | None]:
-        """Return the functions that were called with arguments of different axes."""
-        generic = set()
-        for binding, runs in self.runs_of.items():
-            if (
-                binding.argument
-                and len({run.step.dims for run in runs if run.step.name == binding.name}) > 1
-            ):
-                generic.add(binding.place.function)
-        return generic
-
-    def runs(self, subject: Subject) -> list[_Run]:
-        """Return the runs that a claim refers to: `parts[0]` has its own, `parts[i]` all elements'."""
-        runs = [run for binding in subject.bindings for run in self.runs_of[binding]]
-        exact = [run for run in runs if run.step.name == subject.name]
-        if exact:
-            runs = exact
-        return list({run.call: run for run in runs}.values()) if subject.last else runs
-
-
 # Whether a claim is true.
 
 
@@ -294,12 +221,12 @@ class _Value:
 class _Vocabulary:
     """The words of each call of a function."""
 
-    def __init__(self, sizes: Mapping[str, int], history: _History) -> None:
+    def __init__(self, sizes: Mapping[str, int], history: History) -> None:
         self.sizes = sizes
         self.generic = history.generic_functions()
-        self.of_calls: dict[tuple[_Call, bool], _Words] = {}
+        self.of_calls: dict[tuple[Call, bool], _Words] = {}
 
-    def words(self, subject: Subject, call: _Call) -> _Words:
+    def words(self, subject: Subject, call: Call) -> _Words:
         """Return the words that a subject shares with others in a call; a pattern has its own."""
         if subject.medium is Medium.PATTERN:
             return _Words(self.sizes, are_local=True)

@@ -97,14 +97,20 @@ def _read_comments(code: Code, known: Container[str], tensors: Container[str], f
     for comment in code.comments:
         scope = scopes[code.function_at(comment)]
         claims = list(_claims_in(comment, code, known, scope, alone))
-        read = [each for each in claims if not _is_prose(each[0], known, tensors)]
+        read = [each for each in claims if not is_prose(each[0], known, tensors)]
         found.claims += read
         if not claims and shape_like(comment.text, known):
             found.unread.add(comment.line)
 
 
-def _is_prose(claim: Claim, known: Container[str], tensors: Container[str]) -> bool:
-    """Return whether a list is one of tensors, or of indices: `(q, k)`, `(i, j)`."""
+def is_prose(claim: Claim, known: Container[str], tensors: Container[str]) -> bool:
+    """Return whether a list without a name is one of tensors or of indices: `(q, k)`, `(i, j)`.
+
+    Args:
+        claim: the claim.
+        known: words that are axes.
+        tensors: the names of tensors.
+    """
     for shape in claim.shapes if not claim.names else ():
         unknown = {word for word in shape.words if word not in known}
         is_list_of_indices = unknown and unknown == shape.words and unknown <= INDICES
@@ -195,7 +201,7 @@ def _read_docstring(function: Function, code: Code, known: Container[str], found
         if claim is None or is_unclear:
             continue
         if entry.names == (RETURNED,):
-            subjects = _results(entry.line, scope, Medium.DOCSTRING)
+            subjects = results_of(entry.line, scope, Medium.DOCSTRING)
             if len(subjects) == 1:
                 found.claims += [(claim, subject) for subject in subjects[0]]
             else:
@@ -224,7 +230,7 @@ def _read_annotations(function: Function, code: Code, found: Claims) -> None:
     if function.node.returns is not None:
         line = function.node.returns.lineno
         types, claims = annotated_shapes(function.node.returns)
-        results = _results(line, scope, Medium.ANNOTATION)
+        results = results_of(line, scope, Medium.ANNOTATION)
         if types and (None in claims or len(claims) != len(results)):
             found.unread.add(line)
             return
@@ -246,7 +252,7 @@ def _read_local_annotations(code: Code, found: Claims) -> None:
                 found.unread.add(node.lineno)
 
 
-def _results(line: int, scope: list[Binding], medium: Medium) -> list[list[Subject]]:
+def results_of(line: int, scope: list[Binding], medium: Medium) -> list[list[Subject]]:
     """Return, for the returned value or for each element of a returned tuple, what is returned."""
     returned: dict[str, list[Subject]] = {}
     for binding in scope:

@@ -104,15 +104,22 @@ def shape_comments(
         known: words that are axes. Any other single word in brackets may not be one: `(optional)`.
         names: the names bound in the scope. Other names are recognized too, if they are simple.
     """
-    starts = [match.end() for match in re.finditer(r"#+[\s:]*", comment)]
-    ends = [match.start() for match in re.finditer(r"\s*#+", comment)][1:]
     parts = []
-    for start, end in zip(starts, [*ends, len(comment)], strict=True):
+    for start, end in text_spans(comment):
         claims = list(_claims(comment[:end], start, known, names))
         if claims and _AFTER.match(comment[:end], claims[-1][1]):
             whole = tuple(claim for claim, _, _ in claims)
             parts.append(ShapeComment(start, claims[-1][1], whole, all(plain for _, _, plain in claims)))
     return parts
+
+
+def text_spans(comment: str) -> list[tuple[int, int]]:
+    """Return where the texts of a comment begin and end, each of which follows a `#`."""
+    starts = [match.end() for match in re.finditer(r"#+[\s:]*", comment)]
+    if not starts:
+        return []
+    ends = [match.start() for match in re.finditer(r"\s*#+", comment)][1:]
+    return list(zip(starts, [*ends, len(comment)], strict=True))
 
 
 def _claims(

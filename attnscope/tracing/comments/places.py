@@ -12,7 +12,7 @@ import io
 import tokenize
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from itertools import pairwise
+from itertools import accumulate, pairwise
 
 from attnscope.errors import SourceError
 from attnscope.results.trace import Step
@@ -95,6 +95,7 @@ class Code:
     """
 
     def __init__(self, text: str) -> None:
+        self.text = text
         self.lines = list(io.StringIO(text, newline=""))  # as in Python, form feeds end no line
         plain = [line.rstrip("\r\n") + "\n" for line in self.lines]
         self.places: list[Place] = []
@@ -109,11 +110,17 @@ class Code:
             raise SourceError(f"this is not Python: {line}{reason}.") from error
         self._at = {n: place for place in self.places for n in range(place.first, place.last + 1)}
         self._encoded = [line.encode() for line in plain]
+        self._starts = [0, *accumulate(map(len, self.lines))]
         self._bind()
 
     def place_of(self, line: int | None) -> Place | None:
         """Return the logical line that a line belongs to."""
         return self._at.get(line or 0)
+
+    def offset(self, line: int, column: int = 0) -> int:
+        """Return the index in the text of a line and a column in bytes, as syntax trees have it."""
+        within = self._encoded[line - 1][:column].decode() if column else ""
+        return self._starts[line - 1] + len(within)
 
     def binding_of(self, step: Step) -> Binding | None:
         """Return the binding of a step: `parts` for `parts[0]`, unless the code binds that itself."""

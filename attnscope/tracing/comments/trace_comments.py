@@ -2,29 +2,32 @@
 
 from __future__ import annotations
 
+import ast
 import linecache
 import os
 import tokenize
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import get_args
 
-from attnscope.errors import FileError, SourceError, first_line
+from attnscope.errors import FileError, OptionError, SourceError, first_line
 from attnscope.results.common import Check, Finding
 from attnscope.results.trace import Trace
 from attnscope.text import shortened
-from attnscope.tracing.comments.annotate import annotate_file, diff, write
+from attnscope.tracing.comments.annotate import Style, annotate_file, diff, write
 from attnscope.tracing.comments.check import CommentReport, check_source, listed
 
 
 @dataclass(frozen=True)
 class Annotation:
-    """A source file with the axes of its tensors in comments at the ends of lines.
+    """A source file with the axes of its tensors, in comments or annotations.
 
     Attributes:
         path: the file.
         name: its name in messages.
         old: its current content.
-        new: its content with comments.
+        new: its content with these.
     """
 
     path: Path
@@ -34,9 +37,9 @@ class Annotation:
 
     @property
     def changed_lines(self) -> int:
-        """The number of lines whose comments change."""
-        lines = zip(self.old.splitlines(), self.new.splitlines(), strict=True)
-        return sum(old != new for old, new in lines)
+        """The number of lines that change or are added."""
+        rows = self.diff.splitlines()[2:]
+        return sum(row.startswith("+") for row in rows)
 
     @property
     def diff(self) -> str:
@@ -52,18 +55,26 @@ class Annotation:
         write(self.path, self.old, self.new)
 
 
-def annotate(trace: Trace) -> Annotation:
-    """Add comments with the axes of the tensors that each line binds to the file of a trace.
+def annotate(trace: Trace, style: Style = "comments") -> Annotation:
+    """Add the axes of its tensors to the file of a trace, in comments or in annotations of jaxtyping.
 
-    Correct shape comments stay as they are, in any notation. Nothing is written.
+    Comments with axes stand at the end of each line that binds tensors; correct shape comments stay as
+    they are, in any notation. Annotations are those of the arguments and results of functions that ran;
+    only ones that say nothing more than `Tensor` are replaced. Nothing is written.
 
     Args:
         trace: a trace from `attnscope.inspect`.
+        style: `comments` or `jaxtyping`.
 
     Raises:
-        SourceError: the code failed, or cannot be annotated.
+        OptionError: there is no such style.
+        SourceError: the code failed, has changed since it was imported, or cannot be annotated.
         FileError: the file cannot be read.
     """
+    if style not in get_args(Style):
+        raise OptionError(
+            f"{style!r} is no style of annotation.", hint=f"annotate: {' or '.join(get_args(Style))}"
+        )
     if trace.crash is not None:
         raise SourceError(
             f"{trace.title} fails in line {trace.crash.line}, so its shapes are not all known:"
@@ -71,7 +82,9 @@ def annotate(trace: Trace) -> Annotation:
             hint="leave out --annotate, to see why",
         )
     path = _file_of(trace)
-    old, new = annotate_file(path, trace.steps, keep=_report(trace, path).true_lines)
+    _check_imported(path)
+    keep = _report(trace, path).true_lines if style == "comments" else ()
+    old, new = annotate_file(path, trace.steps, keep=keep, style=style)
     return Annotation(path, trace.file or str(path), old, new)
 
 
@@ -90,8 +103,11 @@ def check_comments(trace: Trace) -> CommentReport:
 
     Raises:
         FileError: the file cannot be read.
+        SourceError: it has changed since it was imported.
     """
-    report = _report(trace, _file_of(trace))
+    path = _file_of(trace)
+    _check_imported(path)
+    report = _report(trace, path)
     unread = "not read (line{} {})".format("s" * (len(report.unread) != 1), listed(report.unread))
     counts = {
         "true": report.true,
@@ -113,6 +129,21 @@ def _file_of(trace: Trace) -> Path:
     return Path(os.path.abspath(trace.file))
 
 
+def _check_imported(path: Path) -> None:
+    """Check that the code in a file is still the one that ran; comments may differ."""
+    imported = linecache.cache.get(str(path))
+    if imported is None or len(imported) < 3 or not path.exists():
+        return
+    with suppress(OSError, SyntaxError, UnicodeDecodeError):  # told when the file is read
+        present = [ast.parse(text) for text in ("".join(imported[2]), _text_of(path))]
+        before, now = [ast.dump(tree, include_attributes=True) for tree in present]
+        if before != now:
+            raise SourceError(
+                f"{shortened(path)} has changed since it was imported.",
+                hint="start Python anew, so that the code that runs is the code in the file",
+            )
+
+
 def _report(trace: Trace, path: Path) -> CommentReport:
     try:
         text = _text_of(path)
@@ -127,7 +158,7 @@ def _report(trace: Trace, path: Path) -> CommentReport:
 def _text_of(path: Path) -> str:
     """Read a source file, or the cell of a notebook."""
     cell = linecache.cache.get(path.name) or linecache.cache.get(str(path))
-    if cell is not None and len(cell) > 2 and not path.exists():
+    if cell is not None and len(cell) > 2 and cell[1] is None and not path.exists():
         return "".join(cell[2])
     with tokenize.open(path) as opened:
         return opened.read()

@@ -286,6 +286,9 @@ class CallTraces:
             self.on_note(message, hint)
 
     def _deliver(self) -> None:
+        from attnscope.tracing.axes.changes import name_by_changes
+
+        name_by_changes([trace.steps for trace in self.result.traces])
         if self.recorded is not None:
             self.recorded(self.result.traces)
         for notice in dict.fromkeys(each for trace in self.result.traces for each in trace.notices):

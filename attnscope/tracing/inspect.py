@@ -451,6 +451,7 @@ def _run(
         try:
             with interrupt.raised(), _exit_as_exception():
                 built = subject.build(sizes, device=device, seed=options.seed, train=options.train)
+                watcher.draws(built.drawn)
                 with torch.device(device) if device not in (None, "cpu") else nullcontext():
                     built.callable(*built.args, **built.kwargs)
         except BaseException as caught:

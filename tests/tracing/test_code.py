@@ -453,3 +453,15 @@ def test_wrong_views(name):
         assert module(x).shape == x.shape
         right = name == "HardCodedBatch" and n_batch == 2
         assert torch.allclose(module(x), theirs(x, x, x), atol=1e-5) == right
+
+
+def test_landmark_attention_approximates_that_of_all_keys():
+    module = load("landmarks").LandmarkAttention(D_MODEL, N_HEAD, 2)
+    weights = torch.tensor([[0.7, 0.3], [0.2, 0.8]]).expand(2, 1, 2, 2)
+    close(weights @ module.inverse(weights), torch.eye(2).expand(2, 1, 2, 2))
+    module = load("landmarks").LandmarkAttention(D_MODEL, N_HEAD, N_K)  # each key is a landmark
+    x, mask = torch.randn(N_BATCH, N_K, D_MODEL), torch.ones(N_BATCH, N_K)
+    q, k, v = map(split, module.to_qkv(x).chunk(3, -1))
+    torch.testing.assert_close(
+        module(x, mask), merged(F.scaled_dot_product_attention(q, k, v)), rtol=0.1, atol=0.1
+    )

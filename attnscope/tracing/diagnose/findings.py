@@ -12,7 +12,7 @@ import math
 import re
 import sys
 import weakref
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cache, lru_cache
 from typing import Any, NamedTuple
@@ -101,6 +101,7 @@ VIEWS = {"view", "_unsafe_view", "reshape", "_reshape_alias"}
 MASKS = {"masked_fill", "where", "add", "sub"}
 COPIES = {"clone", "copy_", "contiguous", "_to_copy"}
 EMPTY = {"empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided"}
+FACTORY = re.compile(r"new_|\w+_like$")  # they depend on the shape of their input
 UNCHANGED = SAME | VIEWS | {"permute", "transpose", "t", "unsqueeze", "expand", "select", "slice"}
 
 
@@ -109,10 +110,14 @@ class Watcher:
 
     Args:
         files: the files whose lines findings name.
+
+    Attributes:
+        drawn: the random inputs, and what was computed from them without a matrix product, by id.
     """
 
     def __init__(self, files: Collection[str]) -> None:
         self.files = files
+        self.drawn: dict[int, weakref.ref[torch.Tensor]] = {}
         self.findings: list[Finding] = []
         self.amounts: dict[tuple, float] = {}  # each scale and its width, by line
         self.views: dict[tuple, tuple[tuple[int, ...], tuple[int, ...]]] = {}  # those that regroup axes
@@ -123,6 +128,7 @@ class Watcher:
         ] = {}  # upper bounds of absolute values
         self._empty: dict[int, weakref.ref[torch.Tensor]] = {}  # uninitialized tensors
         self._overwritten = False  # in-place operators ran: notes of masks may be out of date
+        self._inverted: set[Line | None] = set()  # softmaxes whose results were multiplied by each other
         self.shifts: set[Line] = set()  # the lines of regrouped views that shift rows
         self._regrouped: dict[int, tuple[weakref.ref[torch.Tensor], tuple]] = {}  # the keys of views
 
@@ -134,6 +140,8 @@ class Watcher:
         if mutable:
             self._bounds.clear()
             self._overwritten = True
+        if self.drawn and name not in PRODUCTS and not FACTORY.match(name):
+            self._depends(args, out)
         if name in COPIES:
             self._copied(name, args, out)
         elif name in EMPTY:
@@ -161,6 +169,21 @@ class Watcher:
                 f"{step.name} {verb} {what} among its {tensor.numel()} values",
                 (step.file or "", step.line or 0),
             )
+
+    # Random inputs: what a mask hides is no mistake if its values are random.
+
+    def draws(self, tensors: Iterable[torch.Tensor]) -> None:
+        """Mark inputs as random."""
+        self.drawn.update((id(each), weakref.ref(each)) for each in tensors)
+
+    def _depends(self, args: tuple, out: Any) -> None:
+        """Mark an operator's output as random if one of its inputs is."""
+        if isinstance(out, torch.Tensor) and any(map(self._is_drawn, _flat(args))):
+            self.drawn[id(out)] = weakref.ref(out)
+
+    def _is_drawn(self, value: Any) -> bool:
+        known = self.drawn.get(id(value)) if isinstance(value, torch.Tensor) else None
+        return known is not None and known() is value
 
     # Bounds: results of small numbers are finite, and their values need not be read.
 
@@ -253,6 +276,8 @@ class Watcher:
         elif left.weight or right.weight:  # a projection
             is_plain = (left.factor, right.factor) == (1.0, 1.0)
             self._set(out, PLAIN if is_plain else UNKNOWN)
+        elif left.sums_to_one is not None and right.sums_to_one is not None:
+            self._inverted |= {left.line, right.line}
         elif left.sums_to_one is not None or right.sums_to_one is not None:
             self._used(a, left, rows)
             self._used(b, right, columns)
@@ -270,9 +295,12 @@ class Watcher:
     def _used(self, weights: torch.Tensor, note: Note, axis: int) -> None:
         """Check attention that is multiplied with values, summing over one of its axes.
 
-        The softmax of a projection, as in linear attention, is not checked.
+        The softmax of a projection, as in linear attention, is not checked; nor is attention that is
+        multiplied with attention, as in its pseudo-inverse.
         """
         if note.sums_to_one is None or note.log or all(axis != each.place for each in note.pair):
+            return
+        if note.line in self._inverted:
             return
         place, size, _ = note.sums_to_one
         is_part = weights.shape[place] != size
@@ -308,7 +336,9 @@ class Watcher:
             with unseen():
                 blind = x.amax(dim=axis) <= HIDDEN
                 count = int(blind.sum()) if bool(blind.any()) else 0
-            if count:
+            if count and self._is_drawn(x):
+                self.has_nan = True  # which that causes
+            elif count:
                 self._find(
                     f"{count} of {blind.numel()} rows see no key: a mask hides all of them,"
                     " and their attention means nothing",
@@ -446,6 +476,12 @@ class Watcher:
         """Handle dropout."""
         note = self._note(x)
         self._set(out[0] if isinstance(out, tuple) else out, replace(note, dropped=True))
+
+
+def _flat(args: tuple) -> Iterator[Any]:
+    """Yield an operator's arguments, and the members of lists."""
+    for each in args:
+        yield from each if isinstance(each, list | tuple) else (each,)
 
 
 @lru_cache(maxsize=256)

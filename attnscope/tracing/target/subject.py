@@ -6,7 +6,7 @@ constructs the instance and draws the inputs, with the original sizes or with ot
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from math import prod
@@ -71,12 +71,14 @@ class Built:
         callable: an instance, its method, or a function.
         args, kwargs: its inputs.
         module: the instance, if it is a `torch.nn.Module`.
+        drawn: the inputs with random values.
     """
 
     callable: Callable[..., Any]
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
     module: torch.nn.Module | None
+    drawn: Sequence[torch.Tensor] = ()
 
 
 @dataclass(frozen=True)
@@ -206,7 +208,9 @@ class Subject:
                 value.train(bool(train))
         if self.callee.owner is None:
             kwargs = {**kwargs, **defaults}
-        return Built(self.callee.of(instance), args, kwargs, module)
+        pairs = zip(self.inputs, values, strict=True)
+        drawn = [tensor for each, (_, value) in pairs for tensor in _drawn(each.value, value)]
+        return Built(self.callee.of(instance), args, kwargs, module, drawn)
 
     def _other_defaults(self, sizes: Mapping[str, int] | None) -> dict[str, int]:
         """Return the defaults that differ with other sizes."""
@@ -280,6 +284,15 @@ class Subject:
         original = {**self.defaults, **self.sizes}
         same = [sizes[name] for name, size in original.items() if size == high and name in sizes]
         return high if high is None else min([high, *same])
+
+
+def _drawn(value: Input | Same, made: Any) -> Iterator[torch.Tensor]:
+    """Yield the tensors of an input that were drawn, and not read from a file."""
+    if isinstance(value, InputTuple):
+        for member, each in zip(value.members, made, strict=True):
+            yield from _drawn(member, each)
+    elif isinstance(value, Tensor) and not value.file:
+        yield made
 
 
 def read_subject(

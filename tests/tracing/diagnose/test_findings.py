@@ -319,6 +319,9 @@ SELDOM = {
         (["dim=24", "num_heads=3", "window_size=(4,4)"], ["x=B_:8,N:16,dim", "mask=nW:4,N,N"]),
         (["dim=96", "num_heads=6", "window_size=(2,2)"], ["x=B_:6,N:4,dim", "mask=nW:3,N,N"]),
     ],
+    "landmarks.py:LandmarkAttention": [
+        ([], ["x=b:2,n:12,dim", "mask=b,n"]), (["dim=32", "n_head=4"], ["x=b:1,n:16,dim", "mask=b,n<2"]),
+    ],
     **{
         f"split_in_scopes.py:{name}": [([], ["x=B:2,T:7,d_model"]), ([], ["x=B:4,T:48,d_model"]), ([], ["x=B:6,T:4,d_model"])]
         for name in ("InAGenerator", "InALambda", "InAComprehension", "InAFunction")
@@ -347,6 +350,8 @@ MISTAKES = [
         "relative_shift.py:DoubledShift", "rows = scores.reshape(b, h, 2 * n, n)",
         "return scores.reshape(b, h, 2 * n, n).transpose(2, 3)[..., :n]", "is viewed as",
     ),
+    ("landmarks.py:LandmarkAttention", "(q @ mean_k.mT).softmax(-1)", "(q @ mean_k.mT).softmax(-2)", "softmax is over"),
+    ("landmarks.py:LandmarkAttention", "(1 - mask[:, None, None])", "torch.ones(n)", "24 of 24 rows see no key"),
     (
         "windowed.py:WindowAttention", ".transpose(1, 2).reshape(B_, N, C)", ".reshape(B_, N, C)", "is viewed as",
     ),
@@ -506,6 +511,30 @@ def test_a_mask_that_hides_some_keys_is_fine_and_one_that_hides_all_is_not(found
         nan = [message for message in messages if "NaN" in message]
         assert told == ([f"{6 * rows} of 30 rows see no key: a mask hides all of them, and their attention means nothing"] if rows else [])  # fmt: skip
         assert bool(nan) == bool(rows and number == "-inf")
+
+
+HIDDEN_BY = {
+    "a random mask of numbers": ("(scores - 1e9 * (1 - mask))", "mask=7", False),
+    "a random mask and a causal one": (
+        "scores.masked_fill(~mask | (torch.ones(5, 7) > 0).triu(1), -1e9)",
+        "mask=7@bool",
+        False,
+    ),
+    "a causal one without the diagonal": (
+        "scores.masked_fill((torch.ones_like(mask) > 0).triu(), -1e9)",
+        "mask=5,7@bool",
+        True,
+    ),
+}
+
+
+@pytest.mark.parametrize("how", HIDDEN_BY)
+def test_what_a_random_mask_hides_is_no_mistake(found_in, how):
+    value, mask, is_mistake = HIDDEN_BY[how]
+    body = f"scores = Q @ K.mT / 4\nattention = {value}.softmax(-1)\nreturn attention @ V"
+    found = found_in(function(body, "Q, K, V, mask"), [*SHAPES, mask])
+    messages = [message for _, message in found]
+    assert ["see no key" in message for message in messages] == [True] * is_mistake
 
 
 def test_rows_that_see_no_key_are_told_at_the_softmax(found_in):

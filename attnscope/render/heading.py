@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 from attnscope.render.columns import common_prefix
-from attnscope.render.text import number_text
-from attnscope.results.trace import Trace
+from attnscope.render.text import number_text, shorten
+from attnscope.results.trace import Condition, Trace
 from attnscope.results.weights import HeadWeights
 from attnscope.text import printable
 from attnscope.units import bytes_text, flops_text
 
+LONGEST = 60  # characters of an expression that rejects sizes
 
-def heading(result: Trace | HeadWeights) -> list[str]:
-    """Return a title, and lines with the sizes and the options that determine the numbers."""
+
+def heading(result: Trace | HeadWeights, *, wide: bool = False) -> list[str]:
+    """Return a title, and lines with the sizes, the options that determine the numbers, and conditions.
+
+    Args:
+        result: a trace, or a head's weights.
+        wide: whether to list the conditions that were only assumed, too.
+    """
     if isinstance(result, HeadWeights):
         return _of_head(result)
     sizes = " · ".join(f"{axis} {size}" for axis, size in result.sizes.items())
@@ -19,7 +26,17 @@ def heading(result: Trace | HeadWeights) -> list[str]:
     parts += [f"seed {result.seed}"] if result.seed is not None else []
     title = result.title if result.device else f"{result.title}  (dry run: nothing was computed)"
     lines = [title, sizes, " · ".join(part for part in parts if part)]
+    lines += [_in_words(each) for each in result.conditions or [] if each.required or wide]
     return [line for line in lines if line]
+
+
+def _in_words(condition: Condition) -> str:
+    """Describe a condition on sizes, and where the code rejects others."""
+    if not condition.required:
+        return f"assumed: {condition.text}"
+    place = f"{condition.file or 'line'}{':' if condition.file else ' '}{condition.line}"
+    expression = f": {shorten(condition.expression, LONGEST)}" if condition.expression else ""
+    return f"where {condition.text}" + (f" ({place}{expression})" if condition.line else "")
 
 
 def named(model: str, stack: str) -> str:
@@ -69,6 +86,9 @@ PHRASES = {
 
 def _options(trace: Trace) -> list[str]:
     options = dict(trace.options)
+    by_code = {each.text for each in trace.conditions or []}
+    if stated := [text for text in options.pop("where", []) if text not in by_code]:
+        options["where"] = stated
     parts = []
     if "scale" in options:
         scale = options.pop("scale")

@@ -59,6 +59,25 @@ class Source:
 
 
 @dataclass
+class Condition:
+    """A condition on the sizes of a trace, such as `d_feat is a multiple of n_head`.
+
+    Attributes:
+        text: the condition.
+        required: whether the code rejected all sizes that do not fulfil it; False: it was assumed in
+            order to name axes, and the code may run without it.
+        expression, file, line: the expression that rejected other sizes, on one line, and its location;
+            None if the condition is assumed. `file` is None if it is the file of the traced code.
+    """
+
+    text: str
+    required: bool
+    expression: str | None = None
+    file: str | None = None
+    line: int | None = None
+
+
+@dataclass
 class Step:
     """One named tensor of a trace.
 
@@ -119,6 +138,7 @@ class Trace(Result):
         dtype: the dtype of the inputs.
         seed: the seed of random inputs and weights; None if nothing was drawn at random.
         steps: the tensors, in the order in which they were computed.
+        conditions: conditions on sizes, found by running the code with others; None if it ran only once.
         checks: comparisons with references; None if nothing was compared.
         findings: likely mistakes; None if the trace was not searched for any.
         notices: further sentences for the reader.
@@ -138,6 +158,7 @@ class Trace(Result):
     dtype: str | None = None
     seed: int | None = None
     steps: list[Step] = field(default_factory=list)
+    conditions: list[Condition] | None = None
     checks: list[Check] | None = None
     findings: list[Finding] | None = None
     notices: list[str] = field(default_factory=list)

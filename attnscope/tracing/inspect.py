@@ -26,7 +26,7 @@ from attnscope.errors import (
 from attnscope.files import shown_path
 from attnscope.process import interrupt
 from attnscope.process.progress import Progress, silent, stage
-from attnscope.results.trace import Exit, Source, Step, Trace
+from attnscope.results.trace import Condition, Exit, Source, Step, Trace
 
 if TYPE_CHECKING:
     from attnscope.tracing.axes.inference import Inferred, Run
@@ -255,6 +255,7 @@ def _trace(
 ) -> Trace:
     """Run a subject, and again with other sizes, and return its trace."""
     from attnscope.process.random_state import kept_global_random_state
+    from attnscope.tracing.axes.inference import conditions
     from attnscope.tracing.instrument.loops import fold_loops
     from attnscope.tracing.instrument.session import Session
     from attnscope.tracing.program import status_of
@@ -276,6 +277,7 @@ def _trace(
     if is_a(base.error, Exception) and arguments is not None and arguments == subject.arguments_state():
         _run_untraced(base, subject, session, options, device if subject.is_live else place)
     inferred.name_axes()
+    all_conditions = conditions(inferred)
     notices += compiled
     interrupted = is_a(exception, KeyboardInterrupt)
     if not inferred.complete and subject.sizes and not interrupted:
@@ -288,20 +290,21 @@ def _trace(
     trace = Trace(
         title=title,
         sizes=_sizes_shown(subject, inferred),
-        options=_options(inferred, subject),
+        options=_options(subject, all_conditions),
         device=place,
         dtype=subject.dtype or None,
         seed=options.seed if subject.is_live else options.seed or 0,
         steps=base.steps,
+        conditions=all_conditions,
         findings=_findings(inferred, subject),
         notices=notices,
         source=base.sources,
         file=shown_path(session.file),
     )
     _explain_failure(trace, inferred, subject)
-    located: list[Step | Source] = [*trace.steps, *(trace.source or [])]
+    located: list[Step | Source | Condition] = [*trace.steps, *(trace.source or []), *all_conditions]
     for each in located:
-        each.file = each.file and shown_path(each.file)
+        each.file = shown_path(each.file) if each.file and each.file != session.file else None
     if not options.stats:  # statistics belong to one iteration of a loop
         trace.steps = fold_loops(trace.steps)
     if is_a(exception, SystemExit):
@@ -368,7 +371,7 @@ def _run_all(
         KeyboardInterrupt during the runs with other sizes.
     """
     from attnscope.tracing.axes.inference import Inferred, Run, infer
-    from attnscope.tracing.axes.resize import fixed, required_by
+    from attnscope.tracing.axes.requirements import fixed, required_by
     from attnscope.tracing.axes.symbols import Symbols
 
     notices: list[str] = []
@@ -558,11 +561,8 @@ def _sizes_shown(subject: Subject, inferred: Inferred) -> dict[str, int]:
     return {name: size for name, size in sizes.items() if name in subject.set_by_user or name in used}
 
 
-def _options(inferred: Inferred, subject: Subject) -> dict[str, Any]:
-    """Return the equations between sizes: the user's, and the inferred requirements."""
-    stated = [each.text for each in subject.where]
-    inferred_texts = (
-        [str(requirement) for requirement, *_ in inferred.refusals] if inferred.complete else []
-    )
-    equations = stated + inferred_texts
+def _options(subject: Subject, conditions: list[Condition]) -> dict[str, Any]:
+    """Return the equations between sizes: the user's, and the conditions that the code puts on them."""
+    equations = [each.text for each in subject.where]
+    equations += [each.text for each in conditions if each.required]
     return {"where": equations} if equations else {}

@@ -231,7 +231,7 @@ def test_one_tensor_given_thrice_is_one_in_other_sizes_too():
     mha, x = torch.nn.MultiheadAttention(16, 4, batch_first=True), torch.randn(2, 7, 16)
     trace = attnscope.inspect(mha, x, x, x, depth=0)
     assert trace.steps[-1].dims == ("n_batch", "n_Q", "embed_dim")
-    assert trace.options == {"where": ["n_Q = n_K"]}
+    assert [(each.text, each.required) for each in trace.conditions] == [("n_Q = n_K", False)]
 
 
 @pytest.mark.parametrize("train", [True, False])

@@ -114,4 +114,4 @@ def markdown_text(
             parts.append("```\n" + "\n".join(line.plain for line in crash_lines(result.crash)) + "\n```")
     if result.checks:
         parts += [markdown_table(check_columns(result.checks), wide)]
-    return markdown(heading(result), *parts)
+    return markdown(heading(result, wide=wide), *parts)

@@ -29,7 +29,7 @@ def print_table(result: Trace | HeadWeights, console: Console, *, wide: bool = F
         console: the console; piped output is as wide as necessary, and never truncated.
         wide: whether to show all columns, in as many tables as the terminal's width requires.
     """
-    print_heading(heading(result), console)
+    print_heading(heading(result, wide=wide), console)
     print_columns(columns_of(result), console, wide)
     if isinstance(result, Trace):
         print_line(console, Text("\n" + summary(result), style="dim"))

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import traceback
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import product
 from math import prod
 
+from attnscope.errors import AttnscopeError, is_a, stored_in
 from attnscope.results.common import Finding
-from attnscope.results.trace import Source, Step
-from attnscope.tracing.axes.resize import Attempt, Requirement, Search
+from attnscope.results.trace import Condition, Source, Step
+from attnscope.tracing.axes.requirements import Requirement
+from attnscope.tracing.axes.search import Attempt, Search
 from attnscope.tracing.axes.symbols import Symbols
 from attnscope.tracing.instrument.failure import Failure, Part, Shape
 from attnscope.tracing.instrument.rewrite import Place
@@ -20,6 +23,9 @@ N_RUNS = 3
 
 KEYS_AND_VALUES = {"n_K", "n_V"}
 """The numbers of keys and values, which must be equal."""
+
+NOT_BY_CODE = (AttnscopeError, MemoryError)
+"""The exceptions of runs with other sizes that are not the code's."""
 
 Key = tuple[str | None, int | None, str]
 
@@ -63,6 +69,8 @@ class Inferred:
         symbols: the names, with their sizes in every run.
         runs: the run with the original sizes, those with other sizes, and those that failed.
         refusals: the runs that failed, each with the requirement that fixed it, and its sizes.
+        required: those of these requirements without which all runs failed.
+        assumed: other requirements, which help to name axes.
         complete: whether the code runs with other sizes at all.
         too_many: whether there are too many sizes to search for others.
     """
@@ -70,6 +78,8 @@ class Inferred:
     symbols: Symbols
     runs: list[Run]
     refusals: list[tuple[Requirement, Run, dict[str, int]]] = field(default_factory=list)
+    required: list[Requirement] = field(default_factory=list)
+    assumed: list[Requirement] = field(default_factory=list)
     complete: bool = True
     too_many: bool = False
 
@@ -161,22 +171,27 @@ def infer(
             sizes_of[id(tried[key])] = sizes
         return tried[key]
 
-    def try_sizes(sizes: dict[str, int]) -> Attempt:
-        run = run_with(sizes)
-        found = {_key(step) for step in run.steps}
-        reached = len(list(_while_in(base_keys, found)))
-        whole = reached == len(base_keys) and (run.error is None or base.error is not None)
-        line = run.failure.line if run.failure else _last_line(run.error)
-        unnamed = 0
-        if whole:
-            pair = Symbols({name: [size, sizes[name]] for name, size in original.items()})
-            unnamed = Inferred(pair, [base, run]).unnamed()
-        return Attempt((reached, line), whole, unnamed, run)
+    def try_sizes(all_sizes: list[dict[str, int]]) -> Attempt:
+        runs = [base]
+        for sizes in all_sizes:
+            run = run_with(sizes)
+            found = {_key(step) for step in run.steps} - _degenerate(run, base)
+            reached = len(list(_while_in(base_keys, found)))
+            if reached < len(base_keys) or (run.error is not None and base.error is None):
+                line = run.failure.line if run.failure else _last_line(run.error)
+                by_code = is_a(run.error, Exception) and not issubclass(type(run.error), NOT_BY_CODE)
+                return Attempt((reached, line), whole=False, rejected=by_code, run=run)
+            runs.append(run)
+        columns = {
+            name: [size, *(sizes[name] for sizes in all_sizes)] for name, size in original.items()
+        }
+        unnamed = Inferred(Symbols(columns), runs).unnamed()
+        return Attempt((reached, 0), whole=True, unnamed=unnamed, run=run)
 
     known = tuple(known)
     search = Search(try_sizes, original, known, frozenset(axes))
     plan = search.plan()
-    if defaults and (plan is None or any(r.is_fixed for r, _ in search.refusals)):
+    if defaults and (plan is None or any(r.is_fixed for r in search.required)):
         other = Search(try_sizes, original, known, frozenset(axes), frozenset(defaults))
         other_plan = other.plan()
         if other_plan is not None:
@@ -194,7 +209,30 @@ def infer(
         runs.append(run)
         all_sizes.append(sizes)
     symbols = Symbols({name: [sizes[name] for sizes in all_sizes] for name in original})
-    return Inferred(symbols, runs, refusals, complete, search.has_too_many)
+    return Inferred(
+        symbols, runs, refusals, search.required, search.assumed, complete, search.has_too_many
+    )
+
+
+def conditions(inferred: Inferred) -> list[Condition]:
+    """Return the conditions that the code puts on sizes, and those that were assumed to name axes."""
+    if not inferred.complete:
+        return []
+    required = [_rejection(each, run) for each, run, _ in inferred.refusals if each in inferred.required]
+    return required + [Condition(str(each), required=False) for each in inferred.assumed]
+
+
+def _rejection(requirement: Requirement, run: Run) -> Condition:
+    """Return a condition, and where the code rejects sizes that do not fulfil it."""
+    failure = run.failure
+    if failure is not None:
+        return Condition(str(requirement), True, failure.expression, failure.file, failure.line)
+    frames = traceback.extract_tb(stored_in(run.error, "__traceback__")) if run.error else []
+    if not frames:
+        return Condition(str(requirement), True)
+    last = frames[-1]
+    file = last.filename.rpartition("site-packages/")[2]
+    return Condition(str(requirement), True, last.line or None, file, last.lineno)
 
 
 def coincidences(
@@ -219,14 +257,15 @@ def coincidences(
             continue
         names = {requirement.name, *requirement.of}
         mixing = failure.kind == "view" and _mixes(failure, inferred.runs)
-        equal = requirement.is_equality
+        is_required = requirement in inferred.required
+        equal = requirement.is_equality and is_required
         natural = not equal or bool(names & set(widths)) or names == KEYS_AND_VALUES
         if failure.kind == "contraction" and natural:
             continue
         of_inputs = names <= set(axes)
-        if (of_inputs and (mixing or equal or (all_sizes_named and requirement.is_fixed))) or (
-            mixing and names & set(axes) and failure.line not in findings
-        ):
+        if (
+            of_inputs and (mixing or equal or (all_sizes_named and is_required and requirement.is_fixed))
+        ) or (mixing and names & set(axes) and failure.line not in findings):
             message = _in_words(inferred, requirement, failure, sizes)
             if message is not None:
                 findings[failure.line] = Finding(message, failure.line)
@@ -367,6 +406,19 @@ def _same_turn(shapes: list[Shape], turn: int, turns: int) -> Shape | None:
 
 def _key(step: Step) -> Key:
     return step.file, step.line, step.name
+
+
+def _degenerate(run: Run, base: Run) -> set[Key]:
+    """Return the steps of which axes have vanished, or have become so short that they broadcast."""
+    before = _shapes_by_key(base.steps)
+    return {
+        key
+        for key, shapes in _shapes_by_key(run.steps).items()
+        if len(shapes) == len(before.get(key, ()))
+        for pair in zip(shapes, before[key], strict=True)
+        for now, then in zip(*pair, strict=False)
+        if now < 2 <= then
+    }
 
 
 def _shapes_by_key(steps: list[Step]) -> dict[Key, list[Shape]]:

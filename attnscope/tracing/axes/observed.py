@@ -5,8 +5,11 @@ if the code itself says what it is:
 
 - `B, T, C = x.size()`, `n = x.shape[1]`: the name is that of this axis of `x`.
 - `x.view(B, T, self.n_head, C // self.n_head)`, `torch.zeros(T, T)`, `mask[:T, :T]`,
-  `x.split(self.n_embd, dim=2)`, `rearrange(x, "b n (h d) -> b h n d", h=h)`: an argument is the name of
-  the axis that it makes, and may be an expression.
+  `x.split(self.n_embd, dim=2)`: an argument is the name of the axis that it makes, and may be an
+  expression of variables and attributes.
+- `self.to_q = nn.Linear(dim, heads * dim_head)`, in the constructor: the sizes of the weight.
+- `rearrange(x, "b n (h d) -> b h n d", h=h)`, `einsum("bid,bjd->bij", q, k)`: letters name what has no
+  other name, and so do variables of the constructor that no attribute keeps.
 - The user's names for the axes of an argument (`--dims`).
 
 `Flow` follows the axes through all operators, from the tensor where one has a name to those that have
@@ -46,6 +49,9 @@ NAMELESS = "_"
 
 CREATORS = {"zeros", "ones", "empty", "full", "rand", "randn", "arange"}
 """Functions whose arguments are the sizes of their result."""
+
+REGROUPS = {"view", "reshape", "unflatten"}
+"""Methods that split and merge axes."""
 
 OF_CONFIG = {"self", "cls", "config", "cfg", "conf", "args", "params", "hparams", "opt"}
 """Words that say nothing about which of several sizes an attribute is."""
@@ -150,7 +156,8 @@ class ObservedAxes:
         node = _parsed(site.how)
         if node is not None:
             for tensor, sizes in self._made(node, value, frame):
-                self._tie(tensor, sizes)
+                splits = isinstance(node, ast.Call) and _last_word(node.func) in REGROUPS
+                self._tie(tensor, sizes, splits=splits)
         if type(value) is torch.Tensor:
             self._parts[site.place] = self.flow.of(value)
         for target in site.targets:
@@ -308,17 +315,17 @@ class ObservedAxes:
         if value.word is not None and not is_spare:
             self.flow.named.add(value.word)
 
-    def _tie(self, tensor: torch.Tensor, sizes: Sequence[Value | None]) -> None:
+    def _tie(self, tensor: torch.Tensor, sizes: Sequence[Value | None], *, splits: bool) -> None:
         """Give the axes of a tensor the sizes that an expression says they have.
 
-        If one of them happens to be 1, it is not clear which axis was split into it and its
-        neighbours; then they have these sizes, and come from nowhere.
+        If the expression splits axes, and one of the results happens to be 1, it is not clear which
+        axis was split into it and its neighbours; then they have these sizes, and come from nowhere.
         """
         axes = list(self.flow.of(tensor))
         if len(sizes) != len(axes):
             return
         units = [size for size, axis in zip(sizes, axes, strict=True) if whole(axis) == ONE]
-        is_clear = all(size == ONE for size in units)
+        is_clear = not splits or all(size == ONE for size in units)
         for i, (axis, value) in enumerate(zip(axes, sizes, strict=True)):
             size = size_of(axis)
             fits = isinstance(value, Expression) and self.flow.has_size(value, size)
@@ -416,7 +423,7 @@ class ObservedAxes:
     ) -> Iterator[tuple[torch.Tensor, Sequence[Value | None]]]:
         """Yield tensors, with the sizes that the expression says their axes have; None: unknown."""
         if isinstance(node, ast.Subscript) and type(value) is torch.Tensor:
-            yield value, self._sliced(node.slice, value.dim(), frame)
+            yield value, self._sliced(node, value.dim(), frame)
         if not isinstance(node, ast.Call):
             return
         name, is_method = _last_word(node.func), isinstance(node.func, ast.Attribute)
@@ -468,23 +475,35 @@ class ObservedAxes:
                 axes[place] = size
                 yield part, axes
 
-    def _sliced(self, index: ast.expr, n_axes: int, frame: Frame) -> list[Value | None]:
+    def _sliced(self, node: ast.Subscript, n_axes: int, frame: Frame) -> list[Value | None]:
         """Return the sizes of `x[:T, n : n + 1]`."""
-        given = index.elts if isinstance(index, ast.Tuple) else [index]
+        given = node.slice.elts if isinstance(node.slice, ast.Tuple) else [node.slice]
+        owner = self._value_of(node.value, frame)
+        left = list(owner.sizes) if isinstance(owner, Tensor) else []  # of the axes of x from here on
         sizes: list[Value | None] = []
         for each in given:
             if isinstance(each, ast.Slice):
-                low = self._value_of(each.lower, frame) if each.lower else of_number(0)
-                high = self._value_of(each.upper, frame)
-                both = isinstance(low, Expression) and isinstance(high, Expression) and not each.step
-                sizes.append(high - low if both else None)  # type: ignore[operator]
+                whole = left.pop(0) if left else None
+                sizes.append(self._length(each, whole, frame))
             elif isinstance(each, ast.Constant) and each.value is None:
                 sizes.append(None)
             elif isinstance(each, ast.Constant) and each.value is ...:
-                sizes += [None] * (n_axes - sum(isinstance(e, ast.Slice) for e in given))
+                n_after = sum(isinstance(e, ast.Slice) for e in given[given.index(each) :])
+                sizes += [None] * (n_axes - len(sizes) - n_after)
+                left = left[len(left) - n_after :]
             elif _integer(each) is None and not isinstance(self._value_of(each, frame), Expression):
                 return []  # it may be a tensor
+            else:
+                left = left[1:]
         return [*sizes, *[None] * (n_axes - len(sizes))]
+
+    def _length(self, part: ast.Slice, size: Expression | None, frame: Frame) -> Expression | None:
+        """Return the length of a slice of an axis of this size; None if it is not known."""
+        low = self._value_of(part.lower, frame) if part.lower else of_number(0)
+        high = self._value_of(part.upper, frame) if part.upper else size
+        if part.step or not isinstance(low, Expression) or not isinstance(high, Expression):
+            return None
+        return high - low
 
     def _pattern(self, node: ast.Call, value: torch.Tensor, frame: Frame) -> list[Value | None]:
         """Return the sizes that a pattern of einops names, and their names as far as they are new."""

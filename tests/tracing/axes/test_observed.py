@@ -366,3 +366,21 @@ def test_tensors_without_elements_have_axes_too(dims):
     """
     found = dims(source, "f", torch.randn(2, 0, 6))
     assert (found["y"], found["z"]) == ("B 2 T C/2", "B T C")
+
+
+def test_slices_are_as_long_as_their_ends_say(dims):
+    source = """
+    def f(x, start):
+        B, T, C = x.shape
+        one, other = x[..., : C // 2], x[..., C // 2 :]
+        turned = torch.cat((-other, one), dim=-1)
+        first, rest = x[0, :2], x[:, 1:]
+        picked = x[:, start : start + 2, None]
+        back = x[:, ::2]
+        by_tensor = x[torch.tensor([0, 1, 1]), : T - 1]
+        return turned
+    """
+    found = dims(source, "f", torch.randn(2, 5, 8), 3)
+    assert (found["one"], found["other"], found["turned"]) == ("B T C/2", "B T C/2", "B T C")
+    assert (found["first"], found["rest"], found["picked"]) == ("2 C", "B T-1 C", "B 2 1 C")
+    assert (found["back"], found["by_tensor"]) == ("B 3 C", "3 4 C")

@@ -2,6 +2,7 @@
 
 import importlib.util
 import itertools
+from pathlib import Path
 from textwrap import dedent
 
 import pytest
@@ -15,6 +16,8 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 """
+CODE = Path(__file__).parents[1] / "code"
+
 number = itertools.count()
 
 
@@ -384,3 +387,24 @@ def test_slices_are_as_long_as_their_ends_say(dims):
     assert (found["one"], found["other"], found["turned"]) == ("B T C/2", "B T C/2", "B T C")
     assert (found["first"], found["rest"], found["picked"]) == ("2 C", "B T-1 C", "B 2 1 C")
     assert (found["back"], found["by_tensor"]) == ("B 3 C", "3 4 C")
+
+
+MODULES = {
+    "nanogpt.py": "CausalSelfAttention(GPTConfig(block_size=16, n_head={heads}, n_embd={width}))",
+    "grouped.py": "GroupedQueryAttention({width}, {heads}, 2)",
+    "windowed.py": "WindowAttention({width}, (2, 4), {heads})",
+}
+
+
+@pytest.mark.parametrize("file", MODULES)
+def test_names_do_not_depend_on_sizes(dims, file):
+    """Whatever sizes are equal by chance, an axis has the name that it has when none are."""
+    source = (CODE / file).read_text(encoding="utf-8")
+    target = MODULES[file]
+    apart = dims(source, target.format(heads=6, width=84), torch.randn(5, 8, 84))
+    assert sum(name.isdigit() for each in apart.values() for name in each.split()) <= 3
+    for batch, width, heads in ((8, 64, 8), (4, 16, 4), (2, 16, 8), (1, 32, 4), (64, 64, 8)):
+        equal = dims(source, target.format(heads=heads, width=width), torch.randn(batch, 8, width))
+        for name, each in equal.items():
+            for one, other in zip(each.split(), apart[name].split(), strict=True):
+                assert one == other or one.isdigit(), (name, each, apart[name])

@@ -110,7 +110,7 @@ def _wrong_scale(plan: Trace) -> Finding:
     """Return the finding about scores that are divided by the root of the wrong width."""
     return Finding(
         f"the scores are divided by √d_feat = √{plan.sizes['d_feat']}, but Q and K are"
-        " multiplied over"
+        " contracted over"
         f" d_head = {plan.sizes['d_head']}: √d_head keeps their variance at that of one product."
     )
 

@@ -69,7 +69,7 @@ def test_the_slip_in_the_scale_is_told(attnscope):
     r = attnscope("mha", "--scale-by", "d_feat")
     assert "scale 1/√d_feat = 0.07071" in r.out
     assert (
-        "! the scores are divided by √d_feat = √200, but Q and K are multiplied over d_head = 40"
+        "! the scores are divided by √d_feat = √200, but Q and K are contracted over d_head = 40"
         in r.out
     )
     assert "!" not in attnscope("mha").out

@@ -391,7 +391,7 @@ def test_findings_fail_only_where_that_is_asked_for(run):
     for more, exit_status in ([], 0), (["--strict"], 1):
         r = run("scaled", *given, *more)
         assert r.exit_status == exit_status
-        assert f"! line {line}: the scores are multiplied by 0.1429" in r.out
+        assert f"! line {line}: the scores are scaled by 0.1429" in r.out
     assert run("attend", *QKV, "--strict").exit_status == 0
 
 

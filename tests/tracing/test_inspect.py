@@ -152,7 +152,10 @@ def test_a_class_is_as_good_as_its_name(mine):
 def test_a_live_module_has_the_finding_and_the_dims_that_the_command_prints(tutorial):
     x = torch.randn(3, 8, 20)
     live, named = attnscope.inspect(tutorial, x, x, x), attnscope.inspect(TUTORIAL, **OF_TUTORIAL)
-    assert "1/√d_feat = 1/√20; but d_feat/n_head = 4" in live.findings[0].message
+    assert (
+        "1/√d_feat = 1/√20; but their product contracts over d_feat/n_head = 4"
+        in live.findings[0].message
+    )
     assert live.findings == named.findings
     assert [step.dims for step in live.steps] == [step.dims for step in named.steps]
     assert live.sizes == named.sizes
@@ -174,7 +177,7 @@ def test_names_of_one_arguments_axes_hold_for_the_others_too(tutorial):
     assert (found["Q"], found["K"], found["V"]) == ("B L D", "B n_K D", "B n_K D")
     assert found["scores"] == "B n_head L n_K"
     [finding] = trace.findings
-    assert "1/√D = 1/√20; but D/n_head = 4" in finding.message
+    assert "1/√D = 1/√20; but their product contracts over D/n_head = 4" in finding.message
 
 
 def test_a_name_of_another_size_is_not_taken_over(mine):
@@ -222,7 +225,7 @@ def test_equations_name_what_a_live_module_splits(tutorial):
     x = torch.randn(3, 8, 20)
     trace = attnscope.inspect(tutorial, x, x, x, where=["d_feat=n_head*d_head"])
     assert dims(trace)["Q_split"] == "n_batch n_head n_Q d_head"
-    assert "but d_head = 4 is" in trace.findings[0].message
+    assert "contracts over d_head = 4," in trace.findings[0].message
 
 
 @pytest.mark.usefixtures("with_torch")

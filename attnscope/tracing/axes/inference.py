@@ -294,8 +294,8 @@ def regrouped_views(inferred: Inferred) -> list[Finding]:
                 same = old[i] == new[j] and not old[i].isdigit()
                 if same and inner != prod(others[0][1][j + 1 : after[-1] + 1]):
                     message = (
-                        f"[{', '.join(old)}] is viewed as [{', '.join(new)}]: {old[i]} is not the same"
-                        " axis before and after, its elements are others. Is a transpose missing?"
+                        f"viewing [{', '.join(old)}] as [{', '.join(new)}] scrambles {old[i]}: the"
+                        " axis has other elements afterwards. Is a transpose missing?"
                     )
                     findings.setdefault(key[0][1], Finding(message, key[0][1]))
     return list(findings.values())
@@ -306,7 +306,7 @@ def _in_words(
 ) -> str | None:
     """Describe a coincidence; return None if a shape or the reason is unknown."""
     names = [requirement.name, *requirement.of]
-    others = " and ".join(f"{name} {sizes[name]}" for name in names)
+    others = " and ".join(f"{name} = {sizes[name]}" for name in names)
     base = inferred.runs[0]
     parts = [part for part in failure.parts if _base_shape(part, base) is not None]
     if not parts:
@@ -315,20 +315,20 @@ def _in_words(
         result = base.parts.get(failure.place) if failure.place else None
         into = f" as {'×'.join(map(str, result))}" if result else ""
         return (
-            f"{failure.expression} takes {_with_dims(inferred, parts[0])}{into}: that fits by"
-            f" coincidence, and may mix what does not belong together. With {others} it fails"
+            f"{failure.expression} views {_with_dims(inferred, parts[0])}{into}: the sizes match only by"
+            f" coincidence, so it may mix elements of different axes. With {others} it fails"
         )
     shapes = " and ".join(_with_dims(inferred, part) for part in parts)
     size = inferred.symbols.sizes[requirement.name][0]
     if requirement.is_equality:
         why = f"only because {' and '.join(names)} are both {size}"
     elif requirement.is_fixed:
-        why = f"only with {requirement.name} {size}"
+        why = f"only with {requirement.name} = {size}"
     else:
         return None
     is_mask = failure.kind == "broadcast" and any("mask" in part.text for part in parts)
-    end = "does the mask lack an axis?" if is_mask else "is that meant?"
-    return f"{failure.expression} fits {why}: {shapes}. With {others} it fails: {end}"
+    end = "Is an axis missing from the mask?" if is_mask else "Is that intended?"
+    return f"{failure.expression} works {why}: {shapes}. With {others} it fails. {end}"
 
 
 def _with_dims(inferred: Inferred, part: Part) -> str:

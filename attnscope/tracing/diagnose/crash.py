@@ -365,8 +365,11 @@ def _in_words(failure: Failure, operands: list[Operand]) -> str | None:
         return None
     (one, axis), (other, other_axis) = failure.axes
     first, second = (_axis_in_words(operands[one], axis), _axis_in_words(operands[other], other_axis))
-    why = {"contraction": "they are multiplied over", "join": "joined, they must be equal"}
-    because = why.get(failure.kind, "side by side, they must be equal, or 1")
+    why = {
+        "contraction": "the product contracts over them",
+        "join": "only the axis that is joined may differ",
+    }
+    because = why.get(failure.kind, "to broadcast, they must be equal, or one of them 1")
     return f"{first} and {second} disagree: {because}"
 
 
@@ -378,15 +381,16 @@ def _view_in_words(source: Operand, error: str) -> str | None:
         requested = [int(size) for size in invalid[1].split(",")]
         fixed = prod(size for size in requested if size > 0)
         into = "×".join("?" if size < 0 else str(size) for size in requested)
-        what = "do not divide by" if -1 in requested else "are not"
-        return f"{count}, which {what} {fixed}, of {into}"
+        if -1 in requested:
+            return f"{count}, which is not a multiple of {fixed}, as {into} requires"
+        return f"{count}, but {into} has {fixed}"
     split = re.search(r"sizes \[([\d, ]+)\] don't multiply up to the size of dim (\d+)", error)
     if split:
         sizes = split[1].split(", ")
         parts = f"{' · '.join(sizes)} = {prod(map(int, sizes))}"
-        return f"{_axis_in_words(source, int(split[2]))} is not {parts}"
+        return f"{_axis_in_words(source, int(split[2]))} cannot be split into {parts}"
     if "not compatible with input tensor's size and stride" in error:
-        return f"{source.text} does not lie in memory in the order of its axes: reshape copies it"
+        return f"{source.text} is not contiguous, so it cannot be viewed this way: reshape copies it"
     return None
 
 

@@ -164,9 +164,10 @@ class Watcher:
         if nan or inf:
             self.has_nan = True
             what = " and ".join(f"{n} {word}" for n, word in ((nan, "NaN"), (inf, "inf")) if n)
-            verb = "is given with" if step.how == "input" else "is the first to have"
+            is_input = step.how == "input"
+            has = f"the input {step.name} has" if is_input else f"{step.name} is the first with"
             self._find(
-                f"{step.name} {verb} {what} among its {tensor.numel()} values",
+                f"{has} {what} among its {tensor.numel()} values",
                 (step.file or "", step.line or 0),
             )
 
@@ -305,12 +306,13 @@ class Watcher:
         place, size, _ = note.sums_to_one
         is_part = weights.shape[place] != size
         if place != axis:
-            shape = "×".join(map(str, weights.shape))
+            whole = weights.shape[place]
+            over = f"{size} of the {whole} elements of axis" if is_part else "axis"
+            over += f" {place - weights.dim()}" + ("" if is_part else f" (size {size})")
             self._find(
-                f"the softmax is over {'a part of ' * is_part}axis"
-                f" {place - weights.dim()} of {shape}, but line"
-                f" {self._line()[1]} sums over axis {axis - weights.dim()}: the weights of one query do"
-                " not sum to one. Was another dim of the softmax meant?",
+                f"the softmax normalizes {over}, but line {self._line()[1]} contracts over axis"
+                f" {axis - weights.dim()} (size {weights.shape[axis]}): the weights of one query do not"
+                " sum to one. Is the dim of the softmax right?",
                 note.line or self._line(),
             )
         elif note.changed and not note.dropped and not is_part and has_values(weights):
@@ -319,9 +321,11 @@ class Watcher:
                 far = int(((sums - 1).abs() > 1e-2).sum())
                 low, high = (float(sums.min()), float(sums.max())) if far else (1.0, 1.0)
             if far:
+                least, most = f"{low:.3g}", f"{high:.3g}"
+                sums_to = f"but to {least}" if least == most else f"but to {least} to {most}"
                 self._find(
-                    f"{far} of {sums.numel()} rows of attention do not sum to one, but to {low:.3g}"
-                    f" up to {high:.3g}: they are changed after the softmax. A mask belongs before it",
+                    f"{far} of {sums.numel()} rows of attention do not sum to one, {sums_to}: this line"
+                    " changes them after the softmax. A mask belongs before the softmax",
                     note.changed,
                 )
 
@@ -340,8 +344,8 @@ class Watcher:
                 self.has_nan = True  # which that causes
             elif count:
                 self._find(
-                    f"{count} of {blind.numel()} rows see no key: a mask hides all of them,"
-                    " and their attention means nothing",
+                    f"{count} of {blind.numel()} rows of the scores see no key: the mask hides every key"
+                    " from them, so their attention weights are meaningless",
                     line,
                 )
         over = Axis(axis, x.shape[axis] if x.dim() else 1)
@@ -378,8 +382,8 @@ class Watcher:
         expanded = any(
             stride == 0 and n > 1 for stride, n in zip(source.stride(), source.shape, strict=True)
         )
-        what = "an expanded input, which took no memory" if expanded else "an input in another order"
-        self._find(f"this copies {bytes_text(size)}: {what}. It may be wanted", line)
+        why = "is an expanded view, which takes no memory" if expanded else "is not contiguous"
+        self._find(f"this copies {bytes_text(size)}: the input {why}. The copy may be intended", line)
 
     # Propagation of notes.
 
@@ -672,10 +676,10 @@ def scale_findings(inferred: Inferred) -> list[Finding]:
         what = _origin(inferred, scale_and_width, contracted, linecache.getline(*key[1]))
         if what is None:
             continue
-        is_width = f"{width:g}" if contracted == f"{width:g}" else f"{contracted} = {width:g}"
+        is_width = f"an axis of {width:g}" if contracted == f"{width:g}" else f"{contracted} = {width:g}"
         message = (
-            f"the scores are multiplied by {scale:.4g}, which is {what}; but {is_width} is what they are"
-            f" multiplied over, and 1/√{width:g} is {width**-0.5:.4g}"  # type: ignore[operator]
+            f"the scores are scaled by {scale:.4g}, which is {what}; but their product contracts over"
+            f" {is_width}, and 1/√{width:g} is {width**-0.5:.4g}"  # type: ignore[operator]
         )
         finding = Finding(message, key[1][1])
         if finding not in findings:
@@ -691,9 +695,9 @@ def _origin(inferred: Inferred, pairs: list[Any], contracted: str, text: str) ->
     if len(known) == 1 and radicand in _sizes(inferred) and abs(scale**-2 / radicand - 1) < 1e-3:
         return f"1/√{radicand}"
     if all(abs(scale * width - 1) < 1e-3 for scale, width in known):
-        return f"1/{width:g}, without a root"
+        return f"1/{width:g}, without the square root"
     if all(abs(scale**2 / width - 1) < 1e-3 for scale, width in known):
-        return f"√{width:g}, and not 1/√{width:g}"
+        return f"√{width:g} instead of 1/√{width:g}"
     radicands = [pair and round(pair[0] ** -2) for pair in pairs]  # the scale is 1/√ of these
     whole = all(abs(scale**-2 / max(round(scale**-2), 1) - 1) < 1e-3 for scale, _ in known)
     if whole and radicands[0] > 1:
@@ -705,7 +709,7 @@ def _origin(inferred: Inferred, pairs: list[Any], contracted: str, text: str) ->
     numbers = [float(n) for n in re.findall(r"(?<![\w.])\d+(?:\.\d*)?(?:e-?\d+)?", text)]
     candidates = (scale, 1 / scale, scale**2, scale**-2)
     if any(n > 0 and n != 1 and abs(n / each - 1) < 1e-3 for n in numbers for each in candidates):
-        return "a number that stands in that line"
+        return "a number written in this line"
     return None
 
 

@@ -53,9 +53,9 @@ QKV = "Q=b:2,n_Q:3,d:4 K=b,n_K:5,e:6 V=b,n_K,f:7"
 MASK = "Q=b:2,n_Q:3,d:4 mask=b,n_K:5@bool"
 
 OVER, BESIDE, JOINED = (
-    "they are multiplied over",
-    "side by side, they must be equal, or 1",
-    "joined, they must be equal",
+    "the product contracts over them",
+    "to broadcast, they must be equal, or one of them 1",
+    "only the axis that is joined may differ",
 )
 D_N = f"axis 2 of Q (d 4) and axis 1 of K (n_K 5) disagree: {OVER}"
 D_E = f"axis 2 of Q (d 4) and axis 2 of K (e 6) disagree: {OVER}"
@@ -96,24 +96,24 @@ CASES = {
     ),
     "view": (
         "y = Q.view(Q.size(0), -1, 7) * 2", "Q=b:2,n_Q:3,d:4", "Q.view(Q.size(0), -1, 7)", [Q],
-        "Q has 2 · 3 · 4 = 24 elements, which do not divide by 14, of 2×?×7",
+        "Q has 2 · 3 · 4 = 24 elements, which is not a multiple of 14, as 2×?×7 requires",
     ),
     "view of another size": (
         "y = Q.view(2, 5)", "Q=b:2,n_Q:3,d:4", "Q.view(2, 5)", [Q],
-        "Q has 2 · 3 · 4 = 24 elements, which are not 10, of 2×5",
+        "Q has 2 · 3 · 4 = 24 elements, but 2×5 has 10",
     ),
     "reshape": (
         "y = Q.reshape(5, 5)", "Q=b:2,n_Q:3,d:4", "Q.reshape(5, 5)", [Q],
-        "Q has 2 · 3 · 4 = 24 elements, which are not 25, of 5×5",
+        "Q has 2 · 3 · 4 = 24 elements, but 5×5 has 25",
     ),
     "view of what was transposed": (
         "y = Q.transpose(0, 1).view(-1)", "Q=b:2,n_Q:3,d:4", "Q.transpose(0, 1).view(-1)",
         [("Q.transpose(0, 1)", "n_Q b d", "3 2 4")],
-        "Q.transpose(0, 1) does not lie in memory in the order of its axes: reshape copies it",
+        "Q.transpose(0, 1) is not contiguous, so it cannot be viewed this way: reshape copies it",
     ),
     "unflatten": (
         "y = Q.unflatten(-1, (3, 5))", "Q=b:2,n_Q:3,d:4", "Q.unflatten(-1, (3, 5))", [Q],
-        "axis 2 of Q (d 4) is not 3 · 5 = 15",
+        "axis 2 of Q (d 4) cannot be split into 3 · 5 = 15",
     ),
     "cat": (
         "y = torch.cat([Q, K], dim=1)", QK, "torch.cat([Q, K], dim=1)", [Q, K],

@@ -65,28 +65,28 @@ HEADS = ["d_model=60", "n_head=5"]
 
 # Of each class in wrong.py: what it is given, the wrong line, and the words of the finding.
 WRONG = {
-    "SoftmaxOverQueries": ([], QKV, "dim=-2)", ["softmax is over axis -2", "sums over axis -1"]),
+    "SoftmaxOverQueries": ([], QKV, "dim=-2)", ["softmax normalizes axis -2", "contracts over axis -1"]),
     "MaskAfterSoftmax": (
         [], [*QKV, "mask=n_Q,n_K@bool"], "attention.masked_fill(",
         ["rows of attention do not sum to one", "belongs before"],
     ),
     "MaskWithoutAxes": (
         [], ["Q=n_batch:5,n_head:3,n_Q:5,d_K:16", *QKV[1:], "padding=n_batch,n_K@bool"], "scores + mask",
-        ["n_batch and n_Q are both 5", "mask [n_batch 5, n_K 7]", "lack an axis"],
+        ["n_batch and n_Q are both 5", "mask [n_batch 5, n_K 7]", "missing from the mask"],
     ),
     "ScaledByLength": ([], QKV, "math.sqrt(n_k)", ["1/√n_K = 1/√7", "d_K = 16", "1/√16 is 0.25"]),
-    "ScaleMultiplied": ([], QKV, "* math.sqrt", ["multiplied by 4, which is √16", "not 1/√16"]),
-    "ScaledByWidth": ([], QKV, "/ d_k  #", ["1/16, without a root"]),
-    "FullyMaskedRow": ([], QKV, "see: softmax", ["6 of 30 rows see no key"]),
+    "ScaleMultiplied": ([], QKV, "* math.sqrt", ["scaled by 4, which is √16 instead of 1/√16"]),
+    "ScaledByWidth": ([], QKV, "/ d_k  #", ["1/16, without the square root"]),
+    "FullyMaskedRow": ([], QKV, "see: softmax", ["6 of 30 rows of the scores see no key"]),
     "HeadsNotTransposedBack": (
         HEADS, ["x=n_batch:4,n:7,d_model"], "# right: heads.transpose",
-        ["viewed as [n_batch, n, d_model]", "transpose missing"],
+        ["as [n_batch, n, d_model] scrambles n", "transpose missing"],
     ),
     "SplitWithoutTranspose": (
         HEADS, ["x=n_batch:4,n:7,d_model"], "# right: view(",
-        ["viewed as [n_batch, n_head, n, d_model/n_head]", "transpose missing"],
+        ["as [n_batch, n_head, n, d_model/n_head] scrambles n", "transpose missing"],
     ),
-    "LogOfNegative": ([], QKV, "torch.log(distance", ["penalty is the first to have 20 NaN among its 35"]),
+    "LogOfNegative": ([], QKV, "torch.log(distance", ["penalty is the first with 20 NaN among its 35"]),
     "QueryAndKeySwapped": (
         [], [QKV[0], "K=n_batch,n_head,n_K:5,d_K", QKV[2]], "see: product",
         ["n_Q and n_K are both 5", "attention [n_batch 2, n_head 3, n_K 5, n_Q 5]"],
@@ -156,7 +156,7 @@ def test_the_tutorials_scale_is_found(found, device, n_K):
     )
     assert line == line_of("tutorial_mha.py", "np.sqrt(d_k)")
     assert "0.07071, which is 1/√d_feat = 1/√200" in message
-    assert "d_feat/n_head = 40 is what they are multiplied over, and 1/√40 is 0.1581" in message
+    assert "their product contracts over d_feat/n_head = 40, and 1/√40 is 0.1581" in message
 
 
 def test_the_tutorials_keys_of_another_batch_are_found(found):
@@ -341,7 +341,7 @@ def test_nothing_is_found_in_what_is_seldom(found, target, init, inputs):
 
 # Of each, a line, what stands there by mistake, and the words of the finding.
 MISTAKES = [
-    ("mixed_heads.py:TalkingHeadsAttention", "logits.softmax(dim=-1)", "logits.softmax(dim=-2)", "softmax is over"),
+    ("mixed_heads.py:TalkingHeadsAttention", "logits.softmax(dim=-1)", "logits.softmax(dim=-2)", "softmax normalizes axis"),
     ("mixed_heads.py:TalkingHeadsAttention", "q, k) * self.scale", "q, k) * width**-0.5", "1/√width = 1/√48"),
     ("mixed_heads.py:ReAttention", "q.size(-1) ** 0.5", "width**0.5", "1/√width = 1/√48"),
     (
@@ -350,12 +350,12 @@ MISTAKES = [
     ),
     (
         "relative_shift.py:DoubledShift", "rows = scores.reshape(b, h, 2 * n, n)",
-        "return scores.reshape(b, h, 2 * n, n).transpose(2, 3)[..., :n]", "is viewed as",
+        "return scores.reshape(b, h, 2 * n, n).transpose(2, 3)[..., :n]", " scrambles ",
     ),
-    ("landmarks.py:LandmarkAttention", "(q @ mean_k.mT).softmax(-1)", "(q @ mean_k.mT).softmax(-2)", "softmax is over"),
-    ("landmarks.py:LandmarkAttention", "(1 - mask[:, None, None])", "torch.ones(n)", "24 of 24 rows see no key"),
+    ("landmarks.py:LandmarkAttention", "(q @ mean_k.mT).softmax(-1)", "(q @ mean_k.mT).softmax(-2)", "softmax normalizes axis"),
+    ("landmarks.py:LandmarkAttention", "(1 - mask[:, None, None])", "torch.ones(n)", "24 of 24 rows of the scores see no key"),
     (
-        "windowed.py:WindowAttention", ".transpose(1, 2).reshape(B_, N, C)", ".reshape(B_, N, C)", "is viewed as",
+        "windowed.py:WindowAttention", ".transpose(1, 2).reshape(B_, N, C)", ".reshape(B_, N, C)", " scrambles ",
     ),
     *(
         (
@@ -433,15 +433,15 @@ FAULTS = {
     "divided in its place": ("scores = Q @ K.mT\nscores /= K.size(-2) ** 0.5\nreturn scores.softmax(-1) @ V", 3, UNDER_N_K),
     "divided by a tensor": ("scores = Q @ K.mT / torch.tensor(float(K.size(-2))).sqrt()\nreturn scores.softmax(-1) @ V", 2, UNDER_N_K),
     "queries divided before": ("q = Q / K.size(-2) ** 0.5\nreturn (q @ K.mT).softmax(-1) @ V", 2, UNDER_N_K),
-    "both divided by the whole root": ("s = Q.size(-1) ** -0.5\nreturn ((Q * s) @ (K * s).mT).softmax(-1) @ V", 3, ["1/16, without a root"]),
-    "divided twice": ("q = Q / Q.size(-1) ** 0.5\nreturn F.scaled_dot_product_attention(q, K, V)", None, ["1/16, without a root"]),
+    "both divided by the whole root": ("s = Q.size(-1) ** -0.5\nreturn ((Q * s) @ (K * s).mT).softmax(-1) @ V", 3, ["1/16, without the square root"]),
+    "divided twice": ("q = Q / Q.size(-1) ** 0.5\nreturn F.scaled_dot_product_attention(q, K, V)", None, ["1/16, without the square root"]),
     "fused": ("q = Q * 1\nreturn F.scaled_dot_product_attention(q, K, V, scale=K.size(-2) ** -0.5)", None, UNDER_N_K),
     "before a mask": ("scores = Q @ K.mT / K.size(-2) ** 0.5\nscores = scores.masked_fill(scores > 9, -1e9)\nreturn scores.softmax(-1) @ V", 2, UNDER_N_K),
     "before a soft cap": ("scores = Q @ K.mT * K.size(-2) ** -0.5\nscores = torch.tanh(scores)\nreturn scores.softmax(-1) @ V", 2, UNDER_N_K),
-    "a number of another width": ("return (Q @ K.mT / 8.0).softmax(-1) @ V", 2, ["0.125", "stands in that line"]),
-    "softmax over queries": ("scores = Q @ K.mT / Q.size(-1) ** 0.5\nattention = scores.softmax(2)\nreturn attention @ V", 3, ["softmax is over axis -2", "sums over axis -1"]),
-    "softmax over queries, einsum": ('attention = (Q @ K.mT / Q.size(-1) ** 0.5).softmax(-2)\nreturn torch.einsum("bhqk,bhkd->bhqd", attention, V)', 2, ["softmax is over"]),
-    "attention is halved": ("attention = (Q @ K.mT / Q.size(-1) ** 0.5).softmax(-1)\nattention = attention * 0.5\nreturn attention @ V", 3, ["30 of 30 rows", "0.5 up to 0.5"]),
+    "a number of another width": ("return (Q @ K.mT / 8.0).softmax(-1) @ V", 2, ["0.125", "written in this line"]),
+    "softmax over queries": ("scores = Q @ K.mT / Q.size(-1) ** 0.5\nattention = scores.softmax(2)\nreturn attention @ V", 3, ["softmax normalizes axis -2", "contracts over axis -1"]),
+    "softmax over queries, einsum": ('attention = (Q @ K.mT / Q.size(-1) ** 0.5).softmax(-2)\nreturn torch.einsum("bhqk,bhkd->bhqd", attention, V)', 2, ["softmax normalizes axis"]),
+    "attention is halved": ("attention = (Q @ K.mT / Q.size(-1) ** 0.5).softmax(-1)\nattention = attention * 0.5\nreturn attention @ V", 3, ["30 of 30 rows", "do not sum to one, but to 0.5: this line"]),
     "attention is clipped by a mask": ("attention = (Q @ K.mT / Q.size(-1) ** 0.5).softmax(-1)\nattention = attention * torch.ones(5, 7).tril()\nreturn attention @ V", 3, ["rows of attention do not sum to one"]),
 }  # fmt: skip
 
@@ -511,7 +511,7 @@ def test_a_mask_that_hides_some_keys_is_fine_and_one_that_hides_all_is_not(found
         messages = [message for _, message in found_in(function(body), SHAPES)]
         told = [message for message in messages if "see no key" in message]
         nan = [message for message in messages if "NaN" in message]
-        assert told == ([f"{6 * rows} of 30 rows see no key: a mask hides all of them, and their attention means nothing"] if rows else [])  # fmt: skip
+        assert told == ([f"{6 * rows} of 30 rows of the scores see no key: the mask hides every key from them, so their attention weights are meaningless"] if rows else [])  # fmt: skip
         assert bool(nan) == bool(rows and number == "-inf")
 
 
@@ -556,13 +556,13 @@ def test_a_mask_in_a_narrow_dtype(found_in):
 def test_only_the_first_tensor_that_is_not_a_number_is_told(found_in):
     body = "a = Q * 2\nb = a.abs().neg().sqrt()\nc = b + 1\nreturn c @ K.mT"
     ((line, message),) = found_in(function(body), SHAPES)
-    assert (line, message) == (3, "b is the first to have 480 NaN among its 480 values")
+    assert (line, message) == (3, "b is the first with 480 NaN among its 480 values")
 
 
 def test_infinity_is_told_too(found_in):
     body = "a = torch.zeros(5) + 1\na[2] = 0\nb = 1 / a\nreturn b"
     ((line, message),) = found_in(function(body), SHAPES)
-    assert (line, message) == (4, "b is the first to have 1 inf among its 5 values")
+    assert (line, message) == (4, "b is the first with 1 inf among its 5 values")
 
 
 @pytest.mark.parametrize(
@@ -580,18 +580,18 @@ def test_an_input_that_is_not_a_number_is_told(found_in, tmp_path):
     values[1, 2:5] = np.nan
     np.save(tmp_path / "q.npy", values)
     ((_, message),) = found_in("def f(Q):\n    return Q * 2\n", [f"Q=n_Q,d_K@{tmp_path / 'q.npy'}"])
-    assert message == "Q is given with 3 NaN among its 80 values"
+    assert message == "the input Q has 3 NaN among its 80 values"
 
 
 # Silent copies.
 
 COPIES = {
-    "contiguous": ("y = Q.transpose(1, 2).contiguous()", 2, "an input in another order"),
+    "contiguous": ("y = Q.transpose(1, 2).contiguous()", 2, "the input is not contiguous"),
     "a product with keys that were expanded": (
-        "k = K[:, :1].expand(2, 3, 7, 16)\nscores = Q @ k.mT", 3, "took no memory",
+        "k = K[:, :1].expand(2, 3, 7, 16)\nscores = Q @ k.mT", 3, "the input is an expanded view",
     ),
     "a view of what was expanded": (
-        "k = K[:, :, None].expand(2, 3, 4, 7, 16)\nk = k.reshape(2, 12, 7, 16)", 3, "took no memory",
+        "k = K[:, :, None].expand(2, 3, 4, 7, 16)\nk = k.reshape(2, 12, 7, 16)", 3, "the input is an expanded view",
     ),
 }  # fmt: skip
 

@@ -14,7 +14,8 @@ import atexit
 import os
 import signal
 import sys
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from os import _exit  # `trace` replaces the one that code of the user calls
 from typing import NoReturn
@@ -76,6 +77,29 @@ def raised() -> Iterator[None]:
         yield
     finally:  # even if the code has installed a handler of its own
         signal.signal(signal.SIGINT, end)
+
+
+@contextmanager
+def noted(note: Callable[[], None]) -> Iterator[None]:
+    """Let Ctrl-C call a function, which may raise KeyboardInterrupt; a second one acts as before.
+
+    This also holds without `install`. In threads other than the main one, it does nothing.
+    """
+    before = signal.getsignal(signal.SIGINT)
+    is_main = threading.current_thread() is threading.main_thread()
+    if not is_main or before not in (end, signal.default_int_handler):
+        yield
+        return
+
+    def once(*_: object) -> None:
+        signal.signal(signal.SIGINT, before)
+        note()
+
+    signal.signal(signal.SIGINT, once)
+    try:
+        yield
+    finally:  # even if the code has installed a handler of its own
+        signal.signal(signal.SIGINT, before)
 
 
 def restore_python_handler() -> None:

@@ -11,7 +11,6 @@ import warnings
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
-from math import prod
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from attnscope.errors import (
@@ -27,20 +26,16 @@ from attnscope.files import shown_path
 from attnscope.process import interrupt
 from attnscope.process.progress import Progress, silent, stage
 from attnscope.results.trace import Condition, Exit, Source, Step, Trace
+from attnscope.tracing.trials import Trials, needs_values
 
 if TYPE_CHECKING:
+    from attnscope.tracing.axes.budget import Budget
     from attnscope.tracing.axes.inference import Inferred, Run
     from attnscope.tracing.instrument.session import Session
     from attnscope.tracing.target.subject import Subject
 
 QUICK = 1.0
-"""Seconds. Code that took less runs with other sizes on the CPU too, if these are small."""
-
-MOST_BYTES = 2**30
-"""Code does not run on the CPU with inputs of other sizes that are larger."""
-
-FEW_ELEMENTS, FEW_BYTES = 2**24, 4 * 2**20
-"""The largest product of three sizes, and the most bytes of inputs, that count as small."""
+"""Seconds. Code that took less is run with other sizes on the CPU, too, as far as these are small."""
 
 Texts = Sequence[str] | Mapping[str, Any]
 """Specifications as `NAME=VALUE`; or by name, as texts or objects."""
@@ -57,6 +52,8 @@ class RunOptions:
         source: whether the trace contains the functions that ran.
         seed: the seed of random values; None if the user sets none.
         train: whether modules are in training mode; None if the user does not set it.
+        search: whether to run with other sizes.
+        memory: the bytes that a run with other sizes may take; None if the user sets none.
     """
 
     depth: int | None = None
@@ -65,6 +62,8 @@ class RunOptions:
     source: bool = False
     seed: int | None = None
     train: bool | None = None
+    search: bool = True
+    memory: int | None = None
 
 
 def inspect(
@@ -82,6 +81,8 @@ def inspect(
     device: str | None = None,
     seed: int | None = None,
     train: bool | None = None,
+    search: bool = True,
+    memory: str | int | None = None,
     stats: bool = False,
     keep: bool | Collection[str] = False,
     source: bool = False,
@@ -118,6 +119,10 @@ def inspect(
         device: the device, or `meta`: shapes without values. None: the CPU, or the device of `args`.
         seed: the seed of random values. None: 0, or with `args` the current random state.
         train: whether a module is in training mode. None: no, or with `args` its current mode.
+        search: whether to run the code with other sizes. If not, only the axes that the caller names
+            have names, and no conditions are found.
+        memory: the memory that a run with other sizes may take: bytes, or `2G`. None: four times that of
+            the first run, at least 1 GiB.
         stats: whether to compute six statistics of the values of each step.
         keep: names whose tensors are kept with their steps, or True for all; in a loop, those of the
             last iteration.
@@ -142,6 +147,7 @@ def inspect(
     is_live = bool(args or kwargs)
     _check_options(device, seed, dtype, {"stats": stats, "keep": bool(keep)})
     _check_kind(target, is_live, {"init": init, "inputs": inputs}, {"axes": axes}, dtype)
+    from attnscope.process.budget import memory_budget
     from attnscope.process.devices import check_device, check_memory
     from attnscope.process.memory import check_imports
 
@@ -166,15 +172,19 @@ def inspect(
         if device is not None or not is_live:
             check_device(device or "cpu")
         no_module = bool(train) and not subject.has_mode
-        warn_idle([(no_module, "--train", "no nn.Module is called or passed in")])
+        no_memory = memory is not None and not search
+        warn_idle(
+            [
+                (no_module, "--train", "no nn.Module is called or passed in"),
+                (no_memory, "--memory", "the code does not run with other sizes"),
+            ]
+        )
         if device != "meta" and not is_live:
             check_memory(subject.total_bytes(), device or "cpu", hint="--device meta, which needs none")
-    options = RunOptions(depth, stats, keep, source, seed, train)
-    from attnscope.process.random_state import kept_global_random_state
-
-    with stage(progress, f"running {title} …"), kept_global_random_state():
-        place = device if is_live else device or "cpu"
-        return _trace(subject, title, options, place, follow or (), subexpressions)
+    n_bytes = None if memory is None else memory_budget(memory, "cpu")
+    options = RunOptions(depth, stats, keep, source, seed, train, search, n_bytes)
+    place = device if is_live else device or "cpu"
+    return _trace(subject, title, options, place, follow or (), subexpressions, progress)
 
 
 def _check_options(
@@ -252,10 +262,12 @@ def _trace(
     device: str | None,
     follow: Sequence[str],
     subexpressions: bool,
+    progress: Progress,
 ) -> Trace:
     """Run a subject, and again with other sizes, and return its trace."""
     from attnscope.process.random_state import kept_global_random_state
-    from attnscope.tracing.axes.inference import conditions
+    from attnscope.tracing.axes.inference import Inferred, conditions
+    from attnscope.tracing.axes.symbols import Symbols
     from attnscope.tracing.instrument.loops import fold_loops
     from attnscope.tracing.instrument.session import Session
     from attnscope.tracing.program import status_of
@@ -271,22 +283,18 @@ def _trace(
             uncompiled=True,
         ) as session,
     ):
-        inferred, place, notices, exception = _run_all(subject, session, options, device)
-        compiled = _compiler_notices(subject, session, title)
-    base = inferred.runs[0]
+        base, place, notices, seconds = _run_first(subject, session, options, device, progress)
+        if options.search and not is_a(base.error, KeyboardInterrupt):
+            inferred, more = _search(base, subject, session, options, place, seconds, progress)
+            notices += more
+        else:
+            inferred = Inferred(Symbols({}), [base], complete=False)
+        notices += _compiler_notices(subject, session, title)
     if is_a(base.error, Exception) and arguments is not None and arguments == subject.arguments_state():
         _run_untraced(base, subject, session, options, device if subject.is_live else place)
     inferred.name_axes()
+    _keep_names(base.steps, subject)
     all_conditions = conditions(inferred)
-    notices += compiled
-    interrupted = is_a(exception, KeyboardInterrupt)
-    if not inferred.complete and subject.sizes and not interrupted:
-        notices.append(
-            f"undecided what the axes are: {len(inferred.symbols.sizes)} sizes have names, too many to"
-            " find out what the code asks of each; few axes have names"
-            if inferred.too_many
-            else "no other sizes were found that this code runs with: few axes have names"
-        )
     trace = Trace(
         title=title,
         sizes=_sizes_shown(subject, inferred),
@@ -307,10 +315,10 @@ def _trace(
         each.file = shown_path(each.file) if each.file and each.file != session.file else None
     if not options.stats:  # statistics belong to one iteration of a loop
         trace.steps = fold_loops(trace.steps)
-    if is_a(exception, SystemExit):
-        trace.exit = Exit(*status_of(exception))
-    if interrupted:
-        raise Interrupted(trace) from exception
+    if is_a(base.error, SystemExit):
+        trace.exit = Exit(*status_of(base.error))
+    if is_a(base.error, KeyboardInterrupt):
+        raise Interrupted(trace) from base.error
     return trace
 
 
@@ -361,70 +369,99 @@ def _findings(inferred: Inferred, subject: Subject) -> list[Any]:
     return sorted(findings, key=lambda finding: finding.line or 0)
 
 
-def _run_all(
-    subject: Subject, session: Session, options: RunOptions, device: str | None
-) -> tuple[Inferred, str, list[str], BaseException | None]:
-    """Run a subject with its own sizes, and with others; on the CPU if meta fails for lack of values.
+def _run_first(
+    subject: Subject, session: Session, options: RunOptions, device: str | None, progress: Progress
+) -> tuple[Run, str, list[str], float]:
+    """Run a subject with its own sizes; on the CPU if meta fails for lack of values.
 
     Returns:
-        The inferred names of the sizes; the device; notices; and the exception that it raised, or a
-        KeyboardInterrupt during the runs with other sizes.
+        The run; its device; notices; and the seconds that it took.
     """
-    from attnscope.tracing.axes.inference import Inferred, Run, infer
-    from attnscope.tracing.axes.requirements import fixed, required_by
-    from attnscope.tracing.axes.symbols import Symbols
-
     notices: list[str] = []
     begun = time.monotonic()
-    base = _run(subject, session, options, device)
-    if device == "meta" and _needs_values(base):
-        device = "cpu"
-        notices.append("the code looks at values, which meta has none of: it was run on cpu")
+    with stage(progress, f"running {subject.loaded.name} …"):
         base = _run(subject, session, options, device)
+        if device == "meta" and needs_values(base):
+            device = "cpu"
+            notices.append("the code looks at values, which meta has none of: it was run on cpu")
+            base = _run(subject, session, options, device)
     place = device or base.device or "cpu"
     drew_nothing = options.seed is not None and _drew_nothing(options.seed, place)
     warn_idle([(drew_nothing, "--seed", "nothing is drawn")])
-    quick = place == "cpu" and time.monotonic() - begun < QUICK
-    needs_values = False
+    return base, place, notices, time.monotonic() - begun
 
-    def attempt(sizes: dict[str, int]) -> Run:
-        nonlocal needs_values
-        widest = prod(sorted(sizes.values())[-3:])  # the maximal size of a weight
-        small = widest <= FEW_ELEMENTS and subject.total_bytes(sizes) <= FEW_BYTES
-        elsewhere = "cpu" if (quick and small) or needs_values else "meta"
-        if elsewhere == "cpu" and subject.total_bytes(sizes) > MOST_BYTES:
-            return Run([], {}, error=MemoryError("too large to be run on the CPU"))
-        run = _run(subject, session, options, elsewhere, sizes)
-        if elsewhere == "meta" and _needs_values(run):
-            needs_values = True
-            notices.append("the code looks at values: other sizes were run on cpu, not on meta")
-            run = _run(subject, session, options, "cpu", sizes)
-        if is_a(run.error, KeyboardInterrupt):
-            raise run.error
-        return run
+
+def _search(
+    base: Run,
+    subject: Subject,
+    session: Session,
+    options: RunOptions,
+    device: str,
+    seconds: float,
+    progress: Progress,
+) -> tuple[Inferred, list[str]]:
+    """Run a subject with other sizes, too, within a budget.
+
+    Args:
+        base: its run with its own sizes, on `device`, which took that many seconds.
+
+    Returns:
+        The inferred names of the sizes, and notices.
+    """
+    from attnscope.tracing.axes.budget import MemoryEstimate, budget_after
+    from attnscope.tracing.axes.inference import infer
+    from attnscope.tracing.axes.requirements import fixed, required_by
+    from attnscope.tracing.axes.symbols import Symbols
 
     original = {**subject.defaults, **subject.sizes}
     equations = [(each.name, each.value) for each in subject.where]
     known = [*required_by(equations, original), *(fixed(name, n) for name, n in subject.fixed.items())]
-    exception = base.error
-    try:
-        if is_a(exception, KeyboardInterrupt):
-            raise exception
-        with interrupt.raised():
-            inferred = infer(
-                base,
-                attempt,
-                original,
-                axes=_axes(subject),
-                defaults=set(subject.defaults) - subject.set_by_user,
-                known=known,
-            )
-        constant = {name: (size,) * len(inferred.runs) for name, size in subject.quotients.items()}
-        inferred.symbols = Symbols({**inferred.symbols.sizes, **constant})
-    except KeyboardInterrupt as caught:
-        names = Symbols({name: (size,) for name, size in original.items()})
-        inferred, exception = Inferred(names, [base], complete=False), caught
-    return inferred, place, notices, exception
+    estimate = MemoryEstimate(base.memory(), original)
+    budget = budget_after(estimate.n_bytes, seconds, options.memory)
+    doing = f"running {subject.loaded.name} with other sizes"
+    trials = Trials(
+        lambda device, sizes: _run(subject, session, options, device, sizes),
+        estimate,
+        budget,
+        quick=device == "cpu" and seconds < QUICK,
+        report=lambda n_runs: progress(f"{doing}: {n_runs} …"),
+    )
+    with stage(progress, f"{doing} …"), interrupt.noted(budget.interrupt):
+        inferred = infer(
+            base,
+            trials,
+            original,
+            axes=_axes(subject),
+            defaults=set(subject.defaults) - subject.set_by_user,
+            known=known,
+        )
+    if budget.ended is not None:  # sizes that the code may accept were not tried
+        inferred.assumed += [requirement for requirement, *_ in inferred.refusals]
+        inferred.refusals = []
+    constant = {name: (size,) * len(inferred.runs) for name, size in subject.quotients.items()}
+    inferred.symbols = Symbols({**inferred.symbols.sizes, **constant})
+    notices = []
+    if device == "meta" and trials.needs_values:
+        notices.append("the code looks at values: other sizes were run on cpu, not on meta")
+    if subject.sizes:
+        notices += _undecided(inferred, budget)
+    return inferred, notices
+
+
+def _undecided(inferred: Inferred, budget: Budget) -> list[str]:
+    """Return a notice of why axes may have no names, if there is a reason."""
+    notice = budget.notice(is_complete=inferred.complete)
+    if notice is not None:
+        return [notice]
+    if inferred.complete:
+        return []
+    if inferred.too_many:
+        n_names = len(inferred.symbols.sizes)
+        return [
+            f"undecided what the axes are: {n_names} sizes have names, too many to"
+            " find out what the code asks of each; few axes have names"
+        ]
+    return ["no other sizes were found that this code runs with: few axes have names"]
 
 
 def _run(
@@ -446,6 +483,7 @@ def _run(
     watcher = Watcher(files)
     values = {} if sizes else {"stats": options.stats, "keep": options.keep}
     error: BaseException | None = None
+    weights: list[tuple[tuple[int, ...], int]] = []
     with (
         without_compiler() if device == "meta" else nullcontext(),
         _without_output() if sizes else nullcontext(),
@@ -457,6 +495,7 @@ def _run(
                 watcher.draws(built.drawn)
                 with torch.device(device) if device not in (None, "cpu") else nullcontext():
                     built.callable(*built.args, **built.kwargs)
+            weights = built.weights()
         except BaseException as caught:
             if is_a(caught, AttnscopeError) and not sizes:
                 raise
@@ -473,6 +512,7 @@ def _run(
         findings=watcher.findings,
         sources=recorder.sources() if options.source and not sizes else None,
         device=recorder.device,
+        weights=weights,
     )
 
 
@@ -540,17 +580,23 @@ def _drew_nothing(seed: int, device: str) -> bool:
     return device in ("cpu", "meta") and torch.equal(torch.random.get_rng_state(), begun)
 
 
-def _needs_values(run: Run) -> bool:
-    """Return whether code failed because tensors on meta have no values."""
-    return run.error is not None and "meta" in safe_str(run.error)
-
-
 # Sizes and options of the trace.
 
 
 def _axes(subject: Subject) -> set[str]:
     """Return the names of the inputs' axes."""
     return {axis for axes in subject.axes.values() for axis in axes or () if isinstance(axis, str)}
+
+
+def _keep_names(steps: list[Step], subject: Subject) -> None:
+    """Name the axes of inputs as the user does, where the runs have not named them."""
+    for step in steps:
+        axes = subject.axes.get(step.name) if (step.how, step.depth) == ("input", 0) else None
+        if axes and step.dims and len(axes) == len(step.dims):
+            step.dims = tuple(
+                str(axis) if dim.isdigit() and axis not in subject.proposed else dim
+                for axis, dim in zip(axes, step.dims, strict=True)
+            )
 
 
 def _sizes_shown(subject: Subject, inferred: Inferred) -> dict[str, int]:

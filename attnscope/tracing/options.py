@@ -61,6 +61,14 @@ class Execution:
     device: str = option("cpu, cuda, cuda:1, mps, xpu, or meta (shapes without values).", default="cpu")
     seed: int | None = option("What random values are drawn with.", shown="0")
     train: bool = option("The module's mode.", "--train/--eval", default=False)
+    search: bool = option(
+        "Run with other sizes too, which names the axes.", "--search/--no-search", default=True
+    )
+    memory: str | None = option(
+        "How much a run with other sizes may take: 2G, 500M.",
+        metavar="SIZE",
+        shown="4 times the first run, at least 1G",
+    )
 
 
 @dataclass(frozen=True)

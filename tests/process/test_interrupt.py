@@ -194,13 +194,43 @@ def with_others(x):
 """
 
 
-@pytest.mark.parametrize(("name", "line"), [("f", "✗ line 7"), ("with_others", "x + 1")])
-def test_what_was_traced_so_far_is_shown_and_no_file_is_written(tmp_path, attnscope, name, line):
+def test_what_was_traced_so_far_is_shown_and_no_file_is_written(tmp_path, attnscope):
     (tmp_path / "code.py").write_text(SLEEPER)
-    r = attnscope(
-        "trace", f"{tmp_path}/code.py:{name}", "--input", "x=n:5", "--save", tmp_path / "x.npz"
-    )
+    r = attnscope("trace", f"{tmp_path}/code.py:f", "--input", "x=n:5", "--save", tmp_path / "x.npz")
     assert r.exit_status == 130
-    assert line in r.out
+    assert "✗ line 7" in r.out
     assert r.err == f"{LINE}\n"
     assert [each.name for each in tmp_path.iterdir()] == ["code.py"]
+
+
+def test_in_runs_with_other_sizes_it_ends_only_these(tmp_path, attnscope):
+    (tmp_path / "code.py").write_text(SLEEPER)
+    r = attnscope("trace", f"{tmp_path}/code.py:with_others", "--input", "x=n:5")
+    assert r.exit_status == 0
+    assert "x + 1" in r.out
+    assert r.err.startswith("attnscope: the search for axis names ended by Ctrl-C: ")
+    assert len(r.err.splitlines()) == 1
+
+
+def test_a_function_may_note_it_and_a_second_one_ends(installed, capfd):
+    noted = []
+    with interrupt.noted(lambda: noted.append("first")):
+        signal.raise_signal(signal.SIGINT)
+        with pytest.raises(SystemExit):
+            signal.raise_signal(signal.SIGINT)
+    assert noted == ["first"]
+    assert capfd.readouterr().err == f"{LINE}\n"
+
+
+def test_a_function_may_note_it_in_a_notebook_too():
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    noted = []
+    try:
+        with interrupt.noted(lambda: noted.append("first")):
+            signal.raise_signal(signal.SIGINT)
+            with pytest.raises(KeyboardInterrupt):
+                signal.raise_signal(signal.SIGINT)
+        assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert noted == ["first"]

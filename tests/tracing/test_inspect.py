@@ -314,7 +314,13 @@ def test_of_a_loop_the_last_turns_tensor_is_kept(mine):
 def test_progress_is_told_what_takes_a_while(mine):
     told = []
     attnscope.inspect(mine.looped, torch.zeros(2), progress=told.append)
-    assert told == ["importing looped …", None, "running looped …", None]
+    assert told[:5] == [
+        *("importing looped …", None),
+        *("running looped …", None),
+        "running looped with other sizes …",
+    ]
+    assert told[5:7] == [f"running looped with other sizes: {n} …" for n in (1, 2)]
+    assert told[-1] is None
 
 
 def test_values_of_meta_tensors_are_refused(mine):

@@ -46,6 +46,7 @@ class Run:
         findings: the likely mistakes found in this run.
         sources: the functions that ran; None if they were not requested.
         device: the device of the first tensor.
+        weights: the shapes of parameters and buffers, each with its bytes.
     """
 
     steps: list[Step]
@@ -59,6 +60,15 @@ class Run:
     findings: list[Finding] = field(default_factory=list)
     sources: list[Source] | None = None
     device: str | None = None
+    weights: list[tuple[Shape, int]] = field(default_factory=list)
+
+    def memory(self) -> list[tuple[Shape, int]]:
+        """Return the shapes of weights, inputs and results, each with the bytes allocated for it."""
+        results = [
+            (step.shape, step.bytes if step.how == "input" else step.fresh_bytes or 0)
+            for step in self.steps
+        ]
+        return self.weights + results
 
 
 @dataclass

@@ -49,8 +49,14 @@ def cost_of(operator: Any, args: tuple, kwargs: dict, out: Any) -> Cost:
     """
     if not _computes(operator):
         return NOTHING
-    inputs = () if _makes_new(operator) else (args, kwargs)
-    return Cost(_flops(operator, args, kwargs, out), _fresh_bytes(inputs, out))
+    return Cost(_flops(operator, args, kwargs, out), fresh_bytes_of(operator, args, kwargs, out))
+
+
+def fresh_bytes_of(operator: Any, args: tuple, kwargs: dict, out: Any) -> int:
+    """Return the bytes that one call of an operator has allocated; arguments as in `cost_of`."""
+    if not _computes(operator):
+        return 0
+    return _fresh_bytes(() if _makes_new(operator) else (args, kwargs), out)
 
 
 @cache

@@ -80,6 +80,19 @@ class Built:
     module: torch.nn.Module | None
     drawn: Sequence[torch.Tensor] = ()
 
+    def weights(self) -> list[tuple[tuple[int, ...], int]]:
+        """Return the shapes of the parameters and buffers of all modules, each with its bytes."""
+        import torch
+
+        modules = [self.module, self.callable, *self.args, *self.kwargs.values()]
+        tensors = {
+            id(each): each
+            for module in modules
+            if isinstance(module, torch.nn.Module)
+            for each in (*module.parameters(), *module.buffers())
+        }
+        return [(tuple(each.shape), each.nbytes) for each in tensors.values()]
+
 
 @dataclass(frozen=True)
 class Subject:

@@ -1,0 +1,90 @@
+"""Runs of a subject with other sizes, within a budget."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
+
+from attnscope.errors import SizeError, is_a, is_out_of_memory, safe_str
+
+if TYPE_CHECKING:
+    from attnscope.tracing.axes.budget import Budget, MemoryEstimate
+    from attnscope.tracing.axes.inference import Run
+
+SMALL = 64 * 2**20
+"""Bytes. A run that takes more is made on meta, where tensors have shapes and no values."""
+
+
+class Trials:
+    """Runs code with other sizes: on the CPU if that is quick, and else on meta if no values are needed.
+
+    Args:
+        run: runs the code on a device, with other sizes.
+        estimate: estimates the memory of a run.
+        budget: the limits of all runs.
+        quick: whether small runs are made on the CPU.
+        report: receives the number of each run before it.
+    """
+
+    def __init__(
+        self,
+        run: Callable[[str, Mapping[str, int]], Run],
+        estimate: MemoryEstimate,
+        budget: Budget,
+        *,
+        quick: bool,
+        report: Callable[[int], None],
+    ) -> None:
+        self.run = run
+        self.estimate = estimate
+        self.budget = budget
+        self.quick = quick
+        self.report = report
+        self.needs_values = False
+
+    def __call__(self, sizes: dict[str, int]) -> Run:
+        """Run the code with other sizes, unless that would exceed the budget."""
+        if not self.budget.start():
+            return _not_run(sizes)
+        self.report(self.budget.spent_runs)
+        n_bytes = self.estimate.with_sizes(sizes)
+        run = None
+        if self.quick and not self.needs_values and n_bytes <= SMALL:
+            run = self._within_budget("cpu", sizes, SMALL)
+        if run is None and not self.needs_values:
+            run = self._within_budget("meta", sizes, self.budget.n_bytes)
+            if run is not None and needs_values(run):
+                self.needs_values, run = True, None
+        if run is None and self.needs_values and self.budget.allows(n_bytes):
+            run = self._within_budget("cpu", sizes, self.budget.n_bytes)
+        return run if run is not None else _not_run(sizes)
+
+    def _within_budget(self, device: str, sizes: dict[str, int], most_bytes: int) -> Run | None:
+        """Run the code; return None if that takes too much memory or time."""
+        from attnscope.tracing.axes.budget import OverBudget
+        from attnscope.tracing.instrument.meter import Meter
+
+        self.budget.is_running = True
+        try:
+            with Meter(lambda n_bytes: self.budget.check(n_bytes, most_bytes)):
+                run = self.run(device, sizes)
+        finally:
+            self.budget.is_running = False
+        if is_a(run.error, KeyboardInterrupt):
+            self.budget.interrupt()
+            return None
+        if run.error is not None and is_out_of_memory(run.error):
+            self.budget.too_large = True
+            return None
+        return None if is_a(run.error, OverBudget) else run
+
+
+def needs_values(run: Run) -> bool:
+    """Return whether code failed because tensors on meta have no values."""
+    return run.error is not None and "meta" in safe_str(run.error)
+
+
+def _not_run(sizes: Mapping[str, int]) -> Run:
+    from attnscope.tracing.axes.inference import Run
+
+    return Run([], {}, error=SizeError(f"the budget does not allow a run with {dict(sizes)}."))

@@ -1,0 +1,112 @@
+"""Runs with other sizes stay within a budget of memory and time, and what they do not show is not claimed."""
+
+import subprocess
+import sys
+
+import pytest
+
+import attnscope
+from attnscope.tracing.axes import budget
+
+CODE = """
+import time
+import torch
+from torch import nn
+
+
+class Steep(nn.Module):
+    # 4 MiB with n = 4 and d = 4, and 44 GiB with n = 11 and d = 5.
+    def __init__(self, d=4, n=4):
+        super().__init__()
+        self.weight = nn.Parameter(torch.zeros(d, n**9))
+
+    def forward(self, x):
+        scale = self.weight.mean(1)
+        y = x * scale
+        return y
+
+
+class SteepWithValues(Steep):
+    def __init__(self, d=4, n=4):
+        super().__init__(d, n)
+        self.rates = [rate.item() for rate in torch.linspace(0, 1, 3)]
+
+
+def slow(x):
+    if x.shape != (2, 5):
+        time.sleep(0.3)
+    y = x * 2
+    return y
+
+
+def interrupts(x):
+    y = x * 2
+    if x.shape != (2, 5):
+        raise KeyboardInterrupt
+    return y
+"""
+
+LIMITED = """
+import resource, sys
+import torch
+import attnscope
+from attnscope.tracing.axes import budget
+size = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
+resource.setrlimit(resource.RLIMIT_AS, (size + 3 * 2**30,) * 2)
+trace = attnscope.inspect(sys.argv[1], init={"n": 4, "d": 4}, inputs={"x": "B:3,T:5,d"})
+print(trace["y"].dims, trace.crash, trace.findings, trace.options, trace.notices)
+"""
+
+
+@pytest.fixture
+def code(tmp_path):
+    file = tmp_path / "code.py"
+    file.write_text(CODE)
+    return file
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the limit is one of Linux")
+@pytest.mark.parametrize("name", ["Steep", "SteepWithValues"])
+def test_sizes_that_would_need_20_gb_are_not_tried_and_nothing_is_claimed(code, name):
+    ran = subprocess.run(
+        [sys.executable, "-c", LIMITED, f"{code}:{name}"], capture_output=True, text=True, check=False
+    )
+    assert ran.stderr == ""
+    assert ran.stdout == "('B', 'T', 'd') None [] {} []\n"
+
+
+def test_with_less_memory_fewer_axes_vary_and_a_notice_says_so(code):
+    arguments = {"init": {"n": 4, "d": 4}, "inputs": {"x": "B:3,T:5,d"}}
+    trace = attnscope.inspect(f"{code}:SteepWithValues", **arguments, memory="100K")
+    assert trace["x"].dims == ("B", "T", "d")
+    assert trace["y"].dims == ("3", "5", "4")
+    assert (trace.crash, trace.findings, trace.options) == (None, [], {})
+    [notice] = trace.notices
+    assert "more memory than the 100.0 KiB that they may. --memory allows more" in notice
+
+
+def test_after_its_time_a_search_shows_what_it_knows(code, monkeypatch):
+    monkeypatch.setattr(budget, "LEAST_SECONDS", 0.5)
+    monkeypatch.setattr(budget, "TIMES_THE_SECONDS", 0)
+    trace = attnscope.inspect(f"{code}:slow", inputs={"x": "2,n:5"})
+    assert trace["x"].dims == ("2", "n")
+    assert (trace.crash, trace.findings, trace.options) == (None, [], {})
+    [notice] = trace.notices
+    assert notice.startswith("the search for axis names ended after 0 seconds: ")
+
+
+def test_ctrl_c_in_a_run_with_other_sizes_ends_only_the_search(code):
+    trace = attnscope.inspect(f"{code}:interrupts", inputs={"x": "B:2,n:5"})
+    assert [step.name for step in trace.steps] == ["x", "y"]
+    [notice] = trace.notices
+    assert notice.startswith("the search for axis names ended by Ctrl-C: ")
+
+
+@pytest.mark.parametrize("options", [(), ("--memory", "2G")])
+def test_without_a_search_only_the_users_names_are_shown(code, attnscope, options):
+    r = attnscope("trace", f"{code}:slow", "--input", "x=2,n:5", "--no-search", *options)
+    assert r.exit_status == 0
+    assert "x     input  2 n" in r.out
+    assert "x * 2  2 5" in r.out
+    idle = "attnscope: --memory has no effect: the code does not run with other sizes\n"
+    assert r.err == (idle if options else "")

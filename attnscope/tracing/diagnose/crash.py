@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import dis
 import linecache
 import re
 import traceback
@@ -14,11 +15,14 @@ from math import prod
 from types import FrameType, MemberDescriptorType, TracebackType
 from typing import Any
 
-from attnscope.errors import class_attribute, class_name, is_a, safe_str, stored_in
+from attnscope.errors import class_attribute, is_a, safe_str, stored_in
 from attnscope.results.trace import Crash, Operand
 from attnscope.tracing.instrument.code_swap import Relay
 from attnscope.tracing.instrument.failure import Failure, Part, Shape
 from attnscope.tracing.instrument.rewrite import VIEWS, Place
+
+RAISE = dis.opmap["RAISE_VARARGS"]
+"""The instruction with which `raise` and `assert` end."""
 
 PRODUCTS = {"matmul", "bmm", "mm", "mv", "dot", "baddbmm", "addmm", "__matmul__"}
 REGROUPS = {"view", "reshape", "unflatten"}
@@ -82,12 +86,19 @@ def crash_of(failure: Failure, dims_of: Callable[[Part], tuple[str, ...] | None]
 
 
 def _error_line(exception: BaseException) -> str:
-    """Return the line of the traceback that names the exception, without its notes."""
-    try:
-        lines = traceback.format_exception_only(exception)  # those of a note are the last
-    except BaseException:  # raised by the exception's own code, or by that of its metaclass
-        return f"{class_name(exception)}: {safe_str(exception)}"
-    return lines[-1] if is_a(exception, SyntaxError) else lines[0]
+    """Return the line of the traceback that names the exception, without its notes.
+
+    From 3.12 on, Python's own adds "Did you mean", for which it looks through the user's objects.
+    """
+    if is_a(exception, SyntaxError):
+        with suppress(BaseException):  # raised by the exception's own code
+            return traceback.format_exception_only(exception)[-1]
+    kind = type(exception)
+    module = type.__getattribute__(kind, "__module__")
+    name = str(type.__dict__["__qualname__"].__get__(kind))
+    name = name if module in ("builtins", "__main__") else f"{module}.{name}"
+    text = safe_str(exception)
+    return f"{name}: {text}" if text else name
 
 
 def _tracebacks(tb: TracebackType | None) -> Iterator[TracebackType]:
@@ -101,7 +112,10 @@ def _node_at(file: str, tb: TracebackType) -> ast.expr | ast.AugAssign | None:
 
     `x += y` counts too, although it is a statement.
     """
-    positions = list(tb.tb_frame.f_code.co_positions())
+    code = tb.tb_frame.f_code
+    if code.co_code[tb.tb_lasti] == RAISE:  # whose columns are those of the condition since Python 3.13
+        return None
+    positions = list(code.co_positions())
     line, end_line, column, end_column = positions[tb.tb_lasti // 2]
     if None in (line, end_line, column, end_column):
         return None

@@ -439,7 +439,7 @@ class _Rewriter(ast.NodeTransformer):
 
     def visit_Name(self, node: ast.Name) -> ast.expr:
         recorded = node.id in self.unbound and isinstance(node.ctx, ast.Load)
-        return self._part(node) if recorded and not self.parts else node
+        return self._shape_of(node) if recorded and not self.in_f_string else node
 
     def visit_Lambda(self, node: ast.Lambda) -> ast.Lambda:
         arguments = node.args.posonlyargs + node.args.args + node.args.kwonlyargs
@@ -473,10 +473,16 @@ class _Rewriter(ast.NodeTransformer):
     def _part(self, node: ast.expr) -> ast.expr:
         if self.in_f_string or (self.parts and _suspends(node)):
             return self.generic_visit(node)  # type: ignore[return-value]
-        site = self._site((UNNAMED,) if self.parts else (), self._text(node), node)
+        if not self.parts:
+            return self._shape_of(node)
+        site = self._site((UNNAMED,), self._text(node), node)
         self.generic_visit(node)
-        if self.parts:
-            return self._wrap(node, site)
+        return self._wrap(node, site)
+
+    def _shape_of(self, node: ast.expr) -> ast.expr:
+        """Record the shape of an expression, which gets no row."""
+        site = self._site((), self._text(node), node)
+        self.generic_visit(node)
         return _locate(_call("part", ast.Constant(site), node), node)
 
     # The pieces of a recording call.

@@ -5,6 +5,8 @@ from textwrap import dedent
 import pytest
 import torch
 
+from attnscope import inspect
+
 HEAD = """\
 import math
 import torch
@@ -180,8 +182,8 @@ CASES = {
         f"axis 1 of q (d 4) and axis 1 of K (n_K 5) disagree: {OVER}",
     ),
     "a generator": (
-        "ys = tuple(q @ K for q in Q)", QK, "q @ K", [("q", "3 4", "3 4"), K],
-        f"axis 1 of q (4) and axis 1 of K (n_K 5) disagree: {OVER}",
+        "ys = tuple(q @ K for q in Q)", QK, "q @ K", [("q", "n_Q d", "3 4"), K],
+        f"axis 1 of q (d 4) and axis 1 of K (n_K 5) disagree: {OVER}",
     ),
     "what is returned": ("return Q @ K", QK, "Q @ K", [Q, K], D_N),
     "a condition": ("if (Q @ K).sum() > 0:\n        pass", QK, "Q @ K", [Q, K], D_N),
@@ -565,3 +567,19 @@ def test_notes_of_an_exception_that_fail_are_left_out(crash_of):
         "x=n:5",
     )
     assert crash["error"].endswith("Noted: words")
+
+
+@pytest.mark.parametrize("subexpressions", [False, True])
+@pytest.mark.parametrize(
+    "line",
+    ["[q @ K for q in Q]", "{q @ K for q in Q}", "{0: q @ K for q in Q}", "list(q @ K for q in Q)"],
+)
+def test_names_of_comprehensions_are_operands(module_of, line, subexpressions):
+    """They are variables of the function itself since Python 3.12, and gone when it has failed."""
+    module = module_of(f"def f(Q, K):\n    return {line}\n")
+    inputs = {"Q": "b:2,n_Q:3,d:4", "K": "b,n_K:5,e:6"}
+    crash = inspect(f"{module.__file__}:f", inputs=inputs, subexpressions=subexpressions).crash
+    assert [(operand.text, operand.dims) for operand in crash.operands] == [
+        ("q", ("n_Q", "d")),
+        ("K", ("b", "n_K", "e")),
+    ]

@@ -16,6 +16,9 @@ LEAST_BYTES, TIMES_THE_BYTES = 2**30, 4
 LEAST_SECONDS, TIMES_THE_SECONDS = 5.0, 30
 """The runs with other sizes may take this many seconds, or this many times the first run."""
 
+WAITING = 10
+"""They may last this many times longer where they wait, or share their processor with other work."""
+
 MOST_RUNS = 400
 """The maximal number of runs with other sizes."""
 
@@ -34,7 +37,7 @@ class Budget:
 
     Args:
         n_bytes: the bytes that one run may take.
-        seconds: the seconds that all runs may take.
+        seconds: the seconds that all runs may compute.
         n_runs: the maximal number of runs.
 
     Attributes:
@@ -46,7 +49,7 @@ class Budget:
         self.n_bytes = n_bytes
         self.seconds = seconds
         self.n_runs = n_runs
-        self.begun = time.monotonic()
+        self.begun = time.thread_time(), time.monotonic()
         self.spent_runs = 0
         self.is_running = False
         self.ended: str | None = None
@@ -79,7 +82,9 @@ class Budget:
             raise KeyboardInterrupt
 
     def _is_late(self) -> bool:
-        return time.monotonic() - self.begun > self.seconds
+        computing, waiting = self.begun
+        late = time.thread_time() - computing > self.seconds
+        return late or time.monotonic() - waiting > WAITING * self.seconds
 
     def notice(self, *, is_complete: bool) -> str | None:
         """Describe in a sentence what the limits have prevented; None if nothing.

@@ -1,5 +1,7 @@
 """The budget of a search: an estimate of memory, and limits in time and number of runs."""
 
+import time
+
 import pytest
 
 from attnscope.tracing.axes import budget
@@ -47,12 +49,13 @@ def test_after_its_last_run_a_search_ends_and_says_so():
     assert "ended after 2 runs" in limits.notice(is_complete=True)
 
 
-def test_time_ends_a_search_and_the_run_under_way(monkeypatch):
+@pytest.mark.parametrize(("clock", "seconds"), [("thread_time", 6), ("monotonic", 60)])
+def test_time_ends_a_search_and_the_run_under_way(monkeypatch, clock, seconds):
     limits = Budget(GIB, 5.0)
     assert limits.start()
     limits.check(0, GIB)
-    now = limits.begun + 6
-    monkeypatch.setattr(budget.time, "monotonic", lambda: now)
+    now = getattr(time, clock)() + seconds
+    monkeypatch.setattr(budget.time, clock, lambda: now)
     with pytest.raises(OverBudget):
         limits.check(0, GIB)
     assert not limits.start()

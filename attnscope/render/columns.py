@@ -5,7 +5,7 @@ Table, CSV and Markdown share these columns, so that they contain the same rows.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -98,7 +98,8 @@ def _all_trace_columns(trace: Trace) -> list[Column]:
     """Return every column that a trace may have."""
     steps = trace.steps
     is_user_code = trace.file is not None  # its line numbers and depth matter
-    one_dtype = len({step.dtype for step in steps} - {"bool"}) <= 1  # a mask is known by its name
+    dtypes = {step.dtype for step in steps if not step.members}
+    one_dtype = len(dtypes - {"bool"}) <= 1  # a mask is known by its name
 
     def column(title: str, key: str, text: Callable[[Step], str], **options: Any) -> Column:
         raw = [getattr(step, key) for step in steps]
@@ -115,7 +116,7 @@ def _all_trace_columns(trace: Trace) -> list[Column]:
         Column(
             "shape",
             "shape",
-            [shape_pieces(step.dims, step.shape) for step in steps],
+            [_shape_cell(step) for step in steps],
             [" ".join(map(str, step.shape)) for step in steps],
             joint="×",
         ),
@@ -128,7 +129,7 @@ def _all_trace_columns(trace: Trace) -> list[Column]:
         ),
         column("times", "times", _times_text, right=True, lead=is_user_code),
         _memory_column(steps),
-        column("how", "how", lambda step: step.how, style="dim", flexible=True),
+        column("how", "how", _how_text, style="dim", flexible=True),
         *([fresh] if is_user_code else []),
         column("view", "view_of", partial(_view_text, strides=is_user_code)),
         column("FLOPs", "flops", lambda step: count_text(step.flops), right=True),
@@ -140,6 +141,9 @@ def _all_trace_columns(trace: Trace) -> list[Column]:
         column("file", "file", lambda step: step.file or "", wide=True),
         Column("depth", "depth", [], [step.depth for step in steps] if is_user_code else []),
     ]
+    if any(step.members for step in steps):
+        raw = [None if step.members is None else _members_text(step.members) for step in steps]
+        columns.append(Column("members", "members", [], raw))
     if any(step.why for step in steps):
         sentence = column("why", "why", lambda step: step.why or "", style="dim italic", below=True)
         columns.append(sentence)
@@ -245,12 +249,36 @@ def _stats_columns(stats: Sequence[Stats | None]) -> list[Column]:
 
 
 def _own(step: Step) -> bool:
-    return not (step.view_of or step.same_as)
+    return not (step.view_of or step.same_as or step.members)
 
 
 def _memory_text(step: Step) -> str:
     """Format the memory that a step adds."""
-    return bytes_text(step.bytes) if _own(step) else "same" if step.same_as else "view"
+    return bytes_text(step.bytes) if _own(step) else "view" if step.view_of else "same"
+
+
+def _shape_cell(step: Step) -> list[tuple[str, str]]:
+    """Return the sizes of a step's axes, or the number of tensors that it consists of."""
+    if step.members:
+        return [(f"{len(step.members)} tensors", "")]
+    return shape_pieces(step.dims, step.shape)
+
+
+def _how_text(step: Step) -> str:
+    """Return the expression of a step, or the names of the steps that it consists of."""
+    return step.how if step.members is None else _members_text(step.members)
+
+
+def _members_text(members: Mapping[str, str]) -> str:
+    """List the names of steps; `weights=attention` where it is returned by another name.
+
+    >>> _members_text({"0": "Q", "1": "K", "scores": "scores", "weights": "attention"})
+    'Q, K, scores, weights=attention'
+    """
+    return ", ".join(
+        name if label == name or label.split(".")[-1].isdigit() else f"{label}={name}"
+        for label, name in members.items()
+    )
 
 
 def dims_pieces(dims: Sequence[str] | None) -> list[tuple[str, str]]:

@@ -106,7 +106,7 @@ def _options(trace: Trace) -> list[str]:
 
 def summary(trace: Trace) -> str:
     """Return a line with the largest tensor, the memory of all, and the cost of the matrix products."""
-    owners = [step for step in trace.steps if not (step.view_of or step.same_as)]
+    owners = [step for step in trace.steps if not (step.view_of or step.same_as or step.members)]
     if not owners:
         return "no tensor was named"
     largest = max(owners, key=lambda step: step.bytes)

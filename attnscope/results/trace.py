@@ -95,6 +95,8 @@ class Step:
         strides: the stride of each axis in elements, if it is not contiguous.
         view_of: the first step that owns the memory, if this one is a view.
         same_as: the earlier step that is the same tensor object under another name.
+        members: if it is a returned dict, tuple or list of tensors with earlier steps: the names of
+            those, by key or index (`weights`, `0`, `cache.0`). Such a step has no dims, and no shape.
         fresh_bytes: bytes allocated while it was computed, including hidden copies; None in a dry run.
         line: the source line that computed it; None in a dry run.
         file: the file of that line, unless that is the file of the traced code.
@@ -116,6 +118,7 @@ class Step:
     strides: tuple[int, ...] | None = None
     view_of: str | None = None
     same_as: str | None = None
+    members: dict[str, str] | None = None
     fresh_bytes: int | None = None
     line: int | None = None
     file: str | None = None

@@ -119,10 +119,13 @@ class _Function:
         self.by_number = {line.number: line for line in self.lines}
 
     def take(self, step: Step) -> bool:
-        """Add a step to its line, and return whether this function has that line."""
+        """Add a step to its line, and return whether this function has that line.
+
+        A step that only names others is not added.
+        """
         line = self.by_number.get(self._place(step) or 0)
-        if line is None:
-            return False
+        if line is None or step.members is not None:
+            return line is not None
         alike = [(s.name, s.dims, s.shape) for s in line.steps]
         if (step.name, step.dims, step.shape) not in alike:  # a loop computes it repeatedly
             line.steps.append(step)

@@ -113,6 +113,8 @@ class Inferred:
         shapes = [_shapes_by_key(run.steps) for run in self.runs]
         iterations: dict[Key, int] = defaultdict(int)
         for step in self.runs[0].steps:
+            if step.members is not None:  # it only names other steps
+                continue
             key = _key(step)
             turn, iterations[key] = iterations[key], iterations[key] + 1
             turns = len(shapes[0][key])

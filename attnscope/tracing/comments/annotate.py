@@ -148,12 +148,13 @@ def write(path: str | Path, old: bytes, new: bytes) -> None:
 
 
 def of_file(steps: Iterable[Step], file: str | None) -> list[Step]:
-    """Return the steps of a file, and those without a file."""
+    """Return the steps of a file, and those without a file; not those that only name others."""
     path = os.path.realpath(file) if file is not None else None
     return [
         step
         for step in steps
-        if step.file is None or step.file == file or os.path.realpath(step.file) == path
+        if step.members is None
+        and (step.file is None or step.file == file or os.path.realpath(step.file) == path)
     ]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import linecache
+import re
 import weakref
 from collections.abc import Callable, Collection, Iterator, Sequence
 from functools import cache
@@ -314,6 +315,11 @@ class Recorder(TorchDispatchMode):
         if self.depth is not None and depth > self.depth:
             return spent
         for target in site.targets:
+            if isinstance(target, str) and PASSED_OUT.fullmatch(target) and not _is_tensor(value):
+                if members := self._members(value):
+                    self._record_members(target, members, site, spent, depth)
+                    return NOTHING
+                value = _as_dict(value)
             for name, tensor, element in _bindings(target, value):
                 shape = sizes_of(tensor)
                 if shape is not None:
@@ -321,6 +327,45 @@ class Recorder(TorchDispatchMode):
                     self._record(name, tensor, shape, site, how, spent, depth)
                     spent = NOTHING  # charge it once, to the first of several names
         return spent
+
+    def _members(self, value: Any) -> list[tuple[str, torch.Tensor, str]]:
+        """Return the tensors of a collection, with their labels and earlier names, if all have one.
+
+        Nothing is returned for fewer than two.
+        """
+        members = []
+        for label, tensor in _leaves(value):
+            known = self._tensors.get(id(tensor))
+            if known is None or known[0]() is not tensor:
+                return []
+            members.append((label, tensor, known[1]))
+        return members if len(members) > 1 else []
+
+    def _record_members(
+        self,
+        name: str,
+        members: list[tuple[str, torch.Tensor, str]],
+        site: Site,
+        spent: Cost,
+        depth: int,
+    ) -> None:
+        """Record a collection of tensors that all have steps as one step, which names these."""
+        dtypes = {_name_of(TENSOR.dtype.__get__(tensor)) for _, tensor, _ in members}
+        step = Step(
+            name=name,
+            dims=None,
+            shape=(),
+            dtype=dtypes.pop() if len(dtypes) == 1 else "",
+            how=site.how,
+            bytes=0,
+            flops=spent.flops,
+            members={label: earlier for label, _, earlier in members},
+            fresh_bytes=spent.fresh_bytes,
+            line=site.line,
+            file=None if site.file == self.target[0] else site.file,
+            depth=depth,
+        )
+        self.steps.append(step)
 
     def _note_shape(self, site: Site, value: torch.Tensor) -> None:
         shape = sizes_of(value)
@@ -485,6 +530,37 @@ def _unpacked(target: tuple[Target, ...], value: Any) -> Any:
         return value  # Python raises its own error
     starred = any(isinstance(part, Star) for part in target)
     return tuple(value) if starred else tuple(islice(value, len(target) + 1))
+
+
+PASSED_OUT = re.compile(r"(return|yield)(\[\d+\])?")
+"""The names of what a function returns or yields."""
+
+
+def _as_dict(value: Any) -> Any:
+    """Return the fields of an instance of a dataclass; any other value unchanged."""
+    fields = class_attribute(value, "__dataclass_fields__")
+    if fields is None or issubclass(type(value), type | dict):
+        return value
+    try:
+        stored = object.__getattribute__(value, "__dict__")
+    except AttributeError:  # it has slots
+        return value
+    return {name: field for name, field in stored.items() if name in fields}
+
+
+def _leaves(value: Any, label: str = "", depth: int = 4) -> Iterator[tuple[str, torch.Tensor]]:
+    """Yield the tensors in nested dicts, tuples, lists and dataclasses, with labels like `cache.0`."""
+    value = _as_dict(value)
+    if _is_tensor(value):
+        yield label, value
+        return
+    items: list[tuple[str, Any]] = []
+    if _is_row(value):
+        items = [(str(i), each) for i, each in enumerate(_elements(value))]
+    elif issubclass(type(value), dict):
+        items = [(key if type(key) is str else _label(key), each) for key, each in dict.items(value)]
+    for key, each in items if depth else ():
+        yield from _leaves(each, f"{label}.{key}" if label else key, depth - 1)
 
 
 ALONE = 2**31

@@ -38,9 +38,25 @@ def test_the_json_of_a_trace_has_the_documented_keys():
     assert document["steps"][3] == {
         "name": "scores", "dims": ["n_batch", "n_Q", "n_K"], "shape": [3, 30, 50], "dtype": "float32",
         "how": "Q @ K.mT * scale", "bytes": 18000, "flops": 2 * 3 * 30 * 50 * 128, "contiguous": True,
-        "strides": None, "view_of": None, "same_as": None, "fresh_bytes": None, "line": None, "file": None,
-        "times": 1, "depth": 0, "why": None, "stats": None,
+        "strides": None, "view_of": None, "same_as": None, "members": None, "fresh_bytes": None,
+        "line": None, "file": None, "times": 1, "depth": 0, "why": None, "stats": None,
     }  # fmt: skip
+
+
+def test_a_step_that_names_others_is_one_row_of_each_format():
+    trace = plan()
+    members = {"0": "scores", "weights": "attention", "cache.0": "K"}
+    trace.steps.append(Step("return", None, (), "float32", "f(Q)", 0, members=members, line=9))
+    (*_, step) = json.loads(json_text(record(trace)))["steps"]
+    assert (step["members"], step["dims"], step["shape"], step["bytes"]) == (members, None, [], 0)
+    rows = list(csv.DictReader(io.StringIO(csv_text(trace))))
+    assert rows[-1]["members"] == "scores, weights=attention, K"
+    assert (rows[-1]["shape"], rows[-1]["dims"], rows[-1]["how"]) == ("", "", "f(Q)")
+    assert {row["members"] for row in rows[:-1]} == {""}
+    text = markdown_text(trace)
+    assert "| return | scores, weights=attention, K |  | 3 tensors |" in text
+    assert text.splitlines()[-1] == markdown_text(plan()).splitlines()[-1]  # it adds no memory
+    assert "members" not in csv_text(plan())
 
 
 def test_the_json_of_a_head_has_the_documented_keys():

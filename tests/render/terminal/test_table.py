@@ -249,3 +249,22 @@ def test_the_dtype_of_a_mask_alone_takes_no_column():
     assert "dtype" not in printed(Trace("t", steps=rows, device="cpu"), 200)
     rows.append(Step("y", None, (2,), "float64", "x", 16))
     assert "dtype" in printed(Trace("t", steps=rows, device="cpu"), 200)
+
+
+@pytest.mark.parametrize("width", [40, 60, 80, 120])
+def test_a_row_that_names_others_fits_every_width(width):
+    members = {str(i): f"intermediate_{i}" for i in range(12)} | {"weights": "attention"}
+    rows = [
+        Step("attention", ("n_Q", "n_K"), (3, 4), "float32", "f(x)", 48, line=1),
+        Step("return", None, (), "float32", "g(x)", 0, members=members, line=2),
+    ]
+    text = printed(Trace("t", steps=rows, device="cpu", file="t.py"), width)
+    *_, last = (line for line in text.splitlines() if "return" in line)
+    assert "13 tensors" in last
+    assert max(map(len, text.splitlines())) <= width
+    if width > 60:
+        assert "intermediate_0," in last
+    wide = printed(Trace("t", steps=rows, device="cpu", file="t.py"))
+    assert "intermediate_0, intermediate_1, " in wide
+    assert "weights=attention" in wide
+    assert "float32" not in wide

@@ -6,6 +6,7 @@ import weakref
 import pytest
 import torch
 
+import attnscope
 from attnscope import trace, trace_call
 from attnscope.arrays import stats_of
 
@@ -323,3 +324,107 @@ def test_looking_at_objects_runs_no_code_of_theirs(module_of):
         ("y", (2, 3)),
     ]
     assert {step.dtype for step in result.steps} == {"float32"}
+
+
+RETURNS = """
+from collections import OrderedDict, namedtuple
+from dataclasses import dataclass, field
+
+import torch
+from torch import nn
+
+@dataclass
+class Output:
+    out: torch.Tensor
+    weights: torch.Tensor
+    name: str = "x"
+
+Pair = namedtuple("Pair", ["out", "weights"])
+
+class Attention(nn.Module):
+    def __init__(self, kind):
+        super().__init__()
+        self.kind = kind
+
+    def forward(self, x):
+        scores = x @ x.mT
+        attention = scores.softmax(-1)
+        out = attention @ x
+        return RESULTS[self.kind](out, attention)
+
+def collect(*parts):
+    return parts
+
+RESULTS = {
+    "dict": lambda out, w: {"out": out, "weights": w, "n": 3},
+    "ordered": lambda out, w: OrderedDict(out=out, weights=w),
+    "tuple": lambda out, w: collect(out, w, None),
+    "list": lambda out, w: [out, w],
+    "nested": lambda out, w: {"out": out, "cache": [(w, out), {"w": w}]},
+    "dataclass": lambda out, w: Output(out, w),
+    "named": lambda out, w: Pair(out, w),
+    "one": lambda out, w: [out],
+    "new": lambda out, w: {"out": out, "weights": w * 2},
+    "tensor": lambda out, w: out,
+    "nothing": lambda out, w: {},
+}
+"""
+
+OUT, WEIGHTS = {"out": "out"}, {"weights": "attention"}
+
+
+@pytest.mark.parametrize(
+    ("kind", "members"),
+    [
+        ("dict", {**OUT, **WEIGHTS}),
+        ("ordered", {**OUT, **WEIGHTS}),
+        ("list", {"0": "out", "1": "attention"}),
+        ("nested", {**OUT, "cache.0.0": "attention", "cache.0.1": "out", "cache.1.w": "attention"}),
+        ("dataclass", {**OUT, **WEIGHTS}),
+        ("named", {"0": "out", "1": "attention"}),
+    ],
+)
+@pytest.mark.parametrize("depth", [0, None])
+def test_a_returned_collection_of_tensors_that_have_rows_is_one_row(module_of, kind, members, depth):
+    attention = module_of(RETURNS).Attention(kind)
+    with attnscope.trace(attention, depth=depth) as result:
+        attention(torch.ones(3, 4))
+    *_, last = result.steps
+    assert [step.name for step in result.steps] == ["x", "scores", "attention", "out", "return"]
+    assert (last.members, last.shape, last.bytes, last.dims) == (members, (), 0, None)
+    assert last.line is not None
+    made = attnscope.inspect(
+        module_of(RETURNS).Attention, init={"kind": f"'{kind}'"}, inputs=["n:3,d:4"]
+    )
+    assert [" ".join(step.dims) for step in made.steps[:-1]] == ["n d", "n n", "n n", "n d"]
+    assert (made.steps[-1].members, made.steps[-1].dims) == (members, None)
+    assert not made.findings
+
+
+@pytest.mark.parametrize(
+    ("kind", "expected"),
+    [
+        ("one", [("return[0]", "out")]),
+        ("new", [("return['out']", "out"), ("return['weights']", None)]),
+        ("tensor", [("return", "out")]),
+        ("nothing", []),
+    ],
+)
+def test_other_results_have_a_row_for_each_tensor(module_of, kind, expected):
+    attention = module_of(RETURNS).Attention(kind)
+    with attnscope.trace(attention) as result:
+        attention(torch.ones(3, 4))
+    assert [(step.name, step.same_as) for step in result.steps[4:]] == expected
+    assert all(step.members is None for step in result.steps)
+
+
+def test_what_a_returned_collection_cost_is_its_row_s(module_of):
+    module = module_of("""
+        def target(x):
+            y = x * 2
+            keep = y
+            return [y, keep] if (x @ x).sum() > 0 else [x, x]
+    """)
+    result = attnscope.trace_call(module.target, torch.ones(4, 4))
+    assert [(step.name, step.flops) for step in result.steps] == [("x", 0), ("y", 0), ("keep", 0), ("return", 128)]  # fmt: skip
+    assert result["return"].members == {"0": "y", "1": "y"}

@@ -114,6 +114,8 @@ def composite_kernel(operator: OpOverload) -> Callable[..., Any] | None:
         None for operators that are not composite.
     """
     composite, name = torch._C.DispatchKey.CompositeImplicitAutograd, operator.name()
+    if not torch._C._dispatch_has_kernel(name):  # it is not run by kernels, such as prim::device
+        return None
     has_kernel = torch._C._dispatch_has_kernel_for_dispatch_key
     if not has_kernel(name, composite) or has_kernel(name, "CPU"):
         return None

@@ -148,11 +148,8 @@ class Subject:
     @property
     def all_sizes_named(self) -> bool:
         """Whether neither the inputs nor the constructor's arguments can contain unnamed sizes."""
-        plain = (int, float, str, bool, type(None))
-        return self.all_axes_named and all(
-            isinstance(v, Computed) or (isinstance(v, Plain) and isinstance(v.value, plain))
-            for v in self.init.values()
-        )
+        values = [*self.init.values(), *(each.value for each in self.inputs)]
+        return self.all_axes_named and all(map(_has_named_sizes, values))
 
     @property
     def all_axes_named(self) -> bool:
@@ -297,6 +294,14 @@ class Subject:
         original = {**self.defaults, **self.sizes}
         same = [sizes[name] for name, size in original.items() if size == high and name in sizes]
         return high if high is None else min([high, *same])
+
+
+def _has_named_sizes(value: Input | Same) -> bool:
+    """Return whether a value contains no numbers without a name, as a tuple does."""
+    if isinstance(value, InputTuple):
+        return all(isinstance(each, Tensor) or each == Plain(None) for each in value.members)
+    named = isinstance(value, Tensor | Same | Computed)
+    return named or (isinstance(value, Plain) and isinstance(value.value, int | float | str | None))
 
 
 def _drawn(value: Input | Same, made: Any) -> Iterator[torch.Tensor]:

@@ -515,6 +515,14 @@ def test_a_mask_that_hides_some_keys_is_fine_and_one_that_hides_all_is_not(found
         assert bool(nan) == bool(rows and number == "-inf")
 
 
+@pytest.mark.parametrize("sides", ["(6, 9)", "(3, 18)", "[2, 27]"])
+def test_a_length_that_numbers_of_another_input_decide_is_no_coincidence(found_in, sides):
+    source = function(
+        "(b, n, c), (h, w) = x.shape, size\nimage = x.view(b, h, w, c)\nreturn image", "x, size"
+    )
+    assert found_in(source, ["x=B:2,N:54,C:24", f"size={sides}"]) == []
+
+
 HIDDEN_BY = {
     "a random mask of numbers": ("(scores - 1e9 * (1 - mask))", "mask=7", False),
     "a random mask and a causal one": (

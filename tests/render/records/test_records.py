@@ -31,8 +31,8 @@ def test_the_json_of_a_trace_has_the_documented_keys():
     document = json.loads(json_text(record(plan())))
     assert document["schema"] == "attnscope.trace/1"
     assert list(document) == [
-        "schema", "title", "sizes", "options", "device", "dtype", "seed", "steps", "checks", "findings",
-        "notices", "crash", "tracing_error", "source", "file",
+        "schema", "title", "sizes", "options", "device", "dtype", "seed", "steps", "conditions", "checks",
+        "findings", "notices", "crash", "tracing_error", "source", "file",
     ]  # fmt: skip
     assert document["sizes"] == SIZES
     assert document["steps"][3] == {

@@ -274,10 +274,11 @@ def coincidences(
         natural = not equal or bool(names & set(widths)) or names == KEYS_AND_VALUES
         if failure.kind == "contraction" and natural:
             continue
-        of_inputs = names <= set(axes)
-        if (
-            of_inputs and (mixing or equal or (all_sizes_named and is_required and requirement.is_fixed))
-        ) or (mixing and names & set(axes) and failure.line not in findings):
+        splits = requirement.multiple and not set(requirement.of) & set(axes)  # a width into heads
+        constant = requirement.is_fixed and is_required and all_sizes_named
+        if (names <= set(axes) and (mixing or equal or constant)) or (
+            mixing and names & set(axes) and not splits and failure.line not in findings
+        ):
             message = _in_words(inferred, requirement, failure, sizes)
             if message is not None:
                 findings[failure.line] = Finding(message, failure.line)

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field, replace
 from itertools import combinations, product
 from math import prod
 
+from attnscope.tracing.axes.expressions import of_number, product_of
 from attnscope.tracing.axes.requirements import (
     Requirement,
     fixed,
@@ -234,12 +235,16 @@ class Search:
         before: SizePlan | None = None
         while plan != before:  # one may be needed only as long as another is there
             before = plan
-            for each in sorted(plan.requirements[kept:], key=_decides, reverse=True):  # strictest first
+            for each in sorted(plan.requirements[kept:], key=self._strictness, reverse=True):
                 plan = self._without(plan, each)
             for change in (self._without_equality, self._loosened, self._without_others):
                 for each in plan.requirements[kept:]:
                     plan = change(plan, each)
         return plan
+
+    def _strictness(self, requirement: Requirement) -> tuple[bool, int]:
+        """Return a key that is larger for stricter requirements, and for multiples of larger sizes."""
+        return _decides(requirement), prod(self.original[each] for each in requirement.of)
 
     def _without(self, plan: SizePlan, *left_out: Requirement) -> SizePlan:
         """Remove requirements if the code runs as well without them."""
@@ -249,23 +254,29 @@ class Search:
         return plan
 
     def _plans_without(self, plan: SizePlan, *left_out: Requirement) -> Iterator[SizePlan]:
-        """Yield plans without some requirements; without one, also with its size as the largest.
-
-        Of two sizes that need not be equal, either may have to be the larger one.
-        """
+        """Yield plans without some requirements; either of two equal sizes may have to be larger."""
         rest = tuple(each for each in plan.requirements if each not in left_out)
         yield replace(plan, requirements=rest)
         for each in left_out if len(left_out) == 1 else ():
-            for name in (each.name, *each.of) if each.is_equality else (each.name,):
-                if name not in {other.name for other in rest if _decides(other)}:
-                    others = [other for other in plan.largest if other != name]
-                    yield replace(plan, requirements=rest, largest=(*others, name))
+            for name in (each.name, *each.of) if each.is_equality else ():
+                yield from self._with_largest(replace(plan, requirements=rest), name)
+
+    @staticmethod
+    def _with_largest(plan: SizePlan, name: str) -> Iterator[SizePlan]:
+        """Yield the plan with a size that is larger than all others, if it is free."""
+        if name not in {each.name for each in plan.requirements if _decides(each)}:
+            others = [other for other in plan.largest if other != name]
+            yield replace(plan, largest=(*others, name))
 
     def _plans_violating(self, plan: SizePlan, requirement: Requirement) -> Iterator[SizePlan]:
-        """Yield plans without a requirement, also with another number in it: `d = 3·n` for `d = 2·n`."""
+        """Yield plans without a requirement: also with its size as the largest, and with another number.
+
+        A length may have to be twice another one, or more; `d = 2·n` may stand for `d = n`.
+        """
         yield from self._plans_without(plan, requirement)
+        rest = tuple(each for each in plan.requirements if each != requirement)
+        yield from self._with_largest(replace(plan, requirements=rest), requirement.name)
         if requirement.is_product and not requirement.multiple:
-            rest = tuple(each for each in plan.requirements if each != requirement)
             ((_, number),) = requirement.value.terms
             for other in {1, int(number) + 1, 2 * int(number)} - {int(number)}:
                 changed = product_is(requirement.name, requirement.of, other)
@@ -287,17 +298,24 @@ class Search:
         """
         name, size = requirement.name, self.original[requirement.name]
         rest = tuple(each for each in plan.requirements if each != requirement)
+
+        def runs_with(other: Requirement) -> SizePlan | None:
+            changed = replace(plan, requirements=(*rest, other))
+            return changed if self._runs_as_well(changed, plan) else None
+
         is_number = requirement.multiple and requirement.is_number
         largest = int(requirement.value.size({})) if is_number else size
-        if not is_number and (
-            size == 1
-            or not self._runs_as_well(replace(plan, requirements=(*rest, multiple_of(name, size))), plan)
-        ):
+        wholes = [each.name for each in rest if is_number and name in each.of]
+        weaker = [multiple_of(whole, largest) for whole in wholes]  # half a width, not half of the heads
+        weaker += forms_of(name, size) if not requirement.multiple and requirement.form is None else []
+        for other in weaker:
+            if (changed := runs_with(other)) is not None:
+                return changed
+        if not is_number and (size == 1 or runs_with(multiple_of(name, size)) is None):
             return plan
         for divisor in (n for n in range(2, largest + (not is_number)) if largest % n == 0):
-            other = replace(plan, requirements=(*rest, multiple_of(name, divisor)))
-            if self._runs_as_well(other, plan):
-                return other
+            if (changed := runs_with(multiple_of(name, divisor))) is not None:
+                return changed
         return plan
 
     def _without_equality(self, plan: SizePlan, requirement: Requirement) -> SizePlan:
@@ -343,12 +361,19 @@ class Search:
         return now is not None and then is not None and then.whole and then.unnamed <= now.unnamed
 
     def _named(self, plan: SizePlan) -> SizePlan:
-        """Require even sizes to stay even where that gives more sizes a name, such as half a width."""
+        """Require splits, and even sizes to stay even, where that gives more sizes a name.
+
+        Half a width has a name then, and so has the number of heads in a group.
+        """
         now = self._try(plan)
-        for even in self._even_sizes(plan) if now is not None and now.unnamed else ():
-            then = self._try(replace(plan, requirements=(*plan.requirements, even)))
-            if then is not None and then.whole and then.unnamed < now.unnamed:  # type: ignore[union-attr]
-                plan, now = replace(plan, requirements=(*plan.requirements, even)), then
+        splits = [each for each in self._candidates(plan) if self._is_split(each)]
+        for each in (*splits, *self._even_sizes(plan)):
+            if now is None or not now.unnamed:
+                break
+            changed = replace(plan, requirements=(*plan.requirements, each))
+            then = self._try(changed)
+            if then is not None and then.whole and then.unnamed < now.unnamed:
+                plan, now = changed, then
         return plan
 
     def _is_split(self, requirement: Requirement) -> bool:
@@ -474,18 +499,26 @@ class Search:
                 ratio, rest = divmod(self.original[name], self.original[other])
                 if other not in self.axes and ratio > 2 and rest == 0 and self.original[other] > 1:
                     yield product_is(name, (other,), ratio)
-        for name in loose:
-            for pair in combinations([other for other in self.original if other != name], 2):
-                if sum(self.original[each] for each in pair) == self.original[name]:
-                    yield sum_is(name, pair)
-        for name, other, times, number in product(loose, self.original, (2, 1), (-1, 1)):
-            if name != other and self.original[name] == times * self.original[other] + number:
-                yield sum_with_number(name, other, times, number)
+        yield from self._sums(loose)
         for name in loose:
             yield from forms_of(name, self.original[name])
         for name in self.original:
             if name not in exact:
                 yield fixed(name, self.original[name])
+
+    def _sums(self, names: list[str]) -> Iterator[Requirement]:
+        """Yield requirements that sizes are sums of others, or of others and a number."""
+        for name in names:  # as many tokens as patches, and one for the class
+            for pair in combinations([other for other in self.original if other != name], 2):
+                if prod(self.original[each] for each in pair) + 1 == self.original[name]:
+                    yield Requirement(name, product_of(pair) + of_number(1))
+        for name in names:
+            for pair in combinations([other for other in self.original if other != name], 2):
+                if sum(self.original[each] for each in pair) == self.original[name]:
+                    yield sum_is(name, pair)
+        for name, other, times, number in product(names, self.original, (2, 1), (-1, 1)):
+            if name != other and self.original[name] == times * self.original[other] + number:
+                yield sum_with_number(name, other, times, number)
 
 
 def _decides(requirement: Requirement) -> bool:

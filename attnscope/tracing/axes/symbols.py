@@ -21,6 +21,9 @@ LARGEST_OF_TWO, MOST_OF_TWO = 4, 3
 """The largest factor and the most names, where only two runs are compared: more may fit by chance."""
 
 
+LARGE = 8
+"""The least constant size that counts if there are several; small ones fit by chance."""
+
 MOST_MONOMIALS, MOST_SUMS = 60_000, 12_000
 """The maximal numbers of products and sums to try; of many names, only simple ones are tried."""
 
@@ -77,9 +80,9 @@ class Names:
     def __init__(self, sizes: Mapping[str, tuple[int, ...]]) -> None:
         self.sizes = sizes
         self.varying = {name: each for name, each in sizes.items() if len(set(each)) > 1}
-        self.fixed = {
-            each[0]: name for name, each in sizes.items() if len(set(each)) == 1 and each[0] > 3
-        }
+        fixed = {each[0]: name for name, each in sizes.items() if len(set(each)) == 1 and each[0] > 3}
+        n_small = sum(size < LARGE for size in fixed)
+        self.fixed = {size: name for size, name in fixed.items() if n_small == 1 or size >= LARGE}
 
     @property
     def _only_two_runs(self) -> bool:
@@ -92,10 +95,11 @@ class Names:
             return None
         same = [name for name, each in self.sizes.items() if each == sizes]
         if len(set(sizes)) == 1:  # it may equal an unchanged name by chance: ambiguous if there are two
-            return same[0] if len(same) == 1 and sizes[0] > 3 else None
+            return self.fixed.get(sizes[0]) if len(same) == 1 else None
         if same:
             return same[0]
-        return self._product(sizes) or _sum(sizes, self.varying) or self._sum_of_products(sizes)
+        found = self._product(sizes) or _sum(sizes, self.varying, self.fixed)
+        return found or self._sum_of_products(sizes)
 
     @cached_property
     def monomials(self) -> list[Monomial]:
@@ -108,10 +112,10 @@ class Names:
 
     @cached_property
     def _wholes(self) -> dict[tuple[int, ...], str]:
-        """Products of one or two names, possibly over another, by their values (integers only)."""
+        """Products of up to three names, or of two over another, by their values (integers only)."""
         found: dict[tuple[int, ...], str] = {}
         for each in self.monomials:
-            if len(each.above) <= 2 and len(each.below) <= 1:
+            if len(each.above) + len(each.below) <= 3 and len(each.below) <= 1:
                 pairs = list(zip(each.values_above, each.values_below, strict=True))
                 if all(high % low == 0 for high, low in pairs):
                     text = _written(Fraction(1), each.above, each.below, {})
@@ -146,7 +150,7 @@ class Names:
         return best and best[1]
 
     def _sum_of_products(self, sizes: tuple[int, ...]) -> str | None:
-        """Return a matching sum: one product plus another, plus twice another, or minus another.
+        """Return a matching sum: a product plus or minus another, twice another, or a small number.
 
         A projection to queries, and to keys and values, is as wide as `d_feat+2·n_kv_head·d_head`; the
         channels that rotary positions leave alone number `d_feat/n_head-d_rot`.
@@ -156,11 +160,16 @@ class Names:
                 rest = tuple(size - times * value for size, value in zip(sizes, values, strict=True))
                 if rest in self._wholes:
                     return f"{self._wholes[rest]}{sign}{text}"
+            numbers = {size - value for size, value in zip(sizes, values, strict=True)}
+            if len(numbers) == 1 and abs(number := numbers.pop()) <= 2:
+                return text + _with_sign(number, {})
         return None
 
 
-def _sum(sizes: Sequence[int], names: Mapping[str, Sequence[int]]) -> str | None:
-    """Return a matching sum or difference of names, twice a name, and a small number."""
+def _sum(
+    sizes: Sequence[int], names: Mapping[str, Sequence[int]], fixed: Mapping[int, str]
+) -> str | None:
+    """Return a matching sum or difference of names, twice a name, and a small number or a fixed size."""
     for count in (1, 2, 3):
         if comb(len(names), count) > MOST_SUMS:
             break
@@ -169,13 +178,24 @@ def _sum(sizes: Sequence[int], names: Mapping[str, Sequence[int]]) -> str | None
                 rest = {
                     size - times * sum(names[n][run] for n in some) for run, size in enumerate(sizes)
                 }
-                if len(rest) == 1 and abs(number := rest.pop()) <= 4:
+                if len(rest) == 1 and (abs(number := rest.pop()) <= 4 or number in fixed):
                     text = "+".join(some) if times == 1 else f"{times}·{some[0]}"
-                    return text + (f"{number:+d}" if number else "")
+                    return text + (
+                        f"+{fixed[number]}" if number in fixed else f"{number:+d}" if number else ""
+                    )
+    for name, each in names.items():  # half a spectrum
+        rest = {2 * size - each[run] for run, size in enumerate(sizes)}
+        if len(rest) == 1 and (number := rest.pop()) in (2, 4):
+            return f"{name}/2+{number // 2}"
     for one, other in permutations(names, 2) if len(names) ** 2 <= 2 * MOST_SUMS else ():
         if all(names[one][run] - names[other][run] == size for run, size in enumerate(sizes)):
             return f"{one}-{other}"
     return None
+
+
+def _with_sign(number: int, names: Mapping[int, str]) -> str:
+    """Return a number, or its name, as the last term of a sum; nothing for 0."""
+    return f"+{names[number]}" if number in names else f"{number:+d}" if number else ""
 
 
 @cache

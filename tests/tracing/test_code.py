@@ -465,3 +465,31 @@ def test_landmark_attention_approximates_that_of_all_keys():
     torch.testing.assert_close(
         module(x, mask), merged(F.scaled_dot_product_attention(q, k, v)), rtol=0.1, atol=0.1
     )
+
+
+def test_rotary_complex():
+    """Complex numbers turn pairs as sines and cosines do."""
+    module = load("rotary_complex").RotaryAttention(D_MODEL, N_HEAD)
+    x, angles = torch.randn(N_BATCH, N_Q, D_MODEL), torch.rand(N_Q, D_HEAD // 2)
+    q, k, v = (split(each(x)) for each in (module.to_q, module.to_k, module.to_v))
+
+    def rotated(y):
+        even, odd = y[..., 0::2], y[..., 1::2]
+        turned = even * angles.cos() - odd * angles.sin(), even * angles.sin() + odd * angles.cos()
+        return torch.stack(turned, -1).flatten(-2)
+
+    out = module(x, torch.polar(torch.ones_like(angles), angles))
+    close(out, merged(F.scaled_dot_product_attention(rotated(q), rotated(k), v)))
+
+
+def test_configured():
+    code, x = load("configured"), torch.randn(N_BATCH, N_Q, D_MODEL)
+    module = code.Attention(code.Config(n_embd=D_MODEL, n_head=N_HEAD))
+    q, (k, v) = split(module.q(x)), (split(each) for each in module.kv(x).chunk(2, -1))
+    close(module(x), merged(F.scaled_dot_product_attention(q, k, v, is_causal=True)))
+    by_dict = code.ByDict({"dim": D_MODEL, "heads": N_HEAD})
+    q, k, v = (split(each) for each in by_dict.qkv(x).chunk(3, -1))
+    close(by_dict(x), merged(F.scaled_dot_product_attention(q, k, v)))
+    handed = code.Handed(D_MODEL, N_HEAD, D_HEAD, *(nn.Linear(D_MODEL, D_MODEL) for _ in range(4)))
+    q, k, v = (split(each(x)) for each in (handed.q_proj, handed.k_proj, handed.v_proj))
+    close(handed(x), handed.out_proj(merged(F.scaled_dot_product_attention(q, k, v))))

@@ -16,6 +16,9 @@ LEAST = (7, 11, 17)
 SMALLEST = (3, 5, 7)
 """The least prime of each turn, for small sizes and for the factor of a multiple."""
 
+MUCH = 4
+"""How many times larger the largest sizes are: a table may need twice as many rows as positions."""
+
 
 @dataclass(frozen=True)
 class SizePlan:
@@ -27,7 +30,7 @@ class SizePlan:
     Attributes:
         original: the original sizes, by name.
         requirements: what the sizes must fulfil.
-        largest: names whose sizes become larger than all others, in this order.
+        largest: names whose sizes become much larger than all others, in this order.
     """
 
     original: Mapping[str, int]
@@ -54,7 +57,8 @@ class SizePlan:
                 for other, size in sizes.items()
                 if name in late or self.original[other] < self.original[name]
             )
-            least, others = max(smaller, default=0) + 1, [each[name] for each in earlier if each]
+            least = max(smaller, default=0) * (MUCH if name in late else 1) + 1
+            others = [each[name] for each in earlier if each]
             size = self._size(name, by_name[name], sizes, others, least, used, turn)
             if size < 1:
                 return None

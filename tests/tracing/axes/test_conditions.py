@@ -1,6 +1,7 @@
 """The conditions that code puts on sizes: those that it needs, and no others."""
 
 import warnings
+from pathlib import Path
 from textwrap import dedent
 
 import pytest
@@ -114,3 +115,105 @@ def test_conditions_are_those_that_the_code_needs(attnscope, tmp_path, name):
         r = attnscope("trace", f"{file}:Model", *options, "--format", "json")
     assert sorted(r.json["options"]["where"]) == expected
     assert r.json["findings"] == []
+
+
+CONDITIONAL = Path(__file__).parent / "conditional.py"
+
+# The class, its sizes; what it requires, with the text where it rejects other sizes; what is assumed; axes.
+MODULES = {
+    "a number of groups that divides the channels": (
+        "Spatial", "channels=32 n_head=4 d_head=8", "x=b:2,channels,H:5,W:7",
+        {"channels is a multiple of 32": "GroupNorm"}, [], {"p": "b n_head H·W H·W"},
+    ),
+    "more channels": (
+        "Spatial", "channels=96 n_head=4 d_head=24", "x=b:2,channels,H:5,W:7",
+        {"channels is a multiple of 32": "GroupNorm"}, [], {"p": "b n_head H·W H·W"},
+    ),
+    "an even width, of even heads": (
+        "Positions", "d_model=48 n_head=4", "x=b:2,n:7,d_model",
+        {"d_model is a multiple of n_head": "view", "d_model is a multiple of 2": "1::2"}, [],
+        {"q": "b n_head n d_model/n_head"},
+    ),
+    "an even width, of odd heads": (
+        "Positions", "d_model=24 n_head=3", "x=b:2,n:7,d_model",
+        {"d_model is a multiple of n_head": "view", "d_model is a multiple of 2": "1::2"}, [],
+        {"q": "b n_head n d_model/n_head"},
+    ),
+    "a square that the heads' square equals": (
+        "Squares", "dim=24 n_head=3", "x=b:2,n:9,dim",
+        {"dim is a multiple of n_head": "view", "n is a square": "side"}, [], {"p": "b n_head n n"},
+    ),
+    "a square": (
+        "Squares", "dim=24 n_head=3", "x=b:2,n:36,dim",
+        {"dim is a multiple of n_head": "view", "n is a square": "side"}, [], {"p": "b n_head n n"},
+    ),
+    "the width of a head, which is not the width over the heads": (
+        "Explicit", "dim=48 heads=4 dim_head=12", "x=b:2,n:7,dim",
+        {"dim is a multiple of heads": "dim % heads"}, [], {"q": "b heads n dim_head"},
+    ),
+    "a class token": (
+        "Class", "dim_in=20 dim_out=24 n_head=4", "x=b:2,n:25,dim_in h=4 w=6",
+        {"dim_out is a multiple of n_head": "unflatten", "n = h·w+1": "split"}, [],
+        {"q": "b n_head n dim_out/n_head"},
+    ),
+    "windows": (
+        "Windows", "window=4", "q=b:2,n:16,d:6 k=b,n,d",
+        {"n is a multiple of window": "multiple of the window"}, [], {"padded": "b n/window+1 window d"},
+    ),
+    "values that are wider than keys": (
+        "Unequal", "dim=30 d_key=6 n_head=4 ratio=2", "x=b:2,n:9,dim",
+        {}, [], {"q": "b n n_head d_key", "v": "b n n_head ratio·d_key"},
+    ),
+    "a spectrum": (
+        "Spectrum", "", "q=b:2,h:3,n:24 k=b,h,n", {}, ["n is a multiple of 2"], {"q_f": "b h n/2+1"},
+    ),
+    "a width that a literal fixes": (
+        "Latent", "dim=48 d_latent=20 d_rot=8", "x=b:2,n:7,dim table=n,4",
+        {"d_rot = 8": "unflatten"}, [], {"kv": "b n d_latent+d_rot", "rot": "b n 4 2"},
+    ),
+    "heads that one view splits off and folds into the batch": (
+        "Merge", "width=48 n_head=4", "v=n:7,b:2,width",
+        {"width is a multiple of n_head": "view"}, [], {"return": "b·n_head n width/n_head"},
+    ),
+    "groups that are rounded down": (
+        "Grouped", "width=21 n_head=6 n_kv_head=2 d_head=3", "x=b:2,n:7,width",
+        {}, ["n_head is a multiple of n_kv_head"], {"q": "b n_kv_head n_head/n_kv_head n d_head"},
+    ),
+    "a power of two": (
+        "Slopes", "n_head=8", "scores=b:2,n_head,n:5,n", {"n_head is a power of two": "power of two"}, [],
+        {"return": "b n_head n n"},
+    ),
+    "a row for each distance": (
+        "Distances", "", "q=b:2,n:7,d:5 table=n_row:13,d", {"n_row = 2·n-1": "raise"}, [], {"return": "b n n"},
+    ),
+    "a table that is large enough": ("Doubled", "", "x=b:2,n:8,d:5 table=n_row:16,d", {}, None, {"return": "b n d"}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", MODULES)
+def test_a_condition_is_required_only_if_the_code_rejects_all_other_sizes(attnscope, case):
+    name, init, inputs, required, assumed, dims = MODULES[case]
+    options = [part for text in init.split() for part in ("--init", text)]
+    options += [part for text in inputs.split() for part in ("--input", text)]
+    r = attnscope("trace", f"{CONDITIONAL}:{name}", *options, "--format", "json").json
+    lines = CONDITIONAL.read_text(encoding="utf-8").splitlines()
+    found = {each["text"]: each for each in r["conditions"] if each["required"]}
+    assert found.keys() == required.keys()
+    for condition, words in required.items():
+        assert words in found[condition]["expression"]
+        assert found[condition]["file"] is None
+        assert words in "".join(lines[found[condition]["line"] - 1 :][:2])
+    if assumed is not None:
+        assert [each["text"] for each in r["conditions"] if not each["required"]] == assumed
+    last = {step["name"]: " ".join(step["dims"]) for step in r["steps"]}
+    assert {name: last[name] for name in dims} == dims
+    assert r["findings"] == []
+
+
+def test_assumed_conditions_are_shown_only_if_all_columns_are(attnscope):
+    line = ["trace", f"{CONDITIONAL}:Grouped", *"--input x=b:2,n:7,width".split()]
+    line += [
+        part for text in ("width=21", "n_head=6", "n_kv_head=2", "d_head=3") for part in ("--init", text)
+    ]
+    assert "n_head is a multiple" not in attnscope(*line).out
+    assert "assumed: n_head is a multiple of n_kv_head" in attnscope(*line, "--wide").out

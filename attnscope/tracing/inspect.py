@@ -525,10 +525,16 @@ def _run_untraced(
     """
     import torch
 
+    from attnscope.process.random_state import kept_global_random_state
     from attnscope.tracing.diagnose.crash import failure_of
 
     try:
-        with _without_output(), interrupt.raised(), _exit_as_exception():
+        with (
+            kept_global_random_state(),
+            _without_output(),
+            interrupt.raised(),
+            _exit_as_exception(),
+        ):
             built = subject.build(device=device, seed=options.seed, train=options.train)
             with torch.device(device) if device not in (None, "cpu") else nullcontext():
                 built.callable(*built.args, **built.kwargs)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import traceback
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from attnscope.errors import SizeError, is_a, is_out_of_memory, safe_str
+from attnscope.errors import SizeError, is_a, is_out_of_memory, safe_str, stored_in
 
 if TYPE_CHECKING:
     from attnscope.tracing.axes.budget import Budget, MemoryEstimate
@@ -70,6 +72,7 @@ class Trials:
                 run = self.run(device, sizes)
         finally:
             self.budget.is_running = False
+        _release(run.error)
         if is_a(run.error, KeyboardInterrupt):
             self.budget.interrupt()
             return None
@@ -82,6 +85,18 @@ class Trials:
 def needs_values(run: Run) -> bool:
     """Return whether code failed because tensors on meta have no values."""
     return run.error is not None and "meta" in safe_str(run.error)
+
+
+def _release(error: BaseException | None) -> None:
+    """Release what the frames of an exception hold: a module with its weights."""
+    released: list[BaseException] = []
+    while error is not None and error not in released:
+        released.append(error)
+        for frame, _ in traceback.walk_tb(stored_in(error, "__traceback__")):
+            with suppress(RuntimeError):  # it is still running
+                frame.clear()
+                _ = frame.f_locals  # updates the dictionary that was made when it was first read
+        error = stored_in(error, "__cause__") or stored_in(error, "__context__")
 
 
 def _not_run(sizes: Mapping[str, int]) -> Run:

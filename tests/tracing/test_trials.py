@@ -9,6 +9,7 @@ import attnscope
 from attnscope.tracing.axes import budget
 
 CODE = """
+import weakref
 import torch
 from torch import nn
 
@@ -29,6 +30,21 @@ class SteepWithValues(Steep):
     def __init__(self, d=4, n=4):
         super().__init__(d, n)
         self.rates = [rate.item() for rate in torch.linspace(0, 1, 3)]
+
+
+class Counted(nn.Module):
+    alive, most = weakref.WeakSet(), 0
+
+    def __init__(self, d=8, n_head=4):
+        super().__init__()
+        self.n_head = n_head
+        self.alive.add(self)
+        Counted.most = max(Counted.most, len(self.alive))
+
+    def forward(self, x):
+        y = x.view(*x.shape[:2], self.n_head, -1)
+        z = y.view(*y.shape[:3], 2, -1)
+        return z
 
 
 def double(x):
@@ -80,6 +96,15 @@ def test_with_less_memory_fewer_axes_vary_and_a_notice_says_so(code):
     assert (trace.crash, trace.findings, trace.options) == (None, [], {})
     [notice] = trace.notices
     assert "more memory than the 100.0 KiB that they may. --memory allows more" in notice
+
+
+def test_of_runs_that_fail_no_module_stays_in_memory(code):
+    trace = attnscope.inspect(f"{code}:Counted", init={"d": 8, "n_head": 4}, inputs={"x": "B:3,T:5,d"})
+    assert trace["y"].dims == ("B", "T", "n_head", "d/n_head")
+    module = next(
+        each for each in list(sys.modules.values()) if getattr(each, "__file__", "") == str(code)
+    )
+    assert module.Counted.most == 1
 
 
 def test_after_its_time_a_search_shows_what_it_knows(code, monkeypatch):

@@ -414,7 +414,7 @@ def _search(
     from attnscope.tracing.axes.symbols import Symbols
 
     original = {**subject.defaults, **subject.sizes}
-    equations = [(each.name, each.value) for each in subject.where]
+    equations = [(each.name, each.value) for each in [*subject.where, *subject.in_axes]]
     known = [*required_by(equations, original), *(fixed(name, n) for name, n in subject.fixed.items())]
     estimate = MemoryEstimate(base.memory(), original)
     budget = budget_after(estimate.n_bytes, seconds, options.memory)

@@ -117,10 +117,11 @@ class Configuration:
 
 
 class Axis(NamedTuple):
-    """An axis of a tensor: its name, its size, or both."""
+    """An axis of a tensor: its name, its size, or both; or an expression of sizes, which is its name."""
 
     name: str | None
     size: int | None
+    value: Expression | None = None
 
     def __str__(self) -> str:
         return self.name or str(self.size)
@@ -462,6 +463,9 @@ def _axes(label: str, text: str) -> tuple[Axis, ...]:
 
 def _axis(label: str, place: int, text: str) -> Axis:
     match = re.fullmatch(rf"(?:({NAME})\s*:\s*)?(-?[0-9]{{1,1000}})|({NAME})", text)
+    value = parse_expression(text) if not match else None
+    if value is not None and value.words and not value.word:
+        return Axis(str(value), None, value)
     if not match:
         raise OptionError(
             f"--input {label}: {text or 'nothing'} is no axis.",

@@ -108,7 +108,8 @@ class Subject:
         set_by_user: the names among them whose sizes the user sets; the others come from defaults.
         defaults: integer defaults from 2 up of the constructor, or of the function, for arguments that
             the user does not pass.
-        where: the equations.
+        where: the equations that the user states.
+        in_axes: the equations of axes that are expressions, such as `2·n-1`.
         axes: the axes of each tensor, by its parameter's name, `name[0]` for the first of a tuple;
             None for a file without named axes.
         dtype: the dtype of the module, and of tensors without another one.
@@ -127,6 +128,7 @@ class Subject:
     where: list[Where]
     axes: dict[str, tuple[str | int, ...] | None]
     dtype: str
+    in_axes: list[Where] = field(default_factory=list)
     fixed: dict[str, int] = field(default_factory=dict)
     quotients: dict[str, int] = field(default_factory=dict)
     proposed: set[str] = field(default_factory=set)
@@ -357,7 +359,16 @@ def read_subject(
     in_equations = {name for equation in equations for name in equation.names}
     arguments = _same_objects(arguments, {*init_values, *defaults, *in_equations})
     title, option = (target.owner.__name__, "--init") if target.owner else (target.title, "--input")
-    sizes, set_by_user = agree_on_sizes(init_values, arguments, equations, defaults, title, option)
+    in_axes = [
+        Where(axis.name, axis.value, f"{axis.name}={axis.value}")
+        for argument in arguments
+        for _, tensor in argument.tensors()
+        for axis in tensor.axes or ()
+        if axis.name is not None and axis.value is not None
+    ]
+    sizes, set_by_user = agree_on_sizes(
+        init_values, arguments, [*equations, *in_axes], defaults, title, option
+    )
     return Subject(
         loaded=loaded,
         callee=target,
@@ -367,6 +378,7 @@ def read_subject(
         set_by_user=set_by_user,
         defaults=defaults,
         where=equations,
+        in_axes=in_axes,
         axes={label: tensor.dims for argument in arguments for label, tensor in argument.tensors()},
         dtype=dtype,
     )

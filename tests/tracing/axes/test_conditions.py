@@ -217,3 +217,22 @@ def test_assumed_conditions_are_shown_only_if_all_columns_are(attnscope):
     ]
     assert "n_head is a multiple" not in attnscope(*line).out
     assert "assumed: n_head is a multiple of n_kv_head" in attnscope(*line, "--wide").out
+
+
+@pytest.mark.parametrize(
+    ("table", "where"),
+    [("P,d", ["P=2*n-1"]), ("P:13,d", ["P=2*n-1"]), ("2*n-1,d", []), ("n+n-1,d", [])],
+)
+def test_sums_are_sizes_of_inputs(attnscope, table, where):
+    options = [part for text in where for part in ("--where", text)]
+    n = "n" if ":" in table else "n:7"
+    r = attnscope(
+        "trace", f"{CONDITIONAL}:Distances", "--input", f"q=b:2,{n},d:5", "--input", f"table={table}",
+        *options, "--format", "json",
+    ).json  # fmt: skip
+    name = "P" if where else "2·n-1"
+    last = {step["name"]: " ".join(step["dims"]) for step in r["steps"]}
+    assert last == {"q": "b n d", "table": f"{name} d", "index": "n n", "return": "b n n"}
+    assert r["sizes"] == {"b": 2, "n": 7, "d": 5, name: 13}
+    assert r["options"].get("where", []) == where
+    assert r["findings"] == []

@@ -100,7 +100,7 @@ def test_inputs_are_read_as_they_are_meant(text, name, value):
         ("Q=n d", OptionError, "--input Q: n d is no axis.", "NAME:SIZE"),
         ("Q=n:3.5", OptionError, "--input Q: n:3.5 is no axis.", "NAME:SIZE"),
         ("Q=n:d", OptionError, "--input Q: n:d is no axis.", "NAME:SIZE"),
-        ("Q=n*d", OptionError, "--input Q: n*d is no axis.", "NAME:SIZE"),
+        ("Q=n*", OptionError, "--input Q: n* is no axis.", "NAME:SIZE"),
         ("Q=n:0", SizeError, "n is 0, but a size is a whole number from 1 up.", None),
         ("Q=n,-4", SizeError, "axis 1 of Q is -4, but a size is a whole number from 1 up.", None),
         ("Q=n:9223372036854775808", SizeError, "n has 19 digits, but a size fits into 64 bits.", None),
@@ -293,12 +293,29 @@ def test_an_equation_that_sizes_contradict_is_told(text, sizes, message):
 
 
 @pytest.mark.parametrize(
-    "text", ["d_feat", "d=", "d=a+b", "d=(a*b)", "d=a**b", "d=a*-2", "5=a", "d=a*2.5", "d==a", "d=a="]
+    "text", ["d_feat", "d=", "d=a+", "d=(a*b", "d=a**b", "d=a*-2", "5=a", "d=a*2.5", "d==a", "d=a="]
 )
 def test_what_is_no_equation_is_told(text):
     error = refused(read_where, text)
     assert type(error) is OptionError
-    assert (
-        error.message == f"--where {text} is not of the form NAME=A*B or NAME=A/B, of names and numbers."
-    )
-    assert error.hint == "--where d_feat=n_head*d_head, or --where d_head=d_feat/n_head"
+    form = "NAME=EXPRESSION, of names and numbers with * / + -"
+    assert error.message == f"--where {text} is not of the form {form}."
+    assert error.hint == "--where d_feat=n_head*d_head, or --where n_distance=2*n-1"
+
+
+@pytest.mark.parametrize(
+    ("text", "sizes", "solved"),
+    [
+        ("P=2*L-1", {"L": 7}, ("P", 13)),
+        ("P=2*L-1", {"P": 13}, ("L", 7)),
+        ("n_K=n_past+n_new", {"n_K": 23, "n_past": 20}, ("n_new", 3)),
+        ("n_new=n_K-n_past", {"n_new": 3, "n_past": 20}, ("n_K", 23)),
+        ("n=h*w+1", {"n": 25, "h": 4}, ("w", 6)),
+        ("n=N/window+1", {"n": 5, "N": 16}, ("window", 4)),
+        ("d=n_head*(d_rot+d_plain)", {"n_head": 3, "d_rot": 4, "d_plain": 6}, ("d", 30)),
+        ("d=n_head*(d_rot+d_plain)", {"n_head": 3, "d": 30, "d_plain": 6}, ("d_rot", 4)),
+        ("d=n_head*(d_rot+d_plain)", {"d": 30, "d_rot": 4, "d_plain": 6}, None),  # n_head occurs twice
+    ],
+)  # fmt: skip
+def test_sums_are_solved_for_any_name_that_occurs_once(text, sizes, solved):
+    assert read_where(text).solve(sizes) == solved

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import json
 import os
 import signal
 import stat
@@ -11,7 +10,6 @@ import subprocess
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
 from types import FunctionType
 
@@ -22,12 +20,12 @@ import torch
 import torch._dynamo
 import transformers
 from hypothesis import settings
+from plain_fixtures import attnscope  # noqa: F401 - a fixture
 from safetensors.torch import load_file
 from sampled import pytest_collection_modifyitems  # noqa: F401 - a hook
 from torture.counts import pytest_terminal_summary  # noqa: F401 - a hook
 
 from attnscope.checkpoints.checkpoint import find_checkpoint
-from attnscope.cli.app import main
 
 # A trace looks through all objects for the functions that it watches: those of torch are left out, for they
 # are hundreds of thousands. A test that traces one of them asks for the fixture `with_torch`.
@@ -48,33 +46,6 @@ settings.load_profile("few")  # unless --hypothesis-profile names another
 
 SEERS = ("vit", "clip", "deit", "dinov2", "yolos")
 """Families of vision models."""
-
-
-@dataclass
-class Ran:
-    """The exit status and the output of a command."""
-
-    exit_status: int
-    out: str
-    err: str
-
-    @property
-    def json(self) -> dict:
-        return json.loads(self.out)
-
-
-@pytest.fixture
-def attnscope(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Callable[..., Ran]:
-    """Return a function that runs a command line: `attnscope("sdpa", "--nq", 30)`."""
-    monkeypatch.delenv("COLUMNS", raising=False)
-
-    def run(*arguments: object) -> Ran:
-        capsys.readouterr()
-        exit_status = main([str(argument) for argument in arguments])
-        captured = capsys.readouterr()
-        return Ran(exit_status, captured.out, captured.err)
-
-    return run
 
 
 @pytest.fixture

@@ -2,7 +2,6 @@
 
 import pytest
 
-import attnscope
 from attnscope.results.trace import Step
 from attnscope.tracing.axes.expressions import parse_expression
 from attnscope.tracing.comments import check_source
@@ -325,19 +324,6 @@ def test_a_pattern_is_held_against_the_operand_that_it_got():
 
 
 # The whole way.
-
-
-def test_the_report_names_the_lines_that_it_could_not_read(module_of):
-    module = module_of("""
-        def attend(q, k):
-            # The result is (B, L, S) or so.
-            scores = q @ k.mT  # (B x L x S)
-            weights = scores.softmax(-1)  # shape as above (B, L, S)
-            return weights
-        """)
-    trace = attnscope.inspect(f"{module.__file__}:attend", inputs={"q": "b:2,n:3,d:4", "k": "b,m:5,d"})
-    assert attnscope.check_comments(trace).unread == [3, 5]
-    assert trace.checks[-1].note == "1 true, 2 not read (lines 3, 5)"
 
 
 def test_many_statements_about_code_that_did_not_run_are_told_in_one_line():

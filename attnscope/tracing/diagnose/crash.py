@@ -94,7 +94,7 @@ def _error_line(exception: BaseException) -> str:
         with suppress(BaseException):  # raised by the exception's own code
             return traceback.format_exception_only(exception)[-1]
     kind = type(exception)
-    module = type.__getattribute__(kind, "__module__")
+    module = type.__dict__["__module__"].__get__(kind)
     name = str(type.__dict__["__qualname__"].__get__(kind))
     name = name if module in ("builtins", "__main__") else f"{module}.{name}"
     text = safe_str(exception)

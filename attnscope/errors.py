@@ -182,11 +182,11 @@ def is_out_of_memory(error: BaseException) -> bool:
     several: type | tuple[type, ...] = (RuntimeError, OSError, ImportError)
     cause: BaseException | None = error
     while cause is not None:
-        if isinstance(cause, MemoryError) or type(cause).__name__ == "OutOfMemoryError":
+        if isinstance(cause, MemoryError) or class_name(cause) == "OutOfMemoryError":
             return True
         if isinstance(cause, OSError) and cause.errno == errno.ENOMEM:
             return True
-        vague = isinstance(cause, several) or type(cause).__name__ == "SafetensorError"
+        vague = isinstance(cause, several) or class_name(cause) == "SafetensorError"
         if vague and _NO_MEMORY.search(str(cause)):
             return True
         cause = cause.__cause__ or (None if cause.__suppress_context__ else cause.__context__)

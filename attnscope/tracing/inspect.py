@@ -439,7 +439,7 @@ def _search(
         inferred.assumed += [requirement for requirement, *_ in inferred.refusals]
         inferred.refusals = []
     constant = {name: (size,) * len(inferred.runs) for name, size in subject.quotients.items()}
-    inferred.symbols = Symbols({**inferred.symbols.sizes, **constant})
+    inferred.symbols = Symbols({**inferred.symbols.sizes, **constant}, inferred.symbols.unsure)
     notices = []
     if device == "meta" and trials.needs_values:
         notices.append("the code looks at values: other sizes were run on cpu, not on meta")

@@ -210,8 +210,8 @@ def infer(
             search, plan = other, other_plan
     refusals = [(r, run, sizes_of[id(run)]) for r, run in search.refusals if isinstance(run, Run)]
     runs, all_sizes = [base], [dict(original)]
-    for turn in range(N_RUNS if plan is not None else 0):
-        sizes = plan.sizes(turn) if plan is not None else None
+    turns = [plan.sizes(turn) for turn in range(N_RUNS)] if plan is not None else []
+    for sizes in [*turns, *(other.sizes(0) for other in search.others)]:
         run = run_with(sizes) if sizes is not None else None
         if sizes is not None and run is not None and {_key(s) for s in run.steps} >= set(base_keys):
             runs.append(run)
@@ -220,7 +220,8 @@ def infer(
     for _, run, sizes in refusals:  # until they failed, they distinguish sizes that must be equal later
         runs.append(run)
         all_sizes.append(sizes)
-    symbols = Symbols({name: [sizes[name] for sizes in all_sizes] for name in original})
+    fixed = {each.name for each in search.assumed if each.is_fixed}
+    symbols = Symbols({name: [sizes[name] for sizes in all_sizes] for name in original}, fixed)
     return Inferred(
         symbols, runs, refusals, search.required, search.assumed, complete, search.has_too_many
     )

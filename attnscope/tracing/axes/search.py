@@ -77,6 +77,7 @@ class Search:
     refusals: list[tuple[Requirement, object]] = field(default_factory=list)
     required: list[Requirement] = field(default_factory=list)
     assumed: list[Requirement] = field(default_factory=list)
+    others: list[SizePlan] = field(default_factory=list)
     _tried: dict[tuple[int, ...], Attempt] = field(default_factory=dict, repr=False)
     _patience: int = PATIENCE
 
@@ -85,7 +86,7 @@ class Search:
 
         `refusals` then holds the requirements of the plan without which the code rejected sizes, each
         with a run that failed. `required` holds those of them without which it rejected all sizes, and
-        `assumed` the other requirements.
+        `assumed` the other requirements; `others` are plans without such an equality that run, too.
         """
         known = (*self.known, *(fixed(name, self.original[name]) for name in self.kept))
         if self.has_too_many:
@@ -106,7 +107,10 @@ class Search:
         other_plans: list[SizePlan] = []
         for each in requirements:
             plans = [plan for plan in self._plans_violating(plan, each) if plan.sizes(0) is not None]
-            other_plans += [other for other in plans if self._runs(other)]
+            others = [other for other in plans if self._runs(other)]
+            other_plans += others
+            if _decides(each):
+                self.others += others
             rejections = [attempt for other in plans for attempt in self._rejections(other)]
             if rejections and rejections[0] is not None:
                 weaker = self._weaker_plans(plan, each)
@@ -332,21 +336,29 @@ class Search:
         return plan
 
     def _loosened(self, plan: SizePlan, requirement: Requirement) -> SizePlan:
-        """Replace a product by a multiple if the code runs as well: 4 may be 2·2 by chance."""
+        """Replace a product by multiples if the code runs as well: 4 may be 2·2 by chance."""
         if not requirement.is_product or requirement.multiple or requirement.is_equality:
             return plan
         name, rest = requirement.name, [each for each in plan.requirements if each != requirement]
-        others = sorted(requirement.of, key=lambda other: other in self.axes)
-        looser = [multiple_of(name, other) for other in others]
-        looser += [
-            multiple_of(name, number) for number in (2, 4, 8) if self.original[name] % number == 0
-        ]
         in_proportion = [self._in_proportion(other, name) for other in rest]
-        for each, others in product(looser, dict.fromkeys(map(tuple, (rest, in_proportion)))):
-            other_plan = replace(plan, requirements=(*others, each))
+        for looser, others in product(
+            self._multiples_of_factors(requirement), dict.fromkeys(map(tuple, (rest, in_proportion)))
+        ):
+            other_plan = replace(plan, requirements=(*others, *looser))
             if self._runs_as_well(other_plan, plan):
                 return other_plan
         return plan
+
+    def _multiples_of_factors(self, requirement: Requirement) -> Iterator[tuple[Requirement, ...]]:
+        """Yield multiples of a factor of a product, of a number, and of both, as in `3·n_head`."""
+        name, size = requirement.name, self.original[requirement.name]
+        factors = sorted(requirement.of, key=lambda other: other in self.axes)
+        yield from ((multiple_of(name, factor),) for factor in factors)
+        yield from ((multiple_of(name, number),) for number in (2, 4, 8) if size % number == 0)
+        for factor in factors:
+            ratio = size // self.original[factor]
+            for number in (n for n in range(2, ratio + 1) if ratio % n == 0):
+                yield multiple_of(name, factor), multiple_of(name, number)
 
     def _in_proportion(self, requirement: Requirement, name: str) -> Requirement:
         """Require the original ratio where a multiple of a size is required: `dim = 12·n_head`."""

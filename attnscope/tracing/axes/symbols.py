@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from fractions import Fraction
 from functools import cache, cached_property
 from itertools import combinations, combinations_with_replacement, permutations
@@ -22,7 +22,7 @@ LARGEST_OF_TWO, MOST_OF_TWO = 4, 3
 
 
 LARGE = 8
-"""The least constant size that counts if there are several; small ones fit by chance."""
+"""The least size that names an axis although it is one of several that were not found to vary."""
 
 MOST_MONOMIALS, MOST_SUMS = 60_000, 12_000
 """The maximal numbers of products and sums to try; of many names, only simple ones are tried."""
@@ -42,6 +42,8 @@ class Symbols:
 
     Args:
         sizes: by name, in order of preference.
+        unsure: names of sizes that stay because nothing else was found to run. Several small ones of
+            these name no axis: their products and sums fit by chance.
 
     >>> symbols = Symbols({"n_Q": (32, 7, 11), "d_feat": (200, 65, 119), "n_head": (5, 5, 7)})
     >>> [
@@ -51,7 +53,10 @@ class Symbols:
     ['n_Q', 'd_feat/n_head', '3·d_feat', '3', 'n_Q+1']
     """
 
-    def __init__(self, sizes: Mapping[str, Sequence[int]]) -> None:
+    def __init__(
+        self, sizes: Mapping[str, Sequence[int]], unsure: Collection[str] = frozenset()
+    ) -> None:
+        self.unsure = unsure
         self.sizes = {name: tuple(each) for name, each in sizes.items()}
         self._known: dict[Sizes, str] = {}
         self._of_runs: dict[tuple[int, ...], Names] = {}
@@ -67,7 +72,8 @@ class Symbols:
             runs = tuple(run for run, size in enumerate(key) if size is not None)
             if runs not in self._of_runs:
                 self._of_runs[runs] = Names(
-                    {name: tuple(each[run] for run in runs) for name, each in self.sizes.items()}
+                    {name: tuple(each[run] for run in runs) for name, each in self.sizes.items()},
+                    self.unsure,
                 )
             values = tuple(key[run] or 0 for run in runs)
             self._known[key] = self._of_runs[runs].explain(values) or str(values[0])
@@ -77,12 +83,12 @@ class Symbols:
 class Names:
     """The names and their values in a subset of the runs."""
 
-    def __init__(self, sizes: Mapping[str, tuple[int, ...]]) -> None:
+    def __init__(self, sizes: Mapping[str, tuple[int, ...]], unsure: Collection[str]) -> None:
         self.sizes = sizes
         self.varying = {name: each for name, each in sizes.items() if len(set(each)) > 1}
         fixed = {each[0]: name for name, each in sizes.items() if len(set(each)) == 1 and each[0] > 3}
-        n_small = sum(size < LARGE for size in fixed)
-        self.fixed = {size: name for size, name in fixed.items() if n_small == 1 or size >= LARGE}
+        small = [size for size, name in fixed.items() if name in unsure and size < LARGE]
+        self.fixed = {size: name for size, name in fixed.items() if len(small) < 2 or size not in small}
 
     @property
     def _only_two_runs(self) -> bool:

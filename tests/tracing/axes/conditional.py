@@ -222,3 +222,35 @@ class Doubled(nn.Module):
         n = x.shape[1]
         assert table.shape[0] >= 2 * n
         return x + table[n : 2 * n]
+
+
+class Buckets(nn.Module):
+    """Attention within buckets, of which there is an even number."""
+
+    def __init__(self, n_head, bucket):
+        super().__init__()
+        self.n_head, self.bucket = n_head, bucket
+
+    def forward(self, x):
+        b, t, d = x.shape
+        assert t % (2 * self.bucket) == 0, "the number of buckets must be even"
+        q = x.view(b, t, self.n_head, d // self.n_head).transpose(1, 2)
+        half = q.new_ones(b, self.n_head, t, t // self.bucket // 2)
+        q = q.unflatten(2, (t // self.bucket, -1))
+        return half, (q @ q.mT / q.shape[-1] ** 0.5).softmax(-1)
+
+
+class Interleaved(nn.Module):
+    """Queries, keys and values of a head are next to each other in one width."""
+
+    def __init__(self, n_head):
+        super().__init__()
+        self.n_head = n_head
+
+    def forward(self, qkv):
+        b, width, t = qkv.shape
+        assert width % (3 * self.n_head) == 0
+        d_head = width // (3 * self.n_head)
+        q, k, v = qkv.reshape(b * self.n_head, d_head * 3, t).split(d_head, dim=1)
+        attention = (q.mT @ k / d_head**0.5).softmax(-1)
+        return v @ attention.mT

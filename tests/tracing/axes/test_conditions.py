@@ -183,6 +183,16 @@ MODULES = {
         "Slopes", "n_head=8", "scores=b:2,n_head,n:5,n", {"n_head is a power of two": "power of two"}, [],
         {"return": "b n_head n n"},
     ),
+    "an even number of buckets": (
+        "Buckets", "n_head=4 bucket=4", "x=b:2,t:16,d:24",
+        {"d is a multiple of n_head": "view", "t is a multiple of bucket": "assert", "t is a multiple of 2": "assert"},
+        [], {"half": "b n_head t t/bucket/2", "q": "b n_head t/bucket bucket d/n_head"},
+    ),
+    "three parts of each head": (
+        "Interleaved", "n_head=4", "qkv=b:2,width:72,t:5",
+        {"width is a multiple of n_head": "assert", "width is a multiple of 3": "assert"}, [],
+        {"q": "b·n_head width/n_head/3 t"},
+    ),
     "a row for each distance": (
         "Distances", "", "q=b:2,n:7,d:5 table=n_row:13,d", {"n_row = 2·n-1": "raise"}, [], {"return": "b n n"},
     ),

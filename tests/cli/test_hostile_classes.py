@@ -1,6 +1,7 @@
 """Traced code whose classes raise when they are inspected: tracing does not disturb it."""
 
 import json
+import re
 from textwrap import indent
 
 import numpy as np
@@ -81,7 +82,7 @@ def test_exceptions_that_raise_when_looked_at_are_told(attnscope, write, what):
     write("y = x * 2\n" + RAISES[what])
     failed = attnscope(*LINE, "--format", "json")
     assert failed.exit_status == 1
-    assert json.loads(failed.out)["crash"]["error"].endswith(".E: said")
+    assert re.fullmatch(r"(.*\.)?E: said", json.loads(failed.out)["crash"]["error"])
 
 
 @pytest.mark.few(1)

@@ -25,7 +25,7 @@ from attnscope.tracing.axes.requirements import (
     sum_is,
     sum_with_number,
 )
-from attnscope.tracing.axes.resize import SizePlan
+from attnscope.tracing.axes.size_plan import SizePlan
 
 PATIENCE = 150
 """The maximal number of runs of the code in a search."""

@@ -6,7 +6,7 @@ from math import gcd
 import pytest
 
 from attnscope.tracing.axes.requirements import fixed, multiple_of, product_is, sum_is
-from attnscope.tracing.axes.resize import SizePlan
+from attnscope.tracing.axes.size_plan import SizePlan
 
 GIVEN = {"n_batch": 128, "n_Q": 32, "n_K": 48, "d_feat": 200, "n_head": 5}
 

@@ -182,14 +182,16 @@ def is_out_of_memory(error: BaseException) -> bool:
     several: type | tuple[type, ...] = (RuntimeError, OSError, ImportError)
     cause: BaseException | None = error
     while cause is not None:
-        if isinstance(cause, MemoryError) or class_name(cause) == "OutOfMemoryError":
+        if is_a(cause, MemoryError) or class_name(cause) == "OutOfMemoryError":
             return True
-        if isinstance(cause, OSError) and cause.errno == errno.ENOMEM:
+        if is_a(cause, OSError) and cause.errno == errno.ENOMEM:
             return True
-        vague = isinstance(cause, several) or class_name(cause) == "SafetensorError"
-        if vague and _NO_MEMORY.search(str(cause)):
+        vague = issubclass(type(cause), several) or class_name(cause) == "SafetensorError"
+        if vague and _NO_MEMORY.search(safe_str(cause)):
             return True
-        cause = cause.__cause__ or (None if cause.__suppress_context__ else cause.__context__)
+        hidden = stored_in(cause, "__suppress_context__")
+        context = None if hidden else stored_in(cause, "__context__")
+        cause = stored_in(cause, "__cause__") or context
     return False
 
 

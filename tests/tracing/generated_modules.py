@@ -41,7 +41,8 @@ class Module:
         source: the text of its file.
         init, inputs: the arguments of the class, and the specifications of those of the call.
         rows: the name and the dims of each tensor, in order.
-        conditions: what the code demands of its sizes.
+        conditions: what is true of its sizes.
+        checks: whether the code asserts that.
     """
 
     source: str
@@ -49,6 +50,7 @@ class Module:
     inputs: dict[str, str]
     rows: list[Row]
     conditions: set[str]
+    checks: bool
 
 
 @st.composite
@@ -58,10 +60,10 @@ def modules(draw: st.DrawFn, *, einops: bool = False) -> Module:
     names = {letter: draw(st.sampled_from(texts)) for letter, texts in NAMES.items()}
     if not is_cross:
         names["m"] = names["n"]
-    numbers = dict(zip("bnmkdh", draw(st.permutations([2, 3, 4, 5, 6, 7])), strict=True))
+    numbers = {letter: draw(st.integers(2, 4 if letter in "bk" else 8)) for letter in "bnmkdh"}
     numbers["h"] = numbers["k"] * draw(st.integers(2, 3)) if is_grouped else numbers["h"]
     numbers["c"] = draw(st.integers(2, 40)) if has_d else numbers["h"] * numbers["d"]
-    writer = Writer(draw, names, numbers, has_d, einops)
+    writer = Writer(draw, names, numbers, has_d, einops, checks=draw(st.booleans()))
     attention(writer, is_cross, is_grouped)
     return writer.module(is_grouped)
 
@@ -75,6 +77,7 @@ class Writer:
         names, numbers: the name and the value of each letter's size.
         has_d: whether the width of a head is an argument; otherwise it is the inputs' width over the heads.
         einops: whether einops may be used.
+        checks: whether `__init__` asserts that sizes divide each other.
         inputs: the specifications of the inputs.
         parts, lines: the lines of `__init__` and `forward`.
         rows: the name and the dims of each tensor.
@@ -85,6 +88,7 @@ class Writer:
     numbers: dict[str, int]
     has_d: bool
     einops: bool
+    checks: bool
     inputs: dict[str, str] = field(default_factory=dict)
     parts: list[str] = field(default_factory=list)
     lines: list[str] = field(default_factory=list)
@@ -100,7 +104,8 @@ class Writer:
         known = [f"self.heads, self.d = {names['h']}, {d_head}"]
         known += [f"self.kv, self.group = {names['k']}, {names['h']} // {names['k']}"] * is_grouped
         multiples = [("c", "h")] * (not self.has_d) + [("h", "k")] * is_grouped
-        known += [f"assert {names[one]} % {names[other]} == 0" for one, other in multiples]
+        if self.checks:
+            known += [f"assert {names[one]} % {names[other]} == 0" for one, other in multiples]
         init = "\n        ".join(["super().__init__()", *known, *self.parts])
         forward = "\n        ".join(self.lines)
         source = f"""\
@@ -123,6 +128,7 @@ class Attention(nn.Module):
             inputs=self.inputs,
             rows=self.rows,
             conditions={f"{names[one]} is a multiple of {names[other]}" for one, other in multiples},
+            checks=self.checks,
         )
 
     # Sizes.

@@ -67,7 +67,11 @@ def _empty_as_zeros() -> Iterator[None]:
     import torch
     from torch.overrides import TorchFunctionMode
 
-    zeros = {torch.empty: torch.zeros, torch.Tensor.new_empty: torch.Tensor.new_zeros}
+    zeros = {
+        torch.empty: torch.zeros,
+        torch.empty_like: torch.zeros_like,
+        torch.Tensor.new_empty: torch.Tensor.new_zeros,
+    }
 
     class Zeros(TorchFunctionMode):
         def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:

@@ -5,6 +5,7 @@ from pathlib import Path
 from textwrap import dedent
 
 import pytest
+import torch
 from sweeps import swept
 
 from attnscope.tracing.diagnose import findings as rules
@@ -640,3 +641,25 @@ def test_a_copy_says_how_much(found_in, monkeypatch):
     monkeypatch.setattr(rules, "LARGE", 1024)
     ((_, message),) = found_in(function("y = Q.mT.contiguous()"), SHAPES)
     assert f"this copies {2 * 3 * 5 * 16 * 4 / 1024:.1f} KiB" in message
+
+
+SKIPPED = """
+class Skipped(nn.Module):
+    def __init__(self, d=4):
+        super().__init__()
+        self.w = nn.utils.skip_init(nn.Linear, d, d)
+        self.v = nn.Parameter(torch.empty_like(self.w.weight))
+
+    def forward(self, x):
+        y = self.w(x) @ self.v
+        return y
+"""
+
+
+def test_weights_that_a_checkpoint_would_fill_are_no_nan(found, tmp_path):
+    path = tmp_path / "skipped.py"
+    path.write_text(HEAD + SKIPPED, encoding="utf-8")
+    garbage = [torch.full((4096,), float("nan")) for _ in range(64)]
+    garbage += [torch.full((16,), float("nan")) for _ in range(64)]
+    del garbage
+    assert found(f"{path}:Skipped", [], ["x=n:3,d"]) == []

@@ -340,14 +340,25 @@ class Search:
         if not requirement.is_product or requirement.multiple or requirement.is_equality:
             return plan
         name, rest = requirement.name, [each for each in plan.requirements if each != requirement]
+        constant = {each.name for each in plan.requirements if each.is_fixed}
+        if constant.issuperset(requirement.of):
+            return replace(plan, requirements=(*rest, fixed(name, self.original[name])))
         in_proportion = [self._in_proportion(other, name) for other in rest]
-        for looser, others in product(
-            self._multiples_of_factors(requirement), dict.fromkeys(map(tuple, (rest, in_proportion)))
-        ):
+        of_it = [self._multiple_of_product(other, requirement) for other in rest]
+        variants = dict.fromkeys(map(tuple, (rest, in_proportion, of_it)))
+        for looser, others in product(self._multiples_of_factors(requirement), variants):
             other_plan = replace(plan, requirements=(*others, *looser))
             if self._runs_as_well(other_plan, plan):
                 return other_plan
         return plan
+
+    def _multiple_of_product(self, other: Requirement, requirement: Requirement) -> Requirement:
+        """Require a multiple of a product, where a multiple of one of its factors is required."""
+        size = self.original[requirement.name]
+        of_factor = other.multiple and set(other.of) & set(requirement.of)
+        if not of_factor or self.original[other.name] % size:
+            return other
+        return multiple_of(other.name, requirement.name)
 
     def _multiples_of_factors(self, requirement: Requirement) -> Iterator[tuple[Requirement, ...]]:
         """Yield multiples of a factor of a product, of a number, and of both, as in `3·n_head`."""

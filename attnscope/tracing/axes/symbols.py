@@ -161,8 +161,9 @@ class Names:
         A projection to queries, and to keys and values, is as wide as `d_feat+2·n_kv_head·d_head`; the
         channels that rotary positions leave alone number `d_feat/n_head-d_rot`.
         """
+        constants = [(size, f"+{name}·") for size, name in self.fixed.items()]
         for values, text in self._wholes.items() if not self._only_two_runs else ():
-            for times, sign in ((1, "+"), (2, "+2·"), (-1, "-")):
+            for times, sign in ((1, "+"), (2, "+2·"), (-1, "-"), *constants):
                 rest = tuple(size - times * value for size, value in zip(sizes, values, strict=True))
                 if rest in self._wholes:
                     return f"{self._wholes[rest]}{sign}{text}"

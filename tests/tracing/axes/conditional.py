@@ -254,3 +254,19 @@ class Interleaved(nn.Module):
         q, k, v = qkv.reshape(b * self.n_head, d_head * 3, t).split(d_head, dim=1)
         attention = (q.mT @ k / d_head**0.5).softmax(-1)
         return v @ attention.mT
+
+
+class Biased(nn.Module):
+    """Groups of heads, each head with a bias of its own."""
+
+    def __init__(self, width, n_head, n_kv_head):
+        super().__init__()
+        assert width % n_head == 0
+        assert n_head % n_kv_head == 0
+        self.d_head, self.n_group = width // n_head, n_head // n_kv_head
+        self.q, self.k = nn.Linear(width, width), nn.Linear(width, n_kv_head * self.d_head)
+
+    def forward(self, x, bias):
+        q = self.q(x).unflatten(-1, (-1, self.d_head)).transpose(1, 2)
+        k = self.k(x).unflatten(-1, (-1, self.d_head)).transpose(1, 2).repeat_interleave(self.n_group, 1)
+        return (q @ k.mT / self.d_head**0.5 + bias).softmax(-1)

@@ -193,6 +193,11 @@ MODULES = {
         {"width is a multiple of n_head": "assert", "width is a multiple of 3": "assert"}, [],
         {"q": "b·n_head width/n_head/3 t"},
     ),
+    "groups of heads with a bias for each": (
+        "Biased", "width=24 n_head=6 n_kv_head=3", "x=b:3,t:5,width bias=n_head,t,t",
+        {"width is a multiple of n_head": "assert", "n_head is a multiple of n_kv_head": "assert"}, [],
+        {"q": "b n_head t width/n_head"},
+    ),
     "a row for each distance": (
         "Distances", "", "q=b:2,n:7,d:5 table=n_row:13,d", {"n_row = 2·n-1": "raise"}, [], {"return": "b n n"},
     ),

@@ -226,3 +226,12 @@ def test_a_requirement_goes_when_the_one_that_needed_it_has_gone():
         "width is a multiple of n_head",
         "width is a multiple of narrower",
     ]
+
+
+def test_a_size_that_a_fixed_one_determines_is_fixed_itself():
+    """A literal 8 is no reason to keep 4 heads, although 8 is twice 4."""
+    given = {"b": 2, "dim": 48, "n_head": 4, "d_rot": 8}
+    code = Code(lambda d_rot, **_: d_rot % 2 == 0, lambda d_rot, **_: d_rot == 8)
+    plan, search = found(code, given, axes=frozenset({"b", "dim"}))
+    assert list(map(str, plan.requirements)) == ["d_rot = 8"]
+    assert list(map(str, search.required)) == ["d_rot = 8"]

@@ -144,3 +144,15 @@ def test_the_simplest_of_several_right_names_is_chosen():
 
 def test_no_names_explain_nothing():
     assert Symbols({}).explain((5, 7)) == "5"
+
+
+def test_a_sum_of_products_with_a_fixed_size_has_a_name():
+    symbols = Symbols({"n_head": (4, 5, 7), "d_plain": (12, 13, 17), "d_rot": (8, 8, 8)})
+    assert symbols.explain((4 * 20, 5 * 21, 7 * 25)) == "n_head·d_plain+d_rot·n_head"
+
+
+def test_small_sizes_that_stayed_for_want_of_others_name_nothing_if_there_are_several():
+    sizes = {"n": (25, 25, 25), "h": (4, 4, 4), "w": (6, 6, 6), "d": (5, 7, 11)}
+    assert Symbols(sizes).explain((6, 6, 6)) == "w"
+    assert Symbols(sizes, {"n", "h", "w"}).explain((6, 6, 6)) == "6"
+    assert Symbols(sizes, {"n", "h", "w"}).explain((25, 25, 25)) == "n"

@@ -308,7 +308,7 @@ def attention(w: Writer, is_cross: bool, is_grouped: bool) -> None:
 def mask_input(w: Writer, is_cross: bool, layouts: tuple[str, str, str]) -> str | None:
     """Draw a kind of mask or bias, and add its input."""
     layout_of = {"keys": "b m", "added": "n m", "bias": "h n m"}
-    has_heads = all(layout.replace("m", "n") in APART for layout in layouts)
+    has_heads = layouts[0] in APART
     kind = w.one_of(None, "keys", "added", *["bias"] * has_heads, *["causal"] * (not is_cross))
     if kind in layout_of:
         w.input("mask", layout_of[kind], "@bool" * (kind == "keys"))

@@ -37,6 +37,14 @@ class Requirement:
             dict.fromkeys(word for powers, _ in self.value.terms for word, _ in powers)
         )
 
+    def holds(self, sizes: Mapping[str, int]) -> bool:
+        """Return whether sizes fulfil the requirement."""
+        size = sizes[self.name]
+        if self.form is not None:
+            return next_of_form(self.form, size) == size
+        value = self.value.size(sizes)
+        return size % value == 0 if self.multiple else size == value
+
     def with_name(self, name: str, other: str) -> Requirement:
         """Return the requirement with another size in place of one that it refers to."""
         if name not in self.of or not self.value.factors or other == self.name:

@@ -106,7 +106,11 @@ class Search:
         """Set `refusals`, and `required`: those that all plans without them show, of all that run."""
         other_plans: list[SizePlan] = []
         for each in requirements:
-            plans = [plan for plan in self._plans_violating(plan, each) if plan.sizes(0) is not None]
+            plans = [
+                other
+                for other in self._plans_violating(plan, each)
+                if (sizes := other.sizes(0)) is not None and not each.holds(sizes)
+            ]
             others = [other for other in plans if self._runs(other)]
             other_plans += others
             if _decides(each):
@@ -273,13 +277,17 @@ class Search:
             yield replace(plan, largest=(*others, name))
 
     def _plans_violating(self, plan: SizePlan, requirement: Requirement) -> Iterator[SizePlan]:
-        """Yield plans without a requirement: also with its size as the largest, and with another number.
+        """Yield plans without a requirement: its size may be the largest, a square, another multiple.
 
-        A length may have to be twice another one, or more; `d = 2·n` may stand for `d = n`.
+        A length may have to be twice another one, or more; `d = 2·n` may stand for `d = n`, and
+        `n = h·w+1` for a square.
         """
         yield from self._plans_without(plan, requirement)
         rest = tuple(each for each in plan.requirements if each != requirement)
         yield from self._with_largest(replace(plan, requirements=rest), requirement.name)
+        if requirement.form is None:
+            for form in forms_of(requirement.name, self.original[requirement.name]):
+                yield replace(plan, requirements=(*rest, form))
         if requirement.is_product and not requirement.multiple:
             ((_, number),) = requirement.value.terms
             for other in {1, int(number) + 1, 2 * int(number)} - {int(number)}:
@@ -337,12 +345,12 @@ class Search:
 
     def _loosened(self, plan: SizePlan, requirement: Requirement) -> SizePlan:
         """Replace a product by multiples if the code runs as well: 4 may be 2·2 by chance."""
-        if not requirement.is_product or requirement.multiple or requirement.is_equality:
-            return plan
         name, rest = requirement.name, [each for each in plan.requirements if each != requirement]
         constant = {each.name for each in plan.requirements if each.is_fixed}
-        if constant.issuperset(requirement.of):
+        if _decides(requirement) and requirement.of and constant.issuperset(requirement.of):
             return replace(plan, requirements=(*rest, fixed(name, self.original[name])))
+        if not requirement.is_product or requirement.multiple or requirement.is_equality:
+            return plan
         in_proportion = [self._in_proportion(other, name) for other in rest]
         of_it = [self._multiple_of_product(other, requirement) for other in rest]
         variants = dict.fromkeys(map(tuple, (rest, in_proportion, of_it)))

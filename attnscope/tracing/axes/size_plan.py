@@ -102,7 +102,7 @@ class SizePlan:
             return exact
         original = self.original[name]
         first = min(LEAST[turn], original + 3 * turn) if factor == 1 else SMALLEST[turn]
-        skip = turn % 2 if factor == 1 and original >= LEAST[turn] else 0
+        skip = turn % 2 if factor == 1 else 0  # or gaps between sizes might be the same again
         same = {size // factor for size in (original, *others)}  # not once again
         prime = _prime(max(first, SMALLEST[0], -(-least // factor)), used | same, skip)
         used.add(prime)

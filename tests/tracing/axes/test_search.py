@@ -235,3 +235,12 @@ def test_a_size_that_a_fixed_one_determines_is_fixed_itself():
     plan, search = found(code, given, axes=frozenset({"b", "dim"}))
     assert list(map(str, plan.requirements)) == ["d_rot = 8"]
     assert list(map(str, search.required)) == ["d_rot = 8"]
+
+
+def test_a_square_is_no_product_of_twin_primes_and_one():
+    """3·5+1 is a square, as 5·7+1 is."""
+    given = {"n_batch": 2, "n_head": 4, "n": 9, "dim": 48}
+    code = Code(lambda n, **_: isqrt(n) ** 2 == n)
+    plan, search = found(code, given, axes=frozenset({"n_batch", "n", "dim"}))
+    assert list(map(str, plan.requirements)) == ["n is a square"]
+    assert list(map(str, search.required)) == ["n is a square"]

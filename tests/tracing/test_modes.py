@@ -1,10 +1,12 @@
 """Tracing changes nothing where values must not be read: function transforms, fake tensors, subclasses."""
 
 import sys
+from itertools import product
 from pathlib import Path
 
 import pytest
 import torch
+from sweeps import swept
 from tracing import modes
 
 from attnscope import inspect, trace, trace_script
@@ -40,10 +42,15 @@ def assert_equal(one, other):
     )
 
 
+OPTIONS = {"plain": {}, "with all values": {"stats": True, "keep": True, "subexpressions": True}}
+PAIRS = [(name, list(OPTIONS)[i % 2]) for i, name in enumerate(PROGRAMS)]
+"""Each program once, with one or the other options."""
+
+
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("options", [{}, {"stats": True, "keep": True, "subexpressions": True}], ids=str)
-@pytest.mark.parametrize("name", PROGRAMS)
-def test_a_traced_program_computes_the_same(name, options):
+@pytest.mark.parametrize(("name", "how"), swept(product(PROGRAMS, OPTIONS), PAIRS))
+def test_a_traced_program_computes_the_same(name, how):
+    options = OPTIONS[how]
     program = getattr(modes, name)
     plain = outcome(program)
     for target in (program, modes.attend, modes.attend_causally):

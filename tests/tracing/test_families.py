@@ -66,10 +66,9 @@ def decoder(module, name, config, *, given="", head_dim=True, **more):
     sizes = "hidden_size=64, num_attention_heads=4, num_key_value_heads=2"
     sizes += (", head_dim=16" if head_dim else "") + given
     inputs = [HIDDEN.format(width="hidden_size"), ROTARY.format(width="head_dim:16"), MASK]
-    dims = {"query": ROTATED, "k_embed": SHARED, "key_states": ROTATED, "attn_weights": WEIGHTS}
-    return Family(
-        module, name, (config, sizes), inputs, dims, **{"init": ["layer_idx=0"], "rows": 45, **more}
-    )
+    of_head = {"query": ROTATED, "k_embed": SHARED, "key_states": ROTATED, "attn_weights": WEIGHTS}
+    more = {"init": ["layer_idx=0"], "rows": 45, "dims": of_head, **more}
+    return Family(module, name, (config, sizes), inputs, **more)
 
 
 def seq2seq(module, name, config, *, cross=False, layer=True):
@@ -190,7 +189,7 @@ FAMILIES = {
             "attention_mask=None",
             ROTARY.format(width="d_rot:12"),
         ],
-        {"query": "n_batch num_attention_heads n d_rot", "attn_weights": WEIGHTS},
+        {"query": SPLIT, "attn_weights": WEIGHTS},
         ["layer_idx=0"],
         rows=40,
     ),
@@ -263,7 +262,14 @@ FAMILIES = {
     ),
     "OLMo 2": decoder("olmo2", "Olmo2Attention", "Olmo2Config", head_dim=False),
     "Cohere": decoder("cohere", "CohereAttention", "CohereConfig", head_dim=False),
-    "Phi-3": decoder("phi3", "Phi3Attention", "Phi3Config", given=", pad_token_id=0", head_dim=False),
+    "Phi-3": decoder(  # positions may rotate a part of each head, so that they say nothing of its width
+        "phi3",
+        "Phi3Attention",
+        "Phi3Config",
+        given=", pad_token_id=0",
+        head_dim=False,
+        dims={"query": SPLIT, "key_states": SPLIT, "attn_weights": WEIGHTS},
+    ),
     "Phi": Family(
         "phi",
         "PhiAttention",

@@ -29,10 +29,11 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeGuard
 
 import torch
 
+from attnscope.errors import class_attribute
 from attnscope.results.trace import Step
 from attnscope.tracing.axes.constructors import UNKNOWN, sizes_of_weights
 from attnscope.tracing.axes.expressions import Expression, Powers, combined, of_number, of_word
@@ -277,7 +278,7 @@ class ObservedAxes:
         """Bind a value to a name, or its elements to several names."""
         if isinstance(target, str):
             frame.values[target] = self._known(target, value, known, frame)
-        elif isinstance(target, tuple) and isinstance(value, tuple | list) and len(value) == len(target):
+        elif isinstance(target, tuple) and _is_sequence(value) and len(value) == len(target):
             items = (
                 known if isinstance(known, tuple) and len(known) == len(value) else [None] * len(value)
             )
@@ -296,7 +297,7 @@ class ObservedAxes:
             return known
         if isinstance(value, torch.Tensor):
             return Tensor(self.flow.of(value))
-        if isinstance(value, tuple | list):
+        if _is_sequence(value):
             fits = isinstance(known, tuple) and len(known) == len(value)
             return known if fits and all(type(each) is int for each in value) else None
         return Stored(value)
@@ -428,7 +429,7 @@ class ObservedAxes:
             return
         name, is_method = _last_word(node.func), isinstance(node.func, ast.Attribute)
         of_torch = is_method and isinstance(node.func.value, ast.Name) and node.func.value.id == "torch"  # type: ignore[attr-defined]
-        if name == "split" and isinstance(value, tuple | list):
+        if name == "split" and _is_sequence(value):
             yield from self._split(node.args[of_torch:], node.keywords, value, frame)
         elif type(value) is not torch.Tensor:
             return
@@ -660,6 +661,11 @@ def _sizes(one: Axis, other: Axis) -> list[tuple[Expression, Expression]]:
     if [piece.size for piece in one] == [piece.size for piece in other]:
         return [(a.value, b.value) for a, b in zip(one, other, strict=True)]
     return [(whole(one), whole(other))]
+
+
+def _is_sequence(value: object) -> TypeGuard[tuple[Any, ...] | list[Any]]:
+    """Return whether a value is a tuple or list whose elements can be read without running user code."""
+    return class_attribute(value, "__iter__") in (tuple.__iter__, list.__iter__)
 
 
 def _item(values: tuple[Value | None, ...], index: ast.expr) -> Value | None:

@@ -90,12 +90,12 @@ def test_sizes_that_would_need_20_gb_are_not_tried_and_nothing_is_claimed(code, 
 
 def test_with_less_memory_fewer_axes_vary_and_a_notice_says_so(code):
     arguments = {"init": {"n": 4, "d": 4}, "inputs": {"x": "B:3,T:5,d"}}
-    trace = attnscope.inspect(f"{code}:SteepWithValues", **arguments, memory="100K")
+    trace = attnscope.inspect(f"{code}:SteepWithValues", **arguments, memory="2K")
     assert trace["x"].dims == ("B", "T", "d")
     assert trace["y"].dims == ("3", "5", "4")
     assert (trace.crash, trace.findings, trace.options) == (None, [], {})
     [notice] = trace.notices
-    assert "more memory than the 100.0 KiB that they may. --memory allows more" in notice
+    assert "more memory than the 2.0 KiB that they may. --memory allows more" in notice
 
 
 def test_of_runs_that_fail_no_module_stays_in_memory(code):

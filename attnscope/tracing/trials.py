@@ -51,8 +51,9 @@ class Trials:
         self.report(self.budget.spent_runs)
         n_bytes = self.estimate.with_sizes(sizes)
         run = None
-        if self.quick and not self.needs_values and n_bytes <= SMALL:
-            run = self._within_budget("cpu", sizes, SMALL)
+        small = min(SMALL, self.budget.n_bytes)
+        if self.quick and not self.needs_values and n_bytes <= small:
+            run = self._within_budget("cpu", sizes, small)
         if run is None and not self.needs_values:
             run = self._within_budget("meta", sizes, self.budget.n_bytes)
             if run is not None and needs_values(run):

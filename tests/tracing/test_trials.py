@@ -4,9 +4,12 @@ import subprocess
 import sys
 
 import pytest
+import torch
 
 import attnscope
 from attnscope.tracing.axes import budget
+from attnscope.tracing.axes.inference import Run
+from attnscope.tracing.trials import Trials
 
 CODE = """
 import weakref
@@ -29,7 +32,7 @@ class Steep(nn.Module):
 class SteepWithValues(Steep):
     def __init__(self, d=4, n=4):
         super().__init__(d, n)
-        self.rates = [rate.item() for rate in torch.linspace(0, 1, 3)]
+        self.rates = [rate.item() for rate in torch.arange(3.0)]
 
 
 class Counted(nn.Module):
@@ -96,6 +99,21 @@ def test_with_less_memory_fewer_axes_vary_and_a_notice_says_so(code):
     assert (trace.crash, trace.findings, trace.options) == (None, [], {})
     [notice] = trace.notices
     assert "more memory than the 2.0 KiB that they may. --memory allows more" in notice
+
+
+def test_no_run_takes_more_memory_than_allowed_however_quick_it_is():
+    devices = []
+
+    def run(device, sizes):
+        devices.append(device)
+        torch.empty(sizes["n"], device=device)
+        return Run([], {})
+
+    estimate = budget.MemoryEstimate([((8,), 32)], {"n": 8})
+    trials = Trials(run, estimate, budget.Budget(2048, 60), quick=True, report=lambda n_runs: None)
+    for n in (8, 2**20):
+        trials({"n": n})
+    assert devices == ["cpu", "meta"]
 
 
 def test_of_runs_that_fail_no_module_stays_in_memory(code):

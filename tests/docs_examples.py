@@ -2,8 +2,8 @@
 
 They stand in blocks that begin with ```console and a line `$ attnscope …`. Those of a page are
 run one after the other in one empty folder, in a terminal of 100 columns, without its colours.
-Behind a command, `> /dev/null` hides what it prints, but for what it tells on stderr. A block of
-Python that begins with a comment such as `# my_attn.py` is a file in that folder.
+After a command, `> /dev/null` hides what it prints on stdout, and `| head -5` or another filter of the
+shell shortens it; what it prints on stderr follows. A block of Python that begins with a comment such as `# my_attn.py` is a file in that folder.
 
     python tests/docs_examples.py        writes what they print into every page
 """
@@ -15,6 +15,7 @@ import io
 import os
 import re
 import shlex
+import subprocess
 import sys
 import tempfile
 from pathlib import Path
@@ -43,13 +44,19 @@ def write_files(text: str) -> None:
 
 
 def output_of(command: str) -> tuple[int, str]:
-    """How a command ends, and what a user sees of it: what it prints, and then its complaints."""
+    """The exit status of a command, and what a user sees of it: stdout, and then stderr."""
     command, hidden, _ = command.partition(" > /dev/null")
+    command, piped, text_filter = command.partition(" | ")
     os.environ.update(FORCE_COLOR="1", COLUMNS="100")
     out, err = io.StringIO(), io.StringIO()
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
         exit_status = main(shlex.split(command)[1:])
-    lines = COLOUR.sub("", ("" if hidden else out.getvalue()) + err.getvalue()).splitlines()
+    printed = "" if hidden else COLOUR.sub("", out.getvalue())
+    if piped:
+        printed = subprocess.run(
+            text_filter, input=printed, shell=True, text=True, capture_output=True, check=True
+        ).stdout
+    lines = (printed + COLOUR.sub("", err.getvalue())).splitlines()
     return exit_status, "".join(line.rstrip() + "\n" for line in lines)
 
 

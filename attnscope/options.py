@@ -9,7 +9,23 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, fields
-from typing import Any
+from enum import StrEnum
+from typing import Any, TypeVar
+
+from attnscope.errors import OptionError
+
+Choice = TypeVar("Choice", bound=StrEnum)
+
+
+class Distribution(StrEnum):
+    """The distribution of drawn inputs: standard normal, or uniform in [0, 1)."""
+
+    NORMAL = "normal"
+    UNIFORM = "uniform"
+
+
+DRAW = "Distribution of drawn inputs: normal (torch.randn), or uniform in [0, 1) (torch.rand)."
+"""The help of `--draw`."""
 
 
 @dataclass(frozen=True)
@@ -39,6 +55,18 @@ class Flag:
 def option(help: str, *names: str, default: Any = None, **more: Any) -> Any:
     """Declare a field of a dataclass as an option; `more` as in `Flag`."""
     return field(default=default, metadata={"flag": Flag(help, names, **more)})
+
+
+def one_of(kind: type[Choice], flag: str, value: str | None) -> Choice | None:
+    """Return the choice that a text names; None stays None.
+
+    Raises:
+        OptionError: there is no such choice.
+    """
+    try:
+        return None if value is None else kind(value)
+    except ValueError as error:
+        raise OptionError(f"{flag} is {value!r}.", hint=f"{flag} {' or '.join(kind)}") from error
 
 
 def keywords(group: Any) -> dict[str, Any]:

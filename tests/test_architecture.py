@@ -17,7 +17,7 @@ MAY_IMPORT = {
     # Plain data and small tools.
     "text": set(),
     "units": set(),
-    "options": set(),
+    "options": {"errors"},
     "errors": {"text"},
     "results": set(),
     "attention_sinks": set(),

@@ -121,16 +121,18 @@ def seeded(seed: int, device: str) -> Iterator[None]:
         yield
 
 
-def draw(*shapes: tuple[int, ...], dtype: str, device: str, seed: int) -> list[torch.Tensor]:
-    """Draw tensors of independent standard normal values.
+def draw(
+    shape: tuple[int, ...], *, dtype: str, device: str, distribution: str | None = None
+) -> torch.Tensor:
+    """Draw a tensor of independent values, from torch's current random state.
 
     Args:
-        shapes: one shape per tensor.
+        shape: its shape.
         dtype: such as `float32`.
         device: such as `cpu`; on `meta`, tensors have no values.
-        seed: the same seed draws the same values.
+        distribution: `uniform` for values in [0, 1); `normal` or None for standard normal ones.
     """
     import torch
 
-    with seeded(seed, device):
-        return [torch.randn(shape, dtype=getattr(torch, dtype), device=device) for shape in shapes]
+    values = torch.rand if distribution == "uniform" else torch.randn
+    return values(shape, dtype=getattr(torch, dtype), device=device)

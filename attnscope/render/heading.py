@@ -80,6 +80,7 @@ PHRASES = {
     "attention": "{} attention",
     "where": "where {}",
     "mode": "{} mode",
+    "draw": "inputs {} in [0, 1)",
 }
 """Phrases for options; other options are shown as name and value."""
 

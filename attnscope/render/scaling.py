@@ -24,10 +24,11 @@ SCALED = {False: ("without", "red"), True: ("with", "green")}
 
 def heading(result: Scaling) -> list[str]:
     """Return a title, and lines with the sizes and the options that determine the numbers."""
+    distribution = "" if result.draw == "normal" else f"Q and K {result.draw} in [0, 1) · "
     return [
         "scaling",
         " · ".join(f"{axis} {size}" for axis, size in result.sizes.items()),
-        f"scores with and without the scale 1/√d_K · {result.dtype} · seed {result.seed}",
+        f"scores with and without the scale 1/√d_K · {distribution}{result.dtype} · seed {result.seed}",
     ]
 
 

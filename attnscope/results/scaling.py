@@ -53,6 +53,7 @@ class Scaling(Result):
         seed: the seed of the random queries and keys, which is set anew for each width.
         rows: two for each width, in the order of the request: without the scale, and with it.
         findings: conclusions from these numbers.
+        draw: the distribution of queries and keys: `normal`, or `uniform` in [0, 1).
     """
 
     sizes: dict[str, int]
@@ -60,6 +61,7 @@ class Scaling(Result):
     seed: int
     rows: list[ScalingRow]
     findings: list[Finding] = field(default_factory=list)
+    draw: str = "normal"
 
     def __getitem__(self, place: tuple[int, bool]) -> ScalingRow:
         """Return the row of a width, with or without the scale: `scaling[1024, False]`.

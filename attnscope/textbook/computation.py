@@ -37,7 +37,8 @@ class Computation:
             the calls to trace, in order.
         masks: the masks.
         code: the functions that are called: modules and qualified names.
-        drawn: whether anything is drawn at random.
+        drawn: whether anything is drawn at random: inputs, weights or dropout.
+        drawn_inputs: the names of the inputs that are drawn.
         weight_bytes: the bytes of the weights, which the plan's steps do not include.
     """
 
@@ -46,6 +47,7 @@ class Computation:
     masks: Masks
     code: tuple[tuple[str, str], ...]
     drawn: bool
+    drawn_inputs: Collection[str] = ()
     weight_bytes: int = 0
 
     @property

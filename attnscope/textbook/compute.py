@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from attnscope import contracts
 from attnscope.errors import OptionError, warn_idle
+from attnscope.options import Distribution
 from attnscope.process.progress import Progress, silent, stage, without_garbage_collection
 from attnscope.results.trace import Trace
 from attnscope.textbook.computation import Computation, run
@@ -24,6 +25,7 @@ TITLES = ("sdpa", "sdpa by columns", "sdpa of one query", "mha")
 """The titles of the traces that `compute` returns."""
 
 NOT_DRAWN = "nothing is drawn"
+NO_INPUT_DRAWN = "no input is drawn"
 
 
 def dry_run(formula: Formula, *, explain: bool = False, source: bool = False, **options: Any) -> Trace:
@@ -52,6 +54,7 @@ def dry_run(formula: Formula, *, explain: bool = False, source: bool = False, **
     warn_idle(
         [
             (place.seed is not None, "--seed", NOT_DRAWN),
+            (place.draw is not None, "--draw", NOT_DRAWN),
             (device, "--device", "nothing is computed in a dry run"),
         ]
     )
@@ -75,8 +78,8 @@ def compute(
 ) -> Trace:
     """Compute the textbook's attention, and record every tensor between Q, K, V and the result.
 
-    Missing inputs are drawn: tensors from the standard normal distribution, weights as `nn.Linear`
-    initializes them. Torch's own random state does not change.
+    Missing inputs are drawn: tensors from the distribution `draw` (`normal`, or `uniform` in [0, 1)),
+    weights as `nn.Linear` initializes them. Torch's own random state does not change.
 
     Args:
         formula: `sdpa`, softmax(Q·Kᵀ/√d_K)·V, or `mha`, multi-head attention.
@@ -96,7 +99,7 @@ def compute(
             `weights` (a file, or a `state_dict()`) of mha. Variants: `mask` (one or several: "causal",
             "window:4", …, or arrays), `mask_style`, `mask_fill`, `align`, `masked_rows`, `scale`,
             `softcap`, `rope`, `rope_theta`, `softmax_dtype`, `layout` and `query` of sdpa, `scale_by`,
-            `bias`, `dropout` and `train` of mha. And `seed`, `dtype`, `device`.
+            `bias`, `dropout` and `train` of mha. And `seed`, `draw`, `dtype`, `device`.
             `attnscope.textbook.options` describes each.
 
     Returns:
@@ -124,7 +127,14 @@ def compute(
     _check_values(device, keep=bool(names), stats=stats, verify=verify)
     _check_names(plan, names)
     seed = (place.seed or 0) if computation.drawn else None
-    warn_idle([(place.seed is not None and seed is None, "--seed", NOT_DRAWN)])
+    if computation.drawn_inputs and place.draw == Distribution.UNIFORM:
+        plan.options["draw"] = "uniform"
+    warn_idle(
+        [
+            (place.seed is not None and seed is None, "--seed", NOT_DRAWN),
+            (place.draw is not None and not computation.drawn_inputs, "--draw", NO_INPUT_DRAWN),
+        ]
+    )
     _complete(computation, explain=explain, source=source)
 
     check_imports()

@@ -6,7 +6,7 @@ from typing import Any
 
 from attnscope import contracts
 from attnscope.errors import OptionError, SizeError
-from attnscope.options import keywords
+from attnscope.options import Distribution, keywords, one_of
 from attnscope.results.trace import Trace
 from attnscope.textbook.computation import Call, Computation
 from attnscope.textbook.inputs.mask_options import Masks
@@ -20,7 +20,6 @@ from attnscope.textbook.options import (
     SdpaTensors,
     Stages,
     VectorLayout,
-    one_of,
 )
 from attnscope.textbook.variants import Variants, variants_of
 
@@ -52,6 +51,7 @@ def sdpa_computation(
     by_axis |= {"n_Q": sizes.nq, "n_new": sizes.nk, "n_past": sizes.past}
     by_axis |= {"d_K": sizes.dk, "d_V": sizes.dv}
     inputs = inputs_of_sdpa(by_axis, open_tensors(keywords(tensors)), variants.masks.files, run.dtype)
+    inputs.distribution = one_of(Distribution, "--draw", run.draw)
     _check_values(sizes.nv, inputs)
     _check_form(form, inputs, rope=stages.rope)
     masks = variants.masks_for(inputs.sizes, inputs.dtype)
@@ -79,13 +79,15 @@ def form_computation(
     if "X" in inputs.files:
         project = "project_columns" if form == "columns" else "project"
         code.insert(0, ("attnscope.attention.projection", project))
-    missing = {step.name for step in plan.steps if step.how == "input"} - set(inputs.files)
+    names = {step.name for step in plan.steps if step.how == "input"}
+    drawn_inputs = DRAWN & (names - set(inputs.files))
     return Computation(
         plan,
         lambda device: _calls(form, plan, inputs, variants, masks, device),
         masks,
         tuple(code),
-        drawn=bool(DRAWN & missing),
+        drawn=bool(drawn_inputs),
+        drawn_inputs=drawn_inputs,
     )
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from attnscope import contracts
 from attnscope.errors import OptionError, warn_idle
-from attnscope.options import keywords
+from attnscope.options import Distribution, keywords, one_of
 from attnscope.results.common import Finding
 from attnscope.results.trace import Trace
 from attnscope.textbook.computation import Call, Computation
@@ -22,7 +22,6 @@ from attnscope.textbook.options import (
     ScaleBy,
     Stages,
     Training,
-    one_of,
 )
 from attnscope.textbook.variants import Variants, variants_of
 
@@ -54,6 +53,7 @@ def mha_computation(
     inputs, self_attention = inputs_of_mha(
         by_axis, open_tensors(keywords(tensors)), variants.masks.files, run.dtype
     )
+    inputs.distribution = one_of(Distribution, "--draw", run.draw)
     masks = variants.masks_for(inputs.sizes, inputs.dtype)
     bias = has_biases(training.bias, inputs)
 
@@ -77,14 +77,17 @@ def mha_computation(
     if scale_by is ScaleBy.D_FEAT:
         plan.findings = [_wrong_scale(plan)]
 
-    drawn_inputs = {"Q", "W_Q", "W_K", "W_V", "W_O"} | (set() if self_attention else {"K"})
+    drawn_inputs = {"Q"} | (set() if self_attention else {"K"})
     drawn_inputs |= {"K_past", "V_past"} if "n_past" in plan.sizes else set()
+    drawn_inputs -= set(inputs.files)
+    drawn_weights = {"W_Q", "W_K", "W_V", "W_O"} - set(inputs.files)
     return Computation(
         plan,
         lambda device: _calls(plan, inputs, variants, masks, device),
         masks,
         (CODE,),
-        drawn=not drawn_inputs <= set(inputs.files) or (training.train and dropout > 0),
+        drawn=bool(drawn_inputs | drawn_weights) or (training.train and dropout > 0),
+        drawn_inputs=drawn_inputs,
         weight_bytes=numbers_in(plan.sizes, bias) * contracts.DTYPES[inputs.dtype],
     )
 

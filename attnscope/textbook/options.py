@@ -10,12 +10,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, TypeVar
+from typing import Any
 
-from attnscope.errors import OptionError
-from attnscope.options import option
-
-Choice = TypeVar("Choice", bound=StrEnum)
+from attnscope.options import DRAW, Distribution, option
 
 SIZES, TENSORS, VARIANT, RUN, OUTPUT = "Sizes", "Your own tensors", "Variants", "Run", "Output"
 """The headings of the help."""
@@ -250,11 +247,12 @@ SEED = "What random values are drawn with."
 
 @dataclass(frozen=True, repr=False, eq=False)
 class RunOptions:
-    """The seed of random tensors, and the device and dtype of the computation."""
+    """The seed and distribution of drawn inputs, and the device and dtype of the computation."""
 
     PANEL = RUN
 
     seed: int | None = option(SEED, shown="0")
+    draw: Distribution | None = option(DRAW, shown="normal")
     dtype: str | None = option("float64, float32, float16 or bfloat16.", shown="the files', or float32")
     device: str = option("cpu, cuda, cuda:1, mps, xpu, or meta (shapes without values).", default="cpu")
 
@@ -292,7 +290,7 @@ class Example:
 
 @dataclass(frozen=True, repr=False, eq=False)
 class Experiment:
-    """The sizes, seed and dtype of the experiment about the scale."""
+    """The sizes, seed, distribution and dtype of the experiment about the scale."""
 
     dk: str = option(
         "d_K: widths of a key, and of a query, to compare.",
@@ -304,6 +302,7 @@ class Experiment:
     nq: int = option("n_Q: queries.", default=64, panel=SIZES)
     nk: int = option("n_K: keys.", default=64, panel=SIZES)
     seed: int | None = option(SEED, shown="0", panel=RUN)
+    draw: Distribution | None = option(DRAW, shown="normal", panel=RUN)
     dtype: str = option(
         "float64, float32, float16 or bfloat16; measured in float64.", default="float32", panel=RUN
     )
@@ -312,15 +311,3 @@ class Experiment:
 OF_SDPA = (SdpaSizes, SdpaTensors, Masking, Scale, Stages, Form, RunOptions)
 OF_MHA = (MhaSizes, MhaTensors, Masking, MhaScale, Stages, Training, RunOptions)
 """The groups of options of each formula."""
-
-
-def one_of(kind: type[Choice], flag: str, value: str | None) -> Choice | None:
-    """Return the choice that a text names; None stays None.
-
-    Raises:
-        OptionError: there is no such choice.
-    """
-    try:
-        return None if value is None else kind(value)
-    except ValueError as error:
-        raise OptionError(f"{flag} is {value!r}.", hint=f"{flag} {' or '.join(kind)}") from error

@@ -8,6 +8,7 @@ from math import isfinite
 
 from attnscope import contracts
 from attnscope.errors import OptionError
+from attnscope.options import Distribution, one_of
 from attnscope.process.progress import Progress, silent, stage
 from attnscope.results.common import Finding
 from attnscope.results.scaling import MEASURES, Scaling, ScalingRow
@@ -27,26 +28,29 @@ def measure_scaling(
     nq: int = 64,
     nk: int = 64,
     seed: int | None = None,
+    draw: str | None = None,
     dtype: str = "float32",
     progress: Progress = silent,
 ) -> Scaling:
     """Measure the effect of the scale 1/√d_K on scores, on their softmax, and on its gradient.
 
-    At each width, queries (`n_batch n_Q d_K`) and keys (`n_batch n_K d_K`) are drawn from the standard
-    normal distribution. Torch's own random state does not change.
+    At each width, queries (`n_batch n_Q d_K`) and keys (`n_batch n_K d_K`) are drawn. Torch's own random
+    state does not change.
 
     Args:
         widths: the widths of keys and queries to compare (d_K), as numbers, or as a text, "1,16,256".
         batch: n_batch, the number of independent draws.
         nq: n_Q, the number of queries.
         nk: n_K, the number of keys.
-        seed: the seed of the draws, set anew at each width; None: 0.
+        seed: the seed of the draws, set again at each width; None: 0.
+        draw: the distribution of their values: `normal` (None), or `uniform` in [0, 1).
         dtype: the dtype of scores and weights; they are measured in float64.
         progress: receives reports of the progress.
 
     Raises:
         SizeError: sizes are impossible for attention, or do not fit into memory.
-        OptionError: a width is not a number, the dtype is unknown, or the seed exceeds 64 bits.
+        OptionError: a width is not a number, the dtype or distribution is unknown, or the seed exceeds
+            64 bits.
 
     >>> scaling = measure_scaling([1, 1024])
     >>> scaling[1024, False].largest_weight > 0.9 > 0.2 > scaling[1024, True].largest_weight
@@ -60,6 +64,7 @@ def measure_scaling(
     if not widths:
         raise OptionError("there is no width to measure at.", hint="--dk 1,16,256")
     seed = seed or 0
+    distribution = one_of(Distribution, "--draw", draw) or Distribution.NORMAL
     dtype = str(dtype).removeprefix("torch.")
     check_seed(seed)
     needed = max(
@@ -69,8 +74,10 @@ def measure_scaling(
     check_memory(needed, "cpu", hint="a smaller --dk, --batch, --nq or --nk")
     check_imports()
     with stage(progress, "measuring scores …"):
-        rows = {d_K: _measured(sizes, d_K, dtype, seed) for d_K in dict.fromkeys(widths)}
-    result = Scaling(sizes, dtype, seed, [row for d_K in widths for row in rows[d_K]])
+        rows = {d_K: _measured(sizes, d_K, dtype, seed, distribution) for d_K in dict.fromkeys(widths)}
+    result = Scaling(
+        sizes, dtype, seed, [row for d_K in widths for row in rows[d_K]], draw=str(distribution)
+    )
     result.findings = findings_of(result)
     return result
 
@@ -91,14 +98,17 @@ def parse_widths(text: str) -> list[int]:
     return [int(part) for part in parts]
 
 
-def _measured(sizes: dict[str, int], d_K: int, dtype: str, seed: int) -> list[ScalingRow]:
+def _measured(
+    sizes: dict[str, int], d_K: int, dtype: str, seed: int, distribution: str
+) -> list[ScalingRow]:
     """Return the measurements at one width: without the scale, and with it."""
     from attnscope.attention.scaling import measure
-    from attnscope.process.devices import draw
+    from attnscope.process.devices import draw, seeded
 
     n_batch, n_Q, n_K = sizes.values()
     shapes = (n_batch, n_Q, d_K), (n_batch, n_K, d_K)
-    Q, K = draw(*shapes, dtype=dtype, device="cpu", seed=seed)
+    with seeded(seed, "cpu"):
+        Q, K = (draw(shape, dtype=dtype, device="cpu", distribution=distribution) for shape in shapes)
     scales = {False: 1.0, True: d_K**-0.5}
     return [ScalingRow(d_K, scaled, *measure(Q, K, scale)) for scaled, scale in scales.items()]
 

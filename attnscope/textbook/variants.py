@@ -9,8 +9,9 @@ from typing import Any
 
 from attnscope.contracts import DTYPES, Variant
 from attnscope.errors import OptionError, warn_idle
+from attnscope.options import one_of
 from attnscope.textbook.inputs.mask_options import Masks, parse_masks
-from attnscope.textbook.options import Alignment, MaskedRows, Masking, MaskStyle, Scale, Stages, one_of
+from attnscope.textbook.options import Alignment, MaskedRows, Masking, MaskStyle, Scale, Stages
 
 NO_MASK = "there is no mask (--mask)"
 THETA = 10000.0

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from attnscope.arrays import largest_difference
+from attnscope.options import one_of
 from attnscope.process.progress import Progress, silent, stage, without_garbage_collection
 from attnscope.results.common import Check
 from attnscope.results.example import WorkedExample
@@ -14,7 +15,7 @@ from attnscope.tensor_files import TensorFile, TensorInMemory
 from attnscope.textbook.computation import run
 from attnscope.textbook.forms import check_query, form_computation
 from attnscope.textbook.inputs.resolve import inputs_of_sdpa
-from attnscope.textbook.options import Masking, Scale, Stages, VectorLayout, one_of
+from attnscope.textbook.options import Masking, Scale, Stages, VectorLayout
 from attnscope.textbook.variants import variants_of
 
 EXAMPLE = {

@@ -23,6 +23,7 @@ from attnscope.errors import (
     warn_idle,
 )
 from attnscope.files import shown_path
+from attnscope.options import Distribution, one_of
 from attnscope.process import interrupt
 from attnscope.process.progress import Progress, silent, stage
 from attnscope.results.trace import Condition, Exit, Source, Step, Trace
@@ -80,6 +81,7 @@ def inspect(
     dtype: str | None = None,
     device: str | None = None,
     seed: int | None = None,
+    draw: str | None = None,
     train: bool | None = None,
     search: bool = True,
     memory: str | int | None = None,
@@ -118,6 +120,7 @@ def inspect(
             bfloat16.
         device: the device, or `meta`: shapes without values. None: the CPU, or the device of `args`.
         seed: the seed of random values. None: 0, or with `args` the current random state.
+        draw: the distribution of drawn inputs: `normal` (None), or `uniform` in [0, 1).
         train: whether a module is in training mode. None: no, or with `args` its current mode.
         search: whether to run the code with other sizes. If not, only the axes that the caller names
             have names, and no conditions are found.
@@ -145,6 +148,7 @@ def inspect(
     ('n_batch', '2', 'n_Q', 'n_K')
     """
     is_live = bool(args or kwargs)
+    distribution = one_of(Distribution, "--draw", draw)
     _check_options(device, seed, dtype, {"stats": stats, "keep": bool(keep)})
     _check_kind(target, is_live, {"init": init, "inputs": inputs}, {"axes": axes}, dtype)
     from attnscope.process.budget import memory_budget
@@ -168,6 +172,7 @@ def inspect(
                 where or [],
                 call,
                 dtype or "float32",
+                distribution,
             )
         if device is not None or not is_live:
             check_device(device or "cpu")
@@ -177,6 +182,7 @@ def inspect(
             [
                 (no_module, "--train", "no nn.Module is called or passed in"),
                 (no_memory, "--memory", "the code does not run with other sizes"),
+                (draw is not None and not subject.draws_numbers, "--draw", "no input is drawn"),
             ]
         )
         if device != "meta" and not is_live:
@@ -614,7 +620,9 @@ def _sizes_shown(subject: Subject, inferred: Inferred) -> dict[str, int]:
 
 
 def _options(subject: Subject, conditions: list[Condition]) -> dict[str, Any]:
-    """Return the equations between sizes: the user's, and the conditions that the code puts on them."""
+    """Return the equations between sizes, the user's and those that the code requires, and the draw."""
     equations = [each.text for each in subject.where]
     equations += [each.text for each in conditions if each.required]
-    return {"where": equations} if equations else {}
+    options: dict[str, Any] = {"where": equations} if equations else {}
+    uniform = subject.distribution == Distribution.UNIFORM and subject.draws_numbers
+    return options | ({"draw": "uniform"} if uniform else {})

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from attnscope.options import option
+from attnscope.options import DRAW, Distribution, option
 
 CODE, COMMENTS, RUN, PROGRAM = "Your code", "Shape comments", "Run", "Your program"
 
@@ -60,6 +60,7 @@ class Execution:
     dtype: str = option("float64, float32, float16 or bfloat16.", default="float32")
     device: str = option("cpu, cuda, cuda:1, mps, xpu, or meta (shapes without values).", default="cpu")
     seed: int | None = option("What random values are drawn with.", shown="0")
+    draw: Distribution | None = option(DRAW, shown="normal")
     train: bool = option("The module's mode.", "--train/--eval", default=False)
     search: bool = option(
         "Run with other sizes too, which names the axes.", "--search/--no-search", default=True

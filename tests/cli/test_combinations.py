@@ -67,7 +67,8 @@ def shared_options(draw, n_batch, n_K, *, files=False):
     for option, values in optional.items():
         if draw(st.integers(0, 2), label=option) == 0:
             arguments += [option, draw(st.sampled_from(values))]
-    return [*arguments, "--dtype", dtype, "--seed", draw(st.integers(0, 99))]
+    distribution = draw(st.sampled_from([[], ["--draw", "uniform"]]), label="draw")
+    return [*arguments, *distribution, "--dtype", dtype, "--seed", draw(st.integers(0, 99))]
 
 
 def check(attnscope, command, arguments):
@@ -93,6 +94,7 @@ def check(attnscope, command, arguments):
         assert step["why"]
         step["fresh_bytes"] = step["line"] = step["strides"] = None
     assert document["steps"] == planned["steps"]
+    document["options"].pop("draw", None)  # nothing is drawn in a dry run
     for key in ("title", "sizes", "options", "dtype"):
         assert document[key] == planned[key]
     if ".npy" not in str(arguments):

@@ -28,6 +28,7 @@ NO_TEXT = 'there is no text to attend in (--text "…")'
         (SMALL, ["--force"], "no file is written"),
         (SMALL, ["--wide"], "json has all columns anyway"),
         ([*SMALL, "--dry-run"], ["--seed", "7"], "nothing is drawn"),
+        ([*SMALL, "--dry-run"], ["--draw", "uniform"], "nothing is drawn"),
         ([*SMALL, "--dry-run"], ["--device", "cuda"], "nothing is computed in a dry run"),
         (["model", "minilm"], ["--force"], "no file is written"),
         (["model", "minilm"], ["--stats"], "weights are shown with theirs"),

@@ -113,8 +113,8 @@ def test_all_formats_hold_the_same_rows(attnscope):
 def test_scores_beyond_the_dtype_are_told_not_hidden(attnscope, monkeypatch):
     """Independent draws that fit into memory never produce such large scores, so these draws are equal."""
 
-    def large(*shapes, dtype, **_):
-        return [torch.full(shape, 200.0, dtype=getattr(torch, dtype)) for shape in shapes]
+    def large(shape, *, dtype, **_):
+        return torch.full(shape, 200.0, dtype=getattr(torch, dtype))
 
     monkeypatch.setattr(drawn, "draw", large)
     r = attnscope("scaling", *FEW, "--dtype", "float16")

@@ -50,6 +50,14 @@ def test_a_dry_run_shows_the_rows_of_the_real_run(assert_same_rows, data):
     assert_same_rows("sdpa", arguments)
 
 
+def test_uniform_inputs_lie_in_0_to_1_and_the_heading_says_so(attnscope):
+    r = attnscope("sdpa", "--draw", "uniform", "--seed", 2)
+    assert "· inputs uniform in [0, 1) · float32 · cpu · seed 2\n" in r.out
+    steps = attnscope("sdpa", "--draw", "uniform", "--stats", "--format", "json").json["steps"]
+    assert all(0 <= step["stats"]["min"] < 0.001 for step in steps[:3])
+    assert all(0.999 < step["stats"]["max"] < 1 for step in steps[:3])
+
+
 def test_the_seed_decides_the_values(attnscope):
     def out(seed):
         return attnscope("sdpa", "--seed", seed, "--show", "out[0]").out

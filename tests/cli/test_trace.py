@@ -343,6 +343,17 @@ def test_training_drops_and_evaluation_does_not(run, tmp_path, read_tensors):
     assert dropped == {"--train": True, "--eval": False}
 
 
+def test_inputs_are_drawn_uniformly_from_0_to_1(run):
+    def stats(*more):
+        document = run("attend", *QKV, "--stats", "--no-search", *more, "-f", "json").json
+        return document["steps"][0]["stats"], document["options"].get("draw")
+
+    uniform, option = stats("--draw", "uniform")
+    assert (0 <= uniform["min"] < uniform["max"] < 1, option) == (True, "uniform")
+    assert stats("--draw", "normal") == stats()
+    assert stats()[0]["min"] < 0
+
+
 @pytest.mark.sweep
 def test_a_seed_draws_the_same_again(run):
     def values(*more):

@@ -3,23 +3,42 @@ import torch
 
 from attnscope.errors import OptionError, SizeError
 from attnscope.process import devices as drawn
-from attnscope.process.devices import check_device, check_device_name, check_memory, check_seed, draw
+from attnscope.process.devices import (
+    check_device,
+    check_device_name,
+    check_memory,
+    check_seed,
+    draw,
+    seeded,
+)
 from attnscope.process.memory import FreeMemory
 
 
 def test_the_same_seed_draws_the_same_values():
-    shapes = (2, 3), (4,)
-    first = draw(*shapes, dtype="float32", device="cpu", seed=7)
-    again = draw(*shapes, dtype="float32", device="cpu", seed=7)
-    other = draw(*shapes, dtype="float32", device="cpu", seed=8)
-    assert all(map(torch.equal, first, again))
-    assert not torch.equal(first[0], other[0])
+    def drawn_with(seed):
+        with seeded(seed, "cpu"):
+            return draw((2, 3), dtype="float32", device="cpu")
+
+    assert torch.equal(drawn_with(7), drawn_with(7))
+    assert not torch.equal(drawn_with(7), drawn_with(8))
+
+
+def test_values_are_standard_normal_or_uniform_from_0_up_and_below_1():
+    with seeded(0, "cpu"):
+        uniform = draw((1000,), dtype="float32", device="cpu", distribution="uniform")
+        normal = draw((1000,), dtype="float32", device="cpu", distribution="normal")
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        assert torch.equal(uniform, torch.rand(1000))
+        assert torch.equal(normal, torch.randn(1000))
 
 
 @pytest.mark.parametrize("dtype", ["float64", "float32", "float16", "bfloat16"])
 @pytest.mark.parametrize("device", ["cpu", "meta"])
-def test_tensors_have_the_dtype_and_device_asked_for(dtype, device):
-    (tensor,) = draw((2, 3), dtype=dtype, device=device, seed=0)
+@pytest.mark.parametrize("distribution", ["normal", "uniform"])
+def test_tensors_have_the_requested_dtype_and_device(dtype, device, distribution):
+    with seeded(0, device):
+        tensor = draw((2, 3), dtype=dtype, device=device, distribution=distribution)
     assert (tensor.shape, tensor.dtype, tensor.device.type) == ((2, 3), getattr(torch, dtype), device)
 
 
@@ -59,12 +78,13 @@ def test_even_meta_counts_bytes_in_64_bits():
 @pytest.mark.parametrize("seed", [0, -(2**63), 2**64 - 1])
 def test_seeds_that_torch_takes_draw(seed):
     check_seed(seed)
-    draw((2,), dtype="float32", device="cpu", seed=seed)
+    with seeded(seed, "cpu"):
+        draw((2,), dtype="float32", device="cpu")
 
 
 @pytest.mark.parametrize("seed", [2**64, -(2**63) - 1])
 def test_other_seeds_are_refused(seed):
     with pytest.raises(OptionError, match="does not fit into 64 bits"):
         check_seed(seed)
-    with pytest.raises((ValueError, RuntimeError, OverflowError)):
-        draw((2,), dtype="float32", device="cpu", seed=seed)
+    with pytest.raises((ValueError, RuntimeError, OverflowError)), seeded(seed, "cpu"):
+        pass

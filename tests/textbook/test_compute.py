@@ -19,6 +19,8 @@ PAIRS = [
     ("sdpa", SDPA | {"mask": "prefix:2", "mask_style": "additive", "mask_fill": -1e9}),
     ("mha", MHA),
     ("mha", MHA | {"train": True, "dropout": 0.5, "seed": 4, "scale_by": "d_feat"}),
+    ("sdpa", SDPA | {"draw": "uniform", "past": 2}),
+    ("mha", MHA | {"draw": "uniform", "seed": 2}),
     ("mha", MHA | {"nk": 6, "d_context": 5, "d_value": 7, "bias": False, "dtype": "float64"}),
     ("mha", MHA | {"kv_heads": 1, "rope": True, "past": 2, "mask": ["causal"], "scale": 0.25}),
 ]
@@ -79,6 +81,30 @@ def test_a_trace_has_a_seed_only_where_something_was_drawn(qkv):
     assert compute("sdpa", q=qkv["q"], seed=3).seed == 3
     with pytest.warns(OptionWarning, match="--seed has no effect: nothing is drawn"):
         compute("sdpa", **qkv, seed=3)
+
+
+@pytest.mark.parametrize("formula", ["sdpa", "mha"])
+def test_uniform_inputs_are_those_of_torch_rand(formula):
+    options = {"batch": 3, "nq": 4, "seed": 5}
+    trace = compute(formula, **options, draw="uniform", keep=["Q"])
+    torch.manual_seed(5)
+    assert torch.equal(trace["Q"].tensor, torch.rand(trace["Q"].shape))
+    assert trace.options["draw"] == "uniform"
+    normal = compute(formula, **options, draw="normal", keep=["Q"])
+    assert normal.to_dict() == compute(formula, **options).to_dict()
+    torch.manual_seed(5)
+    assert torch.equal(normal["Q"].tensor, torch.randn(normal["Q"].shape))
+
+
+def test_a_distribution_without_drawn_inputs_has_no_effect(qkv):
+    with pytest.warns(OptionWarning, match="--draw has no effect: no input is drawn"):
+        trace = compute("sdpa", **qkv, draw="uniform")
+    assert "draw" not in trace.options
+    with pytest.warns(OptionWarning, match="--draw has no effect: no input is drawn"):
+        trace = compute("mha", x=qkv["q"], heads=2, draw="uniform")
+    assert trace.seed == 0  # of the weights
+    with pytest.raises(OptionError, match="--draw is 'gauss'"):
+        compute("sdpa", draw="gauss")
 
 
 def test_inputs_lie_in_a_memory_of_their_own(qkv):

@@ -16,6 +16,7 @@ LINE = ["--batch", 2, "--nq", 5, "--nk", 6]
         (FEW, LINE),
         (FEW | {"seed": 3, "dtype": "bfloat16"}, [*LINE, "--seed", 3, "--dtype", "bfloat16"]),
         ({"batch": 2, "nk": 1}, ["--batch", 2, "--nk", 1]),
+        (FEW | {"draw": "uniform"}, [*LINE, "--draw", "uniform"]),
     ],
 )
 def test_the_measurements_are_what_the_command_prints_as_json(attnscope, options, line):
@@ -29,6 +30,14 @@ def test_a_measurement_is_had_by_its_width_and_scale():
     assert scaling[64, True] == scaling.rows[3]
     with pytest.raises(KeyError):
         scaling[2, True]
+
+
+def test_uniform_queries_and_keys_have_scores_with_the_variance_of_their_products():
+    """The variance of a product of two independent values that are uniform in [0, 1) is 1/9 - 1/16."""
+    scaling = measure_scaling([64], draw="uniform")
+    assert scaling.draw == "uniform"
+    assert scaling[64, True].variance == pytest.approx(1 / 9 - 1 / 16, rel=0.1)
+    assert measure_scaling([64]).draw == "normal"
 
 
 def test_torchs_random_state_stays_as_it_was():

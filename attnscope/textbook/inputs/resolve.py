@@ -61,15 +61,17 @@ class RunInputs:
         dtype: the dtype of the run.
         files: the tensors that come from files, by name.
         split: whether Q, K and V have merged heads, which are split.
+        distribution: that of inputs without a file: `uniform`, or None for standard normal.
     """
 
     sizes: dict[str, int]
     dtype: str
     files: Files = field(default_factory=dict)
     split: bool = False
+    distribution: str | None = None
 
     def tensor(self, name: str, shape: tuple[int, ...], device: str) -> torch.Tensor:
-        """Return an input: from its file if it has one, else drawn from the standard normal.
+        """Return an input: from its file if it has one, else drawn.
 
         Args:
             name: such as `Q`.
@@ -78,10 +80,12 @@ class RunInputs:
         """
         import torch
 
-        dtype = getattr(torch, self.dtype)
+        from attnscope.process.devices import draw
+
         if name in self.files:
+            dtype = getattr(torch, self.dtype)
             return self.files[name].load().to(device=device, dtype=dtype).reshape(shape)
-        return torch.randn(shape, dtype=dtype, device=device)
+        return draw(shape, dtype=self.dtype, device=device, distribution=self.distribution)
 
 
 def open_tensors(options: Mapping[str, Any]) -> Files:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from attnscope.errors import SourceError
+from attnscope.process import devices
 from attnscope.tracing.target.configurations import copy_of
 from attnscope.tracing.target.load import describe
 from attnscope.tracing.target.specs import (
@@ -120,11 +121,18 @@ def shape_in(tensor: Tensor, sizes: Mapping[str, int]) -> tuple[int, ...]:
     return tuple(sizes[axis.name] if axis.name else axis.size or 0 for axis in tensor.axes)
 
 
-def draw(shape: tuple[int, ...], dtype: str, device: str, low: int, high: int | None) -> torch.Tensor:
-    """Draw a tensor: standard normal numbers, fair coins, or integers from `low` up, below `high`.
+def draw(
+    shape: tuple[int, ...],
+    dtype: str,
+    device: str,
+    low: int,
+    high: int | None,
+    distribution: str | None = None,
+) -> torch.Tensor:
+    """Draw a tensor: numbers of a distribution, fair coins, or integers from `low` up, below `high`.
 
-    Complex numbers have a variance of one. No row of two coins or more is all True or all False,
-    because that would be a useless mask.
+    Numbers are standard normal, or `uniform` in [0, 1); complex normal numbers have a variance of one.
+    No row of two coins or more is all True or all False, because that would be a useless mask.
     """
     import torch
 
@@ -134,7 +142,7 @@ def draw(shape: tuple[int, ...], dtype: str, device: str, low: int, high: int | 
     if high is not None:
         return torch.randint(low, high, shape, dtype=kind, device=device)
     if kind != torch.bool:
-        return torch.randn(shape, dtype=kind, device=device)
+        return devices.draw(shape, dtype=dtype, device=device, distribution=distribution)
     coins = torch.rand(shape, device=device) < 0.5
     if shape and shape[-1] > 1:
         coins[..., 0] ^= (coins == coins[..., :1]).all(-1)

@@ -113,6 +113,7 @@ class Subject:
         axes: the axes of each tensor, by its parameter's name, `name[0]` for the first of a tuple;
             None for a file without named axes.
         dtype: the dtype of the module, and of tensors without another one.
+        distribution: that of drawn numbers: `normal` (None) or `uniform`.
         fixed: names whose sizes cannot change, because existing weights have them.
         quotients: sizes that are one of those over another, by their text: `d_feat/n_head`.
         proposed: names of axes that the user did not name. It is no finding if two of them are equal.
@@ -128,6 +129,7 @@ class Subject:
     where: list[Where]
     axes: dict[str, tuple[str | int, ...] | None]
     dtype: str
+    distribution: str | None = None
     in_axes: list[Where] = field(default_factory=list)
     fixed: dict[str, int] = field(default_factory=dict)
     quotients: dict[str, int] = field(default_factory=dict)
@@ -141,6 +143,15 @@ class Subject:
     def is_live(self) -> bool:
         """Whether the code and its arguments exist already."""
         return False
+
+    @property
+    def draws_numbers(self) -> bool:
+        """Whether any input is a tensor of drawn numbers that are not integers."""
+        tensors = [tensor for each in self.inputs for _, tensor in each.tensors()]
+        return any(
+            each.file is None and (each.dtype or self.dtype).startswith(("float", "bfloat", "complex"))
+            for each in tensors
+        )
 
     @property
     def is_compiled(self) -> bool:
@@ -287,7 +298,8 @@ class Subject:
         if value.file:
             stored = value.file.load()
             return stored.to(device) if shape == stored.shape else draw_like(stored, shape, device)
-        return draw(shape, value.dtype or self.dtype, device, 0, self._bound(value.high, sizes))
+        high = self._bound(value.high, sizes)
+        return draw(shape, value.dtype or self.dtype, device, 0, high, self.distribution)
 
     def _bound(self, high: str | int | None, sizes: Mapping[str, int]) -> int | None:
         """Return the bound of drawn integers; a number that is also a named size changes with it."""
@@ -316,7 +328,13 @@ def _drawn(value: Input | Same, made: Any) -> Iterator[torch.Tensor]:
 
 
 def read_subject(
-    loaded: Loaded, init: Texts, inputs: Texts, where: Sequence[str], call: str | None, dtype: str
+    loaded: Loaded,
+    init: Texts,
+    inputs: Texts,
+    where: Sequence[str],
+    call: str | None,
+    dtype: str,
+    distribution: str | None = None,
 ) -> Subject:
     """Parse the specifications of a target's arguments, and solve for all sizes.
 
@@ -327,6 +345,7 @@ def read_subject(
         where: equations between sizes, each NAME=EXPRESSION.
         call: the method to call; None for the one that a call of the instance runs.
         dtype: the dtype of the module and the inputs.
+        distribution: that of drawn numbers: `normal` (None) or `uniform`.
 
     Raises:
         AttnscopeError: an argument cannot be parsed, is missing or superfluous; sizes disagree; or a
@@ -381,6 +400,7 @@ def read_subject(
         in_axes=in_axes,
         axes={label: tensor.dims for argument in arguments for label, tensor in argument.tensors()},
         dtype=dtype,
+        distribution=distribution,
     )
 
 

@@ -50,12 +50,13 @@ def sdpa_computation(
     by_axis = {"n_batch": sizes.batch, "n_head": sizes.heads, "n_kv_head": sizes.kv_heads}
     by_axis |= {"n_Q": sizes.nq, "n_new": sizes.nk, "n_past": sizes.past}
     by_axis |= {"d_K": sizes.dk, "d_V": sizes.dv}
-    inputs = inputs_of_sdpa(by_axis, open_tensors(keywords(tensors)), variants.masks.files, run.dtype)
+    columns = one_of(VectorLayout, "--layout", form.layout) is VectorLayout.COLUMNS
+    files = open_tensors(keywords(tensors))
+    inputs = inputs_of_sdpa(by_axis, files, variants.masks.files, run.dtype, columns=columns)
     inputs.distribution = one_of(Distribution, "--draw", run.draw)
     _check_values(sizes.nv, inputs)
     _check_form(form, inputs, rope=stages.rope)
-    masks = variants.masks_for(inputs.sizes, inputs.dtype)
-    columns = one_of(VectorLayout, "--layout", form.layout) is VectorLayout.COLUMNS
+    masks = variants.masks_for(inputs.sizes, inputs.dtype, columns=columns)
     name = "columns" if columns else "sdpa" if form.query is None else "query"
     return form_computation(name, inputs, variants, masks, query=form.query)
 
@@ -127,9 +128,7 @@ def _calls(
     for step in plan.steps:
         if step.how != "input" or step.name == "mask":
             continue
-        shape = (*step.shape[:-2], step.shape[-1], step.shape[-2]) if columns else step.shape
-        tensor = inputs.tensor(step.name, shape, device)
-        tensors[step.name] = tensor.mT.contiguous() if columns else tensor
+        tensors[step.name] = inputs.tensor(step.name, step.shape, device)
     if masks:
         mask = masks.build(plan.sizes, inputs.dtype, device)
         tensors["mask"] = mask.mT.contiguous() if columns else mask
@@ -162,7 +161,7 @@ def _check_values(nv: int | None, inputs: RunInputs) -> None:
 
 def _check_form(form: Form, inputs: RunInputs, *, rope: bool) -> None:
     """Raise an AttnscopeError for options that the form by columns lacks, or a missing query."""
-    if one_of(VectorLayout, "--layout", form.layout) is VectorLayout.COLUMNS:
+    if inputs.columns:
         if form.query is not None:
             raise OptionError("--query shows vectors, and --layout a matrix.", hint="one of the two")
         if rope:

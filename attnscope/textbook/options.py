@@ -224,7 +224,8 @@ class Form:
     PANEL = VARIANT
 
     layout: VectorLayout = option(
-        "Each vector a row, or a column: then all is transposed.", default=VectorLayout.ROWS
+        "Each vector a row, or a column: then everything is transposed, in files and masks too.",
+        default=VectorLayout.ROWS,
     )
     query: int | None = option(
         "One query alone, counted from 0: its scores, their softmax, the sum term by term."

@@ -38,8 +38,13 @@ class Variants:
     theta: float | None
     softmax_dtype: str | None
 
-    def masks_for(self, sizes: Mapping[str, int], dtype: str) -> Masks:
+    def masks_for(self, sizes: Mapping[str, int], dtype: str, *, columns: bool = False) -> Masks:
         """Return the masks as they are applied in a run of these sizes and this dtype.
+
+        Args:
+            sizes: the sizes of the run.
+            dtype: the dtype of the scores.
+            columns: whether masks from files are n_K n_Q.
 
         Raises:
             OptionError: the fill hides nothing, or is outside the range of the dtype.
@@ -55,6 +60,7 @@ class Variants:
             style=self.masking.mask_style,
             fill=-inf if fill is None else fill,
             rows=self.masking.masked_rows,
+            columns=columns,
         )
         if fill is not None and masks.files and not masks.fills:
             warn_idle([(True, "--mask-fill", f"{masks.files[0]} is added as it is")])

@@ -89,11 +89,12 @@ def _worked_out(form: str, query: int, explain: bool) -> Trace:
     files: dict[str, TensorFile] = {}
     for name, rows in EXAMPLE.items():
         value = np.array(rows, dtype=np.float64)
+        value = value.T if form == "columns" else value
         files[name] = TensorInMemory(
             name, Path(name), None, value.shape, "float64", value, source="the example"
         )
     axes = ("n_batch", "n_head", "n_kv_head", "n_Q", "n_new", "n_past", "d_K", "d_V")
-    inputs = inputs_of_sdpa(dict.fromkeys(axes), files, [], None)
+    inputs = inputs_of_sdpa(dict.fromkeys(axes), files, [], None, columns=form == "columns")
     variants = variants_of(Masking(), Scale(), Stages())
     computation = form_computation(
         FORMS[form], inputs, variants, variants.masks, query=query if form == "query" else None

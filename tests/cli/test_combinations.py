@@ -124,11 +124,12 @@ def test_sdpa_verifies_whatever_is_combined(attnscope, mask_files, data):
     arguments += data.draw(
         st.sampled_from([[], ["--heads", 2], ["--heads", 4, "--kv-heads", 2]]), label="heads"
     )
-    fit = (n_batch, n_Q, n_K) == (2, 4, 6)
+    columns = data.draw(st.integers(0, 3), label="columns") == 0
+    fit = (n_batch, n_Q, n_K) == (2, 4, 6) and not columns
     options = data.draw(shared_options(n_batch, n_K, files=fit), label="options")
-    forms = [[], [], ["--query", data.draw(st.integers(0, n_Q - 1))]]
-    forms += [] if "--rope" in options else [["--layout", "columns"]]
-    check(attnscope, "sdpa", arguments + data.draw(st.sampled_from(forms), label="form") + options)
+    form = data.draw(st.sampled_from([[], ["--query", data.draw(st.integers(0, n_Q - 1))]]))
+    form = ["--layout", "columns"] if columns and "--rope" not in options else form
+    check(attnscope, "sdpa", arguments + form + options)
 
 
 @given(data=st.data())
@@ -192,10 +193,12 @@ def test_files_verify_whatever_axes_they_have(attnscope, mask_files, data):
         }
         given_names = data.draw(st.sampled_from([["q", "k", "v"], ["q"], ["k", "v"]]), label="given")
         shapes = {name: shapes[name] for name in given_names}
-    for name, shape in shapes.items():
-        np.save(f"{name}.npy", rng.standard_normal(shape).astype(dtype))
-        arguments += [f"--{name}", f"{name}.npy"]
     form = data.draw(st.sampled_from([[], [], ["--layout", "columns"], ["--query", 0]]))
-    fit = (n_batch, n_K) == (2, 6) and n_axes > 2 and "x" not in shapes
+    columns = "columns" in form
+    for name, shape in shapes.items():
+        array = rng.standard_normal(shape).astype(dtype)
+        np.save(f"{name}.npy", array.swapaxes(-1, -2) if columns else array)
+        arguments += [f"--{name}", f"{name}.npy"]
+    fit = (n_batch, n_K) == (2, 6) and n_axes > 2 and "x" not in shapes and not columns
     options = data.draw(shared_options(n_batch, n_K, files=fit), label="options")
     check(attnscope, "sdpa", arguments + form + options)

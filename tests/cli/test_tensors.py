@@ -114,6 +114,73 @@ def test_dtype_converts_what_the_files_hold(attnscope, files):
     assert torch.equal(tensors["Q"], t["q"].float())
 
 
+MASKS = {
+    "none": None,
+    "bool": RNG.random((3, 5)) < 0.7,
+    "of each sequence": RNG.random((2, 1, 1, 5)) < 0.7,
+    "additive": drawn(3, 5),
+    "one row": np.array([[True, False, True, True, False]]),
+}
+
+
+@pytest.mark.parametrize("past", [0, 2])
+@pytest.mark.parametrize("mask", MASKS)
+def test_by_columns_the_vectors_of_files_and_of_masks_are_columns(attnscope, files, mask, past):
+    arrays = {"q": drawn(2, 4, 3, 8), "k": drawn(2, 4, 5 - past, 8), "v": drawn(2, 4, 5 - past, 6)}
+    arrays |= {"past_k": drawn(2, 4, past, 8), "past_v": drawn(2, 4, past, 6)} if past else {}
+    arguments = [part for name in arrays for part in (f"--{name.replace('_', '-')}", f"{name}.npy")]
+    if MASKS[mask] is not None:
+        arrays["mask"] = MASKS[mask]
+        arguments += ["--mask", "mask.npy"]
+    files(**arrays)
+    rows, by_rows = ran(attnscope, "sdpa", *arguments)
+    files(**{name: array.swapaxes(-1, -2) for name, array in arrays.items()})
+    columns, by_columns = ran(attnscope, "sdpa", *arguments, "--layout", "columns", "--verify")
+    assert by_columns["sizes"] == by_rows["sizes"]
+    assert all(torch.equal(columns[name].mT, rows[name]) for name in ("Q", "K", "V"))
+    torch.testing.assert_close(columns["out"].mT, rows["out"], rtol=0, atol=1e-5)
+
+
+def test_what_a_run_by_columns_saves_another_can_take(attnscope, files):
+    first, _ = ran(attnscope, "sdpa", "--nq", 3, "--nk", 4, "--dk", 5, "--layout", "columns")
+    arguments = [part for name in "qkv" for part in (f"--{name}", "out.safetensors")]
+    again, document = ran(attnscope, "sdpa", *arguments, "--layout", "columns")
+    assert document["seed"] is None
+    assert torch.equal(again["out"], first["out"])
+    rows, _ = ran(attnscope, "sdpa", "--nq", 3, "--nk", 4, "--dk", 5)
+    assert torch.equal(rows["Q"], first["Q"].mT)
+
+
+@pytest.mark.parametrize(
+    ("shapes", "lines"),
+    [
+        (
+            {"q": (3, 8), "k": (5, 8)},
+            [
+                "K in k.npy has d_K 5 (axis 0 of 5×8), but Q in q.npy has d_K 3 (axis 0 of 3×8).",
+                "  try  by columns, K is d_K n_K",
+            ],
+        ),
+        (
+            {"q": (8, 3), "k": (8, 5), "mask": (3, 5)},
+            ["mask in mask.npy has n_K 3 (axis 0 of 3×5), but the scores have n_K 5."],
+        ),
+        (
+            {"q": (2, 8, 3), "k": (2, 8, 5), "mask": (2, 5)},
+            [
+                "mask in mask.npy has n_K 2 (axis 0 of 2×5), but the scores have n_K 5.",
+                "  try  2×1×5×1, if each sequence has a column of its own for all queries",
+            ],
+        ),
+    ],
+)
+def test_rows_instead_of_columns_are_refused_with_their_axes(attnscope, files, shapes, lines):
+    files(**{name: np.ones(shape) for name, shape in shapes.items()})
+    arguments = [part for name in shapes for part in (f"--{name}", f"{name}.npy")]
+    r = attnscope("sdpa", *arguments, "--layout", "columns")
+    assert (r.exit_status, r.err.splitlines()) == (2, [f"attnscope: error: {lines[0]}", *lines[1:]])
+
+
 def test_embeddings_are_projected(attnscope, files):
     t = files(x=drawn(2, 5, 7), wq=drawn(7, 4), wk=drawn(7, 4), wv=drawn(7, 6))
     arguments = ["--x", "x.npy", "--wq", "wq.npy", "--wk", "wk.npy", "--wv", "wv.npy"]
@@ -123,11 +190,12 @@ def test_embeddings_are_projected(attnscope, files):
         tensors["out"], F.scaled_dot_product_attention(Q, K, V), rtol=0, atol=1e-5
     )
     assert [s["name"] for s in document["steps"]] == "X W_Q W_K W_V Q K V scores attention out".split()
+    one, _ = ran(attnscope, "sdpa", *arguments, "--query", 3)
+    torch.testing.assert_close(one["out"], tensors["out"][:, 3], rtol=0, atol=1e-5)
+    files(**{name: tensor.mT for name, tensor in t.items()})
     columns, document = ran(attnscope, "sdpa", *arguments, "--layout", "columns")
     torch.testing.assert_close(columns["out"], tensors["out"].mT, rtol=0, atol=1e-5)
     assert document["steps"][4]["how"] == "W_Q @ X"
-    one, _ = ran(attnscope, "sdpa", *arguments, "--query", 3)
-    torch.testing.assert_close(one["out"], tensors["out"][:, 3], rtol=0, atol=1e-5)
 
 
 def test_embeddings_with_heads_are_split_after_their_projection(attnscope, files):

@@ -41,6 +41,7 @@ class Masks:
         align: the alignment of queries and keys.
         rows: the weights of queries that see no key: `nan`, `uniform`, `zero`, or None for those
             that follow from the fill.
+        columns: whether the last two axes of masks from files are n_K n_Q.
     """
 
     texts: tuple[str, ...] = ()
@@ -53,6 +54,7 @@ class Masks:
     fill: float = -inf
     align: Align = "top-left"
     rows: str | None = None
+    columns: bool = False
 
     def __bool__(self) -> bool:
         return bool(self.texts)
@@ -76,6 +78,7 @@ class Masks:
         style: str | None = None,
         fill: float = -inf,
         rows: str | None = None,
+        columns: bool = False,
     ) -> Masks:
         """Return the same masks with these settings.
 
@@ -84,7 +87,7 @@ class Masks:
             dtype: the dtype of the scores.
             style: `bool` or `additive`; None: that of the files, else bool.
             fill: the score of a hidden key.
-            rows: as in the class.
+            rows, columns: as in the class.
 
         Raises:
             OptionError: the fill hides nothing, or is outside the range of the dtype.
@@ -94,7 +97,9 @@ class Masks:
         styles = [style_of(file) for file in self.files] if style is None else [style]
         style = "additive" if "additive" in styles else "bool"
         rows = None if rows is None else str(rows)
-        return replace(self, style=style, fill=fill, align=cast("Align", align), rows=rows)
+        return replace(
+            self, style=style, fill=fill, align=cast("Align", align), rows=rows, columns=columns
+        )
 
     def filled_with(self, fill: float) -> Masks:
         """Return the same masks with another score for hidden keys."""
@@ -109,7 +114,7 @@ class Masks:
         if not self:
             return None
         self._check(sizes)
-        parts = [fitted(file, sizes) for file in self.files]
+        parts = [fitted(file, sizes, columns=self.columns) for file in self.files]
         parts += [["n_Q", "n_K"]] if self.positional else []
         if self.lengths:
             lead = [axis for axis in ("n_batch", "n_head") if axis in sizes]
@@ -140,8 +145,9 @@ class Masks:
             kinds.append(padding[:, None] if "n_head" in sizes else padding)
         added = torch.zeros(())
         for file in self.files:
-            axes = fitted(file, sizes)
-            values = file.load().reshape([1 if axis == "1" else sizes[axis] for axis in axes])
+            axes = fitted(file, sizes, columns=self.columns)
+            values = file.load().mT if self.columns else file.load()
+            values = values.reshape([1 if axis == "1" else sizes[axis] for axis in axes])
             if self.style == "bool" or values.dtype == torch.bool:
                 kinds.append(values != 0)
             else:
@@ -277,32 +283,33 @@ def style_of(file: TensorFile) -> str:
     return "bool" if zeros_and_ones else "additive"
 
 
-def fitted(file: TensorFile, sizes: Mapping[str, int]) -> list[str]:
-    """Return the axes of a mask from a file, aligned with those of the scores.
+def fitted(file: TensorFile, sizes: Mapping[str, int], *, columns: bool = False) -> list[str]:
+    """Return the axes of a mask from a file, aligned with those of the scores by rows.
 
     Args:
         file: `n_Q n_K`, `n_batch n_Q n_K` or `n_batch n_head n_Q n_K`; all but n_K may be 1.
         sizes: the sizes of the scores' axes.
+        columns: whether the last two axes are n_K n_Q.
 
     Raises:
         SizeError: the mask does not fit the scores.
     """
-    axes = {2: ["n_Q", "n_K"], 3: ["n_batch", "n_Q", "n_K"], 4: ["n_batch", "n_head", "n_Q", "n_K"]}
+    scores = ["n_K", "n_Q"] if columns else ["n_Q", "n_K"]
+    axes = {2: scores, 3: ["n_batch", *scores], 4: ["n_batch", "n_head", *scores]}
     shape, dims = file.shape, axes.get(len(file.shape))
     shown = "×".join(map(str, shape)) or "a scalar"
     if dims is None:
         raise SizeError(
             f"mask in {file} is {shown}, and a mask has 2, 3 or 4 axes.",
-            hint="n_Q n_K, or n_batch n_Q n_K, or n_batch n_head n_Q n_K",
+            hint=", or ".join(" ".join(each) for each in axes.values()),
         )
     for place, (axis, size) in enumerate(zip(dims, shape, strict=True)):
         expected = sizes.get(axis, 1)
         if size != expected and (size != 1 or axis == "n_K"):
             hint = None
             if shape == (sizes.get("n_batch"), sizes["n_K"]):
-                hint = (
-                    f"{shape[0]}×1×1×{shape[1]}, if each sequence has a row of its own for all queries"
-                )
+                one, line = (f"{shape[1]}×1", "column") if columns else (f"1×{shape[1]}", "row")
+                hint = f"{shape[0]}×1×{one}, if each sequence has a {line} of its own for all queries"
             raise SizeError(
                 f"mask in {file} has {axis} {size} (axis {place} of {shown}), but the scores have"
                 f" {axis} {expected}.",

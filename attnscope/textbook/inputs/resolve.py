@@ -61,6 +61,7 @@ class RunInputs:
         dtype: the dtype of the run.
         files: the tensors that come from files, by name.
         split: whether Q, K and V have merged heads, which are split.
+        columns: whether vectors are columns: the last two axes of every tensor are swapped.
         distribution: that of inputs without a file: `uniform`, or None for standard normal.
     """
 
@@ -68,10 +69,13 @@ class RunInputs:
     dtype: str
     files: Files = field(default_factory=dict)
     split: bool = False
+    columns: bool = False
     distribution: str | None = None
 
     def tensor(self, name: str, shape: tuple[int, ...], device: str) -> torch.Tensor:
         """Return an input: from its file if it has one, else drawn.
+
+        By columns, the drawn values are those by rows, transposed.
 
         Args:
             name: such as `Q`.
@@ -85,7 +89,10 @@ class RunInputs:
         if name in self.files:
             dtype = getattr(torch, self.dtype)
             return self.files[name].load().to(device=device, dtype=dtype).reshape(shape)
-        return draw(shape, dtype=self.dtype, device=device, distribution=self.distribution)
+        if self.columns:
+            shape = (*shape[:-2], shape[-1], shape[-2])
+        values = draw(shape, dtype=self.dtype, device=device, distribution=self.distribution)
+        return values.mT.contiguous() if self.columns else values
 
 
 def open_tensors(options: Mapping[str, Any]) -> Files:
@@ -109,7 +116,12 @@ def open_tensors(options: Mapping[str, Any]) -> Files:
 
 
 def inputs_of_sdpa(
-    options: Mapping[str, int | None], files: Files, masks: Sequence[TensorFile], dtype: str | None
+    options: Mapping[str, int | None],
+    files: Files,
+    masks: Sequence[TensorFile],
+    dtype: str | None,
+    *,
+    columns: bool = False,
 ) -> RunInputs:
     """Resolve the inputs of `attnscope sdpa`.
 
@@ -119,6 +131,8 @@ def inputs_of_sdpa(
         files: any of `Q K V K_past V_past`, or `X W_Q W_K W_V`.
         masks: masks, whose sizes are used if nothing else determines them.
         dtype: the requested dtype, if any.
+        columns: whether vectors are columns, in files and in masks: then the last two axes of each are
+            swapped.
 
     Raises:
         SizeError: sizes disagree.
@@ -164,10 +178,13 @@ def inputs_of_sdpa(
     for name, axes in dims.items():
         if name in files:
             note = "V has one value for each key of K" if name == "V" and "K" in files else ""
+            if columns:
+                axes = _upright(axes)
+                note = f"by columns, {name} is {axes}"
             sizes.take(files[name], axes, note=note)
         if name == "X" and "X" in files:
             sizes.equate(new, "n_Q")
-    _learn_from_masks(sizes, masks, new, ["n_batch"] if lead else [])
+    _learn_from_masks(sizes, masks, new, ["n_batch"] if lead else [], columns=columns)
 
     defaults = {"n_batch": 3} if lead else {}
     if split or "n_head" in lead:
@@ -176,7 +193,14 @@ def inputs_of_sdpa(
         defaults |= {"n_head": 1, "n_kv_head": 1}
     defaults |= {"n_Q": 30, new: 50, "d_K": 128, "d_V": 256} | ({"n_past": 1} if new == "n_new" else {})
     defaults |= {"d_feat": 1} if "X" in files else {}
-    return RunInputs(_all_keys(_filled(sizes, defaults)), one_dtype(files, dtype), files, split)
+    all_sizes = _all_keys(_filled(sizes, defaults))
+    return RunInputs(all_sizes, one_dtype(files, dtype), files, split, columns)
+
+
+def _upright(dims: str) -> str:
+    """Swap the last two axes: `n_batch n_Q d_K` becomes `n_batch d_K n_Q`."""
+    *lead, n, d = dims.split()
+    return " ".join([*lead, d, n])
 
 
 def inputs_of_mha(
@@ -329,15 +353,18 @@ def _axes_of(files: list[TensorFile]) -> int | None:
     return len(files[0].shape) if files else None
 
 
-def _learn_from_masks(sizes: Sizes, masks: Sequence[TensorFile], new: str, lead: list[str]) -> None:
+def _learn_from_masks(
+    sizes: Sizes, masks: Sequence[TensorFile], new: str, lead: list[str], *, columns: bool = False
+) -> None:
     """Learn sizes from masks if nothing else determines them; their fit is checked later."""
     for file in masks:
         shape = file.shape
         if not 2 <= len(shape) <= 4 or 0 in shape:
             continue
-        mask_sizes = {"n_Q": shape[-2], new: shape[-1]}
+        n_Q, n_K = (shape[-1], shape[-2]) if columns else (shape[-2], shape[-1])
+        mask_sizes = {"n_Q": n_Q, new: n_K}
         if new == "n_new":
-            mask_sizes[new] -= sizes["n_past"] if "n_past" in sizes else shape[-1]
+            mask_sizes[new] -= sizes.get("n_past", n_K)
         if len(shape) > 2 and lead:
             mask_sizes["n_batch"] = shape[0]
         for axis, size in mask_sizes.items():

@@ -10,6 +10,7 @@ from rich.text import Text
 
 from attnscope.render.colours import Scale
 from attnscope.render.columns import AXIS_STYLES
+from attnscope.render.styles import GREEN
 from attnscope.render.tokens import label
 from attnscope.results.maps import Token
 from attnscope.text import LEFT_TO_RIGHT_MARK
@@ -17,7 +18,7 @@ from attnscope.text import LEFT_TO_RIGHT_MARK
 QUERY, KEY = AXIS_STYLES["n_Q"], AXIS_STYLES["n_K"]
 """The styles of the two axes, the same in every view."""
 
-GENERATED = "italic green"
+GENERATED = f"italic {GREEN}"
 SPECIAL = "dim"
 
 

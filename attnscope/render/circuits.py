@@ -7,6 +7,7 @@ from itertools import pairwise
 from math import isfinite
 
 from attnscope.render.columns import Column
+from attnscope.render.styles import CYAN
 from attnscope.render.text import number_text
 from attnscope.results.weights import Circuit
 
@@ -37,7 +38,7 @@ def circuit_columns(
     names = [circuit.name for circuit in circuits]
     ranks = [circuit.effective_rank for circuit in circuits]
     lines = [sparkline(circuit.singular_values, bars, room) for circuit in circuits]
-    of_d_head = [[(f"{rank:.1f}", "cyan"), (f"of {d_head}", "dim")] for rank in ranks]
+    of_d_head = [[(f"{rank:.1f}", CYAN), (f"of {d_head}", "dim")] for rank in ranks]
     values = [" ".join(map(repr, circuit.singular_values)) for circuit in circuits]
     return [
         Column("circuit", "name", [[(name, "bold")] for name in names], names),

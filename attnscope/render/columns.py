@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
+from attnscope.render.styles import BLUE, CYAN, GOOD, GREEN, MAGENTA, ORANGE, WRONG
 from attnscope.render.text import number_text, shape_text
 from attnscope.results.common import Check, Stats
 from attnscope.results.trace import Step, Trace
@@ -19,16 +20,16 @@ from attnscope.units import bytes_text, count_text
 
 # A colour for each kind of axis, the same for its name and for its size.
 AXIS_STYLES = {
-    "n_batch": "blue",
-    "n_head": "magenta",
-    "n_kv_head": "magenta",
-    "n_Q": "cyan",
-    "n_K": "yellow",
-    "n_past": "yellow",
-    "n_new": "yellow",
-    "n_V": "yellow",
+    "n_batch": BLUE,
+    "n_head": MAGENTA,
+    "n_kv_head": MAGENTA,
+    "n_Q": CYAN,
+    "n_K": ORANGE,
+    "n_past": ORANGE,
+    "n_new": ORANGE,
+    "n_V": ORANGE,
 }
-WIDTH_STYLE = "green"
+WIDTH_STYLE = GREEN
 
 
 @dataclass
@@ -43,7 +44,9 @@ class Column:
         raw: its content for programs. Empty: not for programs.
         right: aligned at the right, as numbers are.
         wide: shown only if all columns are requested.
-        flexible: contains expressions or sentences that can be shortened and broken.
+        essential: identifies its row, and so is the last to be left out.
+        flexible: can be broken into lines: names of axes; or expressions and sentences, which can be
+            shortened, too.
         lead: stands at the left, beside the name, in each part of a table that is split.
         below: contains sentences, printed below their rows; if flexible, beside them if they fit.
     """
@@ -54,6 +57,7 @@ class Column:
     raw: list[Any]
     right: bool = False
     wide: bool = False
+    essential: bool = False
     flexible: bool = False
     lead: bool = False
     below: bool = False
@@ -74,7 +78,8 @@ class Column:
 def columns_of(result: Trace | HeadWeights) -> list[Column]:
     """Return the columns of a result, the most important first; `in_order` sorts them for display.
 
-    Columns that are empty or the same in every row are shown with `wide` only.
+    The first are those that identify a row. Columns that are empty, or the same in every row, are shown
+    with `wide` only.
     """
     return _trace_columns(result) if isinstance(result, Trace) else _head_columns(result)
 
@@ -91,7 +96,39 @@ def _trace_columns(trace: Trace) -> list[Column]:
         if each.key in hidden:
             each.cells = []
         each.wide |= not any(each.texts())
+    _mark(
+        columns,
+        [i for i, step in enumerate(trace.steps) if any(step is each for each in largest(trace))],
+    )
     return columns
+
+
+def _mark(columns: list[Column], rows: list[int]) -> None:
+    """Show some rows of a table in bold, except for what is dim."""
+    for column in columns:
+        for i in rows if column.cells else []:
+            column.cells[i] = [
+                (text, style if "dim" in style else f"bold {style}".rstrip())
+                for text, style in column.cells[i]
+            ]
+
+
+def largest(trace: Trace) -> list[Step]:
+    """Return the largest tensors that the code computes, all of the same size; without any, inputs."""
+    owners = [step for step in trace.steps if owns_memory(step)]
+    computed = [step for step in owners if not is_input(step)] or owners
+    most = max((step.bytes for step in computed), default=0)
+    return [step for step in computed if step.bytes == most]
+
+
+def owns_memory(step: Step) -> bool:
+    """Return whether a step takes memory of its own: it is no view, and no other name of a tensor."""
+    return not (step.view_of or step.same_as or step.members)
+
+
+def is_input(step: Step) -> bool:
+    """Return whether a step is an input of the traced code itself, not an argument of a call in it."""
+    return step.how == "input" and step.depth == 0
 
 
 def _all_trace_columns(trace: Trace) -> list[Column]:
@@ -111,22 +148,27 @@ def _all_trace_columns(trace: Trace) -> list[Column]:
     )
     fresh = column("fresh", "fresh_bytes", _fresh_text, right=True, wide=not is_user_code)
     columns = [
-        column("name", "name", lambda step: "  " * step.depth * is_user_code + step.name, style="bold"),
-        *([line] if is_user_code else []),
-        Column(
-            "shape",
-            "shape",
-            [_shape_cell(step) for step in steps],
-            [" ".join(map(str, step.shape)) for step in steps],
-            joint="×",
+        column(
+            "name", "name", lambda step: "  " * step.depth * is_user_code + step.name, essential=True
         ),
-        *_stats_columns([step.stats for step in steps]),
         Column(
             "dims",
             "dims",
             [dims_pieces(step.dims) for step in steps],
             [None if step.dims is None else " ".join(step.dims) for step in steps],
+            essential=True,
+            flexible=True,
         ),
+        Column(
+            "shape",
+            "shape",
+            [_shape_cell(step) for step in steps],
+            [" ".join(map(str, step.shape)) for step in steps],
+            essential=True,
+            joint="×",
+        ),
+        *([line] if is_user_code else []),
+        *_stats_columns([step.stats for step in steps]),
         column("times", "times", _times_text, right=True, lead=is_user_code),
         _memory_column(steps),
         column("how", "how", _how_text, style="dim", flexible=True),
@@ -151,10 +193,8 @@ def _all_trace_columns(trace: Trace) -> list[Column]:
 
 
 def _memory_column(steps: Sequence[Step]) -> Column:
-    """Return the column with the memory that each step adds; the largest is highlighted."""
-    largest = max(filter(_own, steps), key=lambda step: step.bytes, default=None)
-    cells = [[(_memory_text(step), "bold red" if step is largest else "")] for step in steps]
-    return Column("memory", "memory", cells, [], right=True)
+    """Return the column with the memory that each step adds."""
+    return Column("memory", "memory", [[(_memory_text(step), "")] for step in steps], [], right=True)
 
 
 ORDER = (
@@ -171,6 +211,22 @@ def in_order(columns: list[Column]) -> list[Column]:
     return sorted(columns, key=lambda each: (not each.lead, place.get(each.key, len(place))))
 
 
+def said_once(columns: list[Column]) -> list[Column]:
+    """Replace sentences that were said of an earlier row by its name: `as Q_feat`."""
+    names = columns[0].texts()
+    return [_said_once(column, names) if column.below else column for column in columns]
+
+
+def _said_once(column: Column, names: list[str]) -> Column:
+    first: dict[str, str] = {}
+    cells = []
+    for name, cell, sentence in zip(names, column.cells, column.texts(), strict=True):
+        earlier = first.setdefault(sentence, name.strip())
+        is_new = not sentence or earlier == name.strip()
+        cells.append(cell if is_new else [(f"as {earlier}", style) for _, style in cell])
+    return replace(column, cells=cells)
+
+
 def _head_columns(head: HeadWeights) -> list[Column]:
     weights = head.weights
     common = common_prefix(head)
@@ -185,7 +241,7 @@ def _head_columns(head: HeadWeights) -> list[Column]:
         column("tensor", "tensor", lambda w: w.tensor.removeprefix(common)),
         column("shape", "shape", lambda w: shape_text(w.shape)),
         column("slice", "axis", _slice_text),
-        column("of head", "head_shape", lambda w: shape_text(w.head_shape), style="cyan"),
+        column("of head", "head_shape", lambda w: shape_text(w.head_shape), style=CYAN),
         Column("shared", "shared", [], [w.shared for w in weights]),
         Column("start", "start", [], [w.start for w in weights]),
         Column("stop", "stop", [], [w.stop for w in weights]),
@@ -208,8 +264,8 @@ def common_prefix(head: HeadWeights) -> str:
 def check_columns(checks: list[Check]) -> list[Column]:
     """Return the columns of comparisons with a reference."""
     verdicts = {
-        True: ("holds", "green"),
-        False: ("FAILS", "bold red"),
+        True: ("holds", GOOD),
+        False: ("FAILS", WRONG),
         None: ("cannot say", "dim"),
     }
 
@@ -243,18 +299,14 @@ def _stats_columns(stats: Sequence[Stats | None]) -> list[Column]:
         columns.append(Column(key, key, [[(number_text(x), "")] for x in raw], raw, right=True))
     for key, title in (("nan", "NaN"), ("inf", "inf")):
         raw = [getattr(each, key) for each in known]
-        cells = [[(str(x), "bold red" if x else "dim")] for x in raw]
+        cells = [[(str(x), WRONG if x else "dim")] for x in raw]
         columns.append(Column(title, key, cells, raw, right=True, wide=not any(raw)))
     return columns
 
 
-def _own(step: Step) -> bool:
-    return not (step.view_of or step.same_as or step.members)
-
-
 def _memory_text(step: Step) -> str:
     """Format the memory that a step adds."""
-    return bytes_text(step.bytes) if _own(step) else "view" if step.view_of else "same"
+    return bytes_text(step.bytes) if owns_memory(step) else "view" if step.view_of else "same"
 
 
 def _shape_cell(step: Step) -> list[tuple[str, str]]:

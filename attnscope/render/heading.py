@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from attnscope.render.columns import common_prefix
+from attnscope.render.columns import common_prefix, largest, owns_memory
 from attnscope.render.text import number_text, shorten
 from attnscope.results.trace import Condition, Trace
 from attnscope.results.weights import HeadWeights
 from attnscope.text import printable
 from attnscope.units import bytes_text, flops_text
 
+MOST_NAMES = 3  # of tensors that are equally large
 LONGEST = 60  # characters of an expression that rejects sizes
 
 
@@ -106,14 +107,25 @@ def _options(trace: Trace) -> list[str]:
 
 
 def summary(trace: Trace) -> str:
-    """Return a line with the largest tensor, the memory of all, and the cost of the matrix products."""
-    owners = [step for step in trace.steps if not (step.view_of or step.same_as or step.members)]
-    if not owners:
+    """Return a line with the largest computed tensors, the memory of all, and the products' cost."""
+    steps = largest(trace)
+    if not steps:
         return "no tensor was named"
-    largest = max(owners, key=lambda step: step.bytes)
-    total = sum(step.bytes * step.times for step in owners)
+    total = bytes_text(sum(step.bytes * step.times for step in trace.steps if owns_memory(step)))
+    size, names = bytes_text(steps[0].bytes), list(dict.fromkeys(printable(step.name) for step in steps))
+    amount = f"{size} each, {total} in all" if len(steps) > 1 else f"{size} of {total}"
     flops = sum(step.flops * step.times for step in trace.steps)
-    return (
-        f"largest: {printable(largest.name)}, {bytes_text(largest.bytes)} of {bytes_text(total)}"
-        f" · {flops_text(flops)} in matrix products"
-    )
+    return f"largest: {_listed(names)}, {amount} · {flops_text(flops)} in matrix products"
+
+
+def _listed(names: list[str]) -> str:
+    """List names; of many, the first.
+
+    >>> _listed(["scores", "attention"]), _listed(["Q", "K", "V", "x_raw", "x"])
+    ('scores and attention', 'Q, K and 3 more')
+    """
+    if len(names) > MOST_NAMES:
+        *names, last = [*names[: MOST_NAMES - 1], f"{len(names) - MOST_NAMES + 1} more"]
+    else:
+        *names, last = names
+    return f"{', '.join(names)} and {last}" if names else last

@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.text import Text
 
 from attnscope.render.columns import dims_pieces, shape_pieces
+from attnscope.render.styles import GOOD, ORANGE, WRONG
 from attnscope.render.text import READABLE, break_expression, joined, shape_text, wrapped
 from attnscope.render.values import Shown, shown_record
 from attnscope.results.trace import Step, Trace
@@ -206,9 +207,9 @@ def _number_format(values: Iterable[Any]) -> Callable[[Any], Text]:
 
     def format_number(value: Any) -> Text:
         if isinstance(value, bool):
-            return Text("✓", "green") if value else Text("·", "dim")
+            return Text("✓", GOOD) if value else Text("·", "dim")
         if not isfinite(value):
-            return Text("NaN", "bold red") if isnan(value) else Text(f"{value}", "yellow")
+            return Text("NaN", WRONG) if isnan(value) else Text(f"{value}", ORANGE)
         if value == 0:
             return Text("0", "dim")
         if isinstance(value, int) or (whole and abs(value) < LARGE):

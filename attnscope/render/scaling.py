@@ -7,6 +7,7 @@ from math import log
 from operator import methodcaller
 
 from attnscope.render.columns import Column
+from attnscope.render.styles import GREEN, RED
 from attnscope.render.text import GAP
 from attnscope.results.scaling import MEASURES, Scaling, ScalingRow, rounded
 
@@ -18,7 +19,7 @@ TITLES = {
 }
 """The headings of the measured quantities, by key."""
 
-SCALED = {False: ("without", "red"), True: ("with", "green")}
+SCALED = {False: ("without", RED), True: ("with", GREEN)}
 """Names and colours of rows without and with the scale."""
 
 

@@ -38,6 +38,20 @@ def wrapped(sentence: str, width: int | None) -> list[str]:
     return wrap(sentence, width, break_on_hyphens=False)
 
 
+def folded(line: Text, width: int, joint: str) -> list[Text]:
+    """Break a line between parts that `joint` separates, so that each part which fits remains whole."""
+    ends = [match.end() for match in re.finditer(re.escape(joint), line.plain)]
+    lines: list[Text] = []
+    for part in line.divide(ends):
+        if lines and (lines[-1] + part).cell_len - len(joint) * part.plain.endswith(joint) <= width:
+            lines[-1].append_text(part)
+        else:
+            lines.append(part)
+    for each in lines[:-1]:
+        each.right_crop(len(joint))
+    return lines
+
+
 def shorten(expression: str, width: int) -> str:
     """Shorten an expression to `width` by replacing arguments with `…`, the longest first.
 

@@ -22,7 +22,7 @@ def test_the_second_example_shows_every_intermediate(attnscope):
     r = attnscope("mha", "--d-feat", 200, "--heads", 5)
     assert (r.exit_status, r.err) == (0, "")
     lines = r.out.splitlines()
-    assert [line.split()[0] for line in lines[6:-2]] == STEPS
+    assert [line.split()[0] for line in lines[6:-3]] == STEPS
     assert lines[1] == "n_batch 128 · n_Q 32 · n_K 32 · d_feat 200 · n_head 5 · d_head 40"
     assert lines[2] == (
         "scale 1/√d_head = 0.1581 · self attention · bias · dropout 0.1 · eval mode · softmax in float32"
@@ -97,7 +97,7 @@ def test_a_dry_run_of_any_size_answers(attnscope):
     r = attnscope("mha", "--dry-run", "--nq", 10**6, "--d-feat", 8192, "--heads", 64)
     assert r.exit_status == 0
     assert "128×64×1000000×1000000" in r.out
-    assert "largest: scores, 29.1 PiB of" in r.out
+    assert "largest: scores and attention, 29.1 PiB each" in r.out
 
 
 @pytest.mark.parametrize(

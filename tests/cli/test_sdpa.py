@@ -14,7 +14,7 @@ def test_the_first_example_shows_every_tensor(attnscope):
     r = attnscope("sdpa", "--nq", 30, "--nk", 50)
     assert r.exit_status == 0
     assert r.err == ""
-    rows = [line.split()[0] for line in r.out.splitlines()[6:-2]]
+    rows = [line.split()[0] for line in r.out.splitlines()[6:-3]]
     assert rows == ["Q", "K", "V", "scores", "attention", "out"]
     assert "n_batch 3 · n_Q 30 · n_K 50 · d_K 128 · d_V 256" in r.out
     assert "scale 1/√d_K = 0.08839 · softmax in float32 · float32 · cpu · seed 0" in r.out

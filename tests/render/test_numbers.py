@@ -121,8 +121,8 @@ def test_integers_are_exact():
 def test_nan_and_infinities_are_seen():
     assert rows("x", "a b", [[np.nan, 1.0], [-np.inf, np.inf]]) == " NaN    1\n-inf  inf\n"
     text = printed(*result(("x", "a", [np.nan, -np.inf, 0.5])), 80, color=True)
-    assert "\x1b[1;31mNaN" in text
-    assert "\x1b[33m-inf" in text
+    assert "\x1b[1;38;2;239;48;48mNaN" in text
+    assert "\x1b[38;2;202;94;0m-inf" in text
 
 
 def test_booleans_are_marks():
@@ -268,9 +268,12 @@ def test_a_pipe_is_as_wide_as_it_needs_to_be():
 
 def test_axes_are_coloured_and_names_dim():
     text = printed(*result(("Q", "n_batch n_Q d_K", np.ones((2, 3, 4)))), 80, color=True)
-    assert "\x1b[1mQ\x1b[0m  \x1b[34mn_batch\x1b[0m\x1b[2m \x1b[0m\x1b[36mn_Q" in text
+    assert (
+        "\x1b[1mQ\x1b[0m  \x1b[38;2;96;110;254mn_batch\x1b[0m\x1b[2m \x1b[0m\x1b[38;2;0;137;164mn_Q"
+        in text
+    )
     assert "\x1b[2mq0\x1b[0m" in text
-    assert "\x1b[2m[\x1b[0m\x1b[34m1\x1b[0m\x1b[2m]" in text
+    assert "\x1b[2m[\x1b[0m\x1b[38;2;96;110;254m1\x1b[0m\x1b[2m]" in text
     assert "\x1b" not in printed(*result(("Q", "n_Q d_K", [[1, 2]])), 80).replace("\x1b[0m", "")
 
 

@@ -30,9 +30,7 @@ def print_heads(table: HeadTable, console: Console, *, wide: bool = False) -> No
     if ordered:
         print_line(console, Text(_order(table, rows), "dim"))
     if ordered or few:
-        left_out = print_columns(head_columns(table, rows, sort), console, wide)
-        if left_out:
-            print_line(console, Text(f"{counted(left_out, 'more metric')}: --wide", "dim"))
+        print_columns(head_columns(table, rows, sort), console, wide)
     if not few and (sort is not None or not ordered):
         print_grids(table, console, list(table.metrics) if sort is None else [sort])
     if not ordered:

@@ -10,13 +10,16 @@ from rich.cells import cell_len
 from rich.console import Console
 from rich.text import Text
 
-from attnscope.render.columns import Column, check_columns, columns_of, in_order
+from attnscope.render.columns import Column, check_columns, columns_of, in_order, said_once
 from attnscope.render.crash import crash_lines
 from attnscope.render.heading import heading, summary
-from attnscope.render.text import GAP, READABLE, break_expression, joined, shorten, wrapped
+from attnscope.render.styles import FINDING
+from attnscope.render.text import GAP, READABLE, break_expression, folded, joined, shorten, wrapped
+from attnscope.results.common import Finding
 from attnscope.results.trace import Trace
 from attnscope.results.weights import HeadWeights
 from attnscope.text import printable
+from attnscope.units import counted
 
 NARROWEST = 15  # the least width of a column of expressions
 
@@ -30,12 +33,12 @@ def print_table(result: Trace | HeadWeights, console: Console, *, wide: bool = F
         wide: whether to show all columns, in as many tables as the terminal's width requires.
     """
     print_heading(heading(result, wide=wide), console)
-    print_columns(columns_of(result), console, wide)
+    print_columns(said_once(columns_of(result)), console, wide)
     if isinstance(result, Trace):
-        print_line(console, Text("\n" + summary(result), style="dim"))
+        print_line(console, Text())
+        print_parts(console, Text(summary(result), style="dim"))
         for finding in result.findings or []:
-            where = f"line {finding.line}: " if finding.line else ""
-            print_line(console, Text(f"! {where}{printable(finding.message)}", style="yellow"))
+            print_finding(console, finding)
         if result.crash is not None:
             for text in crash_lines(result.crash):
                 print_line(console, text)
@@ -46,9 +49,19 @@ def print_table(result: Trace | HeadWeights, console: Console, *, wide: bool = F
 def print_heading(lines: list[str], console: Console) -> None:
     """Print a title, and the lines below it."""
     title, *about = map(printable, lines)
-    print_line(console, Text(title, style="bold"))
+    print_parts(console, Text(title, style="bold"))
     for line in about:
-        print_line(console, Text(line))
+        print_parts(console, Text(line))
+
+
+def print_finding(console: Console, finding: Finding) -> None:
+    """Print a finding: its line in colour, and the lines of its sentence below each other."""
+    where = f"line {finding.line}: " if finding.line else ""
+    sentence = Text.assemble((where, FINDING), printable(finding.message))
+    lines = sentence.wrap(console, console.width - GAP) if console.is_terminal else [sentence]
+    for i, line in enumerate(lines):
+        line.rstrip()
+        console.print(Text.assemble(" " * GAP if i else ("! ", FINDING), line), soft_wrap=True)
 
 
 def print_notices(console: Console, notices: Iterable[str]) -> None:
@@ -62,24 +75,29 @@ def print_line(console: Console, text: Text) -> None:
     console.print(text, soft_wrap=not console.is_terminal)
 
 
-def print_columns(columns: list[Column], console: Console, wide: bool = False) -> int:
+def print_parts(console: Console, text: Text, joint: str = " · ") -> None:
+    """Print parts that `joint` separates; a terminal's lines end after a part, if that is possible."""
+    for line in folded(text, console.width, joint) if console.is_terminal else [text]:
+        print_line(console, line)
+
+
+def print_columns(columns: list[Column], console: Console, wide: bool = False) -> None:
     """Print the columns that fit, or all of them, split into several tables if necessary.
 
-    Sentences are printed below their rows; flexible ones only if they do not fit beside them.
+    Sentences are printed below their rows; flexible ones only if they do not fit beside them. A line
+    below counts the columns that are left out.
 
     Args:
         columns: the most important first.
         console: the console.
         wide: whether to show all columns.
-
-    Returns:
-        The number of columns that did not fit.
     """
-    shown = [each.printable() for each in columns if each.cells and (wide or not each.wide)]
+    known = [each.printable() for each in columns if each.cells and not (each.wide and _is_empty(each))]
+    shown = [each for each in known if wide or not each.wide]
     beside = [column for column in shown if not column.below]
     below = [column for column in shown if column.below]
     if not shown:
-        return 0
+        return
     if all(column.flexible for column in below) and _fits(shown, console):
         beside, below = shown, []
     if _fits(beside, console):
@@ -88,10 +106,16 @@ def print_columns(columns: list[Column], console: Console, wide: bool = False) -
         parts = _split(in_order(beside), console.width)
     else:
         parts = [in_order(_choose(beside, console.width))]
+    left_out = len(known) - len({column.key for part in [*parts, below] for column in part})
     for part in parts:
         _print_table(part, console, below)
         below = []
-    return len(beside) - len({column.key for part in parts for column in part})
+    if left_out:
+        print_line(console, Text(f"{counted(left_out, 'more column')}: --wide", "dim"))
+
+
+def _is_empty(column: Column) -> bool:
+    return not any(text.strip("–") for text in column.texts())
 
 
 def _fits(columns: list[Column], console: Console) -> bool:
@@ -100,10 +124,12 @@ def _fits(columns: list[Column], console: Console) -> bool:
 
 def _choose(columns: list[Column], width: int) -> list[Column]:
     """Choose as many columns as fit, beginning with the most important."""
+    excess = max(0, _total([column for column in columns if column.essential]) - width)
+    columns = [_narrowed(column, _width(column) - excess) for column in columns]
     room = width + GAP
     chosen: list[Column] = []
     for column in columns:
-        needed = GAP + (min(_width(column), NARROWEST) if column.flexible else _width(column))
+        needed = GAP + (min(_width(column), NARROWEST) if _can_shrink(column) else _width(column))
         if needed <= room or not chosen:  # the first column always stays
             chosen.append(column)
             room -= needed
@@ -117,18 +143,51 @@ def _split(columns: list[Column], width: int) -> list[list[Column]]:
     """Split columns into parts that fit; each part begins with the columns that identify its rows."""
     leading = 1 + sum(column.lead for column in columns)
     lead, others = columns[:leading], columns[leading:]
+    least = max(NARROWEST, width // 4)
     parts = [lead]
     for column in others:
-        column = _fitted(column, max(NARROWEST, width // 4), elide=False)
-        if sum(_width(each) + GAP for each in [*parts[-1], column]) > width + GAP:
+        column = _narrowed(column, width - _total(lead) - GAP)
+        narrow = [_fitted(each, least, elide=False) for each in [*parts[-1], column]]
+        if _total(narrow) > width:
             parts.append(lead)
         parts[-1] = [*parts[-1], column]
-    return parts
+    return [_filled(part, width, least) for part in parts]
+
+
+def _filled(columns: list[Column], width: int, least: int) -> list[Column]:
+    """Break flexible columns into lines of `least`, or of more where the other columns leave room."""
+    narrow = [_fitted(column, least, elide=False) for column in columns]
+    free = width - _total(narrow)
+    return [
+        _fitted(column, _width(each) + free, elide=False)
+        for column, each in zip(columns, narrow, strict=True)
+    ]
+
+
+def _can_shrink(column: Column) -> bool:
+    return column.flexible and not column.essential
+
+
+def _narrowed(column: Column, width: int) -> Column:
+    """Break the names of axes into lines of at most `width`, if there are several."""
+    if not (column.essential and column.flexible) or _width(column) <= width:
+        return column
+    cells = []
+    for cell in column.cells:
+        pieces: list[tuple[str, str]] = []
+        for text, style in cell:
+            line = "".join(text for text, _ in pieces).split("\n")[-1]
+            if pieces:
+                fits = cell_len(line + column.joint + text) <= width
+                pieces.append((column.joint if fits else "\n", ""))
+            pieces.append((text, style))
+        cells.append(pieces)
+    return replace(column, cells=cells, joint="")
 
 
 def _fitted(column: Column, width: int, *, elide: bool = True) -> Column:
     """Break the cells of a flexible column into lines of at most `width`, and shorten them to fit."""
-    if not column.flexible:
+    if not _can_shrink(column):
         return column
     cells = []
     for (text, style), *_ in column.cells:

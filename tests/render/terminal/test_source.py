@@ -302,8 +302,8 @@ def test_what_ran_stands_in_place_of_a_shape_comment(mha):
 def test_the_code_and_the_axes_are_coloured(tiny):
     text = printed(tiny, 80, color=True)
     assert re.search("\x1b\\[[0-9;]+mdef\x1b", text)
-    assert "\x1b[36mn_Q" in text
-    assert "\x1b[36m4\x1b" in text
+    assert "\x1b[38;2;0;137;164mn_Q" in text
+    assert "\x1b[38;2;0;137;164m4\x1b" in text
     assert "\x1b[2m 98  " in text
 
 

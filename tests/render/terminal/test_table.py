@@ -47,7 +47,7 @@ def test_eighty_columns_show_name_making_dims_shape_and_memory(mha):
         dedent("""\
         mha
         n_batch 128 · n_Q 32 · n_K 32 · d_feat 200 · n_head 5 · d_head 40
-        scale 1/√d_head = 0.1581 · no bias · eval mode · dropout 0.1 · float32 · cpu ·
+        scale 1/√d_head = 0.1581 · no bias · eval mode · dropout 0.1 · float32 · cpu
         seed 0
 
         name            how              dims                       shape         memory
@@ -62,7 +62,13 @@ def test_eighty_columns_show_name_making_dims_shape_and_memory(mha):
                         .transpose(…)
         """)
     )
-    assert text.endswith("\nlargest: Q, 3.1 MiB of 29.4 MiB · 1.42 GFLOP in matrix products")
+    assert text.endswith(
+        dedent("""
+        4 more columns: --wide
+
+        largest: Q_feat, K_feat and 4 more, 3.1 MiB each, 29.4 MiB in all
+        1.42 GFLOP in matrix products""")
+    )
 
 
 @pytest.mark.parametrize("wide", [False, True])
@@ -79,10 +85,110 @@ def test_wide_shows_every_column_whatever_the_width(mha):
     mha.steps = [
         Step(**{**vars(s), "stats": Stats(-1.5, 0.25, 3, 1, 0, 0), "line": 7}) for s in mha.steps
     ]
-    titles = "how dims shape dtype memory size fresh FLOPs view line min mean max std NaN inf".split()
+    titles = "how dims shape dtype memory size FLOPs view line min mean max std NaN inf".split()
     for width in (50, 80, 160, 300):
         shown = re.findall(r"^name +(.*)$", printed(mha, width, wide=True), re.MULTILINE)
         assert " ".join(shown).split() == titles
+
+
+@pytest.mark.parametrize("width", [40, 50, 60, 70, 80, 100, 120, 160, 200, None])
+def test_what_is_left_out_is_counted(mha, width):
+    mha.steps = [replace(s, stats=Stats(-1.5, 0.25, 3, 1, 0, 0), line=7) for s in mha.steps]
+    (titles,) = re.findall(r"^name.*$", printed(mha, width), re.MULTILINE)
+    all_titles = re.findall(r"^name +(.*)$", printed(mha, 200, wide=True), re.MULTILINE)
+    n = len(" ".join(all_titles).split()) - len(titles.split()[1:])
+    assert f"\n{n} more columns: --wide\n" in printed(mha, width)
+    assert "--wide" not in printed(mha, width, wide=True)
+
+
+@pytest.fixture
+def own_code() -> Trace:
+    """Return a trace of a user's file, with values."""
+    stats = Stats(-1.5, 0.25, 3, 1, 0, 0)
+    steps = [
+        Step("x", ("n_batch", "n_Q", "d_feat"), (2, 32, 200), "float32", "input", 51200, line=9),
+        Step(
+            *("scores", ("n_batch", "num_attention_heads", "n_Q", "n_K"), (2, 5, 32, 32), "float32"),
+            *("q @ k.transpose(-2, -1) * scale", 40960),
+            line=12,
+        ),
+    ]
+    return Trace("a.py:f", steps=[replace(s, stats=stats) for s in steps], device="cpu", file="a.py")
+
+
+@pytest.mark.parametrize("width", range(45, 201, 5))
+def test_name_dims_and_shape_are_the_last_to_go(own_code, width):
+    text = printed(own_code, width)
+    assert {"name", "dims", "shape"} <= set(text.splitlines()[3].split())
+    assert max(map(len, text.splitlines())) <= width
+
+
+def test_axes_go_on_in_the_next_line_where_a_row_has_no_room(own_code):
+    assert printed(own_code, 45).splitlines()[3:-2] == [
+        "name    dims                     shape",
+        "──────────────────────────────────────────",
+        "x       n_batch n_Q d_feat       2×32×200",
+        "scores  n_batch                  2×5×32×32",
+        "        num_attention_heads n_Q",
+        "        n_K",
+        "11 more columns: --wide",
+        "",
+    ]
+
+
+def test_lines_above_the_table_end_after_a_part(mha):
+    assert printed(mha, 60).splitlines()[1:5] == [
+        "n_batch 128 · n_Q 32 · n_K 32 · d_feat 200 · n_head 5",
+        "d_head 40",
+        "scale 1/√d_head = 0.1581 · no bias · eval mode · dropout 0.1",
+        "float32 · cpu · seed 0",
+    ]
+
+
+def tensors(*rows):
+    """Return a trace with steps that have these names, bytes and expressions."""
+    steps = [Step(name, ("a",), (n,), "int8", how, n) for name, n, how in rows]
+    return Trace("t", steps=steps, device="cpu")
+
+
+def summary_of(trace):
+    return printed(trace, 100).splitlines()[-1].removesuffix(" · 0 FLOP in matrix products")
+
+
+def test_the_largest_tensor_is_none_of_the_inputs():
+    assert summary_of(tensors(("Q", 9, "input"), ("x", 5, "Q"))) == "largest: x, 5 B of 14 B"
+    trace = tensors(("Q", 9, "input"), ("x", 9, "Q"))
+    trace.steps[1].view_of = "Q"
+    assert summary_of(trace) == "largest: Q, 9 B of 9 B"
+
+
+def test_the_argument_of_a_call_was_computed():
+    trace = tensors(("Q", 9, "input"), ("x", 5, "input"))
+    trace.steps[1].depth = 1
+    assert summary_of(trace) == "largest: x, 5 B of 14 B"
+
+
+def test_all_of_the_largest_are_named_unless_they_are_many():
+    trace = tensors(("Q", 9, "input"), ("x", 5, "Q"), ("y", 4, "x"), ("z", 5, "y"))
+    assert summary_of(trace) == "largest: x and z, 5 B each, 23 B in all"
+    trace = tensors(*((name, 5, "f()") for name in "abac"))
+    assert summary_of(trace) == "largest: a, b and c, 5 B each, 20 B in all"
+    trace = tensors(*((name, 5, "f()") for name in "abcd"))
+    assert summary_of(trace) == "largest: a, b and 2 more, 5 B each, 20 B in all"
+
+
+def test_rows_of_the_largest_are_bold():
+    console = {"width": 100, "color": True}
+    lines = printed(tensors(("Q", 9, "input"), ("x", 5, "Q"), ("y", 4, "x")), **console).splitlines()
+    bold = [line for line in lines[1:] if "\x1b[1" in line]
+    assert len(bold) == 1
+    assert "\x1b[1mx" in bold[0]
+
+
+def test_a_finding_goes_on_below_its_beginning(mha):
+    mha.findings = [Finding("this looks wrong, and it is said at some length", line=12)]
+    assert printed(mha, 40).endswith("\n! line 12: this looks wrong, and it is\n  said at some length")
+    assert "\x1b[1;38;2;202;94;0mline 12: \x1b[0mthis looks" in printed(mha, 80, color=True)
 
 
 def test_a_pipe_is_never_cut(mha):
@@ -95,8 +201,8 @@ def test_a_pipe_is_never_cut(mha):
 
 
 def test_colours_follow_the_axes_and_are_left_out_without_colour(mha):
-    assert "\x1b[36mn_Q" in printed(mha, 200, color=True)
-    assert "\x1b[36m32" in printed(mha, 200, color=True)
+    assert "\x1b[38;2;0;137;164mn_Q" in printed(mha, 200, color=True)
+    assert "\x1b[38;2;0;137;164m32" in printed(mha, 200, color=True)
     assert "\x1b[3" not in printed(mha, 200)
 
 
@@ -155,9 +261,17 @@ def test_a_sentence_stands_under_its_row(explained):
           each query's weighted mean of the values: 3×5 weights
           times 5×6 values; n_K is summed away, and for each query a
           row of 6 is left
+        2 more columns: --wide
 
-        largest: K, 80 B of 200 B · 180 FLOP in matrix products""")
+        largest: out, 72 B of 200 B · 180 FLOP in matrix products""")
     )
+
+
+def test_a_sentence_is_said_once(explained):
+    explained.steps.insert(1, replace(explained["Q"], name="K_feat"))
+    assert printed(explained, 60).count("what asks") == 1
+    assert re.search(r"^K_feat.*\n  as Q\n", printed(explained, 60), re.MULTILINE)
+    assert explained["K_feat"].why == explained["Q"].why
 
 
 def test_a_sentence_is_one_line_in_a_pipe(explained):

@@ -57,6 +57,7 @@ _HOMES = {
     "dry_run": "attnscope.textbook.compute",
     "head_weights": "attnscope.models.head_weights",
     "inspect": "attnscope.tracing.inspect",
+    "load_ipython_extension": "attnscope.magic",
     "measure_heads": "attnscope.models.measure_heads",
     "measure_scaling": "attnscope.textbook.scaling",
     "read_head": "attnscope.checkpoints.head",
@@ -64,6 +65,7 @@ _HOMES = {
     "trace": "attnscope.tracing.calls",
     "trace_call": "attnscope.tracing.calls",
     "trace_script": "attnscope.tracing.watch",
+    "unload_ipython_extension": "attnscope.magic",
     "verify": "attnscope.textbook.compute",
     "worked_example": "attnscope.textbook.worked_example",
 }

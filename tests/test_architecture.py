@@ -57,12 +57,15 @@ MAY_IMPORT = {
     "models/maps": LOW
     | {"process", "attention", "checkpoints", "models/running", "models/heads", "tracing", "options"}
     | {"render/files", "render/page"},  # whole maps are written while they are computed
+    # The magic of notebooks: like the command line, it reads options and calls the library.
+    "magic": {"errors", "options", "text", "tracing"},
     # Results as text, files and pictures: they depend on results alone.
     "render": LOW,
     "render/records": LOW | {"render"},
     "render/terminal": LOW | {"render"},
     "render/figures": LOW | {"render"},
     "render/page": LOW | {"render"},
+    "render/notebook": LOW | {"render", "render/page", "render/terminal"},
     "render/files": LOW | {"render", "render/records", "render/figures", "render/page"},
 }
 LOADS_VIEWS = PACKAGE / "results" / "common.py"

@@ -7,11 +7,23 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     import pandas
+    from rich.console import Console, ConsoleOptions, RenderableType
 
 
-@dataclass(frozen=True)
-class Stats:
+class Part:
+    """Base class of results and of what they consist of. Its `repr` is one line."""
+
+    def __repr__(self) -> str:
+        from attnscope.render.one_line import one_line
+
+        return one_line(self)
+
+
+@dataclass(frozen=True, repr=False)
+class Stats(Part):
     """Six statistics of a tensor's values.
 
     `min`, `mean`, `max` and `std` (of the population: divided by n) are taken over the finite
@@ -26,8 +38,8 @@ class Stats:
     inf: int
 
 
-@dataclass(frozen=True)
-class Check:
+@dataclass(frozen=True, repr=False)
+class Check(Part):
     """One comparison with a reference that is not part of attnscope.
 
     `max_abs_diff` is the largest absolute difference between the two, and the check is `ok`
@@ -55,8 +67,24 @@ class Finding:
     line: int | None = None
 
 
-class Result:
-    """Base class of all results. The code for each view is imported when it is first used."""
+class Display(Part):
+    """Base class of what `rich.print` and notebooks show in full. Views are imported when used."""
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[RenderableType]:
+        """Yield what the command prints, for `rich.print`."""
+        from attnscope.render.terminal.result import rich_text
+
+        yield rich_text(self, console, options)
+
+    def _repr_html_(self) -> str:
+        """Return what a notebook shows."""
+        from attnscope.render.notebook.html import html
+
+        return html(self)
+
+
+class Result(Display):
+    """Base class of the results of commands."""
 
     def to_dict(self) -> dict[str, Any]:
         """Return the record that `--format json` prints: names, numbers, strings, lists and None."""

@@ -8,7 +8,7 @@ from attnscope.results.common import Result
 from attnscope.results.trace import Trace
 
 
-@dataclass
+@dataclass(repr=False)
 class WorkedExample(Result):
     """The formula worked out with small whole numbers, in forms that agree.
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from attnscope.results.common import Result
+from attnscope.results.common import Part, Result
 
 if TYPE_CHECKING:
     from attnscope.results.maps import AttentionMaps
 
 
-@dataclass(frozen=True)
-class HeadRow:
+@dataclass(frozen=True, repr=False)
+class HeadRow(Part):
     """The metrics of one head.
 
     Attributes:
@@ -31,7 +31,7 @@ class HeadRow:
     errors: dict[str, float | None]
 
 
-@dataclass
+@dataclass(repr=False)
 class HeadTable(Result):
     """Metrics of a model's heads, averaged over one text or many.
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from attnscope.results.common import Check, Result
+from attnscope.results.common import Check, Part, Result
 from attnscope.results.heads import HeadTable
 from attnscope.results.trace import Trace
 
@@ -59,8 +59,8 @@ class Pooling:
     keys: list[range]
 
 
-@dataclass
-class AttentionMap:
+@dataclass(repr=False)
+class AttentionMap(Part):
     """The attention map of one head: the weight that each query gives to each key.
 
     Attributes:
@@ -85,7 +85,7 @@ class AttentionMap:
     top: tuple[Any, Any] | None = field(default=None, repr=False, compare=False)
 
 
-@dataclass
+@dataclass(repr=False)
 class AttentionMaps(Result):
     """Attention maps of several heads in one stack of a model, for one text or image.
 
@@ -132,14 +132,6 @@ class AttentionMaps(Result):
     metrics: HeadTable | None = field(default=None, repr=False)
     whole_file: Path | None = None
     notices: list[str] = field(default_factory=list)
-
-    def __repr__(self) -> str:
-        n_Q, n_K = len(self.query_tokens), len(self.key_tokens)
-        pooled = "" if self.pooling is None else f", pooled: {self.pooling.shown}"
-        return (
-            f"AttentionMaps({self.model!r}, {self.stack!r}, maps={len(self.maps)}, n_Q={n_Q}, n_K={n_K}"
-            f"{pooled})"
-        )
 
     @property
     def one(self) -> AttentionMap | None:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from attnscope.results.common import Finding, Result
+from attnscope.results.common import Finding, Part, Result
 
 MEASURES = {"variance": 1, "entropy": 2, "largest_weight": 3, "gradient_norm": 2}
 """The measured quantities, and the number of decimals in tables for people."""
 
 
-@dataclass(frozen=True)
-class ScalingRow:
+@dataclass(frozen=True, repr=False)
+class ScalingRow(Part):
     """Statistics of the scores and of their softmax at one width, with or without the scale.
 
     Attributes:
@@ -43,7 +43,7 @@ def rounded(number: float, decimals: int) -> str:
     return f"{number:.2g}" if small else f"{number:.{decimals}f}"
 
 
-@dataclass
+@dataclass(repr=False)
 class Scaling(Result):
     """The effect of the scale on attention, measured at several widths.
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from attnscope.results.common import Check, Finding, Result, Stats
+from attnscope.results.common import Check, Finding, Part, Result, Stats
 
 
 @dataclass(frozen=True)
@@ -77,8 +77,8 @@ class Condition:
     line: int | None = None
 
 
-@dataclass
-class Step:
+@dataclass(repr=False)
+class Step(Part):
     """One named tensor of a trace.
 
     Attributes:
@@ -129,7 +129,7 @@ class Step:
     tensor: Any = field(default=None, repr=False, compare=False)
 
 
-@dataclass
+@dataclass(repr=False)
 class Trace(Result):
     """Every named tensor of one call of attention.
 
@@ -189,7 +189,7 @@ class Trace(Result):
         raise KeyError(name)
 
 
-@dataclass
+@dataclass(repr=False)
 class ProgramRun(Result):
     """A program that ran, and the traces of the calls that were watched.
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from attnscope.results.common import Check, Result, Stats
+from attnscope.results.common import Check, Part, Result, Stats
 
 
-@dataclass
-class WeightSlice:
+@dataclass(repr=False)
+class WeightSlice(Part):
     """One head's slice of a weight matrix or bias in a checkpoint.
 
     Attributes:
@@ -62,7 +62,7 @@ class Latent:
     d_CKV: int  # noqa: N815
 
 
-@dataclass
+@dataclass(repr=False)
 class HeadWeights(Result):
     """The weights of one attention head of a checkpoint.
 
@@ -99,8 +99,8 @@ class HeadWeights(Result):
         raise KeyError(name)
 
 
-@dataclass(frozen=True)
-class Circuit:
+@dataclass(frozen=True, repr=False)
+class Circuit(Part):
     """A circuit of a head (a product of two of its weights), described by its singular values.
 
     Attributes:

@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from attnscope.tracing.axes.observed import ObservedAxes
     from attnscope.tracing.diagnose.findings import Watcher
     from attnscope.tracing.instrument.recorder import Recorder
+    from attnscope.tracing.instrument.session import Session
 
 FAILED, INTERRUPTED = 1, 130
 """The exit status of Python after an exception; that of a shell after Ctrl-C."""
@@ -283,6 +284,16 @@ class Watching:
         self._files.add(file)
         self._connect()
         return with_relay(relay, rewritten.modules[file])
+
+    def watch_session(self, session: Session) -> None:
+        """Watch functions that are imported already, and run with the code of a session."""
+        self.loaded = True
+        self.compiled |= session.compiled
+        self._places.add((session.file, session.line))
+        self._relays.append((session.relay, len(self._sites)))
+        self._sites += session.sites
+        self._files |= {site.file for site in session.sites}
+        self._connect()
 
     def is_compiled(self, code: CodeType) -> None:
         """Note that torch compiles this code."""

@@ -47,7 +47,7 @@ def markdown(lines: list[str], *parts: str) -> str:
 
 
 def plain(value: Any) -> Any:
-    """Convert a result to dicts and lists, without fields that are not in its `repr`, such as arrays."""
+    """Convert a result to dicts and lists, without fields that have `repr=False`, such as arrays."""
     if is_dataclass(value):
         return {f.name: plain(getattr(value, f.name)) for f in fields(value) if f.repr}
     if isinstance(value, dict):

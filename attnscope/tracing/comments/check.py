@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
+from attnscope.results.comments import CommentReport, Lie, Unknown
+from attnscope.results.comments import subject as subject_of
 from attnscope.results.trace import Step
 from attnscope.tracing.axes.expressions import Expression, of_word, parse_expression
 from attnscope.tracing.comments.annotate import axis_words, of_file
@@ -13,75 +15,6 @@ from attnscope.tracing.comments.claims import Medium, Subject, claims_of
 from attnscope.tracing.comments.history import Call, History, Run
 from attnscope.tracing.comments.parse import ANY, REST, Axis, Claim, Shape, is_plausible
 from attnscope.tracing.comments.places import Code
-
-FEW = 3
-"""So many undecided statements are told one by one."""
-MOST_LINES = 20
-"""Line numbers that a list shows."""
-
-
-@dataclass(frozen=True)
-class Lie:
-    """A comment, docstring, annotation or pattern that disagrees with the run.
-
-    Attributes:
-        line: its line.
-        name: the name that it is about; `return` for a returned value.
-        said: the shape that it states.
-        ran: the shape in the run: `[n_Q, d_K] = [30, 128]`.
-        message: a description in one line.
-    """
-
-    line: int
-    name: str
-    said: str
-    ran: str
-    message: str
-
-
-@dataclass(frozen=True)
-class Unknown:
-    """A comment about code that did not run, or about a value that is not a tensor."""
-
-    line: int
-    name: str
-    said: str
-    medium: str = "comment"
-
-    @property
-    def message(self) -> str:
-        """Describe it in one line."""
-        return (
-            f"line {self.line}: the {self.medium} says {_subject(self.name)} is {self.said},"
-            " but no tensor was made there."
-        )
-
-
-@dataclass
-class CommentReport:
-    """What a file says about shapes: what is right (and where), wrong, and undecidable.
-
-    Attributes:
-        true: the number of statements that are right.
-        lies: those that are wrong.
-        unknown: those about code that did not run.
-        true_lines: the lines of comments that are right.
-        unread: the lines of what resembles a shape, but cannot be read or attributed to a tensor.
-    """
-
-    true: int = 0
-    lies: list[Lie] = field(default_factory=list)
-    unknown: list[Unknown] = field(default_factory=list)
-    true_lines: set[int] = field(default_factory=set)
-    unread: list[int] = field(default_factory=list)
-
-    @property
-    def notices(self) -> list[str]:
-        """What could not be decided: each in a line, if there are few."""
-        if len(self.unknown) <= FEW:
-            return [each.message for each in self.unknown]
-        lines = listed({each.line for each in self.unknown})
-        return [f"{len(self.unknown)} shapes are stated where no tensor was made: lines {lines}"]
 
 
 def check_source(
@@ -133,12 +66,6 @@ def check_source(
     told = {lie.line for lie in result.lies} | result.true_lines
     result.unread = sorted(unread - told)
     return result
-
-
-def listed(lines: Collection[int]) -> str:
-    """Return line numbers as a text: `3, 7, 12`; of many, the first."""
-    shown = ", ".join(map(str, sorted(lines)[:MOST_LINES]))
-    return shown + ", …" * (len(lines) > MOST_LINES)
 
 
 def _first_lie(
@@ -193,13 +120,9 @@ def _lie(claim: Claim, run: Run, reason: str, subject: Subject, runs: list[Run])
         name=step.name,
         said=claim.text,
         ran=f"{dims} = {shape}" if dims else shape,
-        message=f"line {subject.line}: the {subject.medium.value} says {_subject(step.name)} is"
+        message=f"line {subject.line}: the {subject.medium.value} says {subject_of(step.name)} is"
         f" {claim.text}, but {when}it is {f'{dims} ({sizes})' if dims else shape}: {reason}.",
     )
-
-
-def _subject(name: str) -> str:
-    return {"return": "what is returned", "yield": "what is yielded"}.get(name, name)
 
 
 # Whether a claim is true.

@@ -12,39 +12,27 @@ from pathlib import Path
 from typing import get_args
 
 from attnscope.errors import FileError, OptionError, SourceError, first_line
+from attnscope.results.comments import CommentReport, SourceDiff
 from attnscope.results.common import Check, Finding
 from attnscope.results.trace import Trace
 from attnscope.text import shortened
 from attnscope.tracing.comments.annotate import Style, annotate_file, diff, write
-from attnscope.tracing.comments.check import CommentReport, check_source, listed
+from attnscope.tracing.comments.check import check_source
 
 
-@dataclass(frozen=True)
-class Annotation:
+@dataclass(frozen=True, repr=False)
+class Annotation(SourceDiff):
     """A source file with the axes of its tensors, in comments or annotations.
 
     Attributes:
         path: the file.
-        name: its name in messages.
         old: its current content.
         new: its content with these.
     """
 
     path: Path
-    name: str
     old: bytes
     new: bytes
-
-    @property
-    def changed_lines(self) -> int:
-        """The number of lines that change or are added."""
-        rows = self.diff.splitlines()[2:]
-        return sum(row.startswith("+") for row in rows)
-
-    @property
-    def diff(self) -> str:
-        """The changes in the format of `diff -u`; empty if there are none."""
-        return diff(self.old, self.new, self.name)
 
     def write(self) -> None:
         """Rewrite the file, completely or not at all.
@@ -85,7 +73,8 @@ def annotate(trace: Trace, style: Style = "comments") -> Annotation:
     _check_imported(path)
     keep = _report(trace, path).true_lines if style == "comments" else ()
     old, new = annotate_file(path, trace.steps, keep=keep, style=style)
-    return Annotation(path, trace.file or str(path), old, new)
+    name = trace.file or str(path)
+    return Annotation(name, diff(old, new, name), path, old, new)
 
 
 def check_comments(trace: Trace) -> CommentReport:
@@ -108,16 +97,8 @@ def check_comments(trace: Trace) -> CommentReport:
     path = _file_of(trace)
     _check_imported(path)
     report = _report(trace, path)
-    unread = "not read (line{} {})".format("s" * (len(report.unread) != 1), listed(report.unread))
-    counts = {
-        "true": report.true,
-        "not true": len(report.lies),
-        "not known": len(report.unknown),
-        unread: len(report.unread),
-    }
-    note = ", ".join(f"{count} {what}" for what, count in counts.items() if count) or "there are none"
     verdict = not report.lies if report.true or report.lies else None
-    trace.checks = [*(trace.checks or []), Check("shape comments", None, None, verdict, note)]
+    trace.checks = [*(trace.checks or []), Check("shape comments", None, None, verdict, report.summary)]
     lies = [Finding(lie.message.partition(": ")[2], lie.line) for lie in report.lies]
     trace.findings = sorted([*(trace.findings or []), *lies], key=lambda finding: finding.line or 0)
     return report

@@ -1,0 +1,206 @@
+"""A result on one line, as Python's prompt and error messages show it."""
+
+from __future__ import annotations
+
+from functools import singledispatch
+from typing import Any
+
+from attnscope.render.heading import named
+from attnscope.render.ranking import MISSING
+from attnscope.render.text import number_text, shape_text
+from attnscope.results.comments import CommentReport, SourceDiff
+from attnscope.results.common import Check, Finding, Part, Stats
+from attnscope.results.example import WorkedExample
+from attnscope.results.heads import HeadRow, HeadTable
+from attnscope.results.maps import AttentionMap, AttentionMaps
+from attnscope.results.scaling import Scaling, ScalingRow
+from attnscope.results.trace import ProgramRun, Step, Trace
+from attnscope.results.weights import Circuit, HeadWeights, WeightSlice
+from attnscope.text import printable, shortened
+from attnscope.units import bytes_text, counted
+
+FEW = 4
+"""The most items that a line lists by name."""
+
+
+def one_line(result: Part) -> str:
+    """Return the class of a result and, in parentheses, what it is: `Trace(sdpa: 6 tensors, …)`."""
+    return f"{type(result).__name__}({printable(about(result))})"
+
+
+@singledispatch
+def about(result: Any) -> str:
+    """Describe a result on one line, without its class."""
+    raise TypeError(f"there is no description of {type(result).__name__}")
+
+
+@about.register
+def _(trace: Trace) -> str:
+    parts = [counted(len(trace.steps), "tensor"), _largest(trace)]
+    parts += [] if trace.device else ["dry run"]
+    parts += [f"failed in line {trace.crash.line}"] if trace.crash else []
+    parts += ["tracing failed"] if trace.tracing_error else []
+    parts += [] if trace.findings is None else [_count(trace.findings)]
+    parts += _verdict(trace.checks)
+    return f"{shortened(trace.title)}: {_listed(parts)}"
+
+
+def _count(findings: list[Finding]) -> str:
+    return counted(len(findings), "finding") if findings else "no findings"
+
+
+def _largest(trace: Trace) -> str:
+    """Name the largest tensor and its size."""
+    owners = [step for step in trace.steps if not (step.view_of or step.same_as or step.members)]
+    largest = max(owners, key=lambda step: step.bytes, default=None)
+    return "" if largest is None else f"largest {shortened(largest.name)} {bytes_text(largest.bytes)}"
+
+
+@about.register
+def _(step: Step) -> str:
+    name = shortened(step.name)
+    if step.members is not None:
+        return f"{name}: {counted(len(step.members), 'tensor')}"
+    shape = [" ".join(step.dims or ()), shape_text(step.shape)]
+    parts = [" = ".join(filter(None, shape)), step.dtype, bytes_text(step.bytes)]
+    parts += [f"view of {shortened(step.view_of)}"] if step.view_of else []
+    parts += [f"same tensor as {shortened(step.same_as)}"] if step.same_as else []
+    parts += [] if step.line is None else [f"line {step.line}"]
+    return f"{name}: {_listed(parts)}"
+
+
+@about.register
+def _(stats: Stats) -> str:
+    numbers = {name: getattr(stats, name) for name in ("min", "mean", "max", "std")}
+    parts = [f"{name} {number_text(number)}" for name, number in numbers.items()]
+    parts += [f"{stats.nan} NaN"] if stats.nan else []
+    parts += [f"{stats.inf} inf"] if stats.inf else []
+    return _listed(parts)
+
+
+@about.register
+def _(check: Check) -> str:
+    verdict = {True: "holds", False: "FAILS", None: "cannot say"}[check.ok]
+    size = check.max_abs_diff
+    parts = [verdict, "" if size is None else f"largest difference {size:.2g}"]
+    parts += [] if check.tolerance is None else [f"tolerance {check.tolerance:.2g}"]
+    return f"{check.name}: {_listed([*parts, shortened(check.note)])}"
+
+
+def _verdict(checks: list[Check] | None) -> list[str]:
+    """Say how many checks hold, if any were made."""
+    if not checks:
+        return []
+    held = sum(check.ok is True for check in checks)
+    return [f"{held} of {counted(len(checks), 'check')} hold" + ("s" if len(checks) == 1 else "")]
+
+
+@about.register
+def _(run: ProgramRun) -> str:
+    return (
+        f"{shortened(run.target)}: {len(run.traces)} of {counted(run.calls, 'call')} traced,"
+        f" exit status {run.status}"
+    )
+
+
+@about.register
+def _(head: HeadWeights) -> str:
+    names = _few([each.name for each in head.weights])
+    place = f"layer {head.layer}, head {head.head}"
+    widths = f"d_feat {head.d_feat}, d_head {head.d_head}"
+    parts = [place, names, widths, *_verdict(head.checks)]
+    return f"{shortened(named(head.model, head.stack))}: {_listed(parts)}"
+
+
+@about.register
+def _(weight: WeightSlice) -> str:
+    of_head, whole = shape_text(weight.head_shape), shape_text(weight.shape)
+    parts = [" ".join(weight.dims), of_head if weight.axis is None else f"{of_head} of {whole}"]
+    return f"{weight.name}: {_listed([*parts, weight.dtype])}"
+
+
+@about.register
+def _(circuit: Circuit) -> str:
+    rank = f"effective rank {circuit.effective_rank:.1f} of {len(circuit.singular_values)}"
+    return f"{circuit.name}: {rank}, norm {number_text(circuit.norm)}"
+
+
+@about.register
+def _(map: AttentionMap) -> str:
+    rows, columns = map.attention.shape
+    pooled = ", pooled" if map.mean is not None else ""
+    return f"layer {map.layer}, head {map.head}: {rows} × {columns} weights{pooled}"
+
+
+@about.register
+def _(maps: AttentionMaps) -> str:
+    n_Q, n_K = len(maps.query_tokens), len(maps.key_tokens)
+    queries = f"{n_Q:,} {'query' if n_Q == 1 else 'queries'} × {counted(n_K, 'key')}"
+    pooling = maps.pooling
+    cells = "" if pooling is None else f"pooled to {len(pooling.queries)} × {len(pooling.keys)}"
+    name = shortened(named(maps.model, maps.stack))
+    return f"{name}: {_listed([_heads(maps), queries, cells, *_verdict(maps.checks)])}"
+
+
+def _heads(maps: AttentionMaps) -> str:
+    """Name the head, or count the heads."""
+    one = maps.one
+    return counted(len(maps.maps), "head") if one is None else f"layer {one.layer}, head {one.head}"
+
+
+@about.register
+def _(row: HeadRow) -> str:
+    stack = "" if row.stack == "self" else f"{row.stack} "
+    values = [
+        f"{name} {MISSING if value is None else number_text(value)}"
+        for name, value in row.values.items()
+    ]
+    return f"{stack}layer {row.layer}, head {row.head}: {_few(values)}"
+
+
+@about.register
+def _(table: HeadTable) -> str:
+    parts = [counted(len(table.rows), "head"), counted(len(table.metrics), "metric")]
+    parts += [counted(table.sequences, "sequence"), counted(table.tokens, "token")]
+    parts += ["partial"] if table.partial else []
+    return f"{shortened(table.model)}: {_listed(parts)}"
+
+
+@about.register
+def _(scaling: Scaling) -> str:
+    widths = dict.fromkeys(str(row.d_K) for row in scaling.rows)
+    return f"d_K {_few(list(widths))}: with and without 1/√d_K, {scaling.dtype}, seed {scaling.seed}"
+
+
+@about.register
+def _(row: ScalingRow) -> str:
+    numbers = [f"variance {row.text('variance')}", f"entropy {row.text('entropy')}"]
+    numbers += [f"largest weight {row.text('largest_weight')}"]
+    return f"d_K {row.d_K}, {'with' if row.scaled else 'without'} 1/√d_K: {_listed(numbers)}"
+
+
+@about.register
+def _(example: WorkedExample) -> str:
+    checks = [check for trace in example.forms.values() for check in trace.checks or []]
+    return _listed([*example.forms, *_verdict(checks)])
+
+
+@about.register
+def _(report: CommentReport) -> str:
+    return report.summary
+
+
+@about.register
+def _(change: SourceDiff) -> str:
+    return f"{shortened(change.name)}: {counted(change.changed_lines, 'changed line')}"
+
+
+def _listed(parts: list[str]) -> str:
+    return ", ".join(filter(None, parts))
+
+
+def _few(names: list[str]) -> str:
+    """List names; of many, the first and the number of the others."""
+    if len(names) <= FEW + 1:
+        return ", ".join(names)
+    return f"{', '.join(names[:FEW])} and {len(names) - FEW} more"

@@ -1,0 +1,79 @@
+"""A small result of every kind."""
+
+from functools import cache
+from typing import Any
+
+import numpy as np
+from render.head_tables import head_table
+
+import attnscope
+from attnscope.results.comments import CommentReport, Lie, SourceDiff
+from attnscope.results.common import Check, Stats
+from attnscope.results.maps import AttentionMap, AttentionMaps, Token
+from attnscope.results.trace import ProgramRun
+from attnscope.results.weights import Circuit, HeadWeights, WeightSlice
+from attnscope.tracing.comments.annotate import diff
+
+
+def stats(array: np.ndarray) -> Stats:
+    return Stats(float(array.min()), float(array.mean()), float(array.max()), float(array.std()), 0, 0)
+
+
+def head(**more: Any) -> HeadWeights:
+    rng = np.random.default_rng(0)
+    weights = []
+    for name in ("W_Q", "W_K"):
+        array = rng.normal(size=(4, 12)).astype(np.float32)
+        weights.append(
+            WeightSlice(name, f"layer.1.{name}", (12, 12), 0, 4, 8, (4, 12), "float32", stats(array))
+        )
+        weights[-1].array = array
+    return HeadWeights("a model", 1, 1, 2, 3, 3, 12, 4, weights, **more)
+
+
+def maps(n: int = 5, heads: int = 3, **more: Any) -> AttentionMaps:
+    rng = np.random.default_rng(0)
+    tokens = [Token(f" word{i}") for i in range(n)]
+    drawn = rng.random((heads, n, n)).astype(np.float32)
+    drawn /= drawn.sum(-1, keepdims=True)
+    own = [AttentionMap(0, i, i, each) for i, each in enumerate(drawn)]
+    return AttentionMaps("a model", "self", 1, heads, heads, tokens, tokens, own, **more)
+
+
+@cache
+def every_result() -> dict[str, Any]:
+    """Return a result of every kind, by a name for it."""
+    trace = attnscope.compute("sdpa", nq=3, nk=4, dk=5, dv=6, batch=2, stats=True)
+    measured = attnscope.measure_scaling([4, 16], nq=3, nk=4, batch=2)
+    report = CommentReport(3, [Lie(7, "x", "[a]", "[b]", "line 7: the comment says x is [a], but")])
+    old, new = b"x = f(y)\n", b"x = f(y)  # [n_Q, d_K]\n"
+    return {
+        "a trace": trace,
+        "a dry run": attnscope.dry_run("mha"),
+        "a head": head(),
+        "its circuits": head(circuits=[Circuit("QK", [3.0, 2.0, 0.5], 2.1, 3.6, 3.0)]),
+        "one map": maps(heads=1),
+        "maps": maps(),
+        "metrics": head_table(),
+        "ranked metrics": head_table().ranked("self", top=2),
+        "an experiment": measured,
+        "an example": attnscope.worked_example(),
+        "a program": ProgramRun("model.py:Attention", traces=[trace], notes=["a note"]),
+        "a check of comments": report,
+        "a diff": SourceDiff("model.py", diff(old, new, "model.py")),
+    }
+
+
+def every_part() -> dict[str, Any]:
+    """Return parts of results, by a name for them."""
+    results = every_result()
+    return {
+        "a step": results["a trace"]["scores"],
+        "statistics": results["a trace"]["scores"].stats,
+        "a check": Check.within("F.sdpa", 2.4e-07, 1e-5),
+        "a weight": results["a head"]["W_Q"],
+        "a circuit": results["its circuits"].circuits[0],
+        "a map": results["one map"].maps[0],
+        "a row of metrics": results["metrics"].rows[0],
+        "a row of the experiment": results["an experiment"].rows[0],
+    }

@@ -1,0 +1,255 @@
+"""`%%attnscope` in IPython: the cell runs as without it, and the attention that it calls is traced."""
+
+import atexit
+import sys
+from textwrap import dedent
+
+import pytest
+import torch
+from IPython.core.interactiveshell import InteractiveShell
+from traitlets.config import Config
+
+import attnscope
+from attnscope.results.trace import ProgramRun, Trace
+
+DEFINITION = """
+import torch
+from torch import nn
+
+class Attention(nn.Module):
+    def forward(self, q, k, v):
+        scores = q @ k.mT / 2
+        weights = scores.softmax(-1)
+        return weights @ v
+
+attention = Attention()
+q, k, v = torch.ones(2, 3, 4), torch.ones(2, 5, 4), torch.ones(2, 5, 6)
+"""
+
+
+class Shell:
+    """An IPython that has loaded the extension."""
+
+    def __init__(self) -> None:
+        config = Config()
+        config.HistoryManager.enabled = False
+        self.shell = InteractiveShell(config=config, user_ns={})
+        self.run("%load_ext attnscope")
+        self.run(DEFINITION)
+
+    def run(self, source):
+        """Run a cell, and return what IPython knows of it."""
+        return self.shell.run_cell(dedent(source).lstrip("\n"), store_history=True)
+
+    @property
+    def value(self):
+        return self.shell.user_ns["_"]
+
+
+@pytest.fixture
+def shell(tmp_path, monkeypatch):
+    monkeypatch.setenv("IPYTHONDIR", str(tmp_path))
+    monkeypatch.setitem(sys.modules, "__main__", sys.modules["__main__"])
+    monkeypatch.setattr(sys, "displayhook", sys.displayhook)
+    made = Shell()
+    yield made
+    made.shell.atexit_operations()
+    atexit.unregister(made.shell.atexit_operations)
+
+
+def names(trace):
+    return [step.name for step in trace.steps]
+
+
+def test_the_trace_is_the_value_of_the_cell(shell):
+    done = shell.run("%%attnscope --watch Attention --dims q=B,T,C\nattention(q, k, v)")
+    assert done.success
+    assert names(shell.value) == ["q", "k", "v", "scores", "weights", "return"]
+    assert shell.value["scores"].dims[:2] == ("B", "T")
+    assert shell.shell.user_ns["Out"][done.execution_count] is shell.value
+
+
+def test_the_attention_of_the_notebook_is_found_without_its_name(shell):
+    shell.run("%%attnscope\nattention(q, k, v)")
+    assert shell.value.title == "Attention"
+
+
+def test_an_instance_may_be_named(shell):
+    shell.run("%%attnscope --watch attention\nattention(q, k, v)")
+    assert "weights" in names(shell.value)
+
+
+def test_a_cell_may_define_what_it_calls(shell):
+    shell.run("""
+        %%attnscope --watch attend
+        def attend(q, k, v):
+            again = (q @ k.mT).softmax(-1)
+            return again @ v
+        attend(q, k, v)
+        """)
+    assert names(shell.value) == ["q", "k", "v", "again", "return"]
+    assert shell.value["again"].line == 3  # as the cell's own lines are counted
+
+
+def test_a_new_definition_in_the_cell_replaces_the_old_one(shell):
+    shell.run("""
+        %%attnscope
+        class Attention(Attention):
+            def forward(self, q, k, v):
+                new = (q @ k.mT).softmax(-1)
+                return new @ v
+        Attention()(q, k, v)
+        """)
+    assert names(shell.value) == ["q", "k", "v", "new", "return"]
+
+
+def test_several_calls_make_several_traces(shell):
+    shell.run("%%attnscope --watch Attention --calls 2\nfor i in range(3): attention(q, k, v)")
+    assert isinstance(shell.value, ProgramRun)
+    assert [trace.options["call"] for trace in shell.value.traces] == [1, 2]
+
+
+def test_the_options_are_those_of_run(shell):
+    shell.run("""
+        %%attnscope --watch Attention --dims q=B,T,C --depth 0 --subexpressions --stats --source
+        attention(q, k, v)
+        """)
+    trace = shell.value
+    assert trace["q"].dims == ("B", "T", "C")
+    assert trace["scores"].stats is not None
+    assert "…" in names(trace)
+    assert trace.source[0].text.lstrip().startswith("def forward")
+
+
+def test_a_file_or_a_module_may_be_named(shell, tmp_path, monkeypatch):
+    (tmp_path / "own_attention.py").write_text(dedent(DEFINITION))
+    monkeypatch.syspath_prepend(tmp_path)
+    shell.run("""
+        %%attnscope --watch own_attention:Attention
+        import own_attention
+        own_attention.attention(q, k, v)
+        """)
+    assert "weights" in names(shell.value)
+
+
+# The cell runs as without the magic.
+
+
+def test_what_the_cell_prints_and_returns_is_as_without(shell, capsys):
+    cell = "print('before')\nout = attention(q, k, v)\nout.shape"
+    shell.run(cell)
+    plain = capsys.readouterr().out
+    shell.run(f"%%attnscope\n{cell}")
+    shown = capsys.readouterr().out
+    assert plain.replace("Out[3]", "Out[4]") in shown
+    assert isinstance(shell.value, Trace)
+
+
+def test_an_exception_is_raised_as_without(shell, capsys):
+    cell = "\n\nattention(q, v, k)"
+    plain = shell.run(f"#{cell}")
+    without = capsys.readouterr().out
+    traced = shell.run(f"%%attnscope{cell}")
+    shown = capsys.readouterr().out
+    assert type(traced.error_in_exec) is type(plain.error_in_exec)
+    assert "magic.py" not in shown
+    assert without.strip().splitlines()[-1] in shown
+    assert shown.count("Expected size") == without.count("Expected size")
+    assert shell.value.crash.expression == "q @ k.mT"
+
+
+def test_a_cell_may_await(shell):
+    done = shell.run("%%attnscope\nimport asyncio\nawait asyncio.sleep(0)\nattention(q, k, v)")
+    assert done.success
+    assert isinstance(shell.value, Trace)
+
+
+def test_code_is_as_before_after_the_cell(shell):
+    code = shell.shell.user_ns["Attention"].forward.__code__
+    shell.run("%%attnscope\nattention(q, k, v)")
+    assert shell.shell.user_ns["Attention"].forward.__code__ is code
+    before = shell.value
+    shell.run("attention(q, k, v)")
+    assert shell.value is not before
+
+
+def test_random_numbers_and_gradients_are_as_without(shell):
+    drawn = "torch.manual_seed(3); x = torch.rand(2, 3, 4, requires_grad=True)"
+    cell = f"{drawn}\nattention(x, k, v).sum().backward()\nseen = x.grad, torch.rand(1)"
+    shell.run(cell)
+    plain = shell.shell.user_ns["seen"]
+    shell.run(f"%%attnscope\n{cell}")
+    assert all(map(torch.equal, plain, shell.shell.user_ns["seen"]))
+
+
+# Mistakes are one line.
+
+
+@pytest.mark.parametrize(
+    ("line", "message", "hint"),
+    [
+        ("--wacth Attention", "%%attnscope has no option --wacth.", "--watch"),
+        ("Attention", "'Attention' is not an option.", "--watch Attention"),
+        ("--to trace.txt", "--to has no meaning in a cell.", "_.save(FILE) in the next cell"),
+        ("--watch", "argument --watch: expected one argument.", None),
+        ("--calls x", "argument --calls: invalid number value: 'x'.", None),
+        ("--calls 0", "argument --calls: 0 is not at least 1.", None),
+        ("--dims x", "--dims x does not say what the axes are called.", "--dims x=B,T,C"),
+        ("--watch 'x", "the options cannot be read: No closing quotation.", None),
+        ("--watch torch.add", "cannot trace add: it is compiled", "trace the Python function"),
+        ("--watch nowhere.py:Attention", "there is no file nowhere.py", None),
+    ],
+)
+def test_a_mistake_is_one_line_and_the_cell_does_not_run(shell, capsys, line, message, hint):
+    done = shell.run(f"%%attnscope {line}\nran = 1")
+    captured = capsys.readouterr()
+    assert not done.success
+    assert "ran" not in shell.shell.user_ns
+    shown = captured.err + captured.out
+    assert f"UsageError: {message}" in shown
+    assert "Traceback" not in shown
+    assert (f"  try  {hint}" in shown) if hint else True
+
+
+def test_several_candidates_are_listed(shell, capsys):
+    shell.run("def attend(q):\n    return q.softmax(-1)")
+    done = shell.run("%%attnscope\nattention(q, k, v)")
+    assert not done.success
+    assert "several could be traced: Attention, attend." in capsys.readouterr().err
+
+
+def test_what_is_not_called_or_not_there_is_a_note(shell, capsys):
+    shell.run("%%attnscope\n1 + 1")
+    assert "attnscope: note: Attention was not called" in capsys.readouterr().err
+    shell.run("%%attnscope --watch Nothing\n1 + 1")
+    assert "attnscope: note: Nothing was not traced: it is not defined" in capsys.readouterr().err
+    assert shell.value == 2
+
+
+def test_the_extension_can_be_unloaded(shell):
+    shell.run("%unload_ext attnscope")
+    assert not shell.run("%%attnscope\n1").success
+
+
+def test_loading_the_library_does_not_import_ipython():
+    import subprocess
+
+    code = "import sys, attnscope; attnscope.load_ipython_extension; print('IPython' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "False\n"
+
+
+def test_the_magic_knows_every_option_of_run():
+    from inspect import signature
+
+    from attnscope.cli.run import run
+    from attnscope.magic import ELSEWHERE, _parser
+
+    flags = set()
+    for each in signature(run).parameters.values():
+        info = each.annotation.__metadata__[0]
+        if each.name != "program":
+            names = [info.default, *info.param_decls]
+            flags.add(next((name for name in names if str(name).startswith("--")), info.default))
+    assert flags == {*_parser()._option_string_actions} | {*ELSEWHERE}
+    assert attnscope.load_ipython_extension

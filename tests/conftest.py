@@ -208,3 +208,11 @@ def saved(tmp_path_factory):
         return made[key]
 
     return folder
+
+
+@pytest.fixture
+def every_plan(monkeypatch):
+    """Report plans however little memory they take."""
+    from attnscope.models.heads import memory_plan
+
+    monkeypatch.setattr(memory_plan, "LITTLE", 0)

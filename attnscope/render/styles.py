@@ -12,7 +12,7 @@ CYAN = "#0089a4"
 GREEN = "#398f0e"
 MAGENTA = "#c24ec2"
 ORANGE = "#ca5e00"
-RED = "#ef3030"
+RED = "#f81919"
 
 GOOD = GREEN
 WRONG = f"bold {RED}"

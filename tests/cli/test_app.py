@@ -70,8 +70,8 @@ def test_piped_output_is_plain_and_uncut():
 def test_colour_can_be_forced_and_forbidden():
     forced = {**os.environ, "FORCE_COLOR": "1", "COLUMNS": "100", "TERM": "xterm-256color"}
     forced.pop("NO_COLOR", None)
-    assert "\x1b[36m" in process("sdpa", "--dry-run", env=forced).stdout
-    assert "\x1b[36m" not in process("sdpa", "--dry-run", env={**forced, "NO_COLOR": "1"}).stdout
+    assert "\x1b[38;5;" in process("sdpa", "--dry-run", env=forced).stdout
+    assert "\x1b[38;" not in process("sdpa", "--dry-run", env={**forced, "NO_COLOR": "1"}).stdout
 
 
 def test_a_closed_pipe_is_no_traceback():
@@ -98,8 +98,7 @@ def test_json_is_one_document_and_nothing_else(attnscope, command):
     of_a_model = {"model": ["minilm"], "heads": ["minilm", "--text", "The cat sat."]}
     r = attnscope(command, *of_a_model.get(command, []), "--format", "json")
     assert r.json["schema"].startswith("attnscope.")
-    told = r"attnscope: 6 tokens take .*\n" if command == "heads" else ""
-    assert re.fullmatch(told, r.err)
+    assert r.err == ""
 
 
 LONG = "a sentence that somebody meant to be read " * 8

@@ -208,7 +208,7 @@ def test_a_model_that_is_measured_eager_is_told_of(attnscope, saved):
     assert "its own eager attention." in " ".join(r.out.split())
 
 
-def test_memory_decides_the_block_and_not_the_numbers(attnscope, saved):
+def test_memory_decides_the_block_and_not_the_numbers(attnscope, saved, every_plan):
     command = ["heads", saved("bert", max_position_embeddings=512), "--text", LONG, "-f", "json"]
     whole, tight = attnscope(*command), attnscope(*command, "--memory", "700K")
     assert re.search(r"for 202 queries' weights at once", whole.err)
@@ -220,7 +220,7 @@ def test_memory_decides_the_block_and_not_the_numbers(attnscope, saved):
             assert ours[name] == pytest.approx(theirs[name], abs=1e-5, rel=1e-5)
 
 
-def test_the_plan_is_told_on_stderr_with_its_bytes(attnscope):
+def test_the_plan_is_told_on_stderr_with_its_bytes(attnscope, every_plan):
     r = attnscope("heads", "minilm", "--text", TEXT, "-f", "csv")
     [line] = r.err.splitlines()
     assert re.fullmatch(
@@ -229,6 +229,10 @@ def test_the_plan_is_told_on_stderr_with_its_bytes(attnscope):
         line,
     )
     assert "tokens take" not in r.out
+
+
+def test_a_plan_of_a_few_kilobytes_is_not_told(attnscope):
+    assert attnscope("heads", "minilm", "--text", TEXT, "-f", "csv").err == ""
 
 
 def test_what_does_not_fit_is_refused_before_it_starts(attnscope, monkeypatch):
@@ -407,7 +411,7 @@ def test_wide_shows_every_column_on_a_narrow_terminal(attnscope, monkeypatch):
     assert all(name in wide for name in METRICS)
 
 
-def test_stdout_has_only_the_result(attnscope, tmp_path):
+def test_stdout_has_only_the_result(attnscope, tmp_path, every_plan):
     plot, page = tmp_path / "heads.svg", tmp_path / "heads.html"
     command = ["heads", "minilm", "--text", TEXT, "-f", "json", "--plot", plot, "--page", page]
     r = attnscope(*command)
@@ -529,7 +533,7 @@ def test_a_head_that_the_asked_layers_have_not_is_told(attnscope, saved):
     assert "head 3" in r.err
 
 
-def test_the_plan_is_for_the_longer_of_text_and_target(attnscope, saved):
+def test_the_plan_is_for_the_longer_of_text_and_target(attnscope, saved, every_plan):
     r = attnscope("heads", saved("bart"), "--text", "a dog", "--target", SHORT)
     assert "attnscope: 8 tokens take " in r.err
     r = attnscope("heads", saved("bart"), "--text", SHORT, "--target", "a dog")

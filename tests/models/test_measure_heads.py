@@ -246,7 +246,7 @@ def test_an_option_without_effect_is_warned_of(bert):
         measure_heads(bert, SHORT, layers=0, reverse=True)
 
 
-def test_nothing_is_printed_and_the_plan_is_logged(bert, caplog, capfd):
+def test_nothing_is_printed_and_the_plan_is_logged(bert, caplog, capfd, every_plan):
     with caplog.at_level(logging.INFO, "attnscope"):
         measure_heads(bert, SHORT)
     [record] = caplog.records

@@ -121,7 +121,7 @@ def test_integers_are_exact():
 def test_nan_and_infinities_are_seen():
     assert rows("x", "a b", [[np.nan, 1.0], [-np.inf, np.inf]]) == " NaN    1\n-inf  inf\n"
     text = printed(*result(("x", "a", [np.nan, -np.inf, 0.5])), 80, color=True)
-    assert "\x1b[1;38;2;239;48;48mNaN" in text
+    assert "\x1b[1;38;2;248;25;25mNaN" in text
     assert "\x1b[38;2;202;94;0m-inf" in text
 
 

@@ -16,10 +16,12 @@ def luminance(red, green, blue):
 
 
 @pytest.mark.parametrize("name", COLOURS)
-def test_text_is_legible_on_white_and_on_dark_grey(name):
-    text = luminance(*Color.parse(COLOURS[name]).triplet)
-    assert 1.05 / (text + 0.05) >= 4
-    assert (text + 0.05) / (luminance(30, 30, 30) + 0.05) >= 4
+@pytest.mark.parametrize(("system", "least"), [("TRUECOLOR", 4), ("EIGHT_BIT", 3.6)])
+def test_text_is_legible_on_white_and_on_dark_grey(name, system, least):
+    colour = Color.parse(COLOURS[name]).downgrade(ColorSystem[system])
+    text = luminance(*colour.get_truecolor())
+    assert 1.05 / (text + 0.05) >= least
+    assert (text + 0.05) / (luminance(30, 30, 30) + 0.05) >= least
 
 
 def test_they_differ_on_a_console_with_16_colours():

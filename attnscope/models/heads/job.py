@@ -32,7 +32,7 @@ from attnscope.models.running.tokenize import (
 from attnscope.models.running.weights_fit import check_weights_fit, dtype_of
 from attnscope.process.budget import memory_budget
 from attnscope.process.devices import check_device
-from attnscope.process.progress import Progress, notify, stage, without_garbage_collection
+from attnscope.process.progress import Progress, stage, without_garbage_collection
 from attnscope.results.heads import HeadTable
 from attnscope.units import counted
 
@@ -244,7 +244,7 @@ class MeasurementJob:
         measurer.blockwise.block_bytes, measurer.store.keep = plan.block, plan.keep
         measurer.memory = memory
         if self.group.is_first:
-            notify(f"{plan}")
+            plan.report()
 
     def _probe(self, batch: Batch) -> None:
         """Check how the model attends, and that it has the selected layers and heads."""

@@ -8,6 +8,7 @@ from typing import Any
 from attnscope.errors import SizeError
 from attnscope.models.heads.metrics import METRICS, PAIRS
 from attnscope.models.running.blockwise import rounded_rows
+from attnscope.process.progress import notify
 from attnscope.units import bytes_text
 
 LARGEST_BLOCK = {"cpu": 20 * 2**20, "cuda": 512 * 2**20}
@@ -15,6 +16,9 @@ LARGEST_BLOCK = {"cpu": 20 * 2**20, "cuda": 512 * 2**20}
 
 KEPT = 48 * 2**20
 """The most bytes of numbers of pairs that are kept: those of some 2,000 tokens."""
+
+LITTLE = 64 * 2**20
+"""A plan that takes less than these bytes, and has room for all queries at once, is not reported."""
 
 NUMBERS_OF_A_METRIC = 3
 """The numbers held for each query and metric: the sum over its keys, its value, whether it counts."""
@@ -54,6 +58,11 @@ class MemoryPlan:
     def total(self) -> int:
         """The sum of all parts."""
         return self.activations + self.masks + self.kept + self.keep + self.at_once
+
+    def report(self) -> None:
+        """Report the plan, unless it takes little."""
+        if self.total >= LITTLE or self.rows < self.n_tokens:
+            notify(str(self))
 
     def __str__(self) -> str:
         parts = [f"{bytes_text(self.at_once)} for {self.rows} queries' weights at once"]

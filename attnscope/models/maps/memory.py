@@ -106,7 +106,7 @@ def plan_pooling(
         hint=SHORTER,
         **_kept(task, model.config, reading, selection),
     )
-    notify(f"{plan}")
+    plan.report()
     display = task.display
     of_queries = display.query is not None or display.top
     return Pooled(

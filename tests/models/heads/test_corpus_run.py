@@ -360,7 +360,7 @@ def test_what_to_do_against_too_little_memory_is_something_for_a_corpus(attnscop
     assert "--batch-tokens" in r.err
 
 
-def test_the_plan_is_told_before_anything_is_read(attnscope, bert, write):
+def test_the_plan_is_told_before_anything_is_read(attnscope, bert, write, every_plan):
     r = attnscope("heads", bert, "--corpus", write("c.txt", TEXTS), "--batch-tokens", 200, *CSV)
     [line] = r.err.splitlines()
     assert re.match(r"attnscope: 4 × 64 tokens take [\d.]+ MiB: .* queries' weights at once", line)
@@ -835,7 +835,7 @@ def test_however_many_processes_there_are_the_table_is_the_same(large, ranks):
     r = heads(folder, "--corpus", corpus, *CSV, ranks=ranks)
     assert r.exit_status == 0, r.err
     assert are_equal(r.out, whole)
-    assert r.err.count("tokens take") == 1
+    assert r.err == ""
 
 
 @pytest.mark.sweep
@@ -1099,6 +1099,4 @@ def test_an_interruption_leaves_a_clean_terminal(large):
 def test_nothing_moves_where_nobody_looks(large):
     folder, corpus, _ = large
     r = heads(folder, "--corpus", corpus, *CSV)
-    [line] = r.err.splitlines()
-    assert "tokens take" in line
-    assert "\x1b" not in r.err
+    assert r.err == ""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import random
 from pathlib import Path
 from typing import Any
@@ -133,6 +134,16 @@ def test_a_plan_is_the_sum_of_its_parts_and_says_them():
     )
     assert str(made).startswith("8 × 12 tokens take 2.0 MiB")
     assert "masks" not in str(made)
+
+
+@pytest.mark.parametrize(
+    ("activations", "rows", "n_lines"), [(2**20, 12, 0), (2**20, 11, 1), (64 * 2**20, 12, 1)]
+)
+def test_a_plan_that_takes_little_is_not_reported(caplog, activations, rows, n_lines):
+    plan = MemoryPlan(1, 12, activations=activations, masks=0, kept=0, block=9, pairs=9, rows=rows)
+    with caplog.at_level(logging.INFO, "attnscope"):
+        plan.report()
+    assert len(caplog.records) == n_lines
 
 
 @pytest.mark.parametrize("n_batch", [1, 3])

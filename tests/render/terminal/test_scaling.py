@@ -112,7 +112,7 @@ def test_bars_can_be_left_out():
 
 def test_colours_tell_both_apart_and_are_left_out_without_colour():
     text = printed(scaling(), 80, color=True)
-    assert "\x1b[38;2;239;48;48m██████████" in text
+    assert "\x1b[38;2;248;25;25m██████████" in text
     assert "\x1b[38;2;57;143;14m██████████" in text
     assert "\x1b[3" not in printed(scaling(), 80)
 

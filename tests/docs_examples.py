@@ -88,6 +88,6 @@ def rewrite(page: Path) -> None:
 
 if __name__ == "__main__":
     for path in PAGES:
-        if path.name != "cli.md":
+        if path.name != "commands.md":
             print(path.relative_to(ROOT), file=sys.stderr)
             rewrite(path)

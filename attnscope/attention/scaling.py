@@ -72,7 +72,7 @@ def jacobian_norm(attention: torch.Tensor) -> torch.Tensor:
     The Jacobian of a row p is J = diag(p) - p·pᵀ, and ‖J‖² = Σ pᵢ² (1 - 2pᵢ) + (Σ pᵢ²)². Its norm
     is also the root mean square norm of the gradient of the scores when the gradient of the weights
     is standard normal. It is 0 if one key has all the weight, ½, the maximum, if two keys share it
-    equally, and √(n_K - 1)/n_K if all keys have the same. docs/scaling.md derives this.
+    equally, and √(n_K - 1)/n_K if all keys have the same. docs/learn/scaling.md derives this.
 
     The sum treats the largest weight separately: near 1, its term would suffer from cancellation;
     the other weights are at most ½, where there is none.

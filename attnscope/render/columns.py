@@ -96,10 +96,8 @@ def _trace_columns(trace: Trace) -> list[Column]:
         if each.key in hidden:
             each.cells = []
         each.wide |= not any(each.texts())
-    _mark(
-        columns,
-        [i for i, step in enumerate(trace.steps) if any(step is each for each in largest(trace))],
-    )
+    marked = {id(step) for step in largest(trace)}
+    _mark(columns, [i for i, step in enumerate(trace.steps) if id(step) in marked])
     return columns
 
 

@@ -110,6 +110,36 @@ def _lines(
 
 def _matrices(shown: Shown, sizes: Mapping[str, int], width: int | None) -> Iterator[Text]:
     """Yield the lines of a matrix over the last two axes for each index of the others."""
+    for most in range(min(shown.array.shape[-1] if shown.array.ndim else 1, MOST), 0, -1):
+        blocks, left_out = matrices(shown, sizes, most)
+        cells_of_columns = zip(*(row for block in blocks for row in block), strict=True)
+        widths = [max(cell.cell_len for cell in cells) for cells in cells_of_columns]
+        if width is None or sum(widths) + GAP * len(widths[1:]) <= width:
+            break
+    for i, block in enumerate(blocks):
+        if i in left_out:
+            yield Text(f"{BETWEEN} {left_out[i]} more", "dim")
+        for row in block:
+            yield _aligned(row, widths)
+
+
+Block = list[list[Text]]
+"""A matrix as rows of cells; names of rows and columns are cells, too."""
+
+
+def matrices(
+    shown: Shown, sizes: Mapping[str, int], most: int = MOST
+) -> tuple[list[Block], dict[int, int]]:
+    """Return a matrix over the last two axes for each index of the others.
+
+    Args:
+        shown: the values.
+        sizes: the sizes of the trace's axes.
+        most: the most columns of a matrix.
+
+    Returns:
+        The matrices; and how many are left out before the one of an index.
+    """
     import numpy as np
 
     array = np.atleast_2d(shown.array)  # a vector is a row
@@ -121,6 +151,7 @@ def _matrices(shown: Shown, sizes: Mapping[str, int], width: int | None) -> Iter
     places = [tuple(map(int, np.unravel_index(i, lead))) for i in picked if i is not None]
     corners = [_label(place, dims) if len(places) > 1 else Text() for place in places]
     rows = _labels(dims[-2], _picked(n_rows, MOST), BELOW, sizes)
+    columns = _labels(dims[-1], _picked(n_columns, most), BETWEEN, sizes)
     format_number = _number_format(
         array[place][i, j].item()
         for place in places
@@ -128,21 +159,12 @@ def _matrices(shown: Shown, sizes: Mapping[str, int], width: int | None) -> Iter
         for j in _picked(n_columns, MOST)
         if i is not None and j is not None
     )
-    for most in range(min(n_columns, MOST), 0, -1):
-        columns = _labels(dims[-1], _picked(n_columns, most), BETWEEN, sizes)
-        blocks = [
-            _block(array[place], corner, rows, columns, format_number)
-            for place, corner in zip(places, corners, strict=True)
-        ]
-        cells_of_columns = zip(*(row for block in blocks for row in block), strict=True)
-        widths = [max(cell.cell_len for cell in cells) for cells in cells_of_columns]
-        if width is None or sum(widths) + GAP * len(widths[1:]) <= width:
-            break
-    for i, block in enumerate(blocks):
-        if None in picked and i == picked.index(None):
-            yield Text(f"{BETWEEN} {prod(lead) - len(places)} more", "dim")
-        for row in block:
-            yield _aligned(row, widths)
+    blocks = [
+        _block(array[place], corner, rows, columns, format_number)
+        for place, corner in zip(places, corners, strict=True)
+    ]
+    left_out = {picked.index(None): prod(lead) - len(places)} if None in picked else {}
+    return blocks, left_out
 
 
 def _picked(size: int, most: int) -> list[int | None]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import singledispatch
 from typing import Any
 
+from attnscope.render.columns import largest
 from attnscope.render.heading import named
 from attnscope.render.ranking import MISSING
 from attnscope.render.text import number_text, shape_text
@@ -50,10 +51,9 @@ def _count(findings: list[Finding]) -> str:
 
 
 def _largest(trace: Trace) -> str:
-    """Name the largest tensor and its size."""
-    owners = [step for step in trace.steps if not (step.view_of or step.same_as or step.members)]
-    largest = max(owners, key=lambda step: step.bytes, default=None)
-    return "" if largest is None else f"largest {shortened(largest.name)} {bytes_text(largest.bytes)}"
+    """Name the largest tensors and their size."""
+    steps = largest(trace)
+    return f"largest {_few([step.name for step in steps])} {bytes_text(steps[0].bytes)}" if steps else ""
 
 
 @about.register

@@ -9,7 +9,7 @@ from attnscope.results.common import Finding, Stats
 from attnscope.results.trace import Crash, Step, Trace
 
 EXPECTED = {
-    "a trace": "Trace(sdpa: 6 tensors, largest V 192 B, no findings)",
+    "a trace": "Trace(sdpa: 6 tensors, largest out 144 B, no findings)",
     "a head": "HeadWeights(a model: layer 1, head 1, W_Q, W_K, d_feat 12, d_head 4)",
     "one map": "AttentionMaps(a model: layer 0, head 0, 5 queries × 5 keys)",
     "maps": "AttentionMaps(a model: 3 heads, 5 queries × 5 keys)",
@@ -42,7 +42,7 @@ def test_it_is_one_line(name):
 def test_findings_and_failures_are_counted():
     trace = every_result()["a trace"]
     assert repr(replace(trace, findings=[Finding("x")])).endswith(", 1 finding)")
-    assert repr(replace(trace, findings=None)) == "Trace(sdpa: 6 tensors, largest V 192 B)"
+    assert repr(replace(trace, findings=None)) == "Trace(sdpa: 6 tensors, largest out 144 B)"
     crash = Crash("model.py", 7, "q @ k", [], None, "RuntimeError: sizes")
     assert "failed in line 7" in repr(replace(trace, crash=crash))
 

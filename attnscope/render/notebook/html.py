@@ -2,25 +2,34 @@
 
 from __future__ import annotations
 
-import io
 from functools import cache, singledispatch
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
+from attnscope.render import scaling
+from attnscope.render.circuits import circuit_columns
 from attnscope.render.columns import check_columns
 from attnscope.render.crash import crash_lines
 from attnscope.render.heading import heading, summary
-from attnscope.render.notebook.pieces import pieces_of, shown_columns
-from attnscope.render.notebook.rows import trace_rows
-from attnscope.render.terminal.console import Terminal
-from attnscope.render.terminal.result import print_result
-from attnscope.results.trace import Trace
-from attnscope.text import printable
+from attnscope.render.heads import heads_heading
+from attnscope.render.notebook import heads
+from attnscope.render.notebook.example import forms
+from attnscope.render.notebook.maps import in_attribute, page_and_note
+from attnscope.render.notebook.pieces import classes, grows, pieces_of, shown_columns
+from attnscope.render.notebook.rows import head_rows, trace_rows
+from attnscope.render.page.page import model_name
+from attnscope.results.comments import CommentReport, SourceDiff
+from attnscope.results.example import WorkedExample
+from attnscope.results.heads import HeadTable
+from attnscope.results.maps import AttentionMaps
+from attnscope.results.scaling import Scaling
+from attnscope.results.trace import ProgramRun, Trace
+from attnscope.results.weights import HeadWeights
+from attnscope.text import printable, printable_lines
+from attnscope.units import counted
 
 if TYPE_CHECKING:
     from jinja2 import Environment
-
-WIDTH = 100  # characters of what is shown as text
 
 
 def html(result: Any) -> str:
@@ -35,10 +44,7 @@ def html(result: Any) -> str:
 @singledispatch
 def content(result: Any) -> str:
     """Return the HTML of a result without its style."""
-    console = Terminal(file=io.StringIO(), width=WIDTH, color_system=None)
-    with console.capture() as captured:
-        print_result(result, console)
-    return _rendered("text", text=captured.get())
+    raise TypeError(f"there is no view of {type(result).__name__}")
 
 
 @content.register
@@ -54,6 +60,79 @@ def _(trace: Trace) -> str:
     )
 
 
+@content.register
+def _(maps: AttentionMaps) -> str:
+    if maps.steps is not None:
+        return content(maps.steps)
+    page, note = page_and_note(maps)
+    title = f"{model_name(maps.model)}: attention maps"
+    return _rendered("maps", page=in_attribute(page), note=note, title=printable(title))
+
+
+@content.register
+def _(run: ProgramRun) -> str:
+    traces = [content(trace) for trace in run.traces]
+    return _rendered("program", traces=traces, notes=_printable(run.notes))
+
+
+@content.register
+def _(head: HeadWeights) -> str:
+    circuits = circuit_columns(head.circuits, head.d_head) if head.circuits else []
+    return _rendered(
+        "head",
+        heading=_printable(heading(head)),
+        rows=head_rows(head),
+        circuits=shown_columns(circuits),
+        checks=shown_columns(check_columns(head.checks or [])),
+    )
+
+
+@content.register
+def _(table: HeadTable) -> str:
+    stacks, left_out = heads.grids(table)
+    ranking, more = heads.ranking(table)
+    return _rendered(
+        "heads",
+        heading=_printable(heads_heading(table)),
+        stacks=stacks,
+        ranking=ranking,
+        order=heads.order(table),
+        more=more,
+        notices=_printable([*left_out, *table.notices]),
+    )
+
+
+@content.register
+def _(result: Scaling) -> str:
+    return _rendered(
+        "scaling",
+        heading=scaling.heading(result),
+        columns=shown_columns(scaling.columns(result)),
+        bars=[(scaling.SCALED[row.scaled][1], f"{100 * row.largest_weight:.1f}") for row in result.rows],
+        legend=scaling.legend(result),
+        findings=[printable(finding.message) for finding in result.findings],
+    )
+
+
+@content.register
+def _(example: WorkedExample) -> str:
+    return _rendered("example", forms=forms(example))
+
+
+@content.register
+def _(report: CommentReport) -> str:
+    lies, notices = _printable([lie.message for lie in report.lies]), _printable(report.notices)
+    return _rendered("comments", summary=report.summary, lies=lies, notices=notices)
+
+
+@content.register
+def _(change: SourceDiff) -> str:
+    colours = {"+": "green", "-": "red", "@": "cyan"}
+    lines = [(colours.get(line[:1], ""), line) for line in printable_lines(change.diff).splitlines()]
+    title = f"{change.name}: {counted(change.changed_lines, 'changed line')}"
+    return _rendered("diff", title=printable(title), lines=lines)
+
+
 def _rendered(template: str, **values: Any) -> str:
     """Render a template, whose values are escaped."""
     return _environment().get_template(f"{template}.html.j2").render(**values)
@@ -63,13 +142,16 @@ def _rendered(template: str, **values: Any) -> str:
 def _environment() -> Environment:
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
-    return Environment(
+    environment = Environment(
         loader=PackageLoader(str(__package__)),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
     )
+    environment.filters["classes"] = classes
+    environment.tests["growing"] = grows
+    return environment
 
 
 def _printable(lines: list[str]) -> list[str]:

@@ -8,11 +8,25 @@ from itertools import pairwise
 from rich.cells import cell_len
 from rich.text import Text
 
+from attnscope.render import styles
 from attnscope.render.columns import Column, in_order
 from attnscope.text import LEFT_TO_RIGHT_MARK, printable
 
 Piece = tuple[str, str]
-"""A text and its style, whose words are the classes of the style sheet: `("n_Q", "cyan")`."""
+"""A text and its style in the terminal: `("n_Q", "bold #0089a4")`."""
+
+NAMES = ("BLUE", "CYAN", "GREEN", "MAGENTA", "ORANGE", "RED")
+COLOURS = {getattr(styles, name): name.lower() for name in NAMES}
+"""The names of the terminal's colours, for which the style sheet has one each in light and in dark."""
+
+
+def classes(style: str) -> str:
+    """Return the classes of the style sheet for a style of the terminal.
+
+    >>> classes(f"bold {styles.CYAN}")
+    'bold cyan'
+    """
+    return " ".join(COLOURS.get(word, word) for word in style.split())
 
 
 def pieces_of(text: Text) -> list[Piece]:
@@ -33,6 +47,11 @@ def pieces_of(text: Text) -> list[Piece]:
 def shown_columns(columns: Iterable[Column]) -> list[Column]:
     """Return the columns for people, from left to right, without those shown on request only."""
     return in_order([each.printable() for each in columns if each.cells and not each.wide])
+
+
+def grows(column: Column) -> bool:
+    """Return whether a column takes the room that others leave, and is cut if there is none."""
+    return column.flexible and not column.essential
 
 
 def width(column: Column) -> int:

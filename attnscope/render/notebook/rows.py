@@ -4,14 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from attnscope.render.columns import Column, columns_of
-from attnscope.render.notebook.pieces import shown_columns, width
+from attnscope.render.notebook.histogram import histogram
+from attnscope.render.notebook.pieces import grows, shown_columns, width
 from attnscope.render.text import number_text, shape_text
 from attnscope.results.common import Finding, Stats
 from attnscope.results.trace import Step, Trace
+from attnscope.results.weights import HeadWeights, WeightSlice
 from attnscope.text import printable
 from attnscope.units import bytes_text, flops_text
+
+if TYPE_CHECKING:
+    from markupsafe import Markup
 
 GAP = 2  # characters between two columns
 NARROWEST = 16  # characters of a column of expressions
@@ -44,7 +50,7 @@ class Rows:
     findings: list[list[str]]
     other: list[str] = field(default_factory=list)
     gap: range = range(0)
-    pictures: list[str] = field(default_factory=list)
+    pictures: list[Markup] = field(default_factory=list)
 
     @property
     def tracks(self) -> str:
@@ -63,9 +69,8 @@ class Rows:
     def _widths(self) -> list[tuple[int, bool]]:
         """The least width of each column in characters, and whether it may be wider."""
         widths = [
-            (min(w, NARROWEST) if each.flexible else w, each.flexible)
+            (min(width(each), NARROWEST), True) if grows(each) else (width(each), False)
             for each in self.columns
-            for w in [width(each)]
         ]
         return widths + [(PICTURE, False)] * bool(self.pictures)
 
@@ -88,6 +93,32 @@ def trace_rows(trace: Trace) -> Rows:
         for i in rows.gap:
             rows.other += rows.findings[i]
     return rows
+
+
+def head_rows(head: HeadWeights) -> Rows:
+    """Return a row for each weight of a head, with a histogram of its values."""
+    from attnscope.arrays import numbers
+
+    columns = shown_columns(each for each in columns_of(head) if each.key not in {"mean", "std"})
+    pictures = [
+        histogram(None if each.array is None else numbers(each.array, each.dtype))
+        for each in head.weights
+    ]
+    details = [_weight_details(each) for each in head.weights]
+    return Rows(columns, details, [[] for _ in details], pictures=pictures if any(pictures) else [])
+
+
+def _weight_details(weight: WeightSlice) -> Details:
+    stored = f"{shape_text(weight.shape)} {weight.dtype}"
+    end = "" if weight.axis is None else f", {weight.start}:{weight.stop} along axis {weight.axis}"
+    details = {
+        "tensor": weight.tensor,
+        "stored": f"{stored}{', as in × out' if weight.transposed else ''}{end}",
+        "of the head": f"{shape_text(weight.head_shape)}  {' '.join(weight.dims)}".rstrip(),
+        "shared": "by all heads" if weight.shared else "",
+        "values": stats_text(weight.stats),
+    }
+    return [(label, printable(text)) for label, text in details.items() if text]
 
 
 def finding_text(finding: Finding) -> str:

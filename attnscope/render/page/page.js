@@ -23,6 +23,7 @@ const VIEWS = Object.keys(looks);
 const STRONGEST = 10;
 const SINKS = 4; // the number of the sink's keys that are named
 const PAGE = 10; // the number of queries that PageDown moves by
+const hasAddress = location.protocol !== "about:"; // not in the frame of a notebook, whose history this would fill
 const ROOM_FOR_WEIGHTS = 2 ** 24; // the number of unpacked weights that are kept: 64 MiB
 
 let unpacked = new Recent(1);
@@ -115,7 +116,7 @@ function go(changes, { replace = false } = {}) {
   Object.assign(page, changes);
   setRight();
   const address = addressOf();
-  if (address !== location.hash) {
+  if (hasAddress && address !== location.hash) {
     if (replace) location.replace(address);
     else location.hash = address;
   }
@@ -664,10 +665,17 @@ function onSearchKey(event) {
 
 // ---- other keys of the keyboard, and event listeners
 
-function setTheme() {
-  page.theme = isDark() ? "light" : "dark";
-  document.documentElement.dataset.theme = page.theme;
+function setTheme(theme) {
+  page.theme = theme;
+  document.documentElement.dataset.theme = theme;
   repaint();
+}
+
+const toggleTheme = () => setTheme(isDark() ? "light" : "dark");
+
+/** Takes the theme of the notebook around this frame: browsers do not tell it. */
+function onMessage({ source, data: theme }) {
+  if (source === parent && (theme === "light" || theme === "dark")) setTheme(theme);
 }
 
 function repaint() {
@@ -684,7 +692,7 @@ function onKey(event) {
   const does = {
     "?": () => by("help").showModal(),
     "/": () => by("search").focus(),
-    t: setTheme,
+    t: toggleTheme,
     m: () => go({ view: "map" }),
     l: () => go({ view: "lines" }),
     p: () => go({ view: "picture" }),
@@ -722,6 +730,7 @@ function listen() {
   });
   addEventListener("keydown", onKey);
   addEventListener("change", onChoice);
+  if (!hasAddress) addEventListener("message", onMessage);
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", repaint);
   new ResizeObserver(() => paintScene()).observe(by("plot"));
   addEventListener("resize", paintScene); // zooming the page changes devicePixelRatio
@@ -739,8 +748,10 @@ function listen() {
   canvas.addEventListener("click", onClick);
   by("search").addEventListener("input", () => find());
   by("search").addEventListener("keydown", onSearchKey);
-  by("theme").addEventListener("click", setTheme);
+  by("theme").addEventListener("click", toggleTheme);
   by("help-button").addEventListener("click", () => by("help").showModal());
+  by("help-close").addEventListener("click", () => by("help").close());
+  by("help-address").hidden = !hasAddress;
   by("let-go").addEventListener("click", () => go({ query: null }));
   by("larger").addEventListener("click", () => zoomBy(1.5));
   by("smaller").addEventListener("click", () => zoomBy(1 / 1.5));

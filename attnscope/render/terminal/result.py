@@ -10,8 +10,9 @@ from rich.console import Console, ConsoleOptions
 from rich.text import Text
 
 from attnscope.render.terminal.console import Terminal
-from attnscope.render.terminal.table import print_line, print_notices, print_table
+from attnscope.render.terminal.table import print_finding, print_line, print_notices, print_table
 from attnscope.results.comments import CommentReport, SourceDiff
+from attnscope.results.common import Finding
 from attnscope.results.example import WorkedExample
 from attnscope.results.heads import HeadTable
 from attnscope.results.maps import AttentionMaps
@@ -114,7 +115,7 @@ def _(example: WorkedExample, console: Console) -> None:
 def _(report: CommentReport, console: Console) -> None:
     print_line(console, Text(f"shape comments: {report.summary}"))
     for lie in report.lies:
-        print_line(console, Text(f"! {lie.message}", "yellow"))
+        print_finding(console, Finding(lie.message))
     print_notices(console, report.notices)
 
 

@@ -1,0 +1,65 @@
+"""The worked example as matrices."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from attnscope.render.columns import Column, check_columns, dims_pieces, shape_pieces
+from attnscope.render.heading import heading
+from attnscope.render.notebook.pieces import Piece, pieces_of, shown_columns
+from attnscope.render.numbers import matrices
+from attnscope.render.values import values_of
+from attnscope.results.example import WorkedExample
+from attnscope.results.trace import Trace
+from attnscope.text import printable
+
+
+@dataclass(frozen=True)
+class StepView:
+    """A step for the template: name, axes, sizes, expression, and its matrices as rows of cells."""
+
+    name: str
+    dims: list[Piece]
+    shape: list[Piece]
+    how: str
+    blocks: list[list[list[list[Piece]]]]
+    left_out: dict[int, int]
+
+
+@dataclass(frozen=True)
+class FormView:
+    """A form for the template: its heading, its steps, and its comparison with the first."""
+
+    heading: list[str]
+    steps: list[StepView]
+    checks: list[Column]
+
+
+def forms(example: WorkedExample) -> list[FormView]:
+    """Return each form of a worked example."""
+    return [
+        FormView(
+            [printable(line) for line in heading(trace)],
+            list(_steps(trace)),
+            shown_columns(check_columns(trace.checks or [])),
+        )
+        for trace in example.forms.values()
+    ]
+
+
+def _steps(trace: Trace) -> Iterator[StepView]:
+    values = values_of(trace)
+    for step in trace.steps:
+        if trace[step.name] is not step:  # a later step has this name
+            continue
+        shown = values[step.name]
+        blocks, left_out = matrices(shown, trace.sizes) if shown.array.size else ([], {})
+        yield StepView(
+            printable(step.name),
+            dims_pieces(shown.dims),
+            shape_pieces(shown.dims, shown.array.shape),
+            step.how if step.how == "input" else f"= {printable(step.how)}",
+            [[[pieces_of(cell) for cell in row] for row in block] for block in blocks],
+            left_out,
+        )

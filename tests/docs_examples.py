@@ -43,20 +43,26 @@ def write_files(text: str) -> None:
         Path(name).write_text(source, encoding="utf-8")
 
 
+def colourful_output_of(command: str, columns: int = 100) -> tuple[int, str, str]:
+    """The exit status of a command, and what it prints on a colourful terminal's stdout and stderr."""
+    os.environ.update(FORCE_COLOR="1", COLUMNS=str(columns))
+    out, err = io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        exit_status = main(shlex.split(command)[1:])
+    return exit_status, out.getvalue(), err.getvalue()
+
+
 def output_of(command: str) -> tuple[int, str]:
     """The exit status of a command, and what a user sees of it: stdout, and then stderr."""
     command, hidden, _ = command.partition(" > /dev/null")
     command, piped, text_filter = command.partition(" | ")
-    os.environ.update(FORCE_COLOR="1", COLUMNS="100")
-    out, err = io.StringIO(), io.StringIO()
-    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-        exit_status = main(shlex.split(command)[1:])
-    printed = "" if hidden else COLOUR.sub("", out.getvalue())
+    exit_status, out, err = colourful_output_of(command)
+    printed = "" if hidden else COLOUR.sub("", out)
     if piped:
         printed = subprocess.run(
             text_filter, input=printed, shell=True, text=True, capture_output=True, check=True
         ).stdout
-    lines = (printed + COLOUR.sub("", err.getvalue())).splitlines()
+    lines = (printed + COLOUR.sub("", err)).splitlines()
     return exit_status, "".join(line.rstrip() + "\n" for line in lines)
 
 

@@ -5,6 +5,7 @@ import shlex
 
 import pytest
 from docs_examples import PAGES, ROOT, comparable, examples_of, output_of, write_files
+from docs_pictures import IMAGES, terminal_svg, text_of
 from typer.testing import CliRunner
 
 from attnscope.cli import app
@@ -66,6 +67,20 @@ def test_the_cli_reference_is_up_to_date():
     generated = CliRunner().invoke(typer_cli, command).stdout.strip()
     written = (ROOT / "docs" / "commands.md").read_text(encoding="utf-8").strip()
     assert written == generated, f"run: typer {shlex.join(command)} --output docs/commands.md"
+
+
+def test_the_picture_of_a_terminal_shows_what_the_command_prints():
+    svg = (IMAGES / "terminal.svg").read_text(encoding="utf-8")
+    assert text_of(svg) == text_of(terminal_svg()), "run: python tests/docs_pictures.py"
+    assert "http" not in svg.replace("http://www.w3.org/2000/svg", ""), "an image fetches nothing"
+    assert len(svg) < 60_000
+
+
+def test_the_screenshot_of_the_page_is_there_and_small():
+    """What it shows is not compared: pixels depend on fonts, and most changes of the page do not show in it."""
+    png = (IMAGES / "page.png").read_bytes()
+    assert png.startswith(b"\x89PNG")
+    assert len(png) < 150_000
 
 
 def test_every_command_is_in_the_readme():

@@ -9,9 +9,11 @@ https://docs.pytorch.org/docs/stable/notes/serialization.html
 
 from __future__ import annotations
 
+import ast
 import os
 import sys
 import warnings
+from array import array
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -46,6 +48,7 @@ DTYPES = "bool uint8 int8 int16 int32 int64 float16 bfloat16 float32 float64".sp
 COMPLEX = ("complex64", "complex128")
 SAFETENSORS = dict(zip("BOOL U8 I8 I16 I32 I64 F16 BF16 F32 F64".split(), DTYPES, strict=True))
 SAFETENSORS["C64"] = "complex64"
+MATRIX_TEXT = "[[1, 0], [0, 1]]: a list of rows, all of the same length"
 LISTED = 8
 """The maximal number of names that an error lists."""
 
@@ -118,16 +121,69 @@ def tensor_of(name: str, value: Any, source: str) -> TensorFile:
 
     Args:
         name: its role, such as `Q`.
-        value: FILE or FILE:NAME, a path, a torch tensor, or anything that numpy converts to an array.
+        value: FILE or FILE:NAME, a path, a text such as `[[1, 0], [0, 1]]`, a torch tensor, or anything
+            that numpy converts to an array.
         source: its description in messages if it is not a file, such as `the argument q`.
 
     Raises:
         FileError: as in `open_tensor`.
         OptionError: it is neither a file nor an array of numbers.
     """
+    if isinstance(value, str) and is_matrix_text(value):
+        return _in_text(name, value)
     if isinstance(value, str | os.PathLike):
         return open_tensor(name, os.fspath(value))
     return in_memory(name, value, source)
+
+
+def is_matrix_text(text: str) -> bool:
+    """Return whether a text lists numbers, as `[[1, 0], [0, 1]]`, and names no file."""
+    text = text.strip()
+    return text.startswith("[") and text.endswith("]") and not os.path.exists(text)
+
+
+def _in_text(name: str, text: str) -> TensorInMemory:
+    """Return the tensor that a text lists, in float64; without another dtype it runs in float32.
+
+    Raises:
+        OptionError: it is no list of numbers, or its rows have different lengths.
+    """
+    source = shortened(printable(text.strip()), 40)
+    numbers: list[Any] = []
+    try:
+        shape = _read_rows(name, ast.literal_eval(text.strip()), numbers)
+        is_bool = all(isinstance(each, bool) for each in numbers)
+        values = array("b" if is_bool else "d", numbers)
+        value = memoryview(values).cast("B").cast("?" if is_bool else "d", shape)
+    except (ValueError, TypeError, SyntaxError, OverflowError, MemoryError, RecursionError) as error:
+        if isinstance(error, OptionError):
+            raise
+        raise OptionError(f"{name} is {source}, and not numbers in rows.", hint=MATRIX_TEXT) from error
+    return TensorInMemory(name, Path(), None, shape, "bool" if is_bool else "float32", value, source)
+
+
+def _read_rows(name: str, rows: Any, numbers: list[Any]) -> tuple[int, ...]:
+    """Return the shape of nested lists, and append their numbers to a list.
+
+    Raises:
+        OptionError: rows have different lengths.
+        ValueError: a list is empty.
+    """
+    if not isinstance(rows, list | tuple):
+        numbers.append(rows)
+        return ()
+    if not rows:
+        raise ValueError
+    first, *others = [_read_rows(name, row, numbers) for row in rows]
+    for i, shape in enumerate(others, 1):
+        if shape != first:
+            lengths = ["×".join(map(str, each)) or "no list" for each in (first, shape)]
+            raise OptionError(
+                f"{name} has rows of different lengths: row 0 has {lengths[0]}, row {i} has"
+                f" {lengths[1]}.",
+                hint=MATRIX_TEXT,
+            )
+    return (len(rows), *first)
 
 
 def in_memory(name: str, value: Any, source: str) -> TensorInMemory:
@@ -138,7 +194,11 @@ def in_memory(name: str, value: Any, source: str) -> TensorInMemory:
         import numpy as np
 
         try:
+            if isinstance(value, list | tuple) and value:
+                _read_rows(source, value, [])
             value = np.asarray(value)
+        except OptionError:
+            raise
         except (ValueError, TypeError, RuntimeError) as error:
             raise OptionError(f"{source} is no array: {first_line(error).rstrip('.')}.") from error
         header = _header(value.shape, value.dtype.name)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import zip_longest
 from math import isfinite, isnan, prod
 from typing import TYPE_CHECKING, Any
 
@@ -33,25 +35,89 @@ LETTERS = {"n_Q": "q", "n_K": "k", "n_past": "k", "n_new": "k", "embeddings": "x
 Labels = list[tuple[int | None, Text]]  # the indices of an axis that are shown, and their names
 
 
-def print_numbers(trace: Trace, values: Mapping[str, Shown], console: Console) -> None:
+def print_numbers(
+    trace: Trace,
+    values: Mapping[str, Shown],
+    console: Console,
+    *,
+    beside: Sequence[tuple[str, ...]] = (),
+) -> None:
     """Print each step of a trace, followed by its values.
 
     Args:
         trace: the trace; the `why` of a step is printed if it is not None.
         values: the values of each step by its name; a step without values is left out.
         console: the console; piped output is as wide as necessary.
+        beside: names of consecutive steps that are printed side by side where there is room.
     """
     width = console.width if console.is_terminal else None
-    for step, shown in _steps(trace, values):
-        why = [
-            Text(" " * GAP + line, "dim italic")
-            for line in wrapped(step.why or "", min(width, READABLE) - GAP if width else None)
-        ]
-        numbers = _lines(step, shown, values, trace, width and width - GAP)
-        lines = [Text(), *_headline(step, shown, width), *why]
-        lines += [Text(" " * GAP).append_text(line) for line in numbers]
-        for line in lines:
+    for group in _grouped([step for step, _ in _steps(trace, values)], beside):
+        together = _side_by_side(group, values, trace, width) if len(group) > 1 else []
+        alone = [line for step in group for line in _step_lines(step, values, trace, width)]
+        for line in together or alone:
             console.print(line, soft_wrap=True)
+
+
+def _grouped(steps: Iterable[Step], beside: Sequence[tuple[str, ...]]) -> list[list[Step]]:
+    """Return the steps, those that stand side by side in one list."""
+    groups: list[list[Step]] = []
+    for step in steps:
+        if groups and any({groups[-1][-1].name, step.name} <= set(names) for names in beside):
+            groups[-1].append(step)
+        else:
+            groups.append([step])
+    return groups
+
+
+def _step_lines(step: Step, values: Mapping[str, Shown], trace: Trace, width: int | None) -> list[Text]:
+    """Return an empty line, the headline, the explanation and the values of a step."""
+    shown = values[step.name]
+    numbers = _lines(step, shown, values, trace, width and width - GAP)
+    lines = [Text(), *_headline(step, shown, width), *_why(step.why, width)]
+    return lines + [Text(" " * GAP).append_text(line) for line in numbers]
+
+
+def _why(sentence: str | None, width: int | None) -> list[Text]:
+    """Return the lines of an explanation."""
+    lines = wrapped(sentence or "", min(width, READABLE) - GAP if width else None)
+    return [Text(" " * GAP + line, "dim italic") for line in lines]
+
+
+def _side_by_side(
+    steps: Sequence[Step], values: Mapping[str, Shown], trace: Trace, width: int | None
+) -> list[Text]:
+    """Return the lines of several steps side by side; none if they do not fit into the width.
+
+    Explanations that differ in a matrix's letter only are given once.
+    """
+    heads, numbers = [], []
+    for step in steps:
+        shown = values[step.name]
+        dims, shape = dims_pieces(shown.dims), shape_pieces(shown.dims, shown.array.shape)
+        head = Text("  ").join([Text(shown.name, "bold"), joined(dims), joined(shape, "×")])
+        how = [] if step.how == "input" else [Text(f"  = {step.how}", "dim")]
+        heads.append([head, *how])
+        matrix = _lines(step, shown, values, trace, None)
+        numbers.append([Text(" " * GAP).append_text(line) for line in matrix])
+    widths = [
+        max(line.cell_len for line in both[0] + both[1]) for both in zip(heads, numbers, strict=True)
+    ]
+    if width is not None and sum(widths) + 2 * GAP * (len(widths) - 1) > width:
+        return []
+    sentences = {re.sub(r"_[QKV]\b", "", step.why or ""): step.why for step in reversed(steps)}
+    why = [line for sentence in reversed(sentences.values()) for line in _why(sentence, width)]
+    return [Text(), *_beside(heads, widths), *why, *_beside(numbers, widths)]
+
+
+def _beside(blocks: Sequence[Sequence[Text]], widths: Sequence[int]) -> Iterator[Text]:
+    """Yield the lines of blocks side by side, each block as wide as its width says."""
+    for row in zip_longest(*blocks, fillvalue=Text()):
+        line = Text()
+        for place, (cell, width) in enumerate(zip(row, widths, strict=True)):
+            line.append(" " * (2 * GAP if place else 0)).append_text(cell)
+            line.append(" " * (width - cell.cell_len))
+        line.rstrip()
+        yield line
 
 
 def numbers_text(trace: Trace, values: Mapping[str, Shown]) -> str:

@@ -64,6 +64,11 @@ def _tensor(help: str) -> Any:
     return option(help, metavar="FILE", parser=str)
 
 
+def _matrix(help: str) -> Any:
+    """Declare a small matrix: a tensor as above, or a text such as `[[1, 0], [0, 1]]`."""
+    return option(help, metavar="MATRIX", parser=str)
+
+
 def _kv_heads() -> Any:
     help = "n_kv_head: heads of K and V, shared by groups of query heads."
     return _size(help, shown="as many as heads")
@@ -275,10 +280,35 @@ class Explanations:
 
 
 @dataclass(frozen=True, repr=False, eq=False)
-class Example:
+class ExampleNumbers:
+    """The matrices of the worked example: nested lists, arrays, tensors, files, or texts."""
+
+    PANEL = "Your own numbers"
+
+    x: Any = _matrix("X, the embeddings, n × d_feat: [[1,0],[0,1]], or a file as in sdpa.")
+    wq: Any = _matrix("W_Q, d_feat × d_K: Q is X·W_Q.")
+    wk: Any = _matrix("W_K, d_feat × d_K.")
+    wv: Any = _matrix("W_V, d_feat × d_V.")
+    q: Any = _matrix("Q, n_Q × d_K, in place of X and its projections; likewise:")
+    k: Any = _matrix("K, n_K × d_K.")
+    v: Any = _matrix("V, n_K × d_V.")
+    mask: list[Any] | None = option(
+        "causal, window:W, …, or n_Q × n_K: [[1,0],[1,1]]; again for several.",
+        metavar="MASK",
+        parser=str,
+    )
+    scale: float | None = option("What the scores are multiplied with.", shown="1/√d_K")
+
+
+@dataclass(frozen=True, repr=False, eq=False)
+class ExampleForms:
     """Selection of the forms of the worked example."""
 
-    layout: VectorLayout | None = option("This form alone.", shown="every form", panel=VARIANT)
+    layout: VectorLayout | None = option(
+        "This form alone, whole. By columns, your vectors are columns too.",
+        shown="all forms, each number once",
+        panel=VARIANT,
+    )
     query: int | None = option(
         "One query as vectors, counted from 0; alone, unless --layout is given too.",
         shown="0, beside the other forms",

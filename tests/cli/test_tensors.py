@@ -105,6 +105,18 @@ def test_a_saved_run_can_be_run_again(attnscope, tmp_path, monkeypatch, suffix):
     assert torch.equal(named["Q"], first["K"])
 
 
+def test_tensors_may_be_texts(attnscope, files):
+    arguments = ["--q", "[[1, 0.5]]", "--k", "[[1, 0], [0, 1]]", "--v", "[[1], [2]]"]
+    tensors, document = ran(attnscope, "sdpa", *arguments, "--mask", "[[True, False]]")
+    assert (document["dtype"], tensors["Q"].tolist(), tensors["out"].tolist()) == (
+        "float32",
+        [[1, 0.5]],
+        [[1]],
+    )
+    dry = attnscope("sdpa", *arguments, "--dry-run", "--format", "json").json
+    assert dry["sizes"] == document["sizes"]
+
+
 def test_dtype_converts_what_the_files_hold(attnscope, files):
     t = files(
         q=np.arange(6).reshape(2, 3), k=drawn(4, 3, dtype="float64"), v=drawn(4, 3, dtype="float16")

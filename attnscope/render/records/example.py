@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from attnscope.render.columns import check_columns
+from attnscope.render.example import new_numbers, same_numbers
 from attnscope.render.heading import heading
 from attnscope.render.numbers import numbers_record, numbers_text
 from attnscope.render.records.records import record
@@ -14,11 +15,17 @@ from attnscope.results.example import WorkedExample
 
 
 def example_text(example: WorkedExample) -> str:
-    """Return a worked example as Markdown: for each form, every step and its numbers."""
+    """Return a worked example as Markdown: the first form whole, and of the others what is new."""
     parts = []
+    first = next(iter(example.forms.values()))
     for trace in example.forms.values():
         title, *about = heading(trace)
-        parts += [f"## {title}", *about, numbers_text(trace, values_of(trace))]
+        if trace is not first:
+            sentence, *lines = same_numbers(trace, first) or ["the same numbers as above"]
+            about = [sentence, "\n".join(["```", *lines, "```"])] if lines else [sentence]
+        parts += [f"## {title}", *about]
+        if numbers := new_numbers(trace, first):
+            parts.append(numbers_text(trace, numbers))
         if trace.checks:
             parts.append(markdown_table(check_columns(trace.checks)))
     return "\n\n".join(parts)

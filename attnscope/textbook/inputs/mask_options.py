@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from attnscope.attention.positions import Align, offset_of
 from attnscope.errors import OptionError, SizeError
-from attnscope.tensor_files import in_memory, open_tensor
+from attnscope.tensor_files import in_memory, is_matrix_text, open_tensor, tensor_of
 
 if TYPE_CHECKING:
     import torch
@@ -239,6 +239,8 @@ def _parsed(mask: Any) -> Masks:
     if not isinstance(mask, str):
         tensor = in_memory("mask", mask, "the argument mask")
         return Masks(("×".join(map(str, tensor.shape)),), files=(tensor,))
+    if is_matrix_text(mask):
+        return Masks((mask,), files=(tensor_of("mask", mask, "the argument mask"),))
     kind, colon, rest = mask.partition(":")
     numbers = tuple(int(n) for n in rest.split(",")) if re.fullmatch(r"\d+(,\d+)*", rest) else ()
     if kind not in ("causal", "window", "prefix", "lengths"):

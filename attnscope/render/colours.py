@@ -36,6 +36,7 @@ class Marks:
         shades: in order of increasing ink, beginning with a blank.
         bar: the last character of a bar, from the shortest to a full cell.
         small: for a weight that rounds to 0 %.
+        full: for a weight that rounds to 100 %, where two digits are all that fits.
         more: marks truncated text.
         dash: between the ends of a range.
         times: between the sizes of a map.
@@ -47,6 +48,7 @@ class Marks:
     shades: str
     bar: str
     small: str
+    full: str
     more: str
     dash: str
     times: str
@@ -58,8 +60,8 @@ class Marks:
     lower: str = ""
 
 
-MARKS = Marks(" ░▒▓█", "▏▎▍▌▋▊▉█", "·", "…", "–", "×", "│", "─", "┼", "╱", "▀", "▄")
-ASCII_MARKS = Marks(" .:-=+*#%@", "#", ".", "~", "-", "x", "|", "-", "+", "/")
+MARKS = Marks(" ░▒▓█", "▏▎▍▌▋▊▉█", "·", "■", "…", "–", "×", "│", "─", "┼", "╱", "▀", "▄")
+ASCII_MARKS = Marks(" .:-=+*#%@", "#", ".", "#", "~", "-", "x", "|", "-", "+", "/")
 NOT_A_NUMBER = "?"
 
 
@@ -110,7 +112,8 @@ class Scale:
     def cell(self, weight: float, text: str, style: str = "") -> Text:
         """Return a cell with text on the colour of a weight."""
         background = self.background(weight)
-        return Text(text, Style(color=ON_COLOUR, bgcolor=background) if background else style)
+        colour = Style(color=ON_COLOUR, bgcolor=background) if background else Style()
+        return Text(text, Style.parse(style) + colour)
 
     def blank(self, weight: float, width: int) -> Text:
         """Return a cell that shows a weight by colour or shade alone."""

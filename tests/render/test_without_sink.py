@@ -43,11 +43,11 @@ def test_a_sink_has_no_colour_and_no_part_in_the_scale():
 
 
 def test_cells_without_numbers_are_hatched_where_they_are_the_sink():
-    attention = np.full((30, 30), 0.1 / 29)
+    attention = np.full((40, 40), 0.1 / 39)
     attention[:, 0] = 0.9
     maps = maps_of(attention, [0])
     text = drawn(lambda console: print_heatmap(maps, maps.maps[0], console))
-    assert text.count("╱╱") == 30 + 1
+    assert text.count("╱") == 40 + 1
     assert "columns of the sink are ╱╱" in text
 
 

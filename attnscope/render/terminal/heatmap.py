@@ -25,7 +25,7 @@ from attnscope.render.pooling import (
 )
 from attnscope.render.terminal.image_patches import print_patches
 from attnscope.render.terminal.row import print_row
-from attnscope.render.terminal.table import print_line
+from attnscope.render.terminal.table import print_line, print_parts
 from attnscope.results.maps import AttentionMap, AttentionMaps
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ SHORTEST = 4  # the least letters of a key written horizontally
 TALLEST = 10  # the most letters of a key written vertically
 LONGEST = 24  # the most terminal cells of a query's token
 EVERY = 5  # columns between positions in the ruler above the map
-SMALLEST = 0.005  # weights below it are 0 %
+SMALLEST, FULL = 0.005, 0.995  # weights below are 0 %, and weights from here on are 100 %
 HIDDEN = "; what a query cannot see is 0, and counts"
 
 
@@ -46,9 +46,9 @@ def print_heatmap(
 ) -> None:
     """Print a head's attention: a map, an image's patches, or one query's weights as bars.
 
-    The cells of a map contain numbers if they fit, and otherwise colours or shades alone. If even these
-    do not fit, the map is pooled: neighbouring tokens share a cell, which shows the largest of their
-    weights.
+    The cells of a map contain numbers if two digits fit, otherwise colours or shades alone. If even
+    these do not fit, the map is pooled: neighbouring tokens share a cell, which shows the largest of
+    their weights.
 
     Args:
         maps: the maps, for their tokens.
@@ -105,14 +105,14 @@ class Geometry:
         indent: terminal cells before the first column, for the queries.
         columns: the columns of the map.
         keys: how keys are written above them.
-        numbers: whether the cells contain numbers.
+        digits: the longest number in the cells; 0 if they contain none.
     """
 
     scale: Scale
     indent: int
     columns: list[Column]
     keys: Keys
-    numbers: bool
+    digits: int
 
     def head(self) -> Iterator[Text]:
         """Yield the lines with the keys above the map."""
@@ -153,19 +153,24 @@ class Geometry:
         return line
 
     def row(self, label: Text, weights: Iterable[float]) -> Text:
-        """Return a row of the map.
+        """Return a row of the map. Of two numbers without a blank between them, one is bold.
 
         Args:
             label: the text before it, of at most `indent` cells.
             weights: one for each column.
         """
         cells = []
+        before, style = "", ""
         for weight, each in zip(weights, self.columns, strict=True):
-            if each.left_out and not self.numbers:
+            if self.digits:
+                number = _percent(weight, self.scale, self.digits)
+                touches = before.isdigit() and len(number) == each.width
+                before, style = number, "bold" if touches and not style else ""
+                text = number.rjust(each.width // 2 + 1).ljust(each.width)
+                dim = f"dim {style}"
+                cells.append(Text(text, dim) if each.left_out else self.scale.cell(weight, text, style))
+            elif each.left_out:
                 cells.append(Text(self.scale.marks.left_out * each.width, "dim"))
-            elif self.numbers:
-                number = _percent(weight, self.scale).rjust(each.width // 2 + 1).ljust(each.width)
-                cells.append(Text(number, "dim") if each.left_out else self.scale.cell(weight, number))
             else:
                 cells.append(self.scale.blank(weight, each.width))
         return self.line(label, cells)
@@ -195,7 +200,7 @@ def _print_map(maps: AttentionMaps, attention: np.ndarray, console: Console) -> 
     rows = groups(queries, MOST_ROWS if terminal else len(queries))
     labels = _labels(maps, rows, min(LONGEST, room // 4), scale)
     indent = 1 + max(label.cell_len for label in labels)
-    layout = _layout(maps, room, indent, scale)
+    layout = _layout(maps, room, indent, scale, packed=console.color_system is not None)
     cells, left_out = smaller_without(maps, attention, rows, [each.columns for each in layout.columns])
     columns = [replace(each, left_out=out) for each, out in zip(layout.columns, left_out, strict=True)]
     coloured = cells[:, [not out for out in left_out]]
@@ -211,10 +216,11 @@ def _print_map(maps: AttentionMaps, attention: np.ndarray, console: Console) -> 
             line.rstrip()
         console.print(line, soft_wrap=True)
     print_line(console, Text())
-    if scale.ramp or not layout.numbers:
+    if scale.ramp or not layout.digits:
         print_line(console, layout.scale.legend(console.width))
-    for sentence in _sentences(maps, rows, layout):
-        print_line(console, sentence)
+    has_full = layout.digits == 2 and bool((cells >= FULL).any())
+    for sentence in _sentences(maps, rows, layout, has_full=has_full):
+        print_parts(console, sentence, "; ")
 
 
 def _labels(maps: AttentionMaps, rows: list[range], width: int, scale: Scale) -> list[Text]:
@@ -235,7 +241,7 @@ def _labels(maps: AttentionMaps, rows: list[range], width: int, scale: Scale) ->
     return labels
 
 
-def _layout(maps: AttentionMaps, room: int, indent: int, scale: Scale) -> Geometry:
+def _layout(maps: AttentionMaps, room: int, indent: int, scale: Scale, *, packed: bool) -> Geometry:
     """Choose the most detailed layout that fits.
 
     Args:
@@ -243,6 +249,7 @@ def _layout(maps: AttentionMaps, room: int, indent: int, scale: Scale) -> Geomet
         room: the width of the terminal.
         indent: the cells before the map.
         scale: the scale of colours or shades.
+        packed: whether numbers need no blank between them, because one of them can be bold.
     """
     (_, tokens), (_, places) = first_tokens(maps), positions(maps)
     starts = borders(tokens)
@@ -251,16 +258,18 @@ def _layout(maps: AttentionMaps, room: int, indent: int, scale: Scale) -> Geomet
     digits = max(1, len(_percent(scale.top, scale)))
     shared = groups(tokens, len(tokens))
     across = _widths([cell_len(text) for text in texts], digits, room)
+    each = room // len(tokens)  # the room of a column
     if across is not None:
-        widths, keys, numbers = across, Keys.ACROSS, True
-    elif len(tokens) * (digits + 1) <= room:
-        widths, keys, numbers = [digits + 1] * len(tokens), Keys.DOWN, True
-    elif len(tokens) * 2 <= room:
-        widths, keys, numbers = [2] * len(tokens), Keys.DOWN, False
+        widths, keys = across, Keys.ACROSS
+    elif each >= min(digits + 1, 3 - packed):
+        digits = min(digits, max(2, each - 1))
+        widths, keys = [min(digits + 1, each)] * len(tokens), Keys.DOWN
+    elif each >= 2:
+        widths, keys, digits = [2] * len(tokens), Keys.DOWN, 0
     else:
         shared = groups(tokens, max(1, room))
         width = max(1, min(2, room // len(shared)))
-        widths, keys, numbers = [width] * len(shared), Keys.COUNTED, False
+        widths, keys, digits = [width] * len(shared), Keys.COUNTED, 0
     columns = [
         Column(
             each,
@@ -272,7 +281,7 @@ def _layout(maps: AttentionMaps, room: int, indent: int, scale: Scale) -> Geomet
         )
         for each, width in zip(shared, widths, strict=True)
     ]
-    return Geometry(scale, indent, columns, keys, numbers)
+    return Geometry(scale, indent, columns, keys, digits)
 
 
 def _widths(lengths: list[int], digits: int, room: int) -> list[int] | None:
@@ -294,24 +303,29 @@ def _widths(lengths: list[int], digits: int, room: int) -> list[int] | None:
     return None
 
 
-def _percent(weight: float, scale: Scale) -> str:
+def _percent(weight: float, scale: Scale, digits: int = 3) -> str:
     if isnan(weight):
         return NOT_A_NUMBER
     if weight < SMALLEST:
         return scale.marks.small if weight > 0 else ""
+    if weight >= FULL and digits < 3:
+        return scale.marks.full
     return f"{100 * weight:.0f}"
 
 
-def _sentences(maps: AttentionMaps, rows: list[range], layout: Geometry) -> Iterator[Text]:
-    """Yield sentences that explain a map."""
+def _sentences(
+    maps: AttentionMaps, rows: list[range], layout: Geometry, *, has_full: bool
+) -> Iterator[Text]:
+    """Yield sentences that explain a map; `has_full`: whether a mark stands for 100 %."""
     marks = layout.scale.marks
     sentence = Text.assemble("rows are ", ("queries", axes.QUERY), ", columns ", ("keys", axes.KEY))
-    if layout.numbers:
-        sentence.append(f"; weights in %, {marks.small} below 0.5, blank 0")
+    if layout.digits:
+        full = f", {marks.full} 100" if has_full else ""
+        sentence.append(f"; weights in %, {marks.small} below 0.5, blank 0{full}")
     yield sentence
-    coloured = layout.scale.ramp or not layout.numbers
+    coloured = layout.scale.ramp or not layout.digits
     if coloured and any(column.left_out for column in layout.columns):
-        grey = "grey" if layout.numbers else marks.left_out * 2
+        grey = "grey" if layout.digits else marks.left_out * layout.columns[0].width
         yield Text(f"columns of the sink are {grey}, and the scale leaves them out")
     n_Q, n_K = len(maps.query_tokens), len(maps.key_tokens)
     if (len(rows), len(layout.columns)) != (n_Q, n_K):

@@ -75,6 +75,41 @@ def test_more_keys_are_shades_with_positions_above():
     assert any(line.startswith("keys: 0 k0 1 k1 2 k2") for line in lines)
 
 
+def test_numbers_stay_where_two_digits_fit():
+    weights = np.zeros((20, 20), "float32")
+    weights[3, 4:8] = 0.25, 0.05, 0.11, 0.34
+    for colours, numbers in ((None, "▓▓░░░░██"), ("truecolor", "25 51134")):
+        lines = printed(maps_of(weights), 47, colours=colours).splitlines()
+        (row,) = (Text.from_ansi(line).plain for line in lines if " q3" in line)
+        assert row.rstrip().endswith(numbers), row
+
+
+def test_of_two_numbers_that_touch_one_is_bold():
+    weights = np.zeros((20, 20), "float32")
+    weights[3, 4:9] = 0.25, 0.15, 0.11, 0.05, 0.34
+    lines = printed(maps_of(weights), 47, colours="truecolor").splitlines()
+    (row,) = (text for line in lines if " q3" in (text := Text.from_ansi(line)).plain)
+    bold = [row.plain[start:end] for start, end, style in row.spans if style.bold]
+    assert bold == ["15", "34"]
+
+
+def test_a_full_weight_has_a_mark_where_three_digits_do_not_fit():
+    weights = np.eye(20, dtype="float32")
+    assert "100 %" not in printed(maps_of(weights), 100, colours="truecolor")
+    for width in (47, 70):
+        text = printed(maps_of(weights), width, colours="truecolor")
+        assert text.count("■") == 20 + 1
+        assert "below 0.5, blank 0, ■ 100" in text
+    assert "■" not in printed(maps_of(weights / 2), 47, colours="truecolor")
+
+
+@pytest.mark.parametrize("n", [5, 13, 30, 60])
+@pytest.mark.parametrize("width", [60, 80, 100, 200])
+def test_numbers_and_labels_by_size_and_width(n, width):
+    text = printed(maps_of(random_weights(n, n), tokens("word " * n)), width, colours="256")
+    assert ("weights in %" in text) == (2 * n <= width - len("11 word "))
+
+
 def test_what_does_not_fit_is_pooled_and_said_so():
     text = printed(maps_of(random_weights(200, 300)), 80)
     assert "200 × 300 weights pooled to 50 × 50 cells: each shows the largest of 4 × 6" in text

@@ -115,7 +115,7 @@ def _(example: WorkedExample, console: Console) -> None:
 def _(report: CommentReport, console: Console) -> None:
     print_line(console, Text(f"shape comments: {report.summary}"))
     for lie in report.lies:
-        print_finding(console, Finding(lie.message))
+        print_finding(console, Finding(lie.message.removeprefix(f"line {lie.line}: "), lie.line))
     print_notices(console, report.notices)
 
 

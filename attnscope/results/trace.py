@@ -172,10 +172,16 @@ class Trace(Result):
     exit: Exit | None = field(default=None, repr=False)
     weights: dict[str, Any] | None = field(default=None, repr=False, compare=False)
 
-    def set_tracing_error(self, error: str) -> None:
-        """Note that tracing failed although the code runs, with a description of the exception."""
-        self.tracing_error = error
-        self.notices.append(f"tracing failed, but the code itself runs: {error}; the rows end there")
+    def set_tracing_error(self, error: str, *, code_runs: bool) -> None:
+        """Note that tracing failed, with a description of the exception.
+
+        If the code fails as well, its own failure matters: it has no `tracing_error`.
+        """
+        if code_runs:
+            self.tracing_error = error
+            self.notices.append(f"tracing failed, but the code itself runs: {error}; the rows end there")
+        elif not error.startswith("RecursionError"):  # the code's own recursion left no room
+            self.notices.append(f"tracing failed before the code did: {error}; the rows end there")
 
     def __getitem__(self, name: str) -> Step:
         """Return the last step of that name.

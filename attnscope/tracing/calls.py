@@ -85,12 +85,13 @@ class trace:  # noqa: N801 - read as a verb
         result = Trace(title=session.function.__qualname__.removesuffix(".forward"), findings=None)
         if session.compiled:
             result.notices.append(f"{result.title} is compiled by torch.compile: it runs untraced")
-        context.callback(self._fill, result, session, recorder, watcher, axes)
+        fill = functools.partial(self._fill, result, session, recorder, watcher, axes)
+        context.push(lambda kind, *_: fill(code_runs=kind is None))
         self._contexts.append(context)
         return result
 
     def __exit__(self, *exception: object) -> None:
-        self._contexts.pop().close()
+        self._contexts.pop().__exit__(*exception)  # type: ignore[arg-type]
 
     @staticmethod
     def _fill(
@@ -99,13 +100,15 @@ class trace:  # noqa: N801 - read as a verb
         recorder: Recorder,
         watcher: Watcher | None,
         axes: ObservedAxes | None,
+        *,
+        code_runs: bool,
     ) -> None:
         result.steps = list(recorder.steps)
         result.device = recorder.device
         if recorder.error is not None:
             from attnscope.tracing.target.load import describe
 
-            result.set_tracing_error(describe(recorder.error))
+            result.set_tracing_error(describe(recorder.error), code_runs=code_runs)
         if result.steps:
             result.dtype = result.steps[0].dtype
         if axes is None:

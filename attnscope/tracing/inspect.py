@@ -350,7 +350,7 @@ def _explain_failure(trace: Trace, inferred: Inferred, subject: Subject) -> None
 
     base = inferred.runs[0]
     if base.tracing_error is not None:
-        trace.set_tracing_error(describe(base.tracing_error))
+        trace.set_tracing_error(describe(base.tracing_error), code_runs=base.error is None)
     if base.failure is not None:
         trace.crash = crash_of(base.failure, inferred.dims_of, shown_path(base.failure.file))
     elif is_a(base.error, Exception):

@@ -316,7 +316,7 @@ class CallTraces:
         )
         trace.crash = self._crash(recording)
         if recorder.error is not None:
-            trace.set_tracing_error(describe(recorder.error))
+            trace.set_tracing_error(describe(recorder.error), code_runs=trace.crash is None)
         for step in trace.steps:
             step.file = step.file and shown_path(step.file, self.folder)
         if not self.stats:  # statistics belong to one iteration of a loop

@@ -70,6 +70,16 @@ def attention(q):
     weights = scores.softmax(-1)
     out = weights @ q
     return out
+
+
+def wrong_attention(q):
+    out = attention(q)
+    return out @ q
+
+
+def endless(x):
+    y = x * 2
+    return endless(y)
 """
 
 
@@ -142,6 +152,16 @@ def test_nor_is_one_that_may_have_consumed_them(mine):
     assert next(rows) == 2
 
 
+def test_endless_recursion_is_the_codes_failure_even_if_the_recording_meets_it_first(mine, monkeypatch):
+    def operator(self, *args):
+        raise RecursionError
+
+    monkeypatch.setattr(Watcher, "operator", operator)
+    trace = attnscope.inspect(mine.endless, torch.ones(2))
+    assert trace.crash.error.startswith("RecursionError: maximum recursion depth exceeded")
+    assert (trace.tracing_error, trace.notices) == (None, [])
+
+
 class TestMistakesOfOurs:
     """An exception in the recording ends the recording, and the program goes on."""
 
@@ -175,6 +195,13 @@ class TestMistakesOfOurs:
         trace = attnscope.inspect(mine.attention, inputs=["q=l:4,d:6"])
         assert trace.tracing_error.startswith("ZeroDivisionError: ours")
         assert trace.crash is None
+
+    def test_code_that_fails_too_is_blamed_and_the_rows_end_before(self, mine):
+        trace = attnscope.inspect(mine.wrong_attention, torch.ones(3, 4))
+        assert trace.crash is not None
+        assert trace.tracing_error is None
+        notice = trace.notices[-1]
+        assert notice.startswith("tracing failed before the code did: ZeroDivisionError: ours")
 
     def test_a_program_ends_as_it_would_and_the_status_is_2(self, mine, tmp_path, monkeypatch, capfd):
         monkeypatch.chdir(tmp_path)

@@ -53,7 +53,10 @@ def _count(findings: list[Finding]) -> str:
 def _largest(trace: Trace) -> str:
     """Name the largest tensors and their size."""
     steps = largest(trace)
-    return f"largest {_few([step.name for step in steps])} {bytes_text(steps[0].bytes)}" if steps else ""
+    if not steps:
+        return ""
+    name = f"{shortened(steps[0].name)} " if len(steps) == 1 else ""
+    return f"largest {name}{bytes_text(steps[0].bytes)}"
 
 
 @about.register

@@ -7,6 +7,7 @@ are made to the copy, so that the user's model stays as it is, also after an exc
 from __future__ import annotations
 
 import sys
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from copy import deepcopy
@@ -310,7 +311,9 @@ def _is_known(model_type: Any) -> bool:
 
 def _silence_transformers() -> None:
     """Turn off transformers' warnings and progress bars: attnscope reports what matters itself."""
-    from transformers.utils import logging
+    with warnings.catch_warnings():  # that progress bars in notebooks need ipywidgets
+        warnings.filterwarnings("ignore", "IProgress not found")
+        from transformers.utils import logging
 
     logging.set_verbosity_error()
     logging.disable_progress_bar()

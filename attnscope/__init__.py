@@ -1,4 +1,4 @@
-"""attnscope: see attention. The shape, the making, the cost and the values of every tensor.
+"""See attention: the shape, origin, cost and values of every tensor between Q, K, V and the output.
 
 Everything here is imported when it is first used, so that `import attnscope` is instant.
 """

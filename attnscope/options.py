@@ -7,7 +7,7 @@ expands into flags. So each option has one name, one default and one sentence of
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields
 from enum import StrEnum
 from typing import Any, TypeVar
@@ -38,9 +38,12 @@ class Flag:
         panel: the heading of its group in the help.
         shown: the default as the help shows it, if it differs from the field's; True: the field's
             own, even if that is False.
-        metavar: the placeholder of its value in the help.
+        metavar: the placeholder of its value in the help; default: according to the type.
         min: the smallest number allowed.
         parser: converts the text to the value.
+        common: whether `--help` lists it, and not only `--help-all`: in each command, or in these.
+        also: its names in other programs, which a mistake's hint translates.
+        values: values that the shell completes: texts, or a function in `attnscope.cli.completion`.
     """
 
     help: str
@@ -50,6 +53,14 @@ class Flag:
     metavar: str | None = None
     min: int | None = None
     parser: Callable[[str], Any] | None = None
+    common: bool | Sequence[str] = False
+    also: Sequence[str] = ()
+    values: Sequence[str] | str = ()
+
+
+DTYPES = ("float32", "float16", "bfloat16", "float64")
+DEVICES = ("cpu", "cuda", "cuda:1", "mps", "xpu")
+"""Values that the shell completes."""
 
 
 def option(help: str, *names: str, default: Any = None, **more: Any) -> Any:

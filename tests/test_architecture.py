@@ -62,7 +62,7 @@ MAY_IMPORT = {
     # Results as text, files and pictures: they depend on results alone.
     "render": LOW,
     "render/records": LOW | {"render"},
-    "render/terminal": LOW | {"render"},
+    "render/terminal": LOW | {"render", "render/records"},
     "render/figures": LOW | {"render"},
     "render/page": LOW | {"render"},
     "render/notebook": LOW | {"render", "render/page", "render/terminal"},

@@ -14,10 +14,11 @@ from importlib import import_module
 from typing import Annotated, Any
 
 import typer
-from typer.core import TyperCommand, TyperGroup
+from typer.core import TyperGroup
 from typer.exceptions import TyperException
 
 import attnscope
+from attnscope.cli.command import Command, help_all, sections_of, show, usage
 from attnscope.errors import AttnscopeError, OptionError, OptionWarning, is_out_of_memory
 from attnscope.process import interrupt, streams
 from attnscope.process.launch import is_first, launched
@@ -40,35 +41,38 @@ NOT_WRITTEN = {errno.ENOSPC: None, errno.EIO: None, errno.EBADF: "stdout is clos
 COMMANDS = {
     "sdpa": "Scaled dot-product attention, softmax(Q·Kᵀ/√d_K)·V:"
     " every tensor from Q, K, V to the output.",
-    "mha": "Multi-head attention: projected, split into heads, attended, merged, projected.",
-    "example": "The formula worked out with small whole numbers: by rows, by columns, and as vectors.",
-    "scaling": "Why scores are divided by √d_K:"
-    " what the softmax makes of them with the scale, and without.",
-    "trace": "Your own attention: every tensor that your code names, and what looks wrong in it.",
-    "run": "Your own program, as it is:"
-    " the first calls of your attention in it, with what they are given.",
-    "bert": "One attention head of a BERT: its weights; with --text, what it looks at.",
-    "model": "One attention head of a model: its weights; with --text or --image, what it looks at.",
-    "heads": "What every head of a model does: how widely and how far it looks, and at what.",
+    "mha": "Multi-head attention: every tensor of the projections, the heads and the output.",
+    "example": "The formula worked out with small integers: by rows, by columns, and for one query.",
+    "scaling": "Why scores are divided by √d_K: the softmax with and without the scale.",
+    "trace": "Your own code: every tensor that it names, and what looks wrong.",
+    "run": "Your own program: the first calls of an attention module, with their real inputs.",
+    "bert": "One head of a BERT: its weights, or what it attends to in a --text.",
+    "model": "One head of any model: its weights, or what it attends to in a --text or --image.",
+    "heads": "Every head of a model in numbers: what it attends to, how widely and how far.",
 }
 """What each command shows, in the order of the help."""
 
+MORE = "The help of a command has examples: attnscope sdpa --help"
 
-class Commands(Mapping[str, TyperCommand]):
+
+class Commands(Mapping[str, Command]):
     """The commands by name; each is imported when it is first used."""
 
     def __init__(self) -> None:
-        self._imported: dict[str, TyperCommand] = {}
+        self._imported: dict[str, Command] = {}
 
-    def __getitem__(self, name: str) -> TyperCommand:
+    def __getitem__(self, name: str) -> Command:
         if name not in COMMANDS:
             raise KeyError(name)
         if name not in self._imported:
             module = import_module(f"attnscope.cli.{name}")
             alone = typer.Typer(add_completion=False)
-            command_class = getattr(module, "COMMAND_CLASS", None)
-            alone.command(name, help=COMMANDS[name], cls=command_class)(getattr(module, name))
-            self._imported[name] = typer.main.get_command(alone)  # type: ignore[assignment]
+            function = getattr(module, name)
+            command_class = getattr(module, "COMMAND_CLASS", Command)
+            alone.command(name, help=COMMANDS[name], cls=command_class)(function)
+            command: Command = typer.main.get_command(alone)  # type: ignore[assignment]
+            command.flags, command.examples = function.flags, module.EXAMPLES
+            self._imported[name] = command
         return self._imported[name]
 
     def __iter__(self) -> Iterator[str]:
@@ -84,17 +88,28 @@ class CommandGroup(TyperGroup):
     def __init__(self, **settings: Any) -> None:
         super().__init__(**settings)
         self.commands = Commands()  # type: ignore[assignment]
+        self.params.append(help_all("Print the whole help of every command."))
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
         """List the commands without importing them."""
-        self.commands = {name: TyperCommand(name, help=text) for name, text in COMMANDS.items()}
-        super().format_help(ctx, formatter)
+        from attnscope.render.terminal.help import Entry, Help
+
+        sections = {"Commands": [Entry(name, text) for name, text in COMMANDS.items()]}
+        sections |= sections_of(ctx, self.get_params(ctx))
+        show(Help(usage(self, ctx), self.help or "", sections, more=MORE))
+
+    def print_all(self, ctx: Any) -> None:
+        """Print the list of commands, and the help of each with all options."""
+        self.format_help(ctx, None)
+        for name, command in self.commands.items():
+            print(f"\n\n{'─' * 60}")
+            command.print_all(type(ctx)(command, parent=ctx, info_name=name))  # type: ignore[attr-defined]
 
 
 app = typer.Typer(
     cls=CommandGroup,
-    help="See attention: the shape, the making, the cost and the values of every tensor"
-    " between Q, K, V and the output.",
+    help="See attention: the shape, origin, cost and values of every tensor between Q, K, V"
+    " and the output.",
     no_args_is_help=True,
     context_settings={"help_option_names": ["-h", "--help"]},
     pretty_exceptions_enable=False,

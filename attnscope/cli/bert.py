@@ -7,8 +7,11 @@ from typing import Annotated, Any
 
 import typer
 
+from attnscope.cli.model import EXAMPLES as OF_MODEL
 from attnscope.cli.model import model as of_model
 from attnscope.errors import OptionError
+
+EXAMPLES = {command.replace("model minilm", "bert"): what for command, what in OF_MODEL.items()}
 
 Named = Annotated[
     str | None,
@@ -40,3 +43,4 @@ bert.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
         *_others,
     ]
 )
+bert.flags = of_model.flags  # type: ignore[attr-defined]

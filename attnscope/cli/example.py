@@ -3,23 +3,28 @@
 from __future__ import annotations
 
 from attnscope.cli import options
-from attnscope.cli.options import Format
+from attnscope.cli.options import Format, FormatOptions
+from attnscope.cli.output import Output, exit_status, shown_progress
 from attnscope.errors import OptionError
 from attnscope.options import keywords
 from attnscope.textbook.options import ExampleForms, ExampleNumbers
 
+EXAMPLES = {
+    "attnscope example": "each matrix of the formula, with its numbers",
+    "attnscope example --layout columns": "with each vector as a column",
+    'attnscope example --x "[[1,0],[0,1]]"': "with a matrix of your own",
+    "attnscope example --query 1": "one query: its scores, softmax and weighted sum",
+}
+
 
 @options.expanded
-def example(
-    numbers: ExampleNumbers, forms: ExampleForms, format: options.OutputFormat = Format.TABLE
-) -> int:
+def example(numbers: ExampleNumbers, forms: ExampleForms, output: FormatOptions) -> int:
     """Run `attnscope example` and return its exit status."""
     from attnscope import worked_example
-    from attnscope.cli.output import Output, exit_status, shown_progress
 
-    if format is Format.CSV:
+    if output.format is Format.CSV:
         raise OptionError("csv holds one table, and the example has many.", hint="--format json")
     with shown_progress() as progress:
         result = worked_example(**keywords(numbers), **keywords(forms), progress=progress)
-    Output(format).print_example(result)
+    Output(output.format).print_example(result)
     return max(exit_status(trace.checks) for trace in result.forms.values())

@@ -2,13 +2,7 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Annotated
-
-import typer
-
-from attnscope.cli import options
-from attnscope.cli.options import OUTPUT, Format, expanded
+from attnscope.cli.options import FigureOptions, Format, ModelName, TableOptions, expanded
 from attnscope.cli.output import (
     notices_shown,
     print_json,
@@ -31,45 +25,29 @@ from attnscope.options import keywords
 from attnscope.process.launch import is_first
 from attnscope.results.heads import HeadTable
 
+EXAMPLES = {
+    'attnscope heads minilm --text "The cat sat."': "what every head attends to in a text",
+    'attnscope heads minilm --text "The cat sat." --sort previous --top 5': "the strongest heads",
+    "attnscope heads minilm --corpus texts.txt": "means over many texts, a line each",
+    'attnscope heads minilm --text "The cat sat." --page heads.html': "a page to explore",
+}
+
 
 @expanded
 def heads(
-    model: Annotated[
-        str,
-        typer.Argument(
-            metavar="MODEL",
-            help="minilm (bundled), a folder, or a hub name such as bert-base-uncased.",
-        ),
-    ],
+    model: ModelName,
     reads: TextOptions,
     metrics: MetricOptions,
     order: OrderOptions,
     selection: HeadOptions,
     run: RunOptions,
-    plot: options.Plot = None,
-    page: Annotated[
-        Path | None,
-        typer.Option(
-            "--page",
-            metavar="FILE.html",
-            parser=options.file_name,
-            help="A page to click through: the heads by metric; of a short text their maps too.",
-            rich_help_panel=OUTPUT,
-        ),
-    ] = None,
-    force: Annotated[
-        bool,
-        typer.Option(
-            "--force", help="Let --plot and --page replace a file that is there.", rich_help_panel=OUTPUT
-        ),
-    ] = False,
-    format: options.OutputFormat = Format.TABLE,
-    wide: options.Wide = False,
+    files: FigureOptions,
+    output: TableOptions,
 ) -> int:
     """Run `attnscope heads` and return its exit status."""
     from attnscope import measure_heads
 
-    _check_output(plot, page, force=force, format=format, wide=wide)
+    _check_output(files, output)
     with notices_shown(), shown_progress() as show:
         table = measure_heads(
             model,
@@ -78,58 +56,51 @@ def heads(
             **keywords(order),
             **keywords(selection),
             **keywords(run),
-            page=page is not None,
+            page=files.page is not None,
             progress=show,
         )
     if is_first():
-        with written_first(lambda: _write(table, plot, page, force=force)):
-            _print(table, format, wide=wide)
+        with written_first(lambda: _write(table, files)):
+            _print(table, output)
     if table.unsaved is not None:
         raise table.unsaved
     return 130 if table.partial else 0
 
 
-def _check_output(
-    plot: Path | None, page: Path | None, *, force: bool, format: Format, wide: bool
-) -> None:
+def _check_output(files: FigureOptions, output: TableOptions) -> None:
     """Raise an AttnscopeError if a file cannot be written; warn about options without effect."""
-    if plot is not None:
-        from attnscope.render.figures.save_figure import check_plot
-
-        check_plot(plot, force=force)
-    if page is not None:
-        from attnscope.render.page.page import check_page
-
-        check_page(page, name="heads.html", force=force)
+    files.check_drawings("heads.html")
+    format = output.format
     warn_idle(
         [
-            (wide and format is not Format.TABLE, "--wide", f"{format} has all columns anyway"),
-            (force and not (plot or page), "--force", "no file is written"),
+            (output.wide and format is not Format.TABLE, "--wide", f"{format} has all columns anyway"),
+            (files.force and not (files.plot or files.page), "--force", "no file is written"),
         ]
     )
 
 
-def _print(table: HeadTable, format: Format, *, wide: bool) -> None:
+def _print(table: HeadTable, output: TableOptions) -> None:
     """Print the table in a format."""
     from attnscope.render.heads import heads_heading
     from attnscope.render.records import records
 
-    if format is Format.JSON:
+    if output.format is Format.JSON:
         print_json(table.to_dict())
-    elif format is Format.CSV:
+    elif output.format is Format.CSV:
         put(records.csv_text(table))
         for sentence in [*heads_heading(table)[2:], *table.notices]:  # csv has no place for them
             tell(sentence)
-    elif format is Format.MARKDOWN:
+    elif output.format is Format.MARKDOWN:
         put(records.markdown_text(table))
     else:
         from attnscope.render.terminal.heads import print_heads
 
-        print_heads(table, stdout(), wide=wide)
+        print_heads(table, stdout(), wide=output.wide)
 
 
-def _write(table: HeadTable, plot: Path | None, page: Path | None, *, force: bool) -> None:
+def _write(table: HeadTable, files: FigureOptions) -> None:
     """Write the plot and the page, and report that."""
+    plot, page, force = files.plot, files.page, files.force
     from attnscope.render.files.save import save
     from attnscope.units import bytes_text
 

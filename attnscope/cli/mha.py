@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from attnscope.cli import options
-from attnscope.cli.options import Format
-from attnscope.cli.sdpa import DryRun, Numbers, print_computed, print_dry_run
+from attnscope.cli.sdpa import RunOutput, print_formula
 from attnscope.textbook.options import (
     Explanations,
     Masking,
@@ -16,6 +15,14 @@ from attnscope.textbook.options import (
     Training,
 )
 
+EXAMPLES = {
+    "attnscope mha --d-feat 200 --heads 5": "every tensor, from the input through the heads",
+    "attnscope mha --heads 8 --kv-heads 2 --d-feat 64 --rope": "grouped queries, rotary positions",
+    "attnscope mha --nq 7 --batch 1 --verify": "compared with PyTorch's own module",
+    "attnscope mha --dry-run --nq 100000": "the shapes and memory of any size, at once",
+    "attnscope mha --weights mha.pt --heads 2 --x x.npy": "your own nn.MultiheadAttention",
+}
+
 
 @options.expanded
 def mha(
@@ -26,22 +33,9 @@ def mha(
     stages: Stages,
     training: Training,
     place: RunOptions,
-    dry_run: DryRun = False,
-    *,
     explanations: Explanations,
-    numbers: Numbers = False,
-    stats: options.Stats = False,
-    show: options.Show = None,
-    save: options.Save = None,
-    force: options.Force = False,
-    format: options.OutputFormat = Format.TABLE,
-    wide: options.Wide = False,
+    output: RunOutput,
 ) -> int:
     """Run `attnscope mha` and return its exit status."""
-    from attnscope.cli.output import Output
-
     groups = (sizes, tensors, masking, scaling, stages, training, place)
-    output = Output(format, wide, show or (), save, force)
-    if dry_run:
-        return print_dry_run("mha", groups, explanations, output, numbers=numbers, stats=stats)
-    return print_computed("mha", groups, explanations, output, numbers=numbers, stats=stats)
+    return print_formula("mha", groups, explanations, output)

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
 
-import typer
-
-from attnscope.cli import options
-from attnscope.cli.options import OUTPUT, Format, expanded
+from attnscope.cli.options import FigureOptions, Format, ModelName, expanded
 from attnscope.cli.output import (
     Output,
     exit_status,
@@ -20,7 +17,7 @@ from attnscope.cli.output import (
 )
 from attnscope.errors import OptionError, warn_idle
 from attnscope.models.maps.options import HeadOptions, ReadOptions, RunOptions, ShownOptions
-from attnscope.options import keywords
+from attnscope.options import keywords, option
 from attnscope.process.progress import stage
 from attnscope.units import bytes_text
 
@@ -34,102 +31,86 @@ COPIES_OF_A_PICTURE = 10
 """The same for a page or a plot."""
 
 
+EXAMPLES = {
+    "attnscope model minilm --layer 0 --head 0": "the weights of one head",
+    'attnscope model minilm --text "The cat sat."': "what the head attends to in a text",
+    'attnscope model minilm --text "A cat." --layer all --head all --page a.html': (
+        "a page of all heads"
+    ),
+    'attnscope model minilm --text "The cat sat." --steps': "the layer's attention, step by step",
+    'attnscope model minilm --text "The cat sat." --top 3': "the strongest keys of each query",
+}
+
+
+@dataclass(frozen=True)
+class ModelOptions:
+    """What is shown of a head, in addition to its weights or its map."""
+
+    PANEL = ShownOptions.PANEL
+
+    steps: bool = option(
+        "Print the layer's attention step by step: Q, K, V, scores, mask, attention, x_raw.",
+        default=False,
+        common=True,
+    )
+    circuits: bool = option(
+        "Print the singular values of the head's QK and OV matrices.", default=False, common=True
+    )
+    verify: bool = option(
+        "Compare the weights or the maps with transformers; exit with status 1 if they differ.",
+        default=False,
+        common=True,
+    )
+
+
+@dataclass(frozen=True)
+class ModelOutput(Output, FigureOptions):
+    """The options of the output."""
+
+    show: list[str] | None = option(
+        'Print values: "W_Q[0,:5]", "attention[3]"; with --steps "scores[0,1]". Repeatable.',
+        metavar="NAME[INDEX]",
+        common=True,
+    )
+
+
 @expanded
 def model(
-    model: Annotated[
-        str,
-        typer.Argument(
-            metavar="MODEL",
-            help="minilm (bundled), a folder, or a hub name such as bert-base-uncased.",
-        ),
-    ],
+    model: ModelName,
     which: HeadOptions,
     reads: ReadOptions,
     shown: ShownOptions,
-    steps: Annotated[
-        bool,
-        typer.Option(
-            "--steps",
-            help="The layer's attention step by step: Q, K, V, scores, mask, attention, x_raw.",
-            rich_help_panel=ShownOptions.PANEL,
-        ),
-    ] = False,
-    circuits: Annotated[
-        bool,
-        typer.Option(
-            "--circuits",
-            help="Singular values of the head's QK and OV products, from its weights.",
-            rich_help_panel=ShownOptions.PANEL,
-        ),
-    ] = False,
-    verify: Annotated[
-        bool,
-        typer.Option(
-            "--verify",
-            help="Compare with transformers: the weights at work, or the maps with its own; exit 1"
-            " if one differs.",
-            rich_help_panel=ShownOptions.PANEL,
-        ),
-    ] = False,
-    plot: options.Plot = None,
-    page: Annotated[
-        Path | None,
-        typer.Option(
-            "--page",
-            metavar="FILE.html",
-            parser=options.file_name,
-            help="A page to click through, all layers and heads in one file.",
-            rich_help_panel=OUTPUT,
-        ),
-    ] = None,
-    *,
+    more: ModelOptions,
     run: RunOptions,
-    show: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--show",
-            metavar="NAME[INDEX]",
-            help='Print values too: "W_Q[0,:5]", "attention[3]"; with --steps "scores[0,1]";'
-            " again for several.",
-            rich_help_panel=OUTPUT,
-        ),
-    ] = None,
-    stats: options.Stats = False,
-    save: options.Save = None,
-    force: options.Force = False,
-    format: options.OutputFormat = Format.TABLE,
-    wide: options.Wide = False,
+    output: ModelOutput,
 ) -> int:
     """Run `attnscope model` and return its exit status."""
-    output = Output(format, wide, show or (), save, force and save is not None)
-    written = save or plot or page
-    refuse_in_csv(format, {"--verify": verify})
+    written = output.save or output.plot or output.page
+    refuse_in_csv(output.format, {"--verify": more.verify})
+    idle_force = [("--force", output.force and not written, "no file is written")]
     if not reads.names:
-        about_attention = {"--steps": steps, "--plot": plot, "--page": page}
+        about_attention = {"--steps": more.steps, "--plot": output.plot, "--page": output.page}
         _check_options_of_weights(reads, which, shown, about_attention)
-        idle = [("--stats", stats, "weights are shown with theirs")]
-        _warn_of_weights(reads, shown, run, idle, force_idle=force and not written)
-        return _show_weights(model, which, output, circuits=circuits, verify=verify)
-    if circuits:
+        idle = [*idle_force, ("--stats", output.stats, "weights are shown with theirs")]
+        _warn_of_weights(reads, shown, run, idle)
+        return _show_weights(model, which, output, more)
+    if more.circuits:
         raise OptionError(
             "--circuits is about a head's weights, and --text about its attention.",
             hint="one of the two",
         )
-    if show and not steps and not which.one_head:
+    if output.show and not more.steps and not which.one_head:
         raise OptionError(
             f"--show is for one head, and {which} are several.", hint="--layer 0 --head 0 --show …"
         )
-    map_alone = format in (Format.TABLE, Format.MARKDOWN) and not (shown.top or steps or verify)
-    no_file = "no file is written"
-    warn_idle(
-        [
-            (force and not written, "--force", no_file),
-            (wide and map_alone, "--wide", "a map has no columns"),
-        ]
-    )
-    what: dict[str, Any] = {"steps": steps, "stats": stats, "verify": verify}
-    what |= keywords(which) | keywords(reads) | keywords(shown) | keywords(run)
-    return _show_attention(model, what, output, plot, page, force=force)
+    is_table = output.format in (Format.TABLE, Format.MARKDOWN)
+    map_alone = is_table and not (shown.top or more.steps or more.verify)
+    idle = [*idle_force, ("--wide", output.wide and map_alone, "a map has no columns")]
+    warn_idle((value, option, why) for option, value, why in idle)
+    what: dict[str, Any] = {"stats": output.stats}
+    what |= keywords(which) | keywords(reads) | keywords(shown) | keywords(run) | keywords(more)
+    del what["circuits"]
+    return _show_attention(model, what, output)
 
 
 # Weights.
@@ -146,11 +127,11 @@ def _check_options_of_weights(
         "--query": shown.query is not None,
         "--top": shown.top,
     } | more
-    for option, value in about_attention.items():
+    for name, value in about_attention.items():
         if value is not None and value is not False:
             raise OptionError(
-                f"{option} is about attention in a text, and there is none.",
-                hint=f'--text "…" {option} …',
+                f"{name} is about attention in a text, and there is none.",
+                hint=f'--text "…" {name} …',
             )
     if not which.one_head:
         raise OptionError(
@@ -164,8 +145,6 @@ def _warn_of_weights(
     shown: ShownOptions,
     run: RunOptions,
     more: list[tuple[str, bool, str]],
-    *,
-    force_idle: bool,
 ) -> None:
     """Warn about options that have no effect on weights."""
     of_attention = {
@@ -176,19 +155,16 @@ def _warn_of_weights(
         "--dtype": run.dtype,
     }
     no_text = 'there is no text to attend in (--text "…")'
-    warn_idle([(force_idle, "--force", "no file is written")])
     warn_idle((value, option, no_text) for option, value in of_attention.items())
     warn_idle([(run.device != "cpu", "--device", "weights are read, and no model runs")])
     warn_idle((value, option, why) for option, value, why in more)
 
 
-def _show_weights(
-    model: str | None, which: HeadOptions, output: Output, *, circuits: bool, verify: bool
-) -> int:
+def _show_weights(model: str | None, which: HeadOptions, output: ModelOutput, more: ModelOptions) -> int:
     """Read one head's weights and show them; return the exit status: 1 if a check fails."""
     from attnscope.models.head_weights import head_weights
 
-    output.check([])
+    replace(output, force=output.force and output.save is not None).check([])
     [head] = which.head_numbers or []
     layer = None if which.layers is None else (which.layer_numbers or [])[0]
     with shown_progress() as progress:
@@ -197,8 +173,8 @@ def _show_weights(
             layer,
             head,
             stack=which.stack,
-            circuits=circuits,
-            verify=verify,
+            circuits=more.circuits,
+            verify=more.verify,
             progress=progress,
         )
     shapes = {each.name: (each.head_shape, each.dims) for each in result.weights}
@@ -213,26 +189,18 @@ def _show_weights(
 # Attention.
 
 
-def _show_attention(
-    model: str | None,
-    what: dict[str, Any],
-    output: Output,
-    plot: Path | None,
-    page: Path | None,
-    *,
-    force: bool,
-) -> int:
+def _show_attention(model: str | None, what: dict[str, Any], output: ModelOutput) -> int:
     """Run a model and show its heads' attention maps; return the exit status: 1 if a check fails."""
     from attnscope.models.maps.attention_maps import attention_maps
 
-    _check_files(output, plot, page, force=force)
-    drawn = plot is not None or page is not None
+    _check_files(output)
+    drawn = output.plot is not None or output.page is not None
     copies = max(COPIES_OF_A_FORMAT[output.format], COPIES_OF_A_PICTURE if drawn else 0)
     if output.format is Format.TABLE and not drawn and not output.show:
         copies = 0
     if what["steps"]:
         what["keep"] = output.keep
-    files: dict[str, Any] = {"page": page is not None, "save": output.save, "force": output.force}
+    files: dict[str, Any] = {"page": output.page is not None, "save": output.save, "force": output.force}
     with shown_progress() as progress, notices_shown():
         maps = attention_maps(model, **what, **files, copies=copies, progress=progress)
     if maps.whole_file is not None:
@@ -240,7 +208,7 @@ def _show_attention(
         output.tell_written(len(maps.maps), size, f"whole maps of {_size(maps)} weights")
 
     def draw() -> None:
-        _draw(maps, plot, page, force=force)
+        _draw(maps, output)
 
     if maps.steps is not None:
         _print_steps(maps, output, draw)
@@ -249,17 +217,10 @@ def _show_attention(
     return exit_status(maps.checks)
 
 
-def _check_files(output: Output, plot: Path | None, page: Path | None, *, force: bool) -> None:
+def _check_files(output: ModelOutput) -> None:
     """Raise an AttnscopeError if a file cannot be written, or exists already."""
-    output.check([])
-    if plot is not None:
-        from attnscope.render.figures.save_figure import check_plot
-
-        check_plot(plot, force=force)
-    if page is not None:
-        from attnscope.render.page.page import check_page
-
-        check_page(page, name="attention.html", force=force)
+    replace(output, force=output.force and output.save is not None).check([])
+    output.check_drawings("attention.html")
 
 
 def _print_maps(maps: AttentionMaps, output: Output, draw: Any, *, pool: str | None) -> None:
@@ -308,8 +269,9 @@ def _print_steps(maps: AttentionMaps, output: Output, draw: Any) -> None:
         tell(notice)
 
 
-def _draw(maps: AttentionMaps, plot: Path | None, page: Path | None, *, force: bool) -> None:
+def _draw(maps: AttentionMaps, output: ModelOutput) -> None:
     """Write the plot and the page, and report that."""
+    plot, page, force = output.plot, output.page, output.force
     from attnscope.render.files.save import save
 
     with shown_progress() as progress:

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import fields, is_dataclass
+from dataclasses import dataclass, fields, is_dataclass
 from enum import StrEnum
 from inspect import Parameter, Signature, signature
 from pathlib import Path
-from typing import Annotated, Any, get_type_hints
+from typing import Annotated, Any, get_args, get_type_hints
 
 import typer
 
-from attnscope.options import Flag
+from attnscope.options import Flag, option
 
 
 class Format(StrEnum):
@@ -63,6 +63,9 @@ def expanded(command: Callable[..., int]) -> Callable[..., int]:
         return command(**arguments)
 
     run.__name__, run.__doc__ = command.__name__, command.__doc__
+    run.flags = {  # type: ignore[attr-defined]
+        each.name: each.metadata["flag"] for group in groups.values() for each in fields(group)
+    }
     run.__signature__ = Signature(parameters)  # type: ignore[attr-defined]
     run.__annotations__ = {each.name: each.annotation for each in parameters}
     return run
@@ -78,11 +81,12 @@ def _flags(group: Any) -> Iterator[Parameter]:
         names = flag.names or ("--" + each.name.replace("_", "-"),)
         is_switch = each.default is False and "/" in names[0]  # as in --train/--eval
         has_default = is_switch or each.default not in (None, False, "")
+        shown = flag.shown if isinstance(flag.shown, str) else has_default or bool(flag.shown)
         info = typer.Option(
             *names,
             help=flag.help,
-            show_default=flag.shown or has_default,
-            metavar=flag.metavar,
+            show_default=shown,
+            metavar=flag.metavar or _metavar(hint, each.name),
             min=flag.min,
             parser=file_name if is_path else flag.parser,
             rich_help_panel=flag.panel or getattr(group, "PANEL", None),
@@ -92,64 +96,81 @@ def _flags(group: Any) -> Iterator[Parameter]:
         )
 
 
-Source = Annotated[
-    bool,
-    typer.Option(
-        "--source",
-        help="Show the code that runs, with the axes and the shape that each line makes.",
-        rich_help_panel=OUTPUT,
+def _metavar(hint: Any, name: str) -> str | None:
+    """Return the placeholder of an option's value: according to its type, or else its name."""
+    kinds = set(get_args(hint)) or {hint}
+    if bool in kinds:
+        return None
+    return "N" if int in kinds else "X" if float in kinds else name.upper()
+
+
+# Options that several commands share.
+
+STATS = "Add min, mean, max and std of each tensor's finite values, and the number of NaN and inf."
+
+
+@dataclass(frozen=True)
+class FormatOptions:
+    """The format of a printed result."""
+
+    PANEL = OUTPUT
+
+    format: Format = option(
+        "Output format: table, json, csv or markdown.",
+        "--format",
+        "-f",
+        default=Format.TABLE,
+        common=True,
+    )
+
+
+@dataclass(frozen=True)
+class TableOptions(FormatOptions):
+    """The format of a printed table, and its columns."""
+
+    wide: bool = option(
+        "Print all columns, even if the terminal is too narrow (json and csv always have them).",
+        default=False,
+    )
+
+    @property
+    def always_wide(self) -> bool:
+        """Whether the format always has all columns."""
+        return self.format in (Format.CSV, Format.JSON)
+
+
+@dataclass(frozen=True)
+class FigureOptions:
+    """The figure and the page of a result."""
+
+    PANEL = OUTPUT
+
+    plot: Path | None = option("Draw a figure: .png, .svg or .pdf.", metavar="FILE", common=True)
+    page: Path | None = option(
+        "Write an interactive page of all heads: one file.", metavar="FILE.html", common=True
+    )
+    force: bool = option("Replace an existing file.", default=False)
+
+    def check_drawings(self, page_name: str) -> None:
+        """Raise an AttnscopeError if a file cannot be written, or exists already.
+
+        Args:
+            page_name: the name of the page that is suggested for a folder.
+        """
+        if self.plot is not None:
+            from attnscope.render.figures.save_figure import check_plot
+
+            check_plot(self.plot, force=self.force)
+        if self.page is not None:
+            from attnscope.render.page.page import check_page
+
+            check_page(self.page, name=page_name, force=self.force)
+
+
+ModelName = Annotated[
+    str,
+    typer.Argument(
+        metavar="MODEL",
+        help="minilm (bundled), a folder, or a hub name such as bert-base-uncased.",
     ),
-]
-Stats = Annotated[
-    bool,
-    typer.Option(
-        "--stats",
-        help="Min, mean, max, std of each tensor's finite values; NaN and inf counted.",
-        rich_help_panel=OUTPUT,
-    ),
-]
-Wide = Annotated[
-    bool,
-    typer.Option(
-        "--wide",
-        help="All columns, however wide the terminal is (json and csv always have them).",
-        rich_help_panel=OUTPUT,
-    ),
-]
-Plot = Annotated[
-    Path | None,
-    typer.Option(
-        "--plot",
-        metavar="FILE",
-        parser=file_name,
-        help="Draw it: .png, .svg or .pdf.",
-        rich_help_panel=OUTPUT,
-    ),
-]
-OutputFormat = Annotated[
-    Format, typer.Option("--format", "-f", help="How to print it.", rich_help_panel=OUTPUT)
-]
-Show = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--show",
-        metavar="NAME[INDEX]",
-        help='Print a tensor\'s values too: "attention", "attention[0,1]", "Q[0,:2]";'
-        " again for several.",
-        rich_help_panel=OUTPUT,
-    ),
-]
-Save = Annotated[
-    Path | None,
-    typer.Option(
-        "--save",
-        metavar="FILE",
-        parser=file_name,
-        help="Write the tensors by name: .safetensors, .npz or .pt.",
-        rich_help_panel=OUTPUT,
-    ),
-]
-Force = Annotated[
-    bool,
-    typer.Option("--force", help="Let --save replace a file that is there.", rich_help_panel=OUTPUT),
 ]

@@ -11,22 +11,21 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from math import prod
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING, Any
 
-from attnscope.cli.options import Format
+from attnscope.cli.options import STATS, Format, TableOptions
 from attnscope.errors import (
     FileError,
     OptionError,
     warn_idle,
 )
+from attnscope.options import option
 from attnscope.process.progress import Progress, silent, stage
 from attnscope.text import LEFT_TO_RIGHT_MARK, json_printable, printable, printable_lines
 
 if TYPE_CHECKING:
     import numpy as np
     from rich.console import Console
-    from rich.progress import Progress as Bar
-    from rich.status import Status
 
     from attnscope.render.files.tensor_file import Tensors
     from attnscope.render.values import Index, Shown
@@ -41,14 +40,19 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Output:
-    """The options of the panel `Output`: the format of a result, and its files."""
+class Output(TableOptions):
+    """The options of printing tensors: the format of the table, values, and a file."""
 
-    format: Format = Format.TABLE
-    wide: bool = False
-    show: Sequence[str] = ()
-    save: Path | None = None
-    force: bool = False
+    stats: bool = option(STATS, default=False)
+    show: list[str] | None = option(
+        'Print the values of a tensor: "attention", "attention[0,1]", "Q[0,:2]". Repeatable.',
+        metavar="NAME[INDEX]",
+        common=True,
+    )
+    save: Path | None = option(
+        "Write all tensors by name: .safetensors, .npz or .pt.", metavar="FILE", common=True
+    )
+    force: bool = option("Replace an existing file.", default=False)
 
     def check(self, dtypes: list[str]) -> None:
         """Raise an AttnscopeError for options that no result can satisfy, before it is computed.
@@ -70,11 +74,7 @@ class Output:
         warn_idle(
             [
                 (self.force and self.save is None, "--force", "no file is written"),
-                (
-                    self.wide and self.format in (Format.CSV, Format.JSON),
-                    "--wide",
-                    f"{self.format} has all columns anyway",
-                ),
+                (self.wide and self.always_wide, "--wide", f"{self.format} has all columns anyway"),
             ]
         )
 
@@ -83,7 +83,7 @@ class Output:
         """The name and the index of each `--show`."""
         from attnscope.render.values import parse_selection
 
-        return [parse_selection(text) for text in self.show]
+        return [parse_selection(text) for text in self.show or ()]
 
     @property
     def keep(self) -> bool | set[str]:
@@ -119,7 +119,7 @@ class Output:
             return
         from attnscope.render.values import check_index, check_name
 
-        for text, (name, index) in zip(self.show, self.selections, strict=True):
+        for text, (name, index) in zip(self.show or (), self.selections, strict=True):
             check_name(name, tensors.keys(), where)
             check_index(text, index, *tensors[name])
 
@@ -135,7 +135,7 @@ class Output:
         from attnscope.render.values import select
 
         shown = []
-        for text, (name, index) in zip(self.show, self.selections, strict=True):
+        for text, (name, index) in zip(self.show or (), self.selections, strict=True):
             array, dtype, dims = tensor_of(name)
             part = select(text, index, array, dtype, dims)
             shown.append(replace(part, array=numbers(part.array, dtype)))
@@ -295,9 +295,9 @@ def _shown_records(shown: Sequence[Shown]) -> dict[str, Any]:
 
 def refuse_in_csv(format: Format, options: Mapping[str, bool]) -> None:
     """Raise an OptionError if one of these options is set, and the format is csv, which lacks it."""
-    for option, is_set in options.items():
+    for name, is_set in options.items():
         if is_set and format is Format.CSV:
-            raise OptionError(f"csv holds one table, and {option} prints more.", hint="--format json")
+            raise OptionError(f"csv holds one table, and {name} prints more.", hint="--format json")
 
 
 def stored_of_all(steps: Iterable[Step]) -> dict[str, tuple[np.ndarray, str]]:
@@ -408,64 +408,10 @@ def shown_progress() -> Iterator[Progress]:
     if not sys.stderr.isatty():
         yield silent
         return
-    live = _Live(sys.stderr)
+    from attnscope.render.terminal.progress import Live
+
+    live = Live(sys.stderr)
     try:
         yield live
     finally:
         live(None)
-
-
-class _Live:
-    """A live display of the progress: a spinner, or a bar if the completed share is known."""
-
-    def __init__(self, stream: TextIO) -> None:
-        self.stream = stream  # the user's code, which may run at the same time, has another one
-        self.status: Status | None = None
-        self.bar: Bar | None = None
-
-    def __call__(self, doing: str | None, share: float | None = None, /) -> None:
-        if doing is None or share is not None:
-            self._stop_spinner()
-        if doing is None:
-            self._stop_bar()
-        elif share is None:
-            self._spin(doing)
-        else:
-            self._draw_bar(doing, share)
-
-    def _spin(self, doing: str) -> None:
-        from rich.text import Text
-
-        from attnscope.render.terminal.console import Terminal
-
-        if self.status is None:
-            self.status = Terminal(file=self.stream).status(Text(printable(doing)))
-            self.status.start()
-        else:
-            self.status.update(Text(printable(doing)))
-
-    def _draw_bar(self, doing: str, share: float) -> None:
-        """Show the completed share and the remaining time."""
-        if self.bar is None:
-            from rich.progress import BarColumn, TaskProgressColumn, TextColumn, TimeRemainingColumn
-            from rich.progress import Progress as Bar
-
-            from attnscope.render.terminal.console import Terminal
-
-            columns = (TextColumn("{task.description}", markup=False), BarColumn(), TaskProgressColumn())
-            console = Terminal(file=self.stream)
-            self.bar = Bar(*columns, TimeRemainingColumn(), console=console, transient=True)
-            self.bar.add_task("", total=1.0)
-            self.bar.start()
-        [task] = self.bar.task_ids
-        self.bar.update(task, description=printable(doing), completed=share)
-
-    def _stop_spinner(self) -> None:
-        if self.status is not None:
-            self.status.stop()
-            self.status = None
-
-    def _stop_bar(self) -> None:
-        if self.bar is not None:
-            self.bar.stop()
-            self.bar = None

@@ -2,50 +2,76 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
-
-import typer
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 from attnscope.cli import options
-from attnscope.cli.options import OUTPUT, Format
+from attnscope.cli.options import OUTPUT, Format, FormatOptions
+from attnscope.cli.output import print_json, put, shown_progress, stdout, tell, written_first
 from attnscope.errors import warn_idle
-from attnscope.options import keywords
+from attnscope.options import keywords, option
+from attnscope.process.progress import stage
 from attnscope.textbook.options import Experiment
+from attnscope.units import bytes_text
 
 if TYPE_CHECKING:
     from attnscope.results.scaling import Scaling
 
+EXAMPLES = {
+    "attnscope scaling": "softmax with and without the scale, for six widths",
+    "attnscope scaling --dk 64,128 --nk 16": "other widths, fewer keys",
+    "attnscope scaling --plot scaling.svg": "a figure of it",
+}
+
+
+@dataclass(frozen=True)
+class ScalingOutput(FormatOptions):
+    """The options of the output."""
+
+    PANEL = OUTPUT
+
+    bars: bool | None = option("Draw bars below the table.", "--bars/--no-bars", shown="bars")
+    plot: Path | None = option("Draw a figure: .png, .svg or .pdf.", metavar="FILE")
+    force: bool = option("Replace an existing file.", default=False)
+
 
 @options.expanded
-def scaling(
-    experiment: Experiment,
-    plot: Annotated[
-        bool | None,
-        typer.Option(
-            "--plot/--no-plot",
-            help="Draw bars below the table.",
-            show_default="plot",
-            rich_help_panel=OUTPUT,
-        ),
-    ] = None,
-    format: options.OutputFormat = Format.TABLE,
-) -> int:
+def scaling(experiment: Experiment, output: ScalingOutput) -> int:
     """Run `attnscope scaling` and return its exit status."""
     from attnscope import measure_scaling
-    from attnscope.cli.output import shown_progress
 
+    plot = output.plot
+    if plot is not None:
+        from attnscope.render.figures.save_figure import check_plot
+
+        check_plot(plot, force=output.force)
     choices = keywords(experiment)
     with shown_progress() as progress:
         result = measure_scaling(choices.pop("dk"), **choices, progress=progress)
-    option = "--plot" if plot else "--no-plot"
-    no_bars = plot is not None and format is not Format.TABLE
-    warn_idle([(no_bars, option, f"bars are drawn below a table, not in {format}")])
-    _print(result, format, plot is not False)
+    flag = "--bars" if output.bars else "--no-bars"
+    no_bars = output.bars is not None and output.format is not Format.TABLE
+    warn_idle(
+        [
+            (no_bars, flag, f"bars are drawn below a table, not in {output.format}"),
+            (output.force and plot is None, "--force", "no file is written"),
+        ]
+    )
+    with written_first(lambda: _draw(result, plot, force=output.force)):
+        _print(result, output.format, bars=output.bars is not False)
     return 0
 
 
-def _print(result: Scaling, format: Format, plot: bool) -> None:
-    from attnscope.cli.output import print_json, put, stdout
+def _draw(result: Scaling, plot: Path | None, *, force: bool) -> None:
+    from attnscope.render.files.save import save
+
+    if plot is not None:
+        with shown_progress() as progress, stage(progress, f"drawing {plot} …"):
+            size = save(result, plot, force=force)
+        tell(f"drew {plot}, {bytes_text(size)}")
+
+
+def _print(result: Scaling, format: Format, *, bars: bool) -> None:
     from attnscope.render.records import scaling
 
     if format is Format.JSON:
@@ -57,4 +83,4 @@ def _print(result: Scaling, format: Format, plot: bool) -> None:
     else:
         from attnscope.render.terminal.scaling import print_scaling
 
-        print_scaling(result, stdout(), plot=plot)
+        print_scaling(result, stdout(), plot=bars)

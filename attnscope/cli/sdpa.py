@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any, Literal
-
-import typer
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
 
 from attnscope.cli import options
-from attnscope.cli.options import OUTPUT, RUN, Format
+from attnscope.cli.options import RUN
+from attnscope.cli.output import Output, exit_status, refuse_in_csv, shown_progress, written_first
 from attnscope.errors import OptionError
-from attnscope.options import keywords
+from attnscope.options import keywords, option
 from attnscope.textbook.options import (
     Explanations,
     Form,
@@ -22,23 +22,30 @@ from attnscope.textbook.options import (
 )
 
 if TYPE_CHECKING:
-    from attnscope.cli.output import Output
     from attnscope.results.trace import Trace
 
-DryRun = Annotated[
-    bool,
-    typer.Option(
-        "--dry-run",
-        help="The same rows, computed from the sizes alone: at once, at any size, without torch.",
-        rich_help_panel=RUN,
-    ),
-]
-Numbers = Annotated[
-    bool,
-    typer.Option(
-        "--numbers", help="Print every tensor's values: corners, if many.", rich_help_panel=OUTPUT
-    ),
-]
+EXAMPLES = {
+    "attnscope sdpa --nq 30 --nk 50": "every tensor from Q, K, V to the output",
+    "attnscope sdpa --mask causal --explain": "a causal mask, with a sentence on each step",
+    "attnscope sdpa --dry-run --nk 1000000": "the shapes and memory of any size, at once",
+    "attnscope sdpa --nq 2 --nk 3 --dk 4 --numbers --verify": "every number, compared with PyTorch",
+    "attnscope sdpa --q q.npy --k k.npy --v v.npy": "tensors of your own",
+}
+
+
+@dataclass(frozen=True)
+class RunOutput(Output):
+    """The options of the output of `sdpa` and `mha`."""
+
+    numbers: bool = option(
+        "Print the values of every tensor; of a large one, its corners.", default=False, common=True
+    )
+    dry_run: bool = option(
+        "Derive the shapes from the sizes, without torch: instant at any size.",
+        default=False,
+        panel=RUN,
+        common=True,
+    )
 
 
 @options.expanded
@@ -50,129 +57,110 @@ def sdpa(
     stages: Stages,
     form: Form,
     place: RunOptions,
-    dry_run: DryRun = False,
-    *,
     explanations: Explanations,
-    numbers: Numbers = False,
-    stats: options.Stats = False,
-    show: options.Show = None,
-    save: options.Save = None,
-    force: options.Force = False,
-    format: options.OutputFormat = Format.TABLE,
-    wide: options.Wide = False,
+    output: RunOutput,
 ) -> int:
     """Run `attnscope sdpa` and return its exit status."""
-    from attnscope.cli.output import Output
-
     groups = (sizes, tensors, masking, scaling, stages, form, place)
-    output = Output(format, wide, show or (), save, force)
-    if dry_run:
-        return print_dry_run("sdpa", groups, explanations, output, numbers=numbers, stats=stats)
-    return print_computed("sdpa", groups, explanations, output, numbers=numbers, stats=stats)
+    return print_formula("sdpa", groups, explanations, output)
 
 
-def print_dry_run(
+def print_formula(
     formula: Literal["sdpa", "mha"],
     groups: tuple[Any, ...],
     explanations: Explanations,
-    output: Output,
-    *,
-    numbers: bool,
-    stats: bool,
+    output: RunOutput,
 ) -> int:
-    """Print the rows of `sdpa` or `mha` without computing anything.
+    """Print a run of `sdpa` or `mha`, or its plan.
 
     Args:
         formula: the name of the formula.
         groups: the options of the library.
         explanations: the output in addition to the tensors.
         output: the options of the output.
-        numbers: whether the values of every tensor were requested.
-        stats: whether the statistics of every tensor were requested.
-    """
-    from attnscope import dry_run
-
-    trace = dry_run(formula, explain=explanations.explain, source=explanations.source, **_merged(groups))
-    reason = "a dry run", "--dry-run"
-    _check(output, trace, explanations, numbers=numbers, stats=stats, without_values=reason)
-    output.print_run(trace, source=explanations.source)
-    return 0
-
-
-def print_computed(
-    formula: Literal["sdpa", "mha"],
-    groups: tuple[Any, ...],
-    explanations: Explanations,
-    output: Output,
-    *,
-    numbers: bool,
-    stats: bool,
-) -> int:
-    """Compute `sdpa` or `mha`, write and print it; arguments as in `print_dry_run`.
 
     Returns:
         The exit status: 1 if a check fails.
     """
-    from attnscope import compute
-    from attnscope.cli.output import exit_status, shown_progress, written_first
-    from attnscope.render.values import stored, values_of
+    choices = {name: value for group in groups for name, value in keywords(group).items()}
+    if output.dry_run:
+        return _print_plan(formula, choices, explanations, output)
+    return _print_run(formula, choices, explanations, output)
 
-    choices = _merged(groups)
+
+def _print_plan(
+    formula: Literal["sdpa", "mha"],
+    choices: dict[str, Any],
+    explanations: Explanations,
+    output: RunOutput,
+) -> int:
+    from attnscope import dry_run
+
+    trace = dry_run(formula, explain=explanations.explain, source=explanations.source, **choices)
+    _check(output, trace, explanations, without_values=("a dry run", "--dry-run"))
+    output.print_run(trace, source=explanations.source)
+    return 0
+
+
+def _print_run(
+    formula: Literal["sdpa", "mha"],
+    choices: dict[str, Any],
+    explanations: Explanations,
+    output: RunOutput,
+) -> int:
+    """Compute the formula, write the file, print the run."""
+    from attnscope import compute
+    from attnscope.render.values import stored, values_of
 
     def reserve(plan: Trace) -> int:
         reason = ("meta", "choose --device cpu") if choices["device"] == "meta" else None
-        _check(output, plan, explanations, numbers=numbers, stats=stats, without_values=reason)
-        return output.bytes_needed(plan, numbers=numbers)
+        _check(output, plan, explanations, without_values=reason)
+        return output.bytes_needed(plan, numbers=output.numbers)
 
     with shown_progress() as progress:
         trace = compute(
             formula,
-            keep=numbers or output.keep,
-            stats=stats,
+            keep=output.numbers or output.keep,
+            stats=output.stats,
             reserve=reserve,
             progress=progress,
             **keywords(explanations),
             **choices,
         )
     tensors = {step.name: stored(step) for step in trace.steps} if output.save else {}
-    values = values_of(trace) if numbers else None
+    values = values_of(trace) if output.numbers else None
     with written_first(lambda: output.write(tensors)):
         output.print_run(trace, output.shown_of(trace), source=explanations.source, numbers=values)
     return exit_status(trace.checks)
 
 
-def _merged(groups: tuple[Any, ...]) -> dict[str, Any]:
-    """Return the options of several groups as keywords."""
-    return {name: value for group in groups for name, value in keywords(group).items()}
-
-
 def _check(
-    output: Output,
+    output: RunOutput,
     plan: Trace,
     explanations: Explanations,
     *,
-    numbers: bool,
-    stats: bool,
     without_values: tuple[str, str] | None,
 ) -> None:
     """Raise an AttnscopeError if the requested output is impossible.
 
     Args:
-        output, explanations, numbers, stats: the requested output.
+        output, explanations: the requested output.
         plan: the plan of the run.
         without_values: if there are no values: what has none, and a hint.
     """
-    from attnscope.cli.output import refuse_in_csv
-
-    needed = {"--stats": stats, "--show": bool(output.show), "--save": output.save is not None}
-    needed |= {"--verify": explanations.verify, "--numbers": numbers}
+    needed = {"--stats": output.stats, "--show": bool(output.show), "--save": output.save is not None}
+    needed |= {"--verify": explanations.verify, "--numbers": output.numbers}
     option = next((option for option, is_needed in needed.items() if is_needed), None)
     if option and without_values:
         what, instead = without_values
         raise OptionError(
             f"{option} needs values, and {what} has none.", hint=f"leave out {option}, or {instead}"
         )
-    more = {"--verify": explanations.verify, "--source": explanations.source, "--numbers": numbers}
+    more = {
+        "--verify": explanations.verify,
+        "--source": explanations.source,
+        "--numbers": output.numbers,
+    }
     refuse_in_csv(output.format, more)
     output.check([plan.dtype or ""])
     output.check_selections(

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
-from typer.core import TyperCommand
 
-from attnscope.cli import options
-from attnscope.cli.options import OUTPUT, Format, expanded
+from attnscope.cli.command import Command
+from attnscope.cli.options import Format, expanded
 from attnscope.cli.output import (
     Output,
     exit_status,
@@ -22,7 +21,7 @@ from attnscope.cli.output import (
     written_first,
 )
 from attnscope.errors import Interrupted, OptionError, warn_idle
-from attnscope.options import keywords
+from attnscope.options import keywords, option
 from attnscope.process import interrupt
 from attnscope.process.streams import user_streams
 from attnscope.text import printable_lines
@@ -30,6 +29,27 @@ from attnscope.tracing.options import Arguments, Comments, Execution, Scope
 
 if TYPE_CHECKING:
     from attnscope.results.trace import Trace
+
+EXAMPLES = {
+    "attnscope trace attn.py:Attention --init d_model=64 --input x=2,10,d_model": (
+        "every tensor of a class, and findings"
+    ),
+    "attnscope trace attn.py:attend --input q=2,5,8 --input k=2,7,8": "a function of two tensors",
+    "attnscope trace attn.py:attend --input q=2,5,8 --input k=2,7,8 --check": (
+        "its shape comments, compared with what ran"
+    ),
+    "attnscope trace attn.py:attend --input q=2,5,8 --input k=2,7,8 --annotate": (
+        "a diff that adds shape comments"
+    ),
+    "attnscope trace torch.nn:Softmax --init dim=-1 --input 2,8": "a class of any installed package",
+}
+
+
+@dataclass(frozen=True)
+class TraceOutput(Output):
+    """The options of the output."""
+
+    strict: bool = option("Exit with status 1 if there are findings.", default=False, common=True)
 
 
 @expanded
@@ -39,28 +59,16 @@ def trace(
         typer.Argument(
             metavar="TARGET",
             help="file.py:Class, file.py:function or package.module:Class.",
-            show_default=False,
         ),
     ],
     arguments: Arguments,
     scope: Scope,
     comments: Comments,
     execution: Execution,
-    strict: Annotated[
-        bool,
-        typer.Option("--strict", help="Exit 1 if there are findings.", rich_help_panel=OUTPUT),
-    ] = False,
-    source: options.Source = False,
-    stats: options.Stats = False,
-    show: options.Show = None,
-    save: options.Save = None,
-    force: options.Force = False,
-    format: options.OutputFormat = Format.TABLE,
-    wide: options.Wide = False,
+    output: TraceOutput,
 ) -> int:
     """Run `attnscope trace` and return its exit status."""
-    output = Output(format, wide, show or (), save, force)
-    _check_output(output, comments, execution, stats=stats, source=source, strict=strict)
+    _check_output(output, comments, execution, source=scope.source)
     from attnscope.tracing.inspect import inspect
 
     interrupted = False
@@ -71,9 +79,8 @@ def trace(
                 **keywords(arguments),
                 **keywords(scope),
                 **keywords(execution),
-                stats=stats,
+                stats=output.stats,
                 keep=output.keep,
-                source=source,
                 progress=progress,
             )
         except Interrupted as error:
@@ -82,7 +89,7 @@ def trace(
         tell(notice)
     if interrupted:  # the partial trace is shown, and no file is written
         if not comments.annotate:
-            _show(result, replace(output, save=None, force=False), source=source)
+            _show(result, replace(output, save=None, force=False), source=scope.source)
         return interrupt.STATUS
     if comments.annotate:
         _show_annotation(result, comments.annotate, write=comments.write)
@@ -92,22 +99,22 @@ def trace(
 
         for notice in check_comments(result).notices:
             tell(notice)
-    _show(result, output, source=source)
+    _show(result, output, source=scope.source)
     if result.exit is not None:
         if result.exit.text is not None:
             print(printable_lines(result.exit.text), file=sys.stderr)
         return result.exit.status
     if result.tracing_error is not None:
         return 2
-    failed = result.crash is not None or (strict and bool(result.findings))
+    failed = result.crash is not None or (output.strict and bool(result.findings))
     return 1 if failed else exit_status(result.checks)
 
 
 def _check_output(
-    output: Output, comments: Comments, execution: Execution, *, stats: bool, source: bool, strict: bool
+    output: TraceOutput, comments: Comments, execution: Execution, *, source: bool
 ) -> None:
     """Raise an AttnscopeError if the requested output is impossible."""
-    need_values = {"--stats": stats, "--show": output.show, "--save": output.save}
+    need_values = {"--stats": output.stats, "--show": output.show, "--save": output.save}
     values = [option for option, value in need_values.items() if value]
     if values and execution.device == "meta":
         raise OptionError(
@@ -117,12 +124,12 @@ def _check_output(
     if comments.write and not comments.annotate:
         raise OptionError("--write is for --annotate.", hint="--annotate --write")
     others = {"--check": comments.check, "--source": source, **need_values}
-    others |= {"--format": output.format is not Format.TABLE, "--strict": strict}
-    for option, value in others.items():
+    others |= {"--format": output.format is not Format.TABLE, "--strict": output.strict}
+    for name, value in others.items():
         if comments.annotate is not None and value:
             raise OptionError(
-                f"--annotate prints a diff and nothing else, and {option} has no place in it.",
-                hint=f"one of them: --annotate, or {option}",
+                f"--annotate prints a diff and nothing else, and {name} has no place in it.",
+                hint=f"one of them: --annotate, or {name}",
             )
     refuse_in_csv(output.format, {"--source": source, "--check": comments.check})
     output.check([execution.dtype])
@@ -158,7 +165,7 @@ def _show_annotation(trace: Trace, style: Literal["comments", "jaxtyping"], *, w
         tell("jaxtyping, which the file then imports, is not installed here: pip install jaxtyping")
 
 
-class TraceCommand(TyperCommand):
+class TraceCommand(Command):
     """The command, whose --annotate may stand without a value: comments are meant."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
-from attnscope.options import DRAW, Distribution, option
+from attnscope.options import DEVICES, DRAW, DTYPES, Distribution, option
 
 SIZES, TENSORS, VARIANT, RUN, OUTPUT = "Sizes", "Your own tensors", "Variants", "Run", "Output"
 """The headings of the help."""
@@ -54,14 +54,14 @@ class ScaleBy(StrEnum):
     D_FEAT = "d_feat"
 
 
-def _size(help: str, *names: str, shown: int | str | None = None) -> Any:
+def _size(help: str, *names: str, shown: int | str | None = None, **more: Any) -> Any:
     """Declare a size; if it is not set, tensors determine it, else the shown default applies."""
-    return option(help, *names, shown=None if shown is None else str(shown))
+    return option(help, *names, shown=None if shown is None else str(shown), **more)
 
 
-def _tensor(help: str) -> Any:
+def _tensor(help: str, **more: Any) -> Any:
     """Declare a tensor: a numpy array, a torch tensor, or a file as `FILE` or `FILE:NAME`."""
-    return option(help, metavar="FILE", parser=str)
+    return option(help, metavar="FILE", parser=str, **more)
 
 
 def _matrix(help: str) -> Any:
@@ -70,13 +70,21 @@ def _matrix(help: str) -> Any:
 
 
 def _kv_heads() -> Any:
-    help = "n_kv_head: heads of K and V, shared by groups of query heads."
-    return _size(help, shown="as many as heads")
+    help = "Heads of K and V (n_kv_head), each shared by a group of query heads."
+    also = "n-kv-head", "n-kv-heads", "num-kv-heads", "num-key-value-heads"
+    return _size(help, shown="as many as --heads", common=("mha",), also=also)
 
 
 def _past() -> Any:
-    help = "n_past: keys and values of the past; those of --nk come after them."
-    return _size(help, shown="none")
+    return _size("Cached keys and values (n_past), before those of --nk.", also=("n-past", "cache"))
+
+
+BATCH = ("n-batch", "batch-size", "b")
+NQ = ("n-q", "n-queries", "queries", "seq-len", "n", "length", "tokens")
+NK = ("n-k", "n-keys", "keys")
+DK = ("d-k", "d-key", "d-head", "d")
+HEADS = ("n-head", "n-heads", "num-heads", "head", "h")
+"""The names of sizes in other programs."""
 
 
 @dataclass(frozen=True, repr=False, eq=False)
@@ -85,14 +93,14 @@ class SdpaSizes:
 
     PANEL = SIZES
 
-    batch: int | None = _size("n_batch: sequences.", shown=3)
-    nq: int | None = _size("n_Q: queries.", shown=30)
-    nk: int | None = _size("n_K: keys.", shown=50)
-    nv: int | None = _size("n_V: values; as many as keys.")
-    dk: int | None = _size("d_K: width of a key, and of a query.", shown=128)
-    dv: int | None = _size("d_V: width of a value.", shown=256)
+    batch: int | None = _size("Sequences (n_batch).", shown=3, common=True, also=BATCH)
+    nq: int | None = _size("Queries (n_Q).", shown=30, common=True, also=NQ)
+    nk: int | None = _size("Keys (n_K).", shown=50, common=True, also=NK)
+    nv: int | None = _size("Values (n_V): as many as keys.", also=("n-v", "n-values"))
+    dk: int | None = _size("Width of a query and of a key (d_K).", shown=128, common=True, also=DK)
+    dv: int | None = _size("Width of a value (d_V).", shown=256, common=True, also=("d-v", "d-value"))
     heads: int | None = _size(
-        "n_head: a head axis after the batch; three axes of yours are split.", shown="none"
+        "Heads (n_head): an axis after the batch; 3-D tensors are split.", also=HEADS
     )
     kv_heads: int | None = _kv_heads()
     past: int | None = _past()
@@ -104,19 +112,26 @@ class MhaSizes:
 
     PANEL = SIZES
 
-    batch: int | None = _size("n_batch: sequences.", shown=128)
-    nq: int | None = _size("n_Q: queries.", shown=32)
-    nk: int | None = _size("n_K: keys, from a source of their own; without it Q attends to itself.")
-    d_feat: int | None = _size("d_feat: the model's width.", shown=200)
-    heads: int | None = _size("n_head: heads; must divide d_feat.", shown=5)
+    batch: int | None = _size("Sequences (n_batch).", shown=128, common=True, also=BATCH)
+    nq: int | None = _size("Queries (n_Q).", shown=32, common=True, also=NQ)
+    nk: int | None = _size(
+        "Keys (n_K) of cross-attention; without it, self-attention.", common=True, also=NK
+    )
+    d_feat: int | None = _size(
+        "Width of the model (d_feat).",
+        shown=200,
+        common=True,
+        also=("d-model", "embed-dim", "hidden-size", "n-embd", "d", "dim"),
+    )
+    heads: int | None = _size("Heads (n_head); divides d_feat.", shown=5, common=True, also=HEADS)
     kv_heads: int | None = _kv_heads()
     past: int | None = _past()
-    d_value: int | None = _size("d_V: width of a head's value.", shown="d_head")
-    d_context: int | None = _size("Width of what K and V come from, if not d_feat.", shown="d_feat")
+    d_value: int | None = _size("Width of a head's value (d_V).", shown="d_head", also=("d-v", "dv"))
+    d_context: int | None = _size("Width of the source of K and V.", shown="d_feat", also=("kdim",))
 
 
-PAST_K = "K_past: keys of the past, with their heads split."
-PAST_V = "V_past: their values."
+PAST_K = "Cached keys (K_past), split into heads."
+PAST_V = "Cached values (V_past), split into heads."
 
 
 @dataclass(frozen=True, repr=False, eq=False)
@@ -125,13 +140,15 @@ class SdpaTensors:
 
     PANEL = TENSORS
 
-    q: Any = _tensor("Q: .npy, .npz, .pt or .safetensors; FILE:NAME for one of many.")
-    k: Any = _tensor("K.")
-    v: Any = _tensor("V.")
+    q: Any = _tensor(
+        "Q, from .npy, .npz, .pt or .safetensors; FILE:NAME selects one of several.", common=True
+    )
+    k: Any = _tensor("K.", common=True)
+    v: Any = _tensor("V.", common=True)
     past_k: Any = _tensor(PAST_K)
     past_v: Any = _tensor(PAST_V)
-    x: Any = _tensor("Embeddings, which Q, K and V are projected from.")
-    wq: Any = _tensor("W_Q, d_feat × d_K: Q is X·W_Q.")
+    x: Any = _tensor("Embeddings X, which are projected to Q, K and V.")
+    wq: Any = _tensor("W_Q, d_feat × d_K: Q = X·W_Q.")
     wk: Any = _tensor("W_K, d_feat × d_K.")
     wv: Any = _tensor("W_V, d_feat × d_V.")
 
@@ -145,20 +162,24 @@ class MhaTensors:
 
     PANEL = TENSORS
 
-    x: Any = _tensor("Q, K and V in one: n_batch n d_feat.")
-    q: Any = _tensor(
-        "Q, before its projection: n_batch n_Q d_feat. .npy, .npz, .pt, .safetensors; FILE:NAME."
+    x: Any = _tensor(
+        "Input of self-attention, n_batch × n × d_feat, from .npy, .npz, .pt or .safetensors;"
+        " FILE:NAME selects one of several.",
+        common=True,
     )
-    k: Any = _tensor("K, before its projection; V too, without --v.")
-    v: Any = _tensor("V, before its projection.")
+    q: Any = _tensor("Input that is projected to Q, n_batch × n_Q × d_feat.")
+    k: Any = _tensor("Input that is projected to K, and to V without --v.")
+    v: Any = _tensor("Input that is projected to V.")
     past_k: Any = _tensor(PAST_K)
     past_v: Any = _tensor(PAST_V)
-    weights: Any = _tensor("All weights and biases: W_Q b_Q …, or as nn.MultiheadAttention names them.")
-    wq: Any = _tensor("W_Q as nn.Linear has it, output × input; likewise:")
-    wk: Any = _tensor("W_K.")
-    wv: Any = _tensor("W_V.")
-    wo: Any = _tensor("W_O.")
-    bq: Any = _tensor("b_Q. Biases that are not given are 0 if any weight is.")
+    weights: Any = _tensor(
+        "All weights and biases, named W_Q, b_Q, … or as in nn.MultiheadAttention.", common=True
+    )
+    wq: Any = _tensor("W_Q, output × input as in nn.Linear.")
+    wk: Any = _tensor("W_K, as --wq.")
+    wv: Any = _tensor("W_V, as --wq.")
+    wo: Any = _tensor("W_O, as --wq.")
+    bq: Any = _tensor("b_Q. With weights from files, missing biases are 0.")
     bk: Any = _tensor("b_K.")
     bv: Any = _tensor("b_V.")
     bo: Any = _tensor("b_O.")
@@ -171,24 +192,28 @@ class Masking:
     PANEL = VARIANT
 
     mask: list[Any] | None = option(
-        "causal, window:W (keys up to W away), window:L,R, prefix:P, lengths:N,N,… (real keys of"
-        " each"
-        " sequence), or a FILE; again for several, which a query's keys must all pass.",
+        "causal; window:W or window:L,R (keys at most that far away); prefix:P; lengths:N,N,… (keys of"
+        " each sequence); or a file. Repeatable: a key must pass every mask.",
         metavar="MASK",
         parser=str,
+        common=True,
+        also=("causal", "is-causal", "attn-mask", "attention-mask"),
+        values=("causal", "window:", "prefix:", "lengths:"),
     )
     mask_style: MaskStyle | None = option(
-        "bool: True or non-zero may attend; additive: added to the scores. Else the file's own, or bool."
+        "Meaning of a mask file. bool: True or non-zero may attend; additive: added to the scores.",
+        shown="that of the file, or bool",
     )
     mask_fill: float | None = option(
-        "The score of a hidden key: -inf, or a number such as -1e9.", shown="-inf"
+        "Score of a masked key: -inf, or a number such as -1e9.", shown="-inf"
     )
     align: Alignment | None = option(
-        "Where the queries stand among the keys, if they are not as many.",
-        shown="bottom-right with a past, else top-left",
+        "Position of the queries among the keys: top-left or bottom-right.",
+        shown="bottom-right with --past, else top-left",
     )
     masked_rows: MaskedRows | None = option(
-        "What becomes of queries that see no key.", shown="what the fill makes of them"
+        "Weights of a query whose keys are all masked: nan, uniform or zero.",
+        shown="according to --mask-fill",
     )
 
 
@@ -198,7 +223,7 @@ class Scale:
 
     PANEL = VARIANT
 
-    scale: float | None = option("What the scores are multiplied with.", shown="1/√width")
+    scale: float | None = option("Factor of the scores.", shown="1/√d_head or 1/√d_K")
 
 
 @dataclass(frozen=True, repr=False, eq=False)
@@ -206,7 +231,7 @@ class MhaScale(Scale):
     """The factor of the scores of `mha`."""
 
     scale_by: ScaleBy | None = option(
-        "Divide scores by √d_head (right) or √d_feat (a well-known slip).", shown="d_head"
+        "Divide the scores by √d_head, or by √d_feat (a common mistake).", shown="d_head"
     )
 
 
@@ -216,10 +241,17 @@ class Stages:
 
     PANEL = VARIANT
 
-    softcap: float | None = option("c: scores become c·tanh(s/c), before the mask.")
-    rope: bool = option("Rotary positions, as in Llama.", default=False)
-    rope_theta: float | None = option("Their base.", shown="10000")
-    softmax_dtype: str | None = option("The precision of the softmax.", shown="that of the scores")
+    softcap: float | None = option("Soft-cap c: scores s become c·tanh(s/c), before the mask.")
+    rope: bool = option(
+        "Rotary position embedding (RoPE), as in Llama.",
+        default=False,
+        common=("mha",),
+        also=("rotary",),
+    )
+    rope_theta: float | None = option("Base of the rotary frequencies.", shown="10000")
+    softmax_dtype: str | None = option(
+        "Dtype of the softmax: float32, float64, …", shown="that of the scores", values=DTYPES
+    )
 
 
 @dataclass(frozen=True, repr=False, eq=False)
@@ -229,11 +261,14 @@ class Form:
     PANEL = VARIANT
 
     layout: VectorLayout = option(
-        "Each vector a row, or a column: then everything is transposed, in files and masks too.",
+        "Vectors are rows or columns; with columns, every matrix is transposed, also in files.",
         default=VectorLayout.ROWS,
+        common=True,
     )
     query: int | None = option(
-        "One query alone, counted from 0: its scores, their softmax, the sum term by term."
+        "Compute one query, counted from 0: its scores, softmax and weighted sum.",
+        metavar="I",
+        common=True,
     )
 
 
@@ -243,12 +278,14 @@ class Training:
 
     PANEL = RUN
 
-    bias: bool | None = option("Whether projections have biases.", "--bias/--no-bias", shown="bias")
-    dropout: float | None = option("Share of attention weights zeroed in training.", shown="0.1")
-    train: bool = option("Training, with dropout, or not.", "--train/--eval", default=False, shown=True)
+    bias: bool | None = option("Projections with or without biases.", "--bias/--no-bias", shown="bias")
+    dropout: float | None = option("Dropout of attention weights in training.", shown="0.1")
+    train: bool = option(
+        "Training mode, with dropout, or evaluation.", "--train/--eval", default=False, shown=True
+    )
 
 
-SEED = "What random values are drawn with."
+SEED = "Seed of the random values."
 
 
 @dataclass(frozen=True, repr=False, eq=False)
@@ -259,8 +296,18 @@ class RunOptions:
 
     seed: int | None = option(SEED, shown="0")
     draw: Distribution | None = option(DRAW, shown="normal")
-    dtype: str | None = option("float64, float32, float16 or bfloat16.", shown="the files', or float32")
-    device: str = option("cpu, cuda, cuda:1, mps, xpu, or meta (shapes without values).", default="cpu")
+    dtype: str | None = option(
+        "float64, float32, float16 or bfloat16.",
+        shown="that of the files, or float32",
+        common=True,
+        values=DTYPES,
+    )
+    device: str = option(
+        "cpu, cuda, cuda:1, mps, xpu, or meta (shapes without values).",
+        default="cpu",
+        common=True,
+        values=(*DEVICES, "meta"),
+    )
 
 
 @dataclass(frozen=True, repr=False, eq=False)
@@ -270,12 +317,16 @@ class Explanations:
     PANEL = OUTPUT
 
     verify: bool = option(
-        "Compare with PyTorch's attention, and with a loop in float64; exit 1 if one differs.",
+        "Compare with PyTorch and with a loop in float64; exit with status 1 if they differ.",
         default=False,
+        common=True,
+        also=("check", "test"),
     )
-    explain: bool = option("Say under each row what it is, and why its shape is so.", default=False)
+    explain: bool = option(
+        "Explain each tensor and its shape.", default=False, common=True, also=("why", "describe")
+    )
     source: bool = option(
-        "Show the code that runs, with the axes and the shape that each line makes.", default=False
+        "Print the code that ran, with the axes and shape of each line's result.", default=False
     )
 
 
@@ -285,19 +336,19 @@ class ExampleNumbers:
 
     PANEL = "Your own numbers"
 
-    x: Any = _matrix("X, the embeddings, n × d_feat: [[1,0],[0,1]], or a file as in sdpa.")
-    wq: Any = _matrix("W_Q, d_feat × d_K: Q is X·W_Q.")
+    x: Any = _matrix("Embeddings X, n × d_feat: [[1,0],[0,1]], or a file as in sdpa.")
+    wq: Any = _matrix("W_Q, d_feat × d_K: Q = X·W_Q.")
     wk: Any = _matrix("W_K, d_feat × d_K.")
     wv: Any = _matrix("W_V, d_feat × d_V.")
-    q: Any = _matrix("Q, n_Q × d_K, in place of X and its projections; likewise:")
-    k: Any = _matrix("K, n_K × d_K.")
-    v: Any = _matrix("V, n_K × d_V.")
+    q: Any = _matrix("Q, n_Q × d_K, instead of X·W_Q.")
+    k: Any = _matrix("K, n_K × d_K, instead of X·W_K.")
+    v: Any = _matrix("V, n_K × d_V, instead of X·W_V.")
     mask: list[Any] | None = option(
-        "causal, window:W, …, or n_Q × n_K: [[1,0],[1,1]]; again for several.",
+        "causal, window:W, … or a matrix, n_Q × n_K: [[1,0],[1,1]]. Repeatable.",
         metavar="MASK",
         parser=str,
     )
-    scale: float | None = option("What the scores are multiplied with.", shown="1/√d_K")
+    scale: float | None = option("Factor of the scores.", shown="1/√d_K")
 
 
 @dataclass(frozen=True, repr=False, eq=False)
@@ -305,18 +356,17 @@ class ExampleForms:
     """Selection of the forms of the worked example."""
 
     layout: VectorLayout | None = option(
-        "This form alone, whole. By columns, your vectors are columns too.",
+        "Print only this form, in full; with columns, your vectors are columns, too.",
         shown="all forms, each number once",
         panel=VARIANT,
     )
     query: int | None = option(
-        "One query as vectors, counted from 0; alone, unless --layout is given too.",
-        shown="0, beside the other forms",
+        "Show only one query, counted from 0, as vectors; with --layout, in addition.",
+        shown="0, with the other forms",
+        metavar="I",
         panel=VARIANT,
     )
-    explain: bool = option(
-        "Say what each step is.", "--explain/--no-explain", default=True, panel=OUTPUT
-    )
+    explain: bool = option("Explain each step.", "--explain/--no-explain", default=True, panel=OUTPUT)
 
 
 @dataclass(frozen=True, repr=False, eq=False)
@@ -324,18 +374,21 @@ class Experiment:
     """The sizes, seed, distribution and dtype of the experiment about the scale."""
 
     dk: str = option(
-        "d_K: widths of a key, and of a query, to compare.",
+        "Widths of a query and a key (d_K) to compare.",
         default="1,4,16,64,256,1024",
         metavar="N,N,…",
         panel=SIZES,
     )
-    batch: int = option("n_batch: independent draws.", default=64, panel=SIZES)
-    nq: int = option("n_Q: queries.", default=64, panel=SIZES)
-    nk: int = option("n_K: keys.", default=64, panel=SIZES)
+    batch: int = option("Sequences (n_batch).", default=64, panel=SIZES)
+    nq: int = option("Queries (n_Q).", default=64, panel=SIZES)
+    nk: int = option("Keys (n_K).", default=64, panel=SIZES)
     seed: int | None = option(SEED, shown="0", panel=RUN)
     draw: Distribution | None = option(DRAW, shown="normal", panel=RUN)
     dtype: str = option(
-        "float64, float32, float16 or bfloat16; measured in float64.", default="float32", panel=RUN
+        "Dtype of the scores: float64, float32, float16 or bfloat16.",
+        default="float32",
+        panel=RUN,
+        values=DTYPES,
     )
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from attnscope.options import DRAW, Distribution, option
+from attnscope.options import DEVICES, DRAW, DTYPES, Distribution, option
 
-CODE, COMMENTS, RUN, PROGRAM = "Your code", "Shape comments", "Run", "Your program"
+CODE, COMMENTS, RUN, PROGRAM, OUTPUT = "Your code", "Shape comments", "Run", "Your program", "Output"
 
 
 @dataclass(frozen=True)
@@ -17,21 +17,28 @@ class Arguments:
     PANEL = CODE
 
     init: list[str] | None = option(
-        "An argument of the class: a Python literal, module:Class(name=value, …), or an expression of"
-        " sizes: d_ff=4*d_model.",
+        "Argument of the class: a literal, an expression of sizes (d_ff=4*d_model), or"
+        " module:Class(name=value, …). Repeatable.",
         metavar="NAME=VALUE",
+        common=True,
     )
     inputs: list[str] | None = option(
-        "An argument of the call: axes as name:size, name or a number, and then @dtype, <high"
-        " (whole numbers below it) or @FILE: Q=n_batch:128,n_Q:32,d_feat; or any literal: mask=None;"
-        " or another input: K=Q. Without NAME=, by its place.",
+        "Argument of the call: its axes (x=n_batch:2,n:10,d_model), a literal (mask=None), or another"
+        " input (k=q). After axes, @dtype, @FILE, or <N for whole numbers below N. Without NAME=, by"
+        " position. Repeatable.",
         "--input",
         metavar="NAME=SPEC",
+        common=True,
+        also=("inputs", "x", "arg", "args"),
     )
     where: list[str] | None = option(
-        "What is true of the sizes, and a name for it: d_head=d_feat/n_head.", metavar="NAME=EXPRESSION"
+        "A size that follows from others: d_head=d_feat/n_head. Repeatable.",
+        metavar="NAME=EXPRESSION",
+        common=True,
     )
-    call: str | None = option("The method that is traced.", metavar="METHOD", shown="forward")
+    call: str | None = option(
+        "Method to trace.", metavar="METHOD", shown="forward", common=True, also=("method",)
+    )
 
 
 @dataclass(frozen=True)
@@ -41,13 +48,21 @@ class Scope:
     PANEL = CODE
 
     follow: list[str] | None = option(
-        "Show the lines of this module too; of a package, those of all its modules.", metavar="MODULE"
+        "Trace the code of this module or package, too. Repeatable.", metavar="MODULE", common=True
     )
     depth: int | None = option(
-        "Fold calls deeper than this: 0 shows the target's own lines.", metavar="N", shown="all", min=0
+        "Depth of calls to show: 0 shows only the lines of the target.",
+        metavar="N",
+        shown="all",
+        min=0,
+        common=True,
     )
-    subexpressions: bool = option(
-        "A row also for what has no name, in the middle of an expression.", default=False
+    subexpressions: bool = option("Add rows for subexpressions, which have no name.", default=False)
+    source: bool = option(
+        "Print the code that ran, with the axes and shape of each line's result.",
+        default=False,
+        panel=OUTPUT,
+        common=True,
     )
 
 
@@ -57,18 +72,25 @@ class Execution:
 
     PANEL = RUN
 
-    dtype: str = option("float64, float32, float16 or bfloat16.", default="float32")
-    device: str = option("cpu, cuda, cuda:1, mps, xpu, or meta (shapes without values).", default="cpu")
-    seed: int | None = option("What random values are drawn with.", shown="0")
+    dtype: str = option(
+        "float64, float32, float16 or bfloat16.", default="float32", common=True, values=DTYPES
+    )
+    device: str = option(
+        "cpu, cuda, cuda:1, mps, xpu, or meta (shapes without values).",
+        default="cpu",
+        common=True,
+        values=(*DEVICES, "meta"),
+    )
+    seed: int | None = option("Seed of the random values.", shown="0")
     draw: Distribution | None = option(DRAW, shown="normal")
-    train: bool = option("The module's mode.", "--train/--eval", default=False)
+    train: bool = option("Mode of the module.", "--train/--eval", default=False, common=True)
     search: bool = option(
-        "Run with other sizes too, which names the axes.", "--search/--no-search", default=True
+        "Run with other sizes, too, to name the axes.", "--search/--no-search", default=True
     )
     memory: str | None = option(
-        "How much a run with other sizes may take: 2G, 500M.",
+        "Memory limit of a run with other sizes: 2G, 500M.",
         metavar="SIZE",
-        shown="4 times the first run, at least 1G",
+        shown="4 × the first run, at least 1G",
     )
 
 
@@ -79,15 +101,19 @@ class Comments:
     PANEL = COMMENTS
 
     annotate: Literal["comments", "jaxtyping"] | None = option(
-        "Show a diff that adds the axes to the comment at the end of each line; =jaxtyping: to the"
-        " arguments and results of the functions that ran, as annotations.",
-        metavar="[=comments|jaxtyping]",
+        "Print a diff that adds the axes to each line as a comment; with =jaxtyping, to each function"
+        " as annotations.",
+        metavar="[=STYLE]",
+        common=True,
+        also=("comment",),
     )
-    write: bool = option("Let --annotate change the file.", default=False)
+    write: bool = option("Write the changes of --annotate to the file.", default=False, common=True)
     check: bool = option(
-        "Compare what the file says about shapes with what ran: in comments, docstrings, annotations of"
-        " jaxtyping and patterns of einops; exit 1 if anything is not true.",
+        "Compare the shapes in comments, docstrings, jaxtyping annotations and einops patterns with"
+        " what ran; exit with status 1 if one is wrong.",
         default=False,
+        common=True,
+        also=("verify",),
     )
 
 
@@ -98,14 +124,11 @@ class WatchedCalls:
     PANEL = PROGRAM
 
     module: str | None = option(
-        "Run a module in place of a script, as python -m does.", "-m", metavar="MODULE"
+        "Run a module instead of a script, as python -m.", "-m", metavar="MODULE"
     )
-    calls: int = option(
-        "How many calls of it to trace: the first N.", "--calls", default=1, metavar="N", min=1
-    )
+    calls: int = option("Number of calls to trace.", "--calls", default=1, metavar="N", min=1)
     dims: list[str] | None = option(
-        "Names for the axes of an argument of the call: x=B,T,C. Axes that come from these get"
-        " them too.",
+        "Names for the axes of an argument: x=B,T,C. Derived axes keep them. Repeatable.",
         metavar="NAME=AXES",
         panel=CODE,
     )

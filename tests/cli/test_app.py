@@ -24,7 +24,7 @@ def process(*arguments, **options):
 def test_help_names_every_command(attnscope):
     r = attnscope("--help")
     assert r.exit_status == 0
-    assert all(re.search(rf"^│ {command} ", r.out, re.MULTILINE) for command in COMMANDS)
+    assert all(re.search(rf"^  {command} ", r.out, re.MULTILINE) for command in COMMANDS)
     assert list(app.COMMANDS) == COMMANDS
 
 

@@ -64,7 +64,7 @@ def test_a_share_to_drop_without_training_is_told_about(attnscope):
 
 
 @pytest.mark.parametrize("format", ["csv", "json", "markdown"])
-@pytest.mark.parametrize("bars", ["--plot", "--no-plot"])
+@pytest.mark.parametrize("bars", ["--bars", "--no-bars"])
 def test_bars_are_drawn_below_a_table_alone(attnscope, bars, format):
     command = ["scaling", "--dk", "4", "--nq", 3, "--nk", 3, "--batch", 2]
     ran = attnscope(*command, bars, "--format", format)

@@ -55,7 +55,23 @@ def test_the_table_has_bars_and_sentences_with_this_runs_numbers(attnscope):
     )
     assert f"the variance of the scores is {shown[1024, False]['variance']:.1f} and" in r.out
     assert r.out.count("█") > 50
-    assert "█" not in attnscope("scaling", "--no-plot").out
+    assert "█" not in attnscope("scaling", "--no-bars").out
+
+
+@pytest.mark.parametrize("suffix", [".png", ".svg", ".pdf"])
+def test_a_figure_is_drawn_into_a_file(attnscope, tmp_path, suffix):
+    path = tmp_path / f"scaling{suffix}"
+    r = attnscope("scaling", *FEW, "--plot", path)
+    assert (r.exit_status, r.out) == (0, attnscope("scaling", *FEW).out)
+    assert r.err.startswith(f"attnscope: drew {path}, ")
+    content = path.read_bytes()
+    assert content.startswith({".png": b"\x89PNG", ".svg": b"<?xml", ".pdf": b"%PDF"}[suffix])
+    if suffix == ".svg":
+        assert all(text in content for text in (b"variance", b"gradient norm", b"without 1/"))
+    again = attnscope("scaling", *FEW, "--plot", path)
+    assert (again.exit_status, path.read_bytes()) == (2, content)
+    assert attnscope("scaling", *FEW, "--plot", path, "--force").exit_status == 0
+    assert attnscope("scaling", *FEW, "--plot", tmp_path / "x.gif").exit_status == 2
 
 
 def test_sizes_and_seed_are_those_asked_for(attnscope):

@@ -11,12 +11,12 @@ from pathlib import Path
 from typing import Literal
 
 from attnscope.errors import OptionError, warn_idle
-from attnscope.options import option
+from attnscope.options import DEVICES, DTYPES, option
 
 LONGEST = 4096
 """The default number of tokens to which a text of a corpus is truncated."""
 
-READS, SHOWN, RUN = "What it reads", "What is shown", "Run"
+READS, SHOWN, RUN = "Input", "View", "Run"
 
 Stack = Literal["self", "encoder", "decoder", "cross", "text", "vision", "audio"]
 """The stacks of layers that models may have."""
@@ -26,41 +26,59 @@ Stack = Literal["self", "encoder", "decoder", "cross", "text", "vision", "audio"
 class TextOptions:
     """The inputs of the model."""
 
-    texts: str | None = option("A text.", "--text", panel=READS)
-    file: Path | None = option("A file that is one text, of any length.", metavar="FILE", panel=READS)
+    texts: str | None = option(
+        "Run the model on this text.",
+        "--text",
+        panel=READS,
+        metavar="TEXT",
+        common=True,
+        also=("sentence", "prompt", "input"),
+    )
+    file: Path | None = option(
+        "Use the content of a file as the text, of any length.",
+        metavar="FILE",
+        panel=READS,
+        common=True,
+    )
     ids: str | None = option(
-        "Token ids to read in place of a text, as they are: 101,2023,102.", metavar="N,…", panel=READS
+        "Use token ids in place of a text, without special tokens added: 101,2023,102.",
+        metavar="N,…",
+        panel=READS,
+        also=("input-ids", "token-ids"),
     )
     tokens: str | None = option(
-        "Entries of the vocabulary to read in place of a text, as they are.",
+        "Use entries of the vocabulary in place of a text, without special tokens added.",
         metavar="'A B C'",
         panel=READS,
     )
     corpus: str | None = option(
-        "Many texts: .txt (a line each), .jsonl (an object each), either with .gz; - for"
-        " standard input.",
+        "Many texts: .txt (one per line), .jsonl (one object per line), also with .gz; - is stdin.",
         metavar="FILE",
         panel=READS,
+        common=True,
+        also=("dataset", "texts"),
     )
     field: str | None = option(
-        "The field of each object that is its text.", metavar="NAME", shown="text", panel=READS
+        "The field of a .jsonl object with the text.", metavar="NAME", shown="text", panel=READS
     )
-    target: str | None = option("What the decoder beside an encoder reads.", metavar="TEXT", panel=READS)
+    target: str | None = option(
+        "The decoder's text, for an encoder-decoder model.", metavar="TEXT", panel=READS, common=True
+    )
     target_field: str | None = option(
-        "The field of each object that the decoder reads.", metavar="NAME", panel=READS
+        "The field of a .jsonl object with the decoder's text.", metavar="NAME", panel=READS
     )
     max_length: int | None = option(
-        "Cut longer texts to N tokens.",
+        "Truncate longer texts to N tokens.",
         metavar="N",
         min=1,
-        shown="of a corpus 4096, or what the model takes",
+        shown="4096 for a corpus, or the model's limit",
         panel=READS,
     )
     truncate: bool = option(
-        "Cut a text that is longer than the model takes.", default=False, panel=READS
+        "Truncate a text that is longer than the model accepts.", default=False, panel=READS
     )
     special: bool = option(
-        "Whether [CLS], [SEP] and the like count as queries.",
+        "Count special tokens such as [CLS] and [SEP] as queries, or not.",
         "--special/--no-special",
         default=True,
         panel=READS,
@@ -96,17 +114,21 @@ class MetricOptions:
     """The metrics to measure."""
 
     without_sink: bool = option(
-        "Measure what goes to other keys than the first token and special ones, as if they were"
-        " all there is.",
+        "Ignore the weights of the first token and special tokens, and normalize the others.",
         default=False,
         panel=SHOWN,
+        common=True,
+        also=("no-sink",),
     )
     metrics: str | None = option(
-        "Only these: entropy, entropy_share, self, previous, next, first, separator,"
+        "Measure only these: entropy, entropy_share, self, previous, next, first, separator,"
         " punctuation, same, induction, distance, largest, effective.",
         metavar="NAME,…",
         shown="all",
         panel=SHOWN,
+        common=True,
+        also=("metric",),
+        values="metrics",
     )
 
 
@@ -115,10 +137,17 @@ class OrderOptions:
     """The order of heads, and the number that is shown."""
 
     sort: str | None = option(
-        "Rank the heads by this metric, the largest first.", metavar="NAME", panel=SHOWN
+        "Rank the heads by a metric, largest first.",
+        metavar="NAME",
+        panel=SHOWN,
+        common=True,
+        also=("order-by", "sort-by", "rank"),
+        values="metrics",
     )
-    reverse: bool = option("The smallest first.", default=False, panel=SHOWN)
-    top: int | None = option("Only the first K heads.", metavar="K", min=1, panel=SHOWN)
+    reverse: bool = option("Rank the smallest first.", default=False, panel=SHOWN, common=True)
+    top: int | None = option(
+        "Print only the first K heads.", metavar="K", min=1, panel=SHOWN, common=True, also=("top-k",)
+    )
 
 
 @dataclass(frozen=True)
@@ -126,17 +155,30 @@ class HeadOptions:
     """The heads to measure."""
 
     stack: Stack | None = option(
-        "Whose layers, in models that have several.", shown="all that run", panel=SHOWN
+        "Stack of layers: self, encoder, decoder, cross, text, vision or audio.",
+        shown="all that run",
+        panel=SHOWN,
+        metavar="STACK",
     )
     layers: str | None = option(
-        "Which layers, counted from 0: 3, 0-3 or 0,2.",
+        "Layers, counted from 0: 3, 0-3 or 0,2.",
         "--layer",
         metavar="N",
         shown="all",
         panel=SHOWN,
+        common=True,
+        also=("layers",),
+        values="layers",
     )
     heads: str | None = option(
-        "Which heads, counted from 0.", "--head", metavar="N", shown="all", panel=SHOWN
+        "Heads, counted from 0.",
+        "--head",
+        metavar="N",
+        shown="all",
+        panel=SHOWN,
+        common=True,
+        also=("heads", "n-head", "num-heads"),
+        values="heads",
     )
 
 
@@ -145,35 +187,41 @@ class RunOptions:
     """The device, dtype and memory of a run."""
 
     dtype: str | None = option(
-        "What to load the model in: float32, bfloat16, float16, float64.",
-        shown="as it is stored",
+        "Dtype of the model: float32, bfloat16, float16 or float64.",
+        shown="as stored",
         panel=RUN,
+        common=True,
+        values=DTYPES,
     )
     device: str = option(
-        "Where it runs: cpu, cuda, cuda:1, mps, xpu. Under torchrun, cuda is one GPU each.",
+        "Device: cpu, cuda, cuda:1, mps or xpu. Under torchrun, cuda is one GPU per process.",
         default="cpu",
         panel=RUN,
+        common=True,
+        values=DEVICES,
     )
     device_map: str | None = option(
-        "Divide the model among all devices, with accelerate.", metavar="auto", panel=RUN
+        "Split the model across all devices, with accelerate.", metavar="auto", panel=RUN
     )
     memory: str | None = option(
-        "How much a run may take beside the model's weights: 2G, 500M.",
+        "Memory limit of a run, without the model's weights: 2G, 500M.",
         metavar="SIZE",
-        shown="80 % of what is free",
+        shown="80 % of the free memory",
         panel=RUN,
     )
     batch_tokens: int | None = option(
-        "How many tokens of a corpus are read at once.",
+        "Tokens of a corpus in one batch.",
         metavar="N",
         min=1,
         shown="4096; 16384 on a GPU",
         panel=RUN,
     )
     checkpoint: Path | None = option(
-        "Where a run over a corpus is kept, and goes on from if it is there.",
+        "Save the progress of a run over a corpus, and resume from this file if it exists.",
         metavar="FILE.npz",
         panel=RUN,
+        common=True,
+        also=("resume",),
     )
 
 

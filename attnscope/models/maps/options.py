@@ -8,7 +8,7 @@ from pathlib import Path
 
 from attnscope.checkpoints.indices import parse_indices
 from attnscope.models.running.options import StackName
-from attnscope.options import option
+from attnscope.options import DEVICES, DTYPES, option
 
 
 class Pool(StrEnum):
@@ -23,23 +23,32 @@ class Pool(StrEnum):
 class ReadOptions:
     """The inputs of a model."""
 
-    PANEL = "What it reads"
+    PANEL = "Input"
 
-    text: str | None = option("A text to read: the attention in it is shown.")
-    file: Path | None = option("A file to read as one text.", metavar="FILE")
+    text: str | None = option(
+        "Run the model on this text, and show its attention.",
+        common=True,
+        also=("texts", "sentence", "prompt", "input"),
+    )
+    file: Path | None = option("Use the content of a file as the text.", metavar="FILE", common=True)
     ids: str | None = option(
-        "Token ids to read in place of a text, as they are: 101,2023,102.", metavar="N,…"
+        "Use token ids in place of a text, without special tokens added: 101,2023,102.",
+        metavar="N,…",
+        also=("input-ids", "token-ids"),
     )
     tokens: str | None = option(
-        "Entries of the vocabulary to read in place of a text, as they are.", metavar="'A B C'"
+        "Use entries of the vocabulary in place of a text, without special tokens added.",
+        metavar="'A B C'",
     )
-    pair: str | None = option("The second text of a pair.", metavar="TEXT")
-    target: str | None = option("What the decoder beside an encoder reads.", metavar="TEXT")
-    image: Path | None = option("A picture, for models that see.", metavar="FILE")
+    pair: str | None = option("The second text of a pair.", metavar="TEXT", common=True)
+    target: str | None = option(
+        "The decoder's text, for an encoder-decoder model.", metavar="TEXT", common=True
+    )
+    image: Path | None = option("An image, for a vision model.", metavar="FILE", common=True)
     generate: int | None = option(
-        "Let the model write N tokens more, and show what these look at.", metavar="N", min=1
+        "Generate N more tokens, and show what they attend to.", metavar="N", min=1, common=True
     )
-    truncate: bool = option("Cut a text that is longer than the model takes.", default=False)
+    truncate: bool = option("Truncate a text that is longer than the model accepts.", default=False)
 
     @property
     def names(self) -> list[str]:
@@ -57,20 +66,29 @@ class ReadOptions:
 class HeadOptions:
     """The heads that are shown; layers and heads are arguments of `parse_indices`."""
 
+    PANEL = "Layer and head"
+
     layers: str | None = option(
-        "Which layer, counted from 0; with a text also 0-3, 0,2 or all.",
+        "Layer, counted from 0; with an input also 0-3, 0,2 or all.",
         "--layer",
         metavar="N",
-        shown="the first that attends",
+        shown="the first with attention",
+        common=True,
+        also=("layers", "n-layer", "num-layers"),
+        values="layers",
     )
     heads: str | None = option(
-        "Which head, counted from 0; with a text also 0-3, 0,2 or all.",
+        "Head, counted from 0; with an input also 0-3, 0,2 or all.",
         "--head",
         metavar="N",
         shown="0",
+        common=True,
+        also=("heads", "n-head", "num-heads"),
+        values="heads",
     )
     stack: StackName | None = option(
-        "Whose layers, in models that have several.", shown="encoder; cross, where a decoder reads"
+        "Stack of layers: self, encoder, decoder, cross, text, vision or audio.",
+        shown="encoder; cross, if a decoder reads",
     )
 
     @property
@@ -101,18 +119,20 @@ class HeadOptions:
 class ShownOptions:
     """What is shown of the maps."""
 
-    PANEL = "What is shown"
+    PANEL = "View"
 
-    query: int | None = option("Only what token I looks at, key by key.", metavar="I")
-    top: int | None = option("List the K strongest keys of each query.", metavar="K", min=1)
+    query: int | None = option("Show only the weights of query I, key by key.", metavar="I", common=True)
+    top: int | None = option(
+        "List the K largest weights of each query.", metavar="K", min=1, common=True, also=("top-k",)
+    )
     without_sink: bool = option(
-        "Leave the first token and special ones out of the keys of --top, and of the scale of colours.",
+        "Ignore the first token and special tokens in --top and in the colour scale.",
         default=False,
+        also=("no-sink",),
     )
     pool: Pool | None = option(
-        "Pool maps to at most 256 × 256 cells, which show their largest weight or the mean; or show and"
-        " write whole maps, however large.",
-        shown="max, where whole maps take 256 MiB; --save writes whole ones",
+        "Reduce maps to at most 256 × 256 cells of their max or mean weight; none: keep whole maps.",
+        shown="max for maps above 256 MiB; --save keeps them whole",
     )
 
     @property
@@ -128,11 +148,16 @@ class RunOptions:
     PANEL = "Run"
 
     dtype: str | None = option(
-        "What to load the model in: float32, bfloat16, float16, float64.", shown="as it is stored"
+        "Dtype of the model: float32, bfloat16, float16 or float64.",
+        shown="as stored",
+        common=True,
+        values=DTYPES,
     )
-    device: str = option("Where it runs: cpu, cuda, cuda:1, mps, xpu.", default="cpu")
+    device: str = option(
+        "Device: cpu, cuda, cuda:1, mps or xpu.", default="cpu", common=True, values=DEVICES
+    )
     memory: str | None = option(
-        "How much a run may take beside the model's weights: 2G, 500M.",
+        "Memory limit of a run, without the model's weights: 2G, 500M.",
         metavar="SIZE",
-        shown="80 % of what is free",
+        shown="80 % of the free memory",
     )

@@ -1,4 +1,4 @@
-"""Write figures of attention maps and head metrics for papers and slides: `.png`, `.svg` or `.pdf`."""
+"""Write figures for papers and slides: `.png`, `.svg` or `.pdf`."""
 
 from __future__ import annotations
 
@@ -14,9 +14,11 @@ from attnscope.errors import OptionError
 from attnscope.files import check_file, write_file
 from attnscope.render.figures.figures import draw_grid, draw_map, draw_pictures
 from attnscope.render.figures.metric_figures import draw_metrics
+from attnscope.render.figures.scaling_figure import draw_scaling
 from attnscope.render.maps import of_query
 from attnscope.results.heads import HeadTable
 from attnscope.results.maps import AttentionMaps
+from attnscope.results.scaling import Scaling
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -105,6 +107,11 @@ def save_heads_plot(
         OptionError: matplotlib is not installed.
     """
     return _save(path, partial(draw_metrics, table=table, metrics=metrics), dpi=dpi, force=force)
+
+
+def save_scaling_plot(path: Path, result: Scaling, *, dpi: int = 200, force: bool = False) -> int:
+    """Write a figure of the effect of the scale; the rest is as in `save_heads_plot`."""
+    return _save(path, partial(draw_scaling, result=result), dpi=dpi, force=force)
 
 
 def _save(path: Path, draw: Callable[[Figure], None], *, dpi: int, force: bool) -> int:

@@ -46,6 +46,10 @@ def save(result: Any, path: Path, *, force: bool = False, **options: Any) -> int
 
         metrics = [result.sort] if result.sort else list(result.metrics)
         return save_heads_plot(path, result, force=force, **{"metrics": metrics, **options})
+    if kind in PICTURES and isinstance(result, Scaling):
+        from attnscope.render.figures.save_figure import save_scaling_plot
+
+        return save_scaling_plot(path, result, force=force, **options)
     if kind in PAGES and isinstance(result, AttentionMaps):
         from attnscope.render.page.page import check_page, maps_page
 

@@ -1,0 +1,115 @@
+"""A command, and its help: the common options with examples, or all options."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from typer.core import TyperArgument, TyperCommand, TyperOption
+
+from attnscope.options import Flag
+
+if TYPE_CHECKING:
+    from attnscope.render.terminal.help import Entry, Help
+
+MOST = 20
+"""The number of options that `--help` lists at most."""
+ALL = "--help-all"
+
+
+class Command(TyperCommand):
+    """A command whose `--help` lists its common options, and `--help-all` all of them.
+
+    Attributes:
+        flags: the declarations of its options by parameter.
+        examples: command lines, each with what it shows.
+    """
+
+    flags: Mapping[str, Flag] = {}
+    examples: Mapping[str, str] = {}
+
+    def __init__(self, *arguments: Any, **settings: Any) -> None:
+        super().__init__(*arguments, **settings)
+        self.params.append(help_all("List all options."))
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        """Print the help with the common options."""
+        every = [each for each in self.params[:-1] if isinstance(each, TyperOption)]
+        common = [each for each in every if self.is_common(each)] if len(every) > MOST else every
+        n_more = len(every) - len(common)
+        more = f"{n_more} more options: {ctx.command_path} {ALL}" if n_more else None
+        arguments = [each for each in self.params if isinstance(each, TyperArgument)]
+        show(self._help(ctx, [*arguments, *common], more))
+
+    def print_all(self, ctx: Any) -> None:
+        """Print the help with all options."""
+        show(self._help(ctx, self.get_params(ctx), None))
+
+    def is_common(self, option: TyperOption) -> bool:
+        """Whether `--help` lists an option."""
+        flag = self.flags.get(option.name or "")
+        if flag is None:
+            return option.required
+        return flag.common if isinstance(flag.common, bool) else self.name in flag.common
+
+    def _help(self, ctx: Any, parameters: Iterable[Any], more: str | None) -> Help:
+        from attnscope.render.terminal.help import Help
+
+        sections = sections_of(ctx, parameters)
+        return Help(usage(self, ctx), self.help or "", sections, self.examples, more)
+
+
+def usage(command: Any, ctx: Any) -> str:
+    """Return the command line in general."""
+    pieces = [piece.strip("{}") for piece in command.collect_usage_pieces(ctx)]
+    return " ".join([ctx.command_path, *pieces])
+
+
+def sections_of(ctx: Any, parameters: Iterable[Any]) -> dict[str, list[Entry]]:
+    """Return the lines of the help about parameters, by heading; general options come last."""
+    from attnscope.render.terminal.help import Entry
+
+    sections: dict[str, list[Entry]] = defaultdict(list)
+    for each in parameters:
+        is_option = isinstance(each, TyperOption)
+        heading = each.rich_help_panel or ("Options" if is_option else "Arguments")
+        name = each.make_metavar(ctx)
+        value = "" if not is_option or each.is_flag else name
+        flags = [", ".join(sorted(each.opts, key=len, reverse=True)), *each.secondary_opts]
+        names = "/".join(flags) if is_option else name
+        default = each._extract_default_help_str(ctx=ctx) if each.show_default is True else None
+        if isinstance(each.show_default, str):
+            default = each.show_default
+        elif default is not None:
+            default = each._get_default_string(ctx=ctx, show_default_is_str=False, default_value=default)
+        note = f"default: {default}" if default else "required" if is_option and each.required else ""
+        sections[heading].append(Entry(names, each.help or "", value, note))
+    last = [heading for heading in ("Output", "Options") if heading in sections]
+    return sections | {heading: sections.pop(heading) for heading in last}
+
+
+def help_all(text: str) -> TyperOption:
+    """Return the option that prints the whole help."""
+
+    def print_all(ctx: Any, _: Any, requested: bool) -> None:
+        if requested and not ctx.resilient_parsing:
+            ctx.command.print_all(ctx)
+            ctx.exit()
+
+    return TyperOption(
+        param_decls=[ALL],
+        is_flag=True,
+        is_eager=True,
+        expose_value=False,
+        callback=print_all,
+        help=text,
+    )
+
+
+def show(help: Help) -> None:
+    """Print a help on stdout."""
+    from attnscope.render.terminal.console import Terminal
+    from attnscope.render.terminal.help import print_help
+
+    print_help(help, Terminal())

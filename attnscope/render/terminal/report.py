@@ -1,0 +1,112 @@
+"""Show the traces of a program's calls while the program runs."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, TextIO
+
+from attnscope.errors import FileError
+from attnscope.files import write_file
+from attnscope.text import json_printable, printable, printable_lines
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from attnscope.results.trace import Trace
+
+
+@dataclass
+class Report:
+    """Shows the traces of a program's calls while the program runs.
+
+    Attributes:
+        format: `table`, `json`, `csv` or `markdown`.
+        wide: whether the table has all columns.
+        calls: the number of calls to trace.
+        source: whether to show the source.
+        to: the absolute path of the file that they are written to, if any.
+        force: whether that file may replace an existing one.
+        stream: where they are shown otherwise; the program may close or replace its stderr.
+        process: the id of this process, which its children do not have.
+        unwritten: whether writing the file failed.
+    """
+
+    format: str
+    wide: bool
+    calls: int
+    source: bool
+    to: Path | None
+    force: bool
+    stream: TextIO = field(default_factory=lambda: sys.stderr)
+    process: int = field(default_factory=os.getpid)
+    unwritten: bool = False
+
+    def show(self, traces: list[Trace]) -> None:
+        """Show all traces together; on stderr, if they cannot be written to the file."""
+        if self.to is None:
+            self._print(traces)
+            return
+        try:
+            self._write(traces, self.to)
+        except FileError as error:
+            self.unwritten = True
+            self._print(traces)
+            self._print_message("error", error.message, error.hint)
+
+    def note(self, message: str, hint: str | None = None) -> None:
+        """Print a message that is not a trace."""
+        self._print_message("note", message, hint)
+
+    def _print_message(self, kind: str, message: str, hint: str | None) -> None:
+        self._put(f"attnscope: {kind}: {printable(message)}\n")
+        if hint:
+            self._put(f"  try  {printable(hint)}\n")
+
+    def _put(self, text: str) -> None:
+        """Write after the output of the program."""
+        with contextlib.suppress(Exception):  # its stream may be closed, or any object
+            sys.stderr.flush()
+        self.stream.write(text)
+        self.stream.flush()
+
+    def _print(self, traces: list[Trace]) -> None:
+        from attnscope.render.terminal.console import Terminal
+
+        self._put(self._text(traces, Terminal(file=self.stream)))
+
+    def _write(self, traces: list[Trace], path: Path) -> None:
+        from attnscope.render.terminal.console import Terminal
+
+        text = self._text(traces, Terminal(file=io.StringIO()))
+        write_file(path, text.encode(errors="backslashreplace"), force=self.force)
+
+    def _text(self, traces: list[Trace], console: Console) -> str:
+        """Return the traces as the console would show them."""
+        from attnscope.render.records import records
+        from attnscope.render.terminal.source import print_source, source_text
+        from attnscope.render.terminal.table import print_table
+
+        if self.format == "json":
+            each = [records.record(trace) for trace in traces]
+            whole = each[0] if self.calls == 1 else records.several(each)
+            return json_printable(records.json_text(whole)) + "\n"
+        if self.format == "csv":
+            return printable_lines(records.csv_text(traces[0])) + "\n"
+        with console.capture() as captured:
+            for i, trace in enumerate(traces):
+                if i:
+                    console.print()
+                if self.format == "markdown":
+                    text = records.markdown_text(trace, wide=self.wide)
+                    text += f"\n\n{source_text(trace)}" if self.source else ""
+                    console.out(text, highlight=False)
+                    continue
+                print_table(trace, console, wide=self.wide)
+                if self.source:
+                    print_source(trace, console)
+        return captured.get()

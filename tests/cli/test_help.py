@@ -1,0 +1,121 @@
+"""The help: the common options of a command with examples, or all options."""
+
+import re
+import shlex
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from typer.core import TyperOption
+
+from attnscope.cli.app import COMMANDS, Commands
+from attnscope.cli.command import MOST
+
+OPTION = re.compile(r"^  (--?[\w-]+)", re.MULTILINE)
+ATTENTION = """
+import torch
+from torch import nn
+
+
+def attend(q, k):
+    scores = q @ k.mT  # 2 5 7
+    weights = scores.softmax(-1)
+    return weights @ k
+
+
+class Attention(nn.Module):
+    def __init__(self, d_model=8):
+        super().__init__()
+        self.q = nn.Linear(d_model, d_model)
+
+    def forward(self, x):
+        q = self.q(x)
+        return attend(q, x)
+"""
+TRAIN = """
+import torch
+from model import Attention
+
+x = torch.randn(2, 3, 8)
+Attention()(x)
+torch.nn.functional.scaled_dot_product_attention(x, x, x)
+"""
+EXAMPLES = {
+    (command, example): what
+    for command in COMMANDS
+    if command != "bert"  # has the examples of `model`
+    for example, what in Commands()[command].examples.items()
+}
+
+
+def options_of(command):
+    return [each for each in Commands()[command].params if isinstance(each, TyperOption)]
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_help_lists_the_common_options_and_says_where_the_others_are(attnscope, command):
+    brief, whole = attnscope(command, "--help").out, attnscope(command, "--help-all").out
+    assert 2 <= len(OPTION.findall(brief.partition("Examples")[0])) <= MOST
+    listed = OPTION.findall(whole)
+    for option in options_of(command):
+        assert any(name in listed for name in option.opts), option.opts
+    n_more = len(options_of(command)) - 1 - len(OPTION.findall(brief.partition("Examples")[0]))
+    assert (f"{n_more} more options: attnscope {command} --help-all" in brief) == (n_more > 0)
+    assert "more options" not in whole
+    assert brief.count("\n  $ attnscope ") == whole.count("\n  $ attnscope ") >= 3
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize("columns", [60, 80, 200])
+def test_help_fits_into_a_terminal(attnscope, monkeypatch, command, columns):
+    monkeypatch.setenv("COLUMNS", str(columns))
+    lines = attnscope(command, "--help-all").out.splitlines()
+    assert max(len(line.rstrip()) for line in lines) <= min(columns, 100)
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_common_option_is_one_that_exists_and_every_choice_is_named(command):
+    """A group that several commands share may name those in which an option is common."""
+    for name, flag in Commands()[command].flags.items():
+        assert isinstance(flag.common, bool) or set(flag.common) <= set(COMMANDS), name
+    for option in options_of(command):
+        for choice in getattr(option.type, "choices", ()):
+            value = str(getattr(choice, "value", choice))
+            shown = f"{option.help} {option.show_default} {option.default} {option.metavar}"
+            assert re.search(rf"\b{value.rstrip('s')}", shown) or "=STYLE" in shown, (option.opts, value)
+
+
+def test_the_whole_help_of_all_commands(attnscope):
+    whole = attnscope("--help-all").out
+    assert all(f"Usage: attnscope {command} " in whole for command in COMMANDS)
+    assert "--rope-theta" in whole
+
+
+@pytest.fixture
+def files(tmp_path, monkeypatch):
+    """Create the files that the examples name."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    for name in ("attn", "model"):
+        Path(f"{name}.py").write_text(ATTENTION)
+    Path("train.py").write_text(TRAIN)
+    Path("texts.txt").write_text("The cat sat.\nA dog ran.\n")
+    for name in "qkv":
+        np.save(f"{name}.npy", np.ones((1, 3, 4), dtype=np.float32))
+    np.save("x.npy", np.ones((1, 3, 8), dtype=np.float32))
+    torch.save(torch.nn.MultiheadAttention(8, 2, batch_first=True).state_dict(), "mha.pt")
+    yield
+    for module in ("model", "attn", "train"):
+        sys.modules.pop(module, None)
+
+
+@pytest.mark.parametrize(("command", "example"), EXAMPLES, ids=lambda text: text[:60])
+def test_examples_run(attnscope, files, command, example):
+    program, *words = shlex.split(example)
+    assert (program, words[0]) == ("attnscope", command)
+    assert len(EXAMPLES[command, example]) <= 60
+    assert len(example) <= 76, "it is wrapped in a terminal of 80 columns"
+    r = attnscope(*words)
+    assert r.exit_status == 0, r.err

@@ -76,7 +76,7 @@ def test_the_list_of_commands_imports_no_command_and_no_option():
         "print(*(name for name in sys.modules if name.startswith('attnscope.cli.')), file=sys.stderr)"
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
-    assert done.stderr.split() == ["attnscope.cli.app", "attnscope.cli.command"]
+    assert sorted(done.stderr.split()) == ["attnscope.cli.app", "attnscope.cli.command"]
 
 
 def test_importing_the_library_imports_nothing_heavy():

@@ -40,6 +40,7 @@ def flags(options):
     return line
 
 
+@pytest.mark.few(10)
 @pytest.mark.parametrize(("formula", "options"), PAIRS)
 @pytest.mark.parametrize(
     "more", [{}, {"explain": True, "verify": True}, {"stats": True, "source": True}]
@@ -141,6 +142,7 @@ def test_only_what_is_asked_for_is_kept(qkv):
     assert compute("mha", **MHA, verify=True).weights is None
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize(("formula", "options"), PAIRS)
 def test_verifying_later_says_what_verifying_at_once_says(formula, options):
     trace = compute(formula, **options, keep=True)

@@ -1844,6 +1844,7 @@ def assert_same(ours, plain, where):
         assert ours == plain, where
 
 
+@pytest.mark.few(30)
 @pytest.mark.parametrize("name", cases(MISSES))
 def test_all_rows_are_recorded_and_no_others(name, module_of):
     source = source_of(name)

@@ -116,6 +116,7 @@ def assert_named(trace):
 # As the command.
 
 
+@pytest.mark.few(4)
 @pytest.mark.parametrize(
     ("name", "options", "flags"),
     [

@@ -149,6 +149,7 @@ def test_nothing_but_arrays_is_given_to_savez(tmp_path, monkeypatch):
     assert set(given) == {"about", *names, *(f"0 {name}" for name in names)}
 
 
+@pytest.mark.sweep
 def test_damage_is_told_or_does_no_harm(tmp_path):
     """Any byte may be another one: what is loaded is what was saved, or an error is."""
     path = tmp_path / "run.npz"

@@ -103,6 +103,7 @@ CASES = {
 }  # fmt: skip
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("name", CASES)
 def test_conditions_are_those_that_the_code_needs(attnscope, tmp_path, name):
     source, init, inputs, expected = CASES[name]
@@ -205,6 +206,7 @@ MODULES = {
 }  # fmt: skip
 
 
+@pytest.mark.few(8)
 @pytest.mark.parametrize("case", MODULES)
 def test_a_condition_is_required_only_if_the_code_rejects_all_other_sizes(attnscope, case):
     name, init, inputs, required, assumed, dims = MODULES[case]

@@ -332,6 +332,7 @@ SELDOM = {
 }  # fmt: skip
 
 
+@pytest.mark.few(14)
 @pytest.mark.parametrize(
     ("target", "init", "inputs"),
     [(target, *case) for target, cases in SELDOM.items() for case in cases],
@@ -368,6 +369,7 @@ MISTAKES = [
 ]  # fmt: skip
 
 
+@pytest.mark.few(6)
 @pytest.mark.parametrize(("target", "right", "wrong", "words"), MISTAKES)
 def test_the_same_with_a_mistake_is_found_at_its_line(found, tmp_path, target, right, wrong, words):
     file, _, name = target.partition(":")

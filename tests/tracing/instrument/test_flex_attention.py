@@ -99,6 +99,7 @@ def tensors():
     return torch.randn(B, H, L, D), torch.randn(B, H, S, D), torch.randn(B, H, S, D_V)
 
 
+@pytest.mark.few(3)
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("name", FLEX)
 def test_flex_attention_computes_the_same_and_all_of_its_products_count(mine, name):

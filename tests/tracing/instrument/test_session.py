@@ -561,6 +561,7 @@ x = torch.randn(3, 4)
     return result.stdout.strip()
 
 
+@pytest.mark.sweep
 def test_what_is_compiled_runs_untraced_and_right_and_what_calls_it_is_traced_around_it(tmp_path):
     out = ran(tmp_path, """
         def check(compiled, expected, *inputs):

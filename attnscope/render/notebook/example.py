@@ -6,10 +6,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from attnscope.render.columns import Column, check_columns, dims_pieces, shape_pieces
+from attnscope.render.example import new_numbers, same_numbers
 from attnscope.render.heading import heading
 from attnscope.render.notebook.pieces import Piece, pieces_of, shown_columns
 from attnscope.render.numbers import matrices
-from attnscope.render.values import values_of
+from attnscope.render.values import Shown
 from attnscope.results.example import WorkedExample
 from attnscope.results.trace import Trace
 from attnscope.text import printable
@@ -29,29 +30,31 @@ class StepView:
 
 @dataclass(frozen=True)
 class FormView:
-    """A form for the template: its heading, its steps, and its comparison with the first."""
+    """A form for the template: its heading, what it repeats, its new steps, and its comparison."""
 
     heading: list[str]
+    same: list[str]
     steps: list[StepView]
     checks: list[Column]
 
 
 def forms(example: WorkedExample) -> list[FormView]:
-    """Return each form of a worked example."""
+    """Return the first form whole, and of the others what is new."""
+    first = next(iter(example.forms.values()))
     return [
         FormView(
-            [printable(line) for line in heading(trace)],
-            list(_steps(trace)),
+            [printable(line) for line in heading(trace)[: None if trace is first else 1]],
+            [] if trace is first else [printable(line) for line in same_numbers(trace, first)],
+            list(_steps(trace, new_numbers(trace, first))),
             shown_columns(check_columns(trace.checks or [])),
         )
         for trace in example.forms.values()
     ]
 
 
-def _steps(trace: Trace) -> Iterator[StepView]:
-    values = values_of(trace)
+def _steps(trace: Trace, values: dict[str, Shown]) -> Iterator[StepView]:
     for step in trace.steps:
-        if trace[step.name] is not step:  # a later step has this name
+        if step.name not in values or trace[step.name] is not step:  # a later step has this name
             continue
         shown = values[step.name]
         blocks, left_out = matrices(shown, trace.sizes) if shown.array.size else ([], {})

@@ -18,6 +18,7 @@ from attnscope.render.notebook.maps import in_attribute, page_and_note
 from attnscope.render.notebook.pieces import classes, grows, pieces_of, shown_columns
 from attnscope.render.notebook.rows import head_rows, trace_rows
 from attnscope.render.page.page import model_name
+from attnscope.render.terminal.source import annotated, source_lines
 from attnscope.results.comments import CommentReport, SourceDiff
 from attnscope.results.example import WorkedExample
 from attnscope.results.heads import HeadTable
@@ -57,6 +58,10 @@ def _(trace: Trace) -> str:
         crash=[pieces_of(line) for line in crash_lines(trace.crash)] if trace.crash else [],
         checks=shown_columns(check_columns(trace.checks or [])),
         notices=_printable(trace.notices),
+        source=[
+            [pieces_of(line) for line in source_lines(function, lines, None)]
+            for function, lines in annotated(trace)
+        ],
     )
 
 

@@ -66,7 +66,7 @@ def print_source(trace: Trace, console: Console) -> None:
         console.print()
         if "." in source.function:  # else its first line contains the name
             console.print(Text(printable(source.function), "dim"), soft_wrap=True)
-        for text in _page(source, lines, console.width if console.is_terminal else None):
+        for text in source_lines(source, lines, console.width if console.is_terminal else None):
             console.print(text, soft_wrap=True)
 
 
@@ -211,8 +211,13 @@ def _first_word(name: str) -> str:
 # For people.
 
 
-def _page(source: Source, lines: list[Line], width: int | None) -> Iterator[Text]:
-    """Yield the lines to print; `width` is that of the terminal, None for a pipe."""
+def source_lines(source: Source, lines: list[Line], width: int | None) -> Iterator[Text]:
+    """Yield the lines of a function as `annotated` returns it, with its notes.
+
+    Args:
+        source, lines: the function.
+        width: the width of the terminal; None: as wide as necessary.
+    """
     coloured = _coloured(_printable(source))
     digits = len(str(lines[-1].number))
     room = width and max(width - digits - len("  "), 2 * FEW)

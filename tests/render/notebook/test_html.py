@@ -93,6 +93,25 @@ def test_a_crash_is_shown():
     assert "RuntimeError: x" in text
 
 
+def test_the_source_stands_below_with_the_shape_of_every_line():
+    text = Tree(attnscope.dry_run("sdpa", source=True)._repr_html_()).text
+    assert "15 def sdpa ( 16 Q: torch.Tensor, n_batch n_Q d_K 3 × 30 × 128" in text
+    assert text.index("in matrix products") < text.index("def sdpa")
+
+
+def test_an_example_shows_every_matrix_once():
+    text = Tree(every_result()["an example"]._repr_html_()).text
+    assert text.count("k0 k1 k2 k3") == 2  # the scores and the weights
+    assert "the same numbers as above" in text
+    assert "out, transposed, is out by rows 0 1e-12 holds" in text
+
+
+def test_a_diff_and_a_check_of_comments_are_shown():
+    assert "+x = f(y) # [n_Q, d_K]" in Tree(every_result()["a diff"]._repr_html_()).text
+    text = Tree(every_result()["a check of comments"]._repr_html_()).text
+    assert text == "shape comments: 3 true, 1 not true line 7: the comment says x is [a], but"
+
+
 def test_a_long_trace_shows_its_first_and_last_rows():
     trace = attnscope.dry_run("sdpa")
     trace.steps = [replace(trace.steps[0], name=f"t{i}", line=i) for i in range(3000)]

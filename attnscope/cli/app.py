@@ -187,7 +187,9 @@ def _warnings_reported() -> Iterator[None]:
             if not issubclass(category, OptionWarning):
                 show(message, category, *rest)
             elif is_first():
-                print(f"attnscope: {printable(str(message))}", file=sys.stderr)
+                from attnscope.cli.output import tell
+
+                tell(str(message))
 
         warnings.showwarning = showwarning  # type: ignore[assignment]
         yield
@@ -227,14 +229,14 @@ def _complain(message: str, hint: str | None, arguments: Sequence[str] = ()) -> 
     """Print a message and a hint on a line each, with long arguments shortened."""
     from rich.text import Text
 
-    from attnscope.render.terminal.console import Terminal
+    from attnscope.render.styles import WRONG
+    from attnscope.render.terminal.console import Terminal, print_message
 
     message = without_long_echoes(message, arguments)
     hint = hint and without_long_echoes(hint, arguments)
-    console = Terminal(stderr=True, soft_wrap=True)
-    console.print(Text.assemble(("attnscope: error: ", "bold red"), printable(message)))
-    if hint:
-        console.print(Text.assemble(("  try  ", "dim"), printable(hint)))
+    print_message(Text.assemble(("attnscope: error: ", WRONG), printable(message)))
+    if hint:  # a command in it can be copied, because nothing is broken
+        Terminal(stderr=True, soft_wrap=True).print(Text.assemble(("  try  ", "dim"), printable(hint)))
 
 
 def _complain_of_memory(error: Exception, arguments: Sequence[str]) -> None:

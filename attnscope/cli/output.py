@@ -320,7 +320,11 @@ def exit_status(checks: Iterable[Check] | None) -> int:
 
 def tell(message: str) -> None:
     """Print a message on stderr that is neither a result nor an error."""
-    print(f"attnscope: {printable(message)}", file=sys.stderr)
+    from rich.text import Text
+
+    from attnscope.render.terminal.console import print_message
+
+    print_message(Text(f"attnscope: {printable(message)}"))
 
 
 def put(text: str) -> None:

@@ -209,22 +209,6 @@ def in_order(columns: list[Column]) -> list[Column]:
     return sorted(columns, key=lambda each: (not each.lead, place.get(each.key, len(place))))
 
 
-def said_once(columns: list[Column]) -> list[Column]:
-    """Replace sentences that were said of an earlier row by its name: `as Q_feat`."""
-    names = columns[0].texts()
-    return [_said_once(column, names) if column.below else column for column in columns]
-
-
-def _said_once(column: Column, names: list[str]) -> Column:
-    first: dict[str, str] = {}
-    cells = []
-    for name, cell, sentence in zip(names, column.cells, column.texts(), strict=True):
-        earlier = first.setdefault(sentence, name.strip())
-        is_new = not sentence or earlier == name.strip()
-        cells.append(cell if is_new else [(f"as {earlier}", style) for _, style in cell])
-    return replace(column, cells=cells)
-
-
 def _head_columns(head: HeadWeights) -> list[Column]:
     weights = head.weights
     common = common_prefix(head)

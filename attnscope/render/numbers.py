@@ -13,7 +13,7 @@ from rich.text import Text
 
 from attnscope.render.columns import dims_pieces, shape_pieces
 from attnscope.render.styles import GOOD, ORANGE, WRONG
-from attnscope.render.text import READABLE, break_expression, joined, shape_text, wrapped
+from attnscope.render.text import READABLE, break_expression, joined, said_once, shape_text, wrapped
 from attnscope.render.values import Shown, shown_record
 from attnscope.results.trace import Step, Trace
 
@@ -51,9 +51,14 @@ def print_numbers(
         beside: names of consecutive steps that are printed side by side where there is room.
     """
     width = console.width if console.is_terminal else None
-    for group in _grouped([step for step, _ in _steps(trace, values)], beside):
+    steps = [step for step, _ in _steps(trace, values)]
+    names = [step.name for step in steps]
+    why = dict(zip(names, said_once(names, [step.why or "" for step in steps]), strict=True))
+    for group in _grouped(steps, beside):
         together = _side_by_side(group, values, trace, width) if len(group) > 1 else []
-        alone = [line for step in group for line in _step_lines(step, values, trace, width)]
+        alone = [
+            line for step in group for line in _step_lines(step, why[step.name], values, trace, width)
+        ]
         for line in together or alone:
             console.print(line, soft_wrap=True)
 
@@ -69,11 +74,13 @@ def _grouped(steps: Iterable[Step], beside: Sequence[tuple[str, ...]]) -> list[l
     return groups
 
 
-def _step_lines(step: Step, values: Mapping[str, Shown], trace: Trace, width: int | None) -> list[Text]:
+def _step_lines(
+    step: Step, why: str, values: Mapping[str, Shown], trace: Trace, width: int | None
+) -> list[Text]:
     """Return an empty line, the headline, the explanation and the values of a step."""
     shown = values[step.name]
     numbers = _lines(step, shown, values, trace, width and width - GAP)
-    lines = [Text(), *_headline(step, shown, width), *_why(step.why, width)]
+    lines = [Text(), *_headline(step, shown, width), *_why(why, width)]
     return lines + [Text(" " * GAP).append_text(line) for line in numbers]
 
 

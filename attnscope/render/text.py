@@ -38,6 +38,20 @@ def wrapped(sentence: str, width: int | None) -> list[str]:
     return wrap(sentence, width, break_on_hyphens=False)
 
 
+def said_once(names: Iterable[str], sentences: Iterable[str]) -> list[str]:
+    """Replace each sentence that was said of an earlier name by that name.
+
+    >>> said_once(["Q_feat", "K_feat"], ["a linear layer", "a linear layer"])
+    ['a linear layer', 'as Q_feat']
+    """
+    first: dict[str, str] = {}
+    said = []
+    for name, sentence in zip(names, sentences, strict=True):
+        earlier = first.setdefault(sentence, name)
+        said.append(f"as {earlier}" if sentence and earlier != name else sentence)
+    return said
+
+
 def folded(line: Text, width: int, joint: str) -> list[Text]:
     """Break a line between parts that `joint` separates, so that each part which fits remains whole."""
     ends = [match.end() for match in re.finditer(re.escape(joint), line.plain)]

@@ -67,6 +67,13 @@ def test_piped_output_is_plain_and_uncut():
     assert r.stderr == ""
 
 
+def test_messages_end_their_lines_after_a_word_on_a_terminal():
+    terminal = {**os.environ, "FORCE_COLOR": "1", "COLUMNS": "40", "TERM": "xterm-256color"}
+    r = process("bert", "--layer", "0", "--head", "0", "--stats", env=terminal)
+    assert r.stderr.split() == process("bert", "--layer", "0", "--head", "0", "--stats").stderr.split()
+    assert max(map(len, r.stderr.splitlines())) <= 40
+
+
 def test_colour_can_be_forced_and_forbidden():
     forced = {**os.environ, "FORCE_COLOR": "1", "COLUMNS": "100", "TERM": "xterm-256color"}
     forced.pop("NO_COLOR", None)

@@ -7,7 +7,9 @@ from typing import Any
 
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
+from rich.text import Text
 
+from attnscope.render.text import folded
 from attnscope.text import LEFT_TO_RIGHT_MARK, printable_lines
 
 
@@ -33,3 +35,10 @@ class Terminal(Console):
                 yield segment
             else:
                 yield Segment(printable_lines(segment.text, LEFT_TO_RIGHT_MARK), segment.style)
+
+
+def print_message(message: Text) -> None:
+    """Print a message on stderr; a terminal's lines end after a word, and paths stay whole."""
+    console = Terminal(stderr=True)
+    for line in folded(message, console.width, " ") if console.is_terminal else [message]:
+        console.print(line, soft_wrap=True)

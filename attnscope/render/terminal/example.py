@@ -26,4 +26,4 @@ def print_example(example: WorkedExample, console: Console) -> None:
             print_line(console, Text(line, "" if trace is first else "dim"))
         print_numbers(trace, new_numbers(trace, first), console, beside=BESIDE)
         if trace.checks:
-            print_columns(check_columns(trace.checks), console)
+            print_columns(check_columns(trace.checks), console, wide=True)

@@ -6,7 +6,7 @@ from rich.console import Console
 from rich.text import Text
 
 from attnscope.render.scaling import SCALED, heading, legend, pairs
-from attnscope.render.terminal.table import print_columns, print_line
+from attnscope.render.terminal.table import print_columns, print_line, print_parts
 from attnscope.render.text import GAP
 from attnscope.results.scaling import Scaling, ScalingRow
 
@@ -29,7 +29,7 @@ def print_scaling(result: Scaling, console: Console, *, plot: bool = True) -> No
     print_columns(pairs(result), console, wide=True)
     print_line(console, Text())
     for line in legend(result):
-        print_line(console, Text(line, style="dim"))
+        print_parts(console, Text(line, style="dim"))
     if plot:
         for bar in _bars(result.rows, console.width):
             console.print(bar, soft_wrap=True)

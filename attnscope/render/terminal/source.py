@@ -7,13 +7,16 @@ import re
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from functools import cache
 
 from rich.cells import cell_len
 from rich.console import Console
-from rich.syntax import Syntax
+from rich.style import Style
+from rich.syntax import ANSISyntaxTheme, Syntax, SyntaxTheme
 from rich.text import Text
 
 from attnscope.render.columns import dims_pieces, shape_pieces
+from attnscope.render.styles import BLUE, CYAN, GREEN, MAGENTA, ORANGE
 from attnscope.render.text import joined
 from attnscope.results.trace import Source, Step, Trace
 from attnscope.text import printable, printable_lines
@@ -236,10 +239,30 @@ def source_lines(source: Source, lines: list[Line], width: int | None) -> Iterat
 
 def _coloured(code: str) -> list[Text]:
     """Return lines of code in colours, character by character as they were."""
-    highlighted = Syntax("", "python", theme="ansi_dark").highlight(code)
+    highlighted = Syntax("", "python", theme=_theme()).highlight(code)
     whole = highlighted if highlighted.plain.rstrip("\n") == code else Text(code)
     whole.style = ""  # the terminal's own background
     return list(whole.split("\n", allow_blank=True))
+
+
+@cache
+def _theme() -> SyntaxTheme:
+    """Return the colours of code, which are those of the axes, too."""
+    from pygments.token import Comment, Keyword, Name, Number, Operator, String
+
+    styles = {
+        Comment: "dim",
+        Keyword: BLUE,
+        Operator.Word: MAGENTA,
+        Name.Builtin: CYAN,
+        Name.Class: f"underline {GREEN}",
+        Name.Decorator: f"bold {MAGENTA}",
+        Name.Exception: CYAN,
+        Name.Function: GREEN,
+        Number: BLUE,
+        String: ORANGE,
+    }
+    return ANSISyntaxTheme({token: Style.parse(style) for token, style in styles.items()})
 
 
 def _rows(

@@ -10,11 +10,20 @@ from rich.cells import cell_len
 from rich.console import Console
 from rich.text import Text
 
-from attnscope.render.columns import Column, check_columns, columns_of, in_order, said_once
+from attnscope.render.columns import Column, check_columns, columns_of, in_order
 from attnscope.render.crash import crash_lines
 from attnscope.render.heading import heading, summary
 from attnscope.render.styles import FINDING
-from attnscope.render.text import GAP, READABLE, break_expression, folded, joined, shorten, wrapped
+from attnscope.render.text import (
+    GAP,
+    READABLE,
+    break_expression,
+    folded,
+    joined,
+    said_once,
+    shorten,
+    wrapped,
+)
 from attnscope.results.common import Finding
 from attnscope.results.trace import Trace
 from attnscope.results.weights import HeadWeights
@@ -33,7 +42,7 @@ def print_table(result: Trace | HeadWeights, console: Console, *, wide: bool = F
         wide: whether to show all columns, in as many tables as the terminal's width requires.
     """
     print_heading(heading(result, wide=wide), console)
-    print_columns(said_once(columns_of(result)), console, wide)
+    print_columns(columns_of(result), console, wide)
     if isinstance(result, Trace):
         print_line(console, Text())
         print_parts(console, Text(summary(result), style="dim"))
@@ -100,6 +109,8 @@ def print_columns(columns: list[Column], console: Console, wide: bool = False) -
         return
     if all(column.flexible for column in below) and _fits(shown, console):
         beside, below = shown, []
+    if not _fits(beside, console):
+        beside = [_with_narrow_title(each) for each in beside]
     if _fits(beside, console):
         parts = [in_order(beside)]
     elif wide:
@@ -112,6 +123,13 @@ def print_columns(columns: list[Column], console: Console, wide: bool = False) -
         below = []
     if left_out:
         print_line(console, Text(f"{counted(left_out, 'more column')}: --wide", "dim"))
+
+
+def _with_narrow_title(column: Column) -> Column:
+    """Break a title of several words into lines if it is wider than the cells below it."""
+    is_wider = cell_len(column.title) > max(map(cell_len, column.texts()), default=0)
+    can_break = is_wider and "\n" not in column.title
+    return replace(column, title=column.title.replace(" ", "\n")) if can_break else column
 
 
 def _is_empty(column: Column) -> bool:
@@ -222,10 +240,12 @@ def _print_table(columns: list[Column], console: Console, below: list[Column]) -
 
     lines = [Text(), *side_by_side(Text(column.title, "dim") for column in columns)]
     lines.append(Text("─" * _total(columns)))
+    names = [name.strip() for name in columns[0].texts()]
+    sentences = [said_once(names, column.texts()) for column in below]
     for i in range(len(columns[0].cells)):
         lines += side_by_side(joined(column.cells[i], column.joint) for column in columns)
-        for column in below:
-            sentence, style = column.cells[i][0]
+        for column, said in zip(below, sentences, strict=True):
+            sentence, style = said[i], column.cells[i][0][1]
             lines += [Text(" " * GAP + line, style) for line in wrapped(sentence, room and room - GAP)]
     for line in lines:
         console.print(line, soft_wrap=True)  # every line fits; piped lines may be longer

@@ -63,8 +63,8 @@ def test_eighty_columns_show_all_numbers_side_by_side_with_bars_and_sentences_be
           64     64.3   1.0     0.51  2.35        0.812  0.220     0.19  0.26
         1024   1023.5   1.0   0.0021  2.35        0.950  0.210  0.00026  0.27
 
-        variance: of all scores · entropy (nats, at most ln n_K = 2.77), largest weight:
-        mean of the rows
+        variance: of all scores
+        entropy (nats, at most ln n_K = 2.77), largest weight: mean of the rows
         gradient: norm of ∂attention/∂scores of a row, median of the rows
 
          d_K           0─────────────────largest weight─────────────────1

@@ -308,6 +308,10 @@ def test_the_code_and_the_axes_are_coloured(tiny):
     assert "\x1b[2m 98  " in text
 
 
+def test_no_colour_is_that_of_a_theme(tiny):
+    assert not re.search(r"\x1b\[(?:[1-4];)*[39][0-7]m", printed(tiny, color=True))
+
+
 def test_code_is_not_taken_for_markup():
     source = Source("f", 1, "def f(x):\n    y = x['[red]']\n    return y\n")
     assert "y = x['[red]']" in printed(Trace("f", source=[source]), 80)

@@ -345,6 +345,15 @@ def test_a_note_stands_below_its_check_where_there_is_none(checked):
     )
 
 
+def test_a_title_is_broken_before_a_column_is_left_out(checked):
+    assert printed(checked, 50).splitlines()[5:9] == [
+        "check               largest  tolerance  verdict",
+        "                 difference",
+        "──────────────────────────────────────────────────",
+        "PyTorch                   –          –  cannot say",
+    ]
+
+
 @pytest.mark.parametrize("width", range(40, 201, 5))
 def test_notes_and_verdicts_are_shown_at_any_width(checked, width):
     text = printed(checked, width)

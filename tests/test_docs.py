@@ -34,7 +34,8 @@ def test_examples_print_what_they_show(monkeypatch, tmp_path, page):
     for command, expected in EXAMPLES[page]:
         exit_status, printed = output_of(command)
         assert comparable(printed) == comparable(expected), f"{command}\n{REWRITE}"
-        wrong, failed = "attnscope: error:" in expected, "✗ line" in expected or "--strict" in command
+        wrong = "attnscope: error:" in expected
+        failed = "✗ line" in expected or "FAILS" in expected or "--strict" in command
         assert exit_status == (2 if wrong else 1 if failed else 0), command
 
 

@@ -83,9 +83,12 @@ def annotated(trace: Trace) -> Iterator[tuple[Source, list[Line]]]:
     functions = [_Function(source) for source in trace.source or []]
     current = 0
     for step in trace.steps:
-        for i, function in enumerate(functions[current:], start=current):
-            if function.take(step):
-                current = i  # later steps are not searched for in functions that ran earlier
+        later = range(current, len(functions))
+        earlier = range(current) if trace.file is not None else ()  # a call has returned to its caller
+        for i in (*later, *earlier):
+            is_in_its_file = trace.file is None or functions[i].source.file == step.file
+            if is_in_its_file and functions[i].take(step):
+                current = i
                 break
     known: dict[str, Step] = {}
     for function in functions:

@@ -202,6 +202,23 @@ def test_what_ran_later_is_not_looked_for_in_what_ran_before():
     assert found == [[3], [5]]
 
 
+def test_a_caller_goes_on_after_its_calls():
+    caller = Source("f", 1, "def f(x):\n    y = g(x)\n    z = g(y)\n    return z\n")
+    callee = Source("g", 5, "def g(a):\n    return a + 1\n")
+    places = [("x", 1), ("a", 5), ("return", 6), ("y", 2), ("a", 5), ("return", 6), ("z", 3)]
+    steps = [
+        Step(name, None, (i,), "float32", "…", 4, line=line) for i, (name, line) in enumerate(places)
+    ]
+    trace = Trace("f", steps=steps, source=[caller, callee], file="f.py")
+    assert made(trace) == {
+        "def f(x):": ["x"],
+        "y = g(x)": ["y"],
+        "z = g(y)": ["z"],
+        "def g(a):": ["a", "a"],
+        "return a + 1": ["return", "return"],
+    }
+
+
 def test_a_function_of_one_line_is_annotated():
     trace = Trace(
         "f",

@@ -5,7 +5,7 @@ run one after the other in one empty folder, in a terminal of 100 columns, witho
 After a command, `> /dev/null` hides what it prints on stdout, and `| head -5` or another filter of the
 shell shortens it; what it prints on stderr follows. A block of Python that begins with a comment such as `# my_attn.py` is a file in that folder.
 
-    python tests/docs_examples.py        writes what they print into every page
+    python tests/docs_examples.py        writes what they print into every page, and llms.txt
 """
 
 from __future__ import annotations
@@ -92,7 +92,22 @@ def rewrite(page: Path) -> None:
         os.chdir(here)
 
 
+def llms_txt() -> str:
+    """The documentation for language models, in the format of llmstxt.org: every page, with a line on it.
+
+    The lines are those of the start page, and those of the table of variants.
+    """
+    index = (ROOT / "docs" / "index.md").read_text(encoding="utf-8")
+    title, summary = index.split("\n\n")[:2]
+    lists = index[index.index("## ") :].replace("](", "](docs/")
+    table = (ROOT / "docs/learn/variants/index.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| (\[.*\])\((.*)\) \| .* \| (.*) \|$", table, re.MULTILINE)
+    variants = [f"- {name}(docs/learn/variants/{path}): {effect}\n" for name, path, effect in rows]
+    return f"{title}\n\n> {' '.join(summary.split())}\n\n{lists}\n## Variants\n\n{''.join(variants)}"
+
+
 if __name__ == "__main__":
+    (ROOT / "llms.txt").write_text(llms_txt(), encoding="utf-8")
     for path in PAGES:
         if path.name != "commands.md":
             print(path.relative_to(ROOT), file=sys.stderr)

@@ -4,7 +4,7 @@ import re
 import shlex
 
 import pytest
-from docs_examples import PAGES, ROOT, comparable, examples_of, output_of, write_files
+from docs_examples import PAGES, ROOT, comparable, examples_of, llms_txt, output_of, write_files
 from docs_pictures import IMAGES, terminal_svg, text_of
 from typer.testing import CliRunner
 
@@ -88,6 +88,30 @@ def test_the_screenshot_of_the_page_is_there_and_small():
     png = (IMAGES / "page.png").read_bytes()
     assert png.startswith(b"\x89PNG")
     assert len(png) < 150_000
+
+
+def test_llms_txt_is_up_to_date_and_lists_every_page():
+    written = (ROOT / "llms.txt").read_text(encoding="utf-8")
+    assert written == llms_txt(), REWRITE
+    listed = {ROOT / path for path in re.findall(r"\]\(([^)]+)\)", written)}
+    pages = {*ROOT.glob("docs/**/*.md"), *ROOT.glob("docs/**/*.ipynb")}
+    lists = {ROOT / "docs/index.md", ROOT / "docs/learn/index.md"}
+    assert listed == pages - lists
+
+
+def test_the_site_begins_with_the_installation_of_the_readme():
+    (command,) = re.findall(
+        r"^```sh\n(.*)\n```$", (ROOT / "docs/index.md").read_text("utf-8"), re.MULTILINE
+    )
+    assert f"\n{command}\n" in (ROOT / "README.md").read_text(encoding="utf-8")
+
+
+def test_every_public_name_is_in_the_python_api():
+    import attnscope
+
+    pages = "".join(page.read_text(encoding="utf-8") for page in (ROOT / "docs/api").glob("*.md"))
+    described = set(re.findall(r"^\.\. auto\w+:: (\w+)", pages, re.MULTILINE))
+    assert described >= set(attnscope.__all__)
 
 
 def test_every_command_is_in_the_readme():

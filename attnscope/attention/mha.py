@@ -19,7 +19,8 @@ from attnscope.errors import SizeError, groups_are_uneven, heads_do_not_divide, 
 class MultiHeadAttention(nn.Module):
     """Multi-head attention: concat(head_1 … head_n) · W_O, with head_i = sdpa(Q W_Qi, K W_Ki, V W_Vi).
 
-    ```
+    The steps, and their shapes::
+
         Q              K              V            n_batch n d_feat
         │ W_Q          │ W_K          │ W_V
       Q_feat         K_feat         V_feat         n_batch n d_feat
@@ -35,7 +36,6 @@ class MultiHeadAttention(nn.Module):
                       x_rsh1, x_rsh2               n_batch n_Q d_feat
                               │ W_O
                               x                    n_batch n_Q d_feat
-    ```
 
     Every other line is a variant: one that is not used returns its input unchanged.
 

@@ -29,8 +29,10 @@ def head_weights(
     From files, the bytes of one layer are read, without torch or transformers. From a loaded model, its
     current weights are read.
 
+    For example::
+
         head = attnscope.head_weights("minilm", layer=0, head=3)
-        head["W_Q"].array         # d_head d_feat, numpy
+        head["W_Q"].array  # d_head d_feat, numpy
         head.to_pandas()
         head.save("head.safetensors")
 

@@ -63,8 +63,10 @@ def attention_maps(
 ) -> AttentionMaps:
     """Run a model on an input, and return its attention maps, as `attnscope bert` and `model` show them.
 
+    For example::
+
         maps = attnscope.attention_maps("minilm", "the cat sat", layers="all", heads="all")
-        maps[3, 5].attention             # n_Q n_K, numpy
+        maps[3, 5].attention  # n_Q n_K, numpy
         maps.save("attention.html")
         model = AutoModel.from_pretrained(name)
         maps = attnscope.attention_maps(model, "the cat sat", tokenizer=tokenizer)
@@ -152,8 +154,10 @@ def attention_steps(
 ) -> Trace:
     """Trace the attention of one layer of a model step by step, as `attnscope model --steps` shows it.
 
+    For example::
+
         trace = attnscope.attention_steps("minilm", "the cat sat", layer=2, keep=True)
-        trace["scores"].tensor           # n_batch n_head n_Q n_K
+        trace["scores"].tensor  # n_batch n_head n_Q n_K
 
     Args:
         model, text: as in `attention_maps`.

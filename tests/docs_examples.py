@@ -1,6 +1,6 @@
 """The examples of the documentation: commands with what they print.
 
-They stand in blocks that begin with ```console and a line `$ attnscope …`. Those of a page are
+They stand in blocks that begin with ```console and a line `$ attnscope …` or `$ python FILE`. Those of a page are
 run one after the other in one empty folder, in a terminal of 100 columns, without its colours.
 After a command, `> /dev/null` hides what it prints on stdout, and `| head -5` or another filter of the
 shell shortens it; what it prints on stderr follows. A block of Python that begins with a comment such as `# my_attn.py` is a file in that folder.
@@ -14,6 +14,7 @@ import contextlib
 import io
 import os
 import re
+import runpy
 import shlex
 import subprocess
 import sys
@@ -24,8 +25,8 @@ from attnscope.cli.app import main
 
 ROOT = Path(__file__).parent.parent
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
-BLOCK = re.compile(r"^```console\n(\$ attnscope [\s\S]*?)^```$", re.MULTILINE)
-COMMAND = re.compile(r"^\$ (attnscope .*)\n((?:(?!\$ attnscope).*\n)*)", re.MULTILINE)
+BLOCK = re.compile(r"^```console\n(\$ (?:attnscope|python) [\s\S]*?)^```$", re.MULTILINE)
+COMMAND = re.compile(r"^\$ ((?:attnscope|python) .*)\n((?:(?!\$ (?:attnscope|python) ).*\n)*)", re.MULTILINE)
 FILE = re.compile(r"^```python\n(# (\w+\.py)\n[\s\S]*?)^```$", re.MULTILINE)
 COLOUR = re.compile(r"\x1b\[[\d;]*m")
 DIFFERENCE = re.compile(r"\b\d(\.\d+)?e-\d\d\b")
@@ -47,8 +48,13 @@ def colourful_output_of(command: str, columns: int = 100) -> tuple[int, str, str
     """The exit status of a command, and what it prints on a colourful terminal's stdout and stderr."""
     os.environ.update(FORCE_COLOR="1", COLUMNS=str(columns))
     out, err = io.StringIO(), io.StringIO()
+    program, *arguments = shlex.split(command)
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-        exit_status = main(shlex.split(command)[1:])
+        if program == "python":
+            runpy.run_path(arguments[0])
+            exit_status = 0
+        else:
+            exit_status = main(arguments)
     return exit_status, out.getvalue(), err.getvalue()
 
 

@@ -66,7 +66,8 @@ def test_pages_fetch_nothing_from_elsewhere_and_search_works(
     found = page.locator("#search-results a", has_text="soft cap").first
     found.wait_for()
     assert not elsewhere
-    assert not errors
+    # Browsers let no script read pages from disk: there, results of the search have no excerpts.
+    assert set(errors) <= ({"Failed to fetch"} if address.startswith("file:") else set())
     page.close()
 
 

@@ -26,7 +26,9 @@ from attnscope.cli.app import main
 ROOT = Path(__file__).parent.parent
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
 BLOCK = re.compile(r"^```console\n(\$ (?:attnscope|python) [\s\S]*?)^```$", re.MULTILINE)
-COMMAND = re.compile(r"^\$ ((?:attnscope|python) .*)\n((?:(?!\$ (?:attnscope|python) ).*\n)*)", re.MULTILINE)
+COMMAND = re.compile(
+    r"^\$ ((?:attnscope|python) .*)\n((?:(?!\$ (?:attnscope|python) ).*\n)*)", re.MULTILINE
+)
 FILE = re.compile(r"^```python\n(# (\w+\.py)\n[\s\S]*?)^```$", re.MULTILINE)
 COLOUR = re.compile(r"\x1b\[[\d;]*m")
 DIFFERENCE = re.compile(r"\b\d(\.\d+)?e-\d\d\b")

@@ -40,7 +40,7 @@ def load_ipython_extension(shell: Any) -> None:
     shell.register_magic_function(Magic(shell), "line", NAME)
     shell.register_magic_function(_is_a_cell_magic, "cell", NAME)
     shell.input_transformers_cleanup.insert(0, _as_line_magic)
-    shell.ast_transformers.append(Restarts())
+    shell.ast_transformers.append(Definitions())
 
 
 def unload_ipython_extension(shell: Any) -> None:
@@ -48,7 +48,9 @@ def unload_ipython_extension(shell: Any) -> None:
     for kind in ("line", "cell"):
         shell.magics_manager.magics[kind].pop(NAME, None)
     shell.input_transformers_cleanup.remove(_as_line_magic)
-    shell.ast_transformers[:] = [each for each in shell.ast_transformers if type(each) is not Restarts]
+    shell.ast_transformers[:] = [
+        each for each in shell.ast_transformers if type(each) is not Definitions
+    ]
 
 
 def _as_line_magic(lines: list[str]) -> list[str]:
@@ -63,8 +65,8 @@ def _is_a_cell_magic(line: str, cell: str) -> None:
     raise OptionError(f"%%{NAME} must be the first line of the cell.")
 
 
-class Restarts(ast.NodeTransformer):
-    """Looks for the target again after each class and function that a traced cell defines."""
+class Definitions(ast.NodeTransformer):
+    """Reports each class and function that a traced cell defines: it may be what is traced."""
 
     def visit_Module(self, tree: ast.Module) -> ast.Module:
         """Insert a call after each definition."""
@@ -74,7 +76,7 @@ class Restarts(ast.NodeTransformer):
         for statement in tree.body:
             body.append(statement)
             if isinstance(statement, ast.ClassDef | ast.FunctionDef):
-                call = ast.parse(f"__import__('{__name__}', fromlist=['_']).find_target()").body[0]
+                call = ast.parse(f"__import__('{__name__}', fromlist=['_']).defined()").body[0]
                 for node in ast.walk(call):
                     ast.copy_location(node, statement)
                 body.append(ast.fix_missing_locations(call))
@@ -85,10 +87,10 @@ class Restarts(ast.NodeTransformer):
 _current: Cell | None = None
 
 
-def find_target() -> None:
-    """Look for the target of the cell that runs; its definition may be new."""
+def defined() -> None:
+    """Take note of a new definition in the cell that runs."""
     if _current is not None:
-        _current.calls.find_target(_current.shell.user_ns)
+        _current.calls.defined(_current.shell.user_ns)
 
 
 class Magic:
@@ -126,9 +128,9 @@ class Cell:
         self.shell = shell
         self.calls: LiveCalls = LiveCalls(**parse(line), note=_note)
         try:
-            self.calls.find_target(shell.user_ns)
+            self.calls.begin(shell.user_ns)
         except AttnscopeError:
-            self.calls.close()
+            self.calls.sessions.close()
             raise
         shell.events.register("post_run_cell", self.end)
 
@@ -231,8 +233,7 @@ def _parser() -> ArgumentParser:
                 parser.add_argument(name, dest=each.name, type=_at_least(flag.min), default=each.default)
             else:
                 parser.add_argument(name, dest=each.name, action="append")
-    for name in ("--source", "--stats"):
-        parser.add_argument(name, action="store_true")
+    parser.add_argument("--stats", action="store_true")
     return parser
 
 

@@ -103,6 +103,34 @@ def test_a_new_definition_in_the_cell_replaces_the_old_one(shell):
     assert names(shell.value) == ["q", "k", "v", "new", "return"]
 
 
+def test_of_several_the_one_that_the_cell_calls_is_traced(shell):
+    shell.run("""
+        def attend(q, k, v):
+            other = (q @ k.mT).softmax(-1)
+            return other @ v
+
+        def averaged(q, k, v):
+            return attend(q, k, v).softmax(0)
+        """)
+    shell.run("%%attnscope\nattend(q, k, v)")
+    assert (shell.value.title, names(shell.value)[3]) == ("attend", "other")
+    shell.run("%%attnscope\nattention(q, k, v)")
+    assert shell.value.title == "Attention"
+    shell.run("%%attnscope\naveraged(q, k, v)")
+    assert shell.value.title == "averaged"
+    assert "other" in names(shell.value)  # what it calls has rows, too
+
+
+def test_the_attention_inside_a_model_is_found(shell, tmp_path, monkeypatch):
+    (tmp_path / "own_model.py").write_text(
+        dedent(DEFINITION) + "model = nn.ModuleDict({'attention': attention})\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    shell.run("del Attention, attention\nfrom own_model import model")
+    shell.run("%%attnscope\nmodel['attention'](q, k, v)")
+    assert shell.value.title == "Attention"
+
+
 def test_several_calls_make_several_traces(shell):
     shell.run("%%attnscope --watch Attention --calls 2\nfor i in range(3): attention(q, k, v)")
     assert isinstance(shell.value, ProgramRun)
@@ -211,11 +239,17 @@ def test_a_mistake_is_one_line_and_the_cell_does_not_run(shell, capsys, line, me
     assert (f"  try  {hint}" in shown) if hint else True
 
 
-def test_several_candidates_are_listed(shell, capsys):
-    shell.run("def attend(q):\n    return q.softmax(-1)")
-    done = shell.run("%%attnscope\nattention(q, k, v)")
-    assert not done.success
-    assert "several could be traced: Attention, attend." in capsys.readouterr().err
+def test_a_definition_that_cannot_be_traced_is_a_note(shell, capsys):
+    done = shell.run("""
+        %%attnscope --watch attend
+        def attend(q):
+            yield q.softmax(-1)
+        ran = next(attend(q)).shape
+        """)
+    assert done.success
+    note = "attnscope: note: cannot trace attend: it is a generator"
+    assert note in capsys.readouterr().err
+    assert shell.shell.user_ns["ran"] == (2, 3, 4)
 
 
 def test_what_is_not_called_or_not_there_is_a_note(shell, capsys):

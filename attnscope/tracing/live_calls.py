@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, suppress
 from types import CodeType, FunctionType
 from typing import Any
 
-from attnscope.errors import OptionError, SourceError
+from attnscope.errors import AttnscopeError, SourceError, is_a
 from attnscope.results.trace import ProgramRun
 from attnscope.text import shortened
 from attnscope.tracing.instrument.session import Session, function_of
-from attnscope.tracing.program import Target, Watching
+from attnscope.tracing.program import Recording, Target, Watching
 from attnscope.tracing.watch import CallTraces, Dims, read_dims
 
 ATTENTION = {"softmax", "scaled_dot_product_attention", "flex_attention"}
@@ -18,12 +20,11 @@ ATTENTION = {"softmax", "scaled_dot_product_attention", "flex_attention"}
 
 
 class LiveCalls:
-    """Records the first calls of a target from the moment it is found until `close`.
+    """Records the first calls of a target from the moment it is defined until `close`.
 
     Args:
         watch: the name of the class, function or module to trace, as in the namespace, or
-            `file.py:NAME` or `package.module:NAME`; None: the only one in the namespace that computes
-            attention.
+            `file.py:NAME` or `package.module:NAME`; None: all in the namespace that compute attention.
         calls, dims, follow, depth, subexpressions, stats, source, note: as in `trace_script`.
 
     Raises:
@@ -45,8 +46,10 @@ class LiveCalls:
     ) -> None:
         axis_names = read_dims(dims or [])
         self.watch = watch
-        self.session: Session | None = None
         self.follow, self.subexpressions = follow or [], subexpressions
+        self.names: dict[tuple[str, int], str] = {}  # of targets, by the first line of their code
+        self.error: AttnscopeError | None = None  # why a definition cannot be traced
+        self.sessions = ExitStack()
         self.result = ProgramRun(watch or "", calls)
         self.traces = CallTraces(
             self.result, axis_names, stats=stats, source=source, recorded=None, note=note
@@ -54,88 +57,102 @@ class LiveCalls:
         self.watching = Watching(
             Target(watch or ""),
             calls,
-            self.traces.add,
+            self._add,
             self.traces.refuse,
             dims=axis_names,
             options={"stats": stats, "depth": depth},
         )
 
-    def find_target(self, namespace: Mapping[str, Any]) -> None:
-        """Begin to record the target, if it is defined by now; a new definition replaces the old one.
+    def begin(self, namespace: Mapping[str, Any]) -> None:
+        """Begin to record what is defined already.
 
         Raises:
-            SourceError: it cannot be traced.
-            OptionError: several could be meant.
+            AttnscopeError: the target cannot be traced, or its file or module does not exist.
         """
-        if self.watching.n_entered:
-            return
-        name, target = self._found(namespace)
-        if target is None:
-            return
-        function = function_of(target)
-        if self.session is not None and self.session.function is function:
-            return
-        self._end_session()
-        self.session = Session(target, follow=self.follow, parts=self.subexpressions)
-        self.result.target = name
-        self.watching.watch_session(self.session)
-
-    def close(self) -> ProgramRun:
-        """Stop recording, and return the traces."""
-        if self.session is None:
-            self.traces.note(self._why_no_target())
-        else:
-            self.watching.report_unfinished()
-            self.traces.end(self.watching)
-        self._end_session()
-        return self.result
-
-    def _end_session(self) -> None:
-        if self.session is not None:
-            self.session.stack.close()
-            self.session = None
-
-    # The target.
-
-    def _found(self, namespace: Mapping[str, Any]) -> tuple[str, Any]:
-        """Return the target and its name; None if it is not defined yet."""
         if self.watch is None:
-            names = names_of_attention(namespace)
-            if len(names) > 1:
-                raise OptionError(
-                    f"several could be traced: {', '.join(names)}.", hint=f"--watch {names[-1]}"
-                )
-            return (names[0], namespace[names[0]]) if names else ("", None)
+            for name, target in targets_of_attention(namespace):
+                with suppress(SourceError):  # others may do
+                    self._record(name, target)
+            return
         if ":" in self.watch:
             from attnscope.tracing.target.load import load
 
-            return self.watch, load(self.watch).object
+            self._record(self.watch, load(self.watch).object)
+            return
         first, *rest = self.watch.split(".")
         target = namespace.get(first)
         for part in rest:
             target = getattr(target, part, None)
-        return self.watch, target
+        if target is not None:
+            self._record(self.watch, target)
 
-    def _why_no_target(self) -> str:
-        if self.watch is None:
-            return "there is no attention to trace: no class or function here calls softmax"
-        return f"{shortened(self.watch)} was not traced: it is not defined"
-
-
-def names_of_attention(namespace: Mapping[str, Any]) -> list[str]:
-    """Return the names of the classes and functions in a namespace that compute attention."""
-    found: dict[FunctionType, str] = {}
-    for name, value in namespace.items():
-        if name.startswith("_") or not isinstance(value, type | FunctionType):
-            continue
-        parts = vars(value).values() if isinstance(value, type) else [value]
-        codes = [part.__code__ for part in parts if isinstance(part, FunctionType)]
-        if any(ATTENTION & _names_in(code) for code in codes):
+    def defined(self, namespace: Mapping[str, Any]) -> None:
+        """Record what has been defined since, too; an error is noted at the end if nothing is traced."""
+        if not self.watching.n_entered:
             try:
-                found.setdefault(function_of(value), name)
-            except SourceError:
-                continue
-    return list(found.values())
+                self.begin(namespace)
+            except AttnscopeError as error:
+                self.error = error
+
+    def close(self) -> ProgramRun:
+        """Stop recording, and return the traces."""
+        self.watching.report_unfinished()
+        if self.result.traces or (self.names and self.error is None):
+            self.result.target = self.watch or " or ".join(dict.fromkeys(self.names.values()))
+            self.traces.end(self.watching)
+        elif self.error is not None:
+            self.traces.note(self.error.message, self.error.hint)
+        elif self.watch is not None:
+            self.traces.note(f"{shortened(self.watch)} was not traced: it is not defined")
+        else:
+            self.traces.note(
+                "there is no attention to trace: no class or function here calls softmax",
+                "--watch NAME",
+            )
+        self.sessions.close()
+        return self.result
+
+    def _record(self, name: str, target: Any) -> None:
+        """Record calls of a target."""
+        function = function_of(target)
+        place = function.__code__.co_filename, function.__code__.co_firstlineno
+        if place not in self.names:
+            session = Session(target, follow=self.follow, parts=self.subexpressions)
+            self.sessions.enter_context(session)
+            self.names[place] = name
+            self.watching.watch_session(session)
+
+    def _add(self, recording: Recording) -> None:
+        """Add the trace of a call, with the name of what was called."""
+        self.result.target = self.names[recording.recorder.target]
+        self.traces.add(recording)
+
+
+def targets_of_attention(namespace: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """Yield the classes and functions that compute attention, with their names.
+
+    Those are the ones of a namespace, and the classes of its modules (of torch) and their parts.
+    """
+    modules: list[Any] = []
+    torch = sys.modules.get("torch")
+    for name, value in list(namespace.items()):
+        if name.startswith("_"):
+            continue
+        if is_a(value, type) or is_a(value, FunctionType):
+            if _computes_attention(value):
+                yield name, value
+        elif torch is not None and is_a(value, torch.nn.Module):
+            modules += torch.nn.Module.modules(value)
+    for kind in dict.fromkeys(map(type, modules)):
+        if not kind.__module__.startswith("torch.") and _computes_attention(kind):
+            yield kind.__name__, kind
+
+
+def _computes_attention(target: Any) -> bool:
+    """Return whether a function, or a method of a class, uses a name of `ATTENTION`."""
+    parts = list(vars(target).values()) if is_a(target, type) else [target]
+    codes = [part.__code__ for part in parts if is_a(part, FunctionType)]
+    return any(ATTENTION & _names_in(code) for code in codes)
 
 
 def _names_in(code: CodeType) -> set[str]:

@@ -290,6 +290,8 @@ class Watching:
         self.loaded = True
         self.compiled |= session.compiled
         self._places.add((session.file, session.line))
+        if any(relay is session.relay for relay, _ in self._relays):
+            return  # another function of the same file
         self._relays.append((session.relay, len(self._sites)))
         self._sites += session.sites
         self._files |= {site.file for site in session.sites}

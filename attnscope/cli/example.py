@@ -12,7 +12,7 @@ from attnscope.textbook.options import ExampleForms, ExampleNumbers
 EXAMPLES = {
     "attnscope example": "each matrix of the formula, with its numbers",
     "attnscope example --layout columns": "with each vector as a column",
-    'attnscope example --x "[[1,0],[0,1]]"': "with a matrix of your own",
+    'attnscope example --x "[[1,0,0,1],[0,1,1,0]]"': "with embeddings of your own",
     "attnscope example --query 1": "one query: its scores, softmax and weighted sum",
 }
 

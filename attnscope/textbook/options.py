@@ -356,7 +356,7 @@ class ExampleForms:
     """Selection of the forms of the worked example."""
 
     layout: VectorLayout | None = option(
-        "Print only this form, in full; with columns, your vectors are columns, too.",
+        "Print only this form, rows or columns, in full; by columns, your matrices are transposed, too.",
         shown="all forms, each number once",
         panel=VARIANT,
     )

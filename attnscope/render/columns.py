@@ -32,6 +32,10 @@ AXIS_STYLES = {
 WIDTH_STYLE = GREEN
 
 
+MARKED = ("name", "dims", "shape", "memory", "bytes")
+"""The columns that are bold in the rows of the largest tensors."""
+
+
 @dataclass
 class Column:
     """One column of a table.
@@ -102,13 +106,10 @@ def _trace_columns(trace: Trace) -> list[Column]:
 
 
 def _mark(columns: list[Column], rows: list[int]) -> None:
-    """Show some rows of a table in bold, except for what is dim."""
+    """Show the names, axes and memory of some rows in bold."""
     for column in columns:
-        for i in rows if column.cells else []:
-            column.cells[i] = [
-                (text, style if "dim" in style else f"bold {style}".rstrip())
-                for text, style in column.cells[i]
-            ]
+        for i in rows if column.key in MARKED else []:
+            column.cells[i] = [(text, f"bold {style}".rstrip()) for text, style in column.cells[i]]
 
 
 def largest(trace: Trace) -> list[Step]:

@@ -3,14 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import cache
 from typing import Any
 
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
 from rich.text import Text
 
-from attnscope.render.text import folded
+from attnscope.render.text import can_show, folded
 from attnscope.text import LEFT_TO_RIGHT_MARK, printable_lines
+
+REPLACEMENTS = dict(zip("─│┼·×–…", "-|+.x-~", strict=True))
+"""Characters of tables, and what stands for them where an encoding lacks them."""
+
+
+@cache
+def _replacements(encoding: str) -> dict[int, str]:
+    return {ord(each): other for each, other in REPLACEMENTS.items() if not can_show(each, encoding)}
 
 
 class Terminal(Console):
@@ -34,7 +43,8 @@ class Terminal(Console):
             if segment.control:  # Rich's own: it moves the cursor of a progress bar
                 yield segment
             else:
-                yield Segment(printable_lines(segment.text, LEFT_TO_RIGHT_MARK), segment.style)
+                text = printable_lines(segment.text, LEFT_TO_RIGHT_MARK)
+                yield Segment(text.translate(_replacements(self.encoding)), segment.style)
 
 
 def print_message(message: Text) -> None:

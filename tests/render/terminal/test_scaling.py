@@ -136,7 +136,7 @@ def test_csv_markdown_and_json_hold_the_same_rows():
     result = scaling()
     document = json.loads(json_text(record(result)))
     assert document["schema"] == "attnscope.scaling/1"
-    assert list(document)[1:] == ["sizes", "dtype", "seed", "rows", "findings"]
+    assert list(document)[1:] == ["sizes", "dtype", "seed", "rows", "findings", "draw"]
     assert list(document["rows"][0]) == [
         "d_K", "scaled", "variance", "entropy", "largest_weight", "gradient_norm", "gradient_norm_mean",
     ]  # fmt: skip

@@ -172,7 +172,10 @@ def _(table: HeadTable) -> str:
 @about.register
 def _(scaling: Scaling) -> str:
     widths = dict.fromkeys(str(row.d_K) for row in scaling.rows)
-    return f"d_K {_few(list(widths))}: with and without 1/√d_K, {scaling.dtype}, seed {scaling.seed}"
+    draw = "" if scaling.draw == "normal" else f"{scaling.draw}, "
+    return (
+        f"d_K {_few(list(widths))}: with and without 1/√d_K, {draw}{scaling.dtype}, seed {scaling.seed}"
+    )
 
 
 @about.register

@@ -36,6 +36,7 @@ def test_uniform_queries_and_keys_have_scores_with_the_variance_of_their_product
     """The variance of a product of two independent values that are uniform in [0, 1) is 1/9 - 1/16."""
     scaling = measure_scaling([64], draw="uniform")
     assert scaling.draw == "uniform"
+    assert repr(scaling) == "Scaling(d_K 64: with and without 1/√d_K, uniform, float32, seed 0)"
     assert scaling[64, True].variance == pytest.approx(1 / 9 - 1 / 16, rel=0.1)
     assert measure_scaling([64]).draw == "normal"
 

@@ -99,6 +99,13 @@ def test_llms_txt_is_up_to_date_and_lists_every_page():
     assert listed == pages - lists
 
 
+def test_every_page_is_in_the_navigation_of_the_site():
+    docs = ROOT / "docs"
+    listed = set(re.findall(r"(?:file|root): (\S+)", (docs / "_toc.yml").read_text(encoding="utf-8")))
+    pages = [*docs.glob("**/*.md"), *docs.glob("**/*.ipynb")]
+    assert listed == {str(page.relative_to(docs).with_suffix("")) for page in pages}
+
+
 def test_the_site_begins_with_the_installation_of_the_readme():
     (command,) = re.findall(
         r"^```sh\n(.*)\n```$", (ROOT / "docs/index.md").read_text("utf-8"), re.MULTILINE

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from math import isqrt
 from typing import Any, TypeGuard, TypeVar
 
-from attnscope.text import shortened
+from attnscope.text import nearest, shortened
 
 T = TypeVar("T")
 
@@ -65,6 +65,29 @@ class Interrupted(KeyboardInterrupt):
     def __init__(self, trace: Any) -> None:
         super().__init__("interrupted")
         self.trace = trace
+
+
+SHORT_DTYPES = {
+    "fp16": "float16",
+    "half": "float16",
+    "bf16": "bfloat16",
+    "fp32": "float32",
+    "float": "float32",
+    "fp64": "float64",
+    "double": "float64",
+}
+"""Names of dtypes in other programs."""
+
+
+def dtype_hint(dtype: str, dtypes: Iterable[str], flag: str = "--dtype") -> str:
+    """Return a hint with the dtype that is meant, or else all.
+
+    >>> dtype_hint("fp16", ["float32", "float16"]), dtype_hint("x", ["float32", "float16"])
+    ('--dtype float16', '--dtype float32, float16')
+    """
+    every = list(dtypes)
+    near = nearest(SHORT_DTYPES.get(dtype.lower().removeprefix("torch."), dtype), every)
+    return f"{flag} {near or ', '.join(every)}"
 
 
 def heads_do_not_divide(width: int, n_head: int, axis: str = "d_feat") -> SizeError:

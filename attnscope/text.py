@@ -6,6 +6,7 @@ import json
 import re
 import unicodedata
 from collections.abc import Iterable
+from difflib import get_close_matches
 
 HIDDEN = ("Cc", "Cf", "Cs", "Zl", "Zp")
 """Unicode categories that control a terminal or are invisible: controls, formats (including bidi
@@ -105,3 +106,19 @@ def _escaped(character: str) -> str:
     if unicodedata.category(character) not in HIDDEN or character in JOINERS:
         return character
     return character.encode("unicode_escape").decode("ascii")
+
+
+def nearest(name: str, choices: Iterable[str]) -> str | None:
+    """Return the choice that a name resembles most; None if it resembles none.
+
+    Case, hyphens and underscores do not matter. A choice that begins with the name is near, too.
+
+    >>> nearest("casual", ["causal", "window"]), nearest("n_q", ["nq", "nk"]), nearest("x", ["nq"])
+    ('causal', 'nq', None)
+    """
+    by_letters = {re.sub(r"[-_]", "", each).lower(): each for each in choices}
+    letters = re.sub(r"[-_]", "", name).lower()
+    longer = [each for each in by_letters if len(letters) > 2 and each.startswith(letters)]
+    near = [letters] if letters in by_letters else longer[:1] if len(longer) == 1 else []
+    near = near or get_close_matches(letters, by_letters, n=1, cutoff=0.7)
+    return by_letters[near[0]] if near else None

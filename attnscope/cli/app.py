@@ -19,6 +19,7 @@ from typer.exceptions import TyperException
 
 import attnscope
 from attnscope.cli.command import Command, help_all, sections_of, show, usage
+from attnscope.cli.mistakes import explained, no_such_command
 from attnscope.errors import AttnscopeError, OptionError, OptionWarning, is_out_of_memory
 from attnscope.process import interrupt, streams
 from attnscope.process.launch import is_first, launched
@@ -51,6 +52,19 @@ COMMANDS = {
     "heads": "Every head of a model in numbers: what it attends to, how widely and how far.",
 }
 """What each command shows, in the order of the help."""
+
+KEYWORDS = {
+    "sdpa": ("attention", "attn", "softmax", "dot-product"),
+    "mha": ("attention", "attn", "multihead", "multi-head-attention", "self-attention"),
+    "example": ("demo", "tutorial", "worked-example"),
+    "scaling": ("scale", "sqrt"),
+    "trace": ("attention", "attn", "inspect", "debug", "shapes", "code"),
+    "run": ("exec", "python", "script", "program", "watch"),
+    "bert": (),
+    "model": ("checkpoint", "weights", "maps", "llama", "gpt", "vit"),
+    "heads": ("metrics", "entropy"),
+}
+"""Words for which a hint suggests a command."""
 
 MORE = "The help of a command has examples: attnscope sdpa --help"
 
@@ -89,6 +103,12 @@ class CommandGroup(TyperGroup):
         super().__init__(**settings)
         self.commands = Commands()  # type: ignore[assignment]
         self.params.append(help_all("Print the whole help of every command."))
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """Return the name, the command and its arguments; a mistake suggests a command."""
+        if args[0] not in COMMANDS and not ctx.resilient_parsing:
+            raise no_such_command(args[0], KEYWORDS)
+        return super().resolve_command(ctx, args)
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
         """List the commands without importing them."""
@@ -155,16 +175,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except AttnscopeError as error:
         _complain(error.message, error.hint, arguments)
     except TyperException as error:
-        text = error.format_message()
-        if text:  # a bare `attnscope` prints the help, without a message
-            context = getattr(error, "ctx", None)
-            path = (
-                context.command_path
-                if context
-                else " ".join(["attnscope", *filter(str.isalpha, arguments[:1])])
-            )
-            hint = f"{path} --help"
-            _complain(text, hint, arguments)
+        if error.format_message():  # a bare `attnscope` prints the help, without a message
+            message, hint = explained(error, arguments, Commands())
+            _complain(message, hint, arguments)
     except SystemExit as error:
         if isinstance(error.__context__, BrokenPipeError):
             return ExitStatus.PIPE_CLOSED  # Typer exits if the reader stops, as in `attnscope … | head`

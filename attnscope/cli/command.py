@@ -36,7 +36,7 @@ class Command(TyperCommand):
     def format_help(self, ctx: Any, formatter: Any) -> None:
         """Print the help with the common options."""
         every = [each for each in self.params[:-1] if isinstance(each, TyperOption)]
-        common = [each for each in every if self.is_common(each)] if len(every) > MOST else every
+        common = [each for each in every if self.lists(each)]
         n_more = len(every) - len(common)
         more = f"{n_more} more options: {ctx.command_path} {ALL}" if n_more else None
         arguments = [each for each in self.params if isinstance(each, TyperArgument)]
@@ -46,9 +46,11 @@ class Command(TyperCommand):
         """Print the help with all options."""
         show(self._help(ctx, self.get_params(ctx), None))
 
-    def is_common(self, option: TyperOption) -> bool:
-        """Whether `--help` lists an option."""
+    def lists(self, option: TyperOption) -> bool:
+        """Whether `--help` lists an option: a common one, or any if there are few."""
         flag = self.flags.get(option.name or "")
+        if sum(isinstance(each, TyperOption) for each in self.params) <= MOST + 1:
+            return True
         if flag is None:
             return option.required
         return flag.common if isinstance(flag.common, bool) else self.name in flag.common

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from math import prod
 
-from attnscope.errors import OptionError, SizeError
+from attnscope.errors import OptionError, SizeError, dtype_hint
 from attnscope.results.trace import Step, Trace
 
 DTYPES = {"float64": 8, "float32": 4, "float16": 2, "bfloat16": 2}
@@ -91,7 +91,7 @@ def plan(title: str, sizes: dict[str, int], stages: Iterable[Stage], dtype: str)
     check_sizes(sizes)
     if dtype not in DTYPES:
         raise OptionError(
-            f"{dtype!r} is not a dtype that attention runs in.", hint=f"--dtype {', '.join(DTYPES)}"
+            f"{dtype!r} is not a dtype that attention runs in.", hint=dtype_hint(dtype, DTYPES)
         )
     result = Trace(title=title, sizes=sizes, dtype=dtype)
     owners: dict[str, str] = {}

@@ -8,7 +8,7 @@ from math import inf, isfinite
 from typing import Any
 
 from attnscope.contracts import DTYPES, Variant
-from attnscope.errors import OptionError, warn_idle
+from attnscope.errors import OptionError, dtype_hint, warn_idle
 from attnscope.options import one_of
 from attnscope.textbook.inputs.mask_options import Masks, parse_masks
 from attnscope.textbook.options import Alignment, MaskedRows, Masking, MaskStyle, Scale, Stages
@@ -147,7 +147,7 @@ def _check_numbers(scale: Scale, stages: Stages) -> None:
     if stages.softmax_dtype is not None and stages.softmax_dtype not in DTYPES:
         raise OptionError(
             f"{stages.softmax_dtype!r} is not a dtype that a softmax runs in.",
-            hint=f"--softmax-dtype {', '.join(DTYPES)}",
+            hint=dtype_hint(stages.softmax_dtype, DTYPES, "--softmax-dtype"),
         )
 
 

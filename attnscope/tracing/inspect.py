@@ -18,6 +18,7 @@ from attnscope.errors import (
     Interrupted,
     OptionError,
     SourceError,
+    dtype_hint,
     is_a,
     safe_str,
     warn_idle,
@@ -207,7 +208,7 @@ def _check_options(
     check_device_name(device or "cpu")
     check_seed(seed or 0)
     if dtype is not None and dtype not in DTYPES:
-        raise OptionError(f"{dtype!r} is not a dtype.", hint=f"--dtype {', '.join(DTYPES)}")
+        raise OptionError(f"{dtype!r} is not a dtype.", hint=dtype_hint(dtype, DTYPES))
     on_values = [option for option, is_set in values.items() if is_set]
     if on_values and device == "meta":
         raise OptionError(

@@ -47,7 +47,7 @@ def test_no_command_shows_help_and_a_wrong_one_is_refused(attnscope):
     r = attnscope("bogus")
     assert (r.exit_status, r.err) == (
         2,
-        "attnscope: error: No such command 'bogus'.\n  try  attnscope --help\n",
+        "attnscope: error: there is no command 'bogus'.\n  try  attnscope --help\n",
     )
 
 
@@ -185,7 +185,7 @@ def test_an_option_without_its_argument_leads_to_the_help_of_its_command(attnsco
     r = attnscope("heads", "minilm", "--text")
     assert r.exit_status == 2
     assert r.err.splitlines() == [
-        "attnscope: error: Option '--text' requires an argument.",
+        "attnscope: error: --text needs a value.",
         "  try  attnscope heads --help",
     ]
 

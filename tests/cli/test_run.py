@@ -9,7 +9,7 @@ from textwrap import dedent
 
 import pytest
 
-from attnscope.cli.run import options_first
+from attnscope.process.script_words import options_first
 
 ATTENTION = """\
     import math
@@ -172,7 +172,7 @@ def test_what_is_ours_and_what_is_the_scripts(line, sorted_line):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["train.py"], "Missing option '--watch'"),
+        (["train.py"], "--watch is missing."),
         (["--watch", "m.py:C"], "there is no program to run."),
         (["--watch", "m.py:C", "none.py"], "there is no script none.py."),
         (["--watch", "m.py", "train.py"], "'m.py' names no class or function."),
@@ -185,7 +185,10 @@ def test_what_is_ours_and_what_is_the_scripts(line, sorted_line):
         (["--watch", "model.py:Thing", "--to", "no/x", "train.py"], "there is no folder no to write x"),
         (["--watch", "model.py:Thing", "--to", "model.py", "train.py"], "model.py exists already."),
         (["--watch", "model.py:Thing", "--to", "", "train.py"], "it is empty, and names no file."),
-        (["--watch", "model.py:Thing", "--calls", "0", "train.py"], "Invalid value for '--calls'"),
+        (
+            ["--watch", "model.py:Thing", "--calls", "0", "train.py"],
+            "--calls is 0, and takes numbers from 1.",
+        ),
     ],
 )
 def test_mistakes_are_told_before_the_program_runs(attnscope, tmp_path, monkeypatch, arguments, message):

@@ -117,7 +117,7 @@ def test_stats_are_of_the_saved_values(attnscope, tmp_path):
         (["--heads", 0], "n_head is 0, but a size is a whole number from 1 up.", None),
         (
             ["--nq", "abc"],
-            "Invalid value for '--nq': 'abc' is not a valid int.",
+            "--nq is 'abc', and takes whole numbers.",
             "attnscope sdpa --help",
         ),
         (
@@ -151,7 +151,7 @@ def test_stats_are_of_the_saved_values(attnscope, tmp_path):
             "csv holds one table, and --show prints values beside it.",
             "--format json, or --save values.npz",
         ),
-        (["--bogus"], "No such option: --bogus", "attnscope sdpa --help"),
+        (["--bogus"], "sdpa has no option --bogus.", "attnscope sdpa --help-all"),
     ],
 )
 def test_a_mistake_gets_a_clear_line_and_exit_status_2(attnscope, arguments, message, hint):

@@ -9,6 +9,7 @@ from attnscope.checkpoints.indices import check_indices
 from attnscope.errors import OptionError
 from attnscope.models.heads.metrics import METRICS
 from attnscope.models.heads.statistics import Key
+from attnscope.text import nearest
 
 
 @dataclass(frozen=True)
@@ -87,7 +88,9 @@ def metric_names(metrics: str | Iterable[str] | None, sort: str | None = None) -
         names = [name.strip() for name in parts]
     for option, name in [*(("--metrics", name) for name in names), ("--sort", sort)]:
         if name is not None and name not in METRICS:
-            raise OptionError(f"{option}: there is no metric {name!r}.", hint=", ".join(METRICS))
+            hint = nearest(name, METRICS)
+            hint = f"{option} {hint}" if hint else ", ".join(METRICS)
+            raise OptionError(f"{option}: there is no metric {name!r}.", hint=hint)
     if sort is not None and sort not in names:
         listed = metrics if isinstance(metrics, str) else ",".join(names)
         raise OptionError(

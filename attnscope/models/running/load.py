@@ -18,7 +18,7 @@ from attnscope.checkpoints import tensors as weights
 from attnscope.checkpoints.checkpoint import Checkpoint
 from attnscope.checkpoints.loaded import LoadedModel
 from attnscope.contracts import DTYPES
-from attnscope.errors import ModelError, OptionError, first_line, is_out_of_memory
+from attnscope.errors import ModelError, OptionError, dtype_hint, first_line, is_out_of_memory
 from attnscope.text import shortened
 
 TOKENIZER = (
@@ -87,7 +87,7 @@ def load_model(
         ModelError: transformers cannot load it, weights are missing, or it cannot generate.
     """
     if dtype is not None and dtype not in DTYPES:
-        raise OptionError(f"there is no dtype {dtype}: a model runs in {', '.join(DTYPES)}.")
+        raise OptionError(f"there is no dtype {dtype} for a model.", hint=dtype_hint(dtype, DTYPES))
     if device_map is not None and find_spec("accelerate") is None:
         raise OptionError(
             "models are divided among devices by accelerate, which is not installed.",

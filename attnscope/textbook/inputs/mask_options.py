@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, cast
 from attnscope.attention.positions import Align, offset_of
 from attnscope.errors import OptionError, SizeError
 from attnscope.tensor_files import in_memory, is_matrix_text, open_tensor, tensor_of
+from attnscope.text import nearest
 
 if TYPE_CHECKING:
     import torch
@@ -245,7 +246,7 @@ def _parsed(mask: Any) -> Masks:
     numbers = tuple(int(n) for n in rest.split(",")) if re.fullmatch(r"\d+(,\d+)*", rest) else ()
     if kind not in ("causal", "window", "prefix", "lengths"):
         if not (colon or "." in mask or os.sep in mask):
-            raise OptionError(f"{mask!r} is not a mask.", hint=f"--mask {SYNTAX}")
+            raise OptionError(f"{mask!r} is not a mask.", hint=f"--mask {_hint(kind)}")
         return Masks((mask,), files=(open_tensor("mask", mask),))
     if kind == "causal" and not colon:
         return Masks((mask,), causal=True)
@@ -255,7 +256,13 @@ def _parsed(mask: Any) -> Masks:
         return Masks((mask,), prefixes=numbers)
     if kind == "lengths" and numbers:
         return Masks((mask,), lengths=(numbers,))
-    raise OptionError(f"{mask!r} is not a mask.", hint=f"--mask {SYNTAX}")
+    raise OptionError(f"{mask!r} is not a mask.", hint=f"--mask {_hint(kind)}")
+
+
+def _hint(kind: str) -> str:
+    """Return the syntax of the mask that is meant, or else of all."""
+    syntax = {"causal": "causal", "window": "window:W", "prefix": "prefix:P", "lengths": "lengths:N,N,…"}
+    return syntax.get(nearest(kind, syntax) or "", SYNTAX)
 
 
 def _check_fill(fill: float, dtype: str) -> None:

@@ -13,7 +13,7 @@ from math import prod
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from attnscope.contracts import DTYPES
-from attnscope.errors import OptionError
+from attnscope.errors import OptionError, dtype_hint
 from attnscope.tracing.instrument.torch_internals.compiler import is_compiled, run_uncompiled
 from attnscope.tracing.target.agreement import Argument, agree_on_sizes
 from attnscope.tracing.target.construct import (
@@ -352,7 +352,7 @@ def read_subject(
             name has no size.
     """
     if dtype not in DTYPES:
-        raise OptionError(f"{dtype!r} is not a dtype to run in.", hint=f"--dtype {', '.join(DTYPES)}")
+        raise OptionError(f"{dtype!r} is not a dtype to run in.", hint=dtype_hint(dtype, DTYPES))
     target = callee(loaded, call)
     init_values = _unique("--init", _read(init, read_init))
     if target.owner is None and init_values:

@@ -71,6 +71,16 @@ def json_printable(document: str) -> str:
     )
 
 
+def encodable_json(document: str, encoding: str | None) -> str:
+    """Escape characters of a JSON document that are not printable, or not in an encoding."""
+    document = json_printable(document)
+    try:
+        document.encode(encoding or "utf-8")
+    except UnicodeEncodeError:
+        return re.sub(r"[^\x00-\x7f]", lambda character: json.dumps(character[0])[1:-1], document)
+    return document
+
+
 def shortened(text: object, length: int = LONG) -> str:
     """Shorten a long argument, name or path for a message to its beginning and its end.
 
@@ -122,3 +132,9 @@ def nearest(name: str, choices: Iterable[str]) -> str | None:
     near = [letters] if letters in by_letters else longer[:1] if len(longer) == 1 else []
     near = near or get_close_matches(letters, by_letters, n=1, cutoff=0.7)
     return by_letters[near[0]] if near else None
+
+
+def alternatives(words: Iterable[str], word: str = "or") -> str:
+    """Join words: `a, b or c`."""
+    *some, last = [*words] or [""]
+    return f"{', '.join(some)} {word} {last}" if some else last

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from attnscope.cli.options import FigureOptions, Format, ModelName, TableOptions, expanded
 from attnscope.cli.output import (
+    draw,
     notices_shown,
     print_json,
-    progress,
     put,
     shown_progress,
     stdout,
@@ -60,7 +60,9 @@ def heads(
             progress=show,
         )
     if is_first():
-        with written_first(lambda: _write(table, files)):
+        with written_first(
+            lambda: draw(table, files.plot, files.page, lambda: _contents(table), force=files.force)
+        ):
             _print(table, output)
     if table.unsaved is not None:
         raise table.unsaved
@@ -98,22 +100,10 @@ def _print(table: HeadTable, output: TableOptions) -> None:
         print_heads(table, stdout(), wide=output.wide)
 
 
-def _write(table: HeadTable, files: FigureOptions) -> None:
-    """Write the plot and the page, and report that."""
-    plot, page, force = files.plot, files.page, files.force
-    from attnscope.render.files.save import save
-    from attnscope.units import bytes_text
-
-    if plot is not None:
-        with progress(f"drawing {plot} …"):
-            n_bytes = save(table, plot, force=force)
-        tell(f"drew {plot}, {bytes_text(n_bytes)}")
-    if page is not None:
-        with progress(f"writing {page} …"):
-            n_bytes = save(table, page, force=force)
-        n, size = len(table.rows), bytes_text(n_bytes)
-        several, maps = ("a head", "its map") if n == 1 else (f"{n} heads", "their maps")
-        if table.why_no_maps is None:
-            tell(f"wrote {several} with {maps}, {size}, to {page}")
-        else:
-            tell(f"wrote {several}, {size}, to {page}; without maps: {table.why_no_maps}")
+def _contents(table: HeadTable) -> tuple[str, str]:
+    """Return what the page contains, and why it lacks maps."""
+    n = len(table.rows)
+    several, maps = ("a head", "its map") if n == 1 else (f"{n} heads", "their maps")
+    if table.why_no_maps is None:
+        return f"{several} with {maps}", ""
+    return several, f"; without maps: {table.why_no_maps}"

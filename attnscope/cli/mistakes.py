@@ -12,7 +12,7 @@ from typer.exceptions import TyperException
 
 from attnscope.cli.command import ALL, Command
 from attnscope.errors import OptionError
-from attnscope.text import nearest
+from attnscope.text import alternatives, nearest
 
 
 def no_such_command(word: str, keywords: Mapping[str, Iterable[str]]) -> OptionError:
@@ -117,9 +117,3 @@ def _help(command: Command | None, option: Any, path: str) -> str:
         if isinstance(each, TyperOption) and option in (*each.opts, *each.secondary_opts):
             return f"{path} {'--help' if command and command.lists(each) else ALL}"
     return f"{path} --help"
-
-
-def alternatives(words: Iterable[str], word: str = "or") -> str:
-    """Join words: `a, b or c`."""
-    *some, last = [*words] or [""]
-    return f"{', '.join(some)} {word} {last}" if some else last

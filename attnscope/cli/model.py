@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from attnscope.cli.options import FigureOptions, Format, ModelName, expanded
 from attnscope.cli.output import (
     Output,
+    draw,
     exit_status,
     notices_shown,
     refuse_in_csv,
@@ -18,8 +19,6 @@ from attnscope.cli.output import (
 from attnscope.errors import OptionError, warn_idle
 from attnscope.models.maps.options import HeadOptions, ReadOptions, RunOptions, ShownOptions
 from attnscope.options import keywords, option
-from attnscope.process.progress import stage
-from attnscope.units import bytes_text
 
 if TYPE_CHECKING:
     from attnscope.results.maps import AttentionMaps
@@ -207,13 +206,15 @@ def _show_attention(model: str | None, what: dict[str, Any], output: ModelOutput
         size = maps.whole_file.stat().st_size
         output.tell_written(len(maps.maps), size, f"whole maps of {_size(maps)} weights")
 
-    def draw() -> None:
-        _draw(maps, output)
+    def write() -> None:
+        heads = sum(len(each.maps) for each in maps.collected or [])
+        contents = f"{heads} heads", ""
+        draw(maps, output.plot, output.page, lambda: contents, force=output.force)
 
     if maps.steps is not None:
-        _print_steps(maps, output, draw)
+        _print_steps(maps, output, write)
     else:
-        _print_maps(maps, output, draw, pool=what["pool"])
+        _print_maps(maps, output, write, pool=what["pool"])
     return exit_status(maps.checks)
 
 
@@ -223,7 +224,7 @@ def _check_files(output: ModelOutput) -> None:
     output.check_drawings("attention.html")
 
 
-def _print_maps(maps: AttentionMaps, output: Output, draw: Any, *, pool: str | None) -> None:
+def _print_maps(maps: AttentionMaps, output: Output, write: Any, *, pool: str | None) -> None:
     """Write the files, then print one head's map, or an overview of several."""
     if maps.left_out and output.format is Format.CSV and not maps.top:
         tell("--without-sink has no effect on csv without --top: it holds all weights")
@@ -250,11 +251,11 @@ def _print_maps(maps: AttentionMaps, output: Output, draw: Any, *, pool: str | N
                 f" {_size(maps)} weights; without --pool, or with --pool none, they are whole"
             )
 
-    with written_first(save, draw):
+    with written_first(save, write):
         output.print_maps(maps, shown)
 
 
-def _print_steps(maps: AttentionMaps, output: Output, draw: Any) -> None:
+def _print_steps(maps: AttentionMaps, output: Output, write: Any) -> None:
     """Write the files, then print one layer's attention step by step."""
     from attnscope.render.values import stored
 
@@ -263,27 +264,10 @@ def _print_steps(maps: AttentionMaps, output: Output, draw: Any) -> None:
     output.check_selections({step.name: (step.shape, step.dims) for step in trace.steps}, "these steps")
     shown = output.shown_of(trace)
     tensors = {step.name: stored(step) for step in trace.steps} if output.save else {}
-    with written_first(lambda: output.write(tensors), draw):
+    with written_first(lambda: output.write(tensors), write):
         output.print(trace, shown)
     for notice in trace.notices:
         tell(notice)
-
-
-def _draw(maps: AttentionMaps, output: ModelOutput) -> None:
-    """Write the plot and the page, and report that."""
-    plot, page, force = output.plot, output.page, output.force
-    from attnscope.render.files.save import save
-
-    with shown_progress() as progress:
-        if plot is not None:
-            with stage(progress, f"drawing {plot} …"):
-                size = save(maps, plot, force=force)
-            tell(f"drew {plot}, {bytes_text(size)}")
-        if page is not None:
-            with stage(progress, f"writing {page} …"):
-                size = save(maps, page, force=force)
-            n = sum(len(each.maps) for each in maps.collected or [])
-            tell(f"wrote {n} heads, {bytes_text(size)}, to {page}")
 
 
 def _size(maps: AttentionMaps) -> str:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -21,7 +19,7 @@ from attnscope.errors import (
 )
 from attnscope.options import option
 from attnscope.process.progress import Progress, silent, stage
-from attnscope.text import LEFT_TO_RIGHT_MARK, json_printable, printable, printable_lines
+from attnscope.text import LEFT_TO_RIGHT_MARK, encodable_json, printable, printable_lines
 
 if TYPE_CHECKING:
     import numpy as np
@@ -241,7 +239,8 @@ class Output(TableOptions):
         from attnscope.render.records import maps as view
 
         if self.format is Format.JSON:
-            print(_as_encoded(view.maps_json(view.maps_record(maps) | _shown_records(shown))))
+            document = view.maps_json(view.maps_record(maps) | _shown_records(shown))
+            print(encodable_json(document, sys.stdout.encoding))
         elif self.format is Format.CSV:
             for line in view.maps_csv(maps):
                 put(line)
@@ -336,17 +335,7 @@ def print_json(record: dict[str, Any]) -> None:
     """Print one JSON document."""
     from attnscope.render.records.records import json_text
 
-    print(_as_encoded(json_text(record)))
-
-
-def _as_encoded(document: str) -> str:
-    """Escape characters of a JSON document that are not printable, or not in stdout's encoding."""
-    document = json_printable(document)
-    try:
-        document.encode(sys.stdout.encoding or "utf-8")
-    except UnicodeEncodeError:
-        return re.sub(r"[^\x00-\x7f]", lambda character: json.dumps(character[0])[1:-1], document)
-    return document
+    print(encodable_json(json_text(record), sys.stdout.encoding))
 
 
 def stdout() -> Console:
@@ -379,11 +368,35 @@ def written_first(*writes: Callable[[], None]) -> Iterator[None]:
         raise failure
 
 
-@contextmanager
-def progress(doing: str) -> Iterator[Progress]:
-    """Show a stage of work on stderr while it lasts; yield the function that reports more."""
-    with shown_progress() as show, stage(show, doing):
-        yield show
+def draw(
+    result: Any,
+    plot: Path | None,
+    page: Path | None = None,
+    contents: Callable[[], tuple[str, str]] = lambda: ("", ""),
+    *,
+    force: bool,
+) -> None:
+    """Write the figure and the page of a result, if requested, and report that.
+
+    Args:
+        result: attention maps, metrics of heads, or the effect of the scale.
+        plot, page: the files.
+        contents: returns what the page contains, and a remark.
+        force: whether to replace existing files.
+    """
+    from attnscope.render.files.save import save
+    from attnscope.units import bytes_text
+
+    with shown_progress() as progress:
+        if plot is not None:
+            with stage(progress, f"drawing {plot} …"):
+                size = save(result, plot, force=force)
+            tell(f"drew {plot}, {bytes_text(size)}")
+        if page is not None:
+            with stage(progress, f"writing {page} …"):
+                size = save(result, page, force=force)
+            what, remark = contents()
+            tell(f"wrote {what}, {bytes_text(size)}, to {page}{remark}")
 
 
 @contextmanager

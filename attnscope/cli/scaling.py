@@ -7,13 +7,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from attnscope.cli import options
-from attnscope.cli.options import OUTPUT, Format, FormatOptions
-from attnscope.cli.output import print_json, put, shown_progress, stdout, tell, written_first
+from attnscope.cli.options import Format, FormatOptions
+from attnscope.cli.output import draw, print_json, put, shown_progress, stdout, written_first
 from attnscope.errors import warn_idle
 from attnscope.options import keywords, option
-from attnscope.process.progress import stage
 from attnscope.textbook.options import Experiment
-from attnscope.units import bytes_text
 
 if TYPE_CHECKING:
     from attnscope.results.scaling import Scaling
@@ -28,8 +26,6 @@ EXAMPLES = {
 @dataclass(frozen=True)
 class ScalingOutput(FormatOptions):
     """The options of the output."""
-
-    PANEL = OUTPUT
 
     bars: bool | None = option("Draw bars below the table.", "--bars/--no-bars", shown="bars")
     plot: Path | None = option("Draw a figure: .png, .svg or .pdf.", metavar="FILE")
@@ -57,18 +53,9 @@ def scaling(experiment: Experiment, output: ScalingOutput) -> int:
             (output.force and plot is None, "--force", "no file is written"),
         ]
     )
-    with written_first(lambda: _draw(result, plot, force=output.force)):
+    with written_first(lambda: draw(result, plot, force=output.force)):
         _print(result, output.format, bars=output.bars is not False)
     return 0
-
-
-def _draw(result: Scaling, plot: Path | None, *, force: bool) -> None:
-    from attnscope.render.files.save import save
-
-    if plot is not None:
-        with shown_progress() as progress, stage(progress, f"drawing {plot} …"):
-            size = save(result, plot, force=force)
-        tell(f"drew {plot}, {bytes_text(size)}")
 
 
 def _print(result: Scaling, format: Format, *, bars: bool) -> None:

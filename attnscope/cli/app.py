@@ -19,7 +19,6 @@ from typer.exceptions import TyperException
 
 import attnscope
 from attnscope.cli.command import Command, help_all, sections_of, show, usage
-from attnscope.cli.mistakes import explained, no_such_command
 from attnscope.errors import AttnscopeError, OptionError, OptionWarning, is_out_of_memory
 from attnscope.process import interrupt, streams
 from attnscope.process.launch import is_first, launched
@@ -107,6 +106,8 @@ class CommandGroup(TyperGroup):
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         """Return the name, the command and its arguments; a mistake suggests a command."""
         if args[0] not in COMMANDS and not ctx.resilient_parsing:
+            from attnscope.cli.mistakes import no_such_command
+
             raise no_such_command(args[0], KEYWORDS)
         return super().resolve_command(ctx, args)
 
@@ -176,6 +177,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         _complain(error.message, error.hint, arguments)
     except TyperException as error:
         if error.format_message():  # a bare `attnscope` prints the help, without a message
+            from attnscope.cli.mistakes import explained
+
             message, hint = explained(error, arguments, Commands())
             _complain(message, hint, arguments)
     except SystemExit as error:

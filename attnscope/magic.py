@@ -60,6 +60,9 @@ def _as_line_magic(lines: list[str]) -> list[str]:
     return [first[1:], *lines[1:]] if is_ours else lines
 
 
+_as_line_magic.has_side_effects = True  # type: ignore[attr-defined]  # a prompt asks for the whole cell
+
+
 def _is_a_cell_magic(line: str, cell: str) -> None:
     """Trace the attention that this cell calls; the options are those of `attnscope run`."""
     raise OptionError(f"%%{NAME} must be the first line of the cell.")
@@ -144,8 +147,12 @@ class Cell:
             self._show(run if run.calls > 1 else run.traces[0], result.execution_count)
 
     def _show(self, value: Any, number: int | None) -> None:
-        """Display a value as that of the cell with this number."""
-        if "text/html" not in self.shell.display_formatter.active_types:  # a terminal
+        """Display a value, and make it that of the cell with this number: `_`, `Out[number]`."""
+        if "text/html" in self.shell.display_formatter.active_types:
+            from IPython.display import display
+
+            display(value)
+        else:  # a terminal
             import rich
 
             rich.print(value)
@@ -155,7 +162,7 @@ class Cell:
         ):  # older IPythons count on before this callback, and newer ones before the cell
             self.shell.execution_count -= hook.prompt_count - number
         try:
-            hook(value)
+            hook.update_user_ns(value)
         finally:
             self.shell.execution_count = current
 

@@ -1,6 +1,7 @@
 """`%%attnscope` in IPython: the cell runs as without it, and the attention that it calls is traced."""
 
 import atexit
+import re
 import sys
 from textwrap import dedent
 
@@ -131,6 +132,15 @@ def test_the_attention_inside_a_model_is_found(shell, tmp_path, monkeypatch):
     assert shell.value.title == "Attention"
 
 
+def test_a_prompt_waits_for_the_rest_of_the_cell(shell):
+    def check(text):
+        return shell.shell.input_transformer_manager.check_complete(text)[0]
+
+    assert check("%%attnscope") == "incomplete"
+    assert check("%%attnscope\nattention(q, k, v)") == "incomplete"
+    assert check("%%attnscope\nattention(q, k, v)\n\n") == "complete"
+
+
 def test_several_calls_make_several_traces(shell):
     shell.run("%%attnscope --watch Attention --calls 2\nfor i in range(3): attention(q, k, v)")
     assert isinstance(shell.value, ProgramRun)
@@ -180,10 +190,18 @@ def test_an_exception_is_raised_as_without(shell, capsys):
     traced = shell.run(f"%%attnscope{cell}")
     shown = capsys.readouterr().out
     assert type(traced.error_in_exec) is type(plain.error_in_exec)
-    assert "magic.py" not in shown
+    assert not {"magic.py", "recorder.py", "_ops.py"} & set(re.findall(r"\w+\.py", shown))
     assert without.strip().splitlines()[-1] in shown
     assert shown.count("Expected size") == without.count("Expected size")
     assert shell.value.crash.expression == "q @ k.mT"
+
+
+def test_a_semicolon_hides_the_value_of_the_cell_and_not_the_trace(shell, capsys):
+    shell.run("%%attnscope\nattention(q, k, v);")
+    shown = capsys.readouterr().out
+    assert "tensor(" not in shown
+    assert shown == f"{shell.value!r}\n"
+    assert isinstance(shell.value, Trace)
 
 
 def test_a_cell_may_await(shell):

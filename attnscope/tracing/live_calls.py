@@ -12,7 +12,7 @@ from attnscope.errors import AttnscopeError, SourceError, is_a
 from attnscope.results.trace import ProgramRun
 from attnscope.text import shortened
 from attnscope.tracing.instrument.session import Session, function_of
-from attnscope.tracing.program import Recording, Target, Watching
+from attnscope.tracing.program import Recording, Target, Watching, remove_own_frames
 from attnscope.tracing.watch import CallTraces, Dims, read_dims
 
 ATTENTION = {"softmax", "scaled_dot_product_attention", "flex_attention"}
@@ -126,6 +126,8 @@ class LiveCalls:
         """Add the trace of a call, with the name of what was called."""
         self.result.target = self.names[recording.recorder.target]
         self.traces.add(recording)
+        if recording.error is not None:  # it goes on to the cell, where people read its traceback
+            remove_own_frames(recording.error)
 
 
 def targets_of_attention(namespace: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:

@@ -483,10 +483,7 @@ def status_of(error: SystemExit) -> tuple[int, str | None]:
 
 def _show(error: BaseException) -> None:
     """Print an uncaught exception as Python does, without frames of attnscope."""
-    for each in _chain(error):
-        BaseException.__dict__["__traceback__"].__set__(
-            each, _without_own_frames(stored_in(each, "__traceback__"))
-        )
+    remove_own_frames(error)
     sys.last_type, sys.last_value, sys.last_traceback = (
         type(error),
         error,
@@ -501,6 +498,14 @@ def _show(error: BaseException) -> None:
         sys.__excepthook__(type(other), other, other.__traceback__)
         print("\nOriginal exception was:", file=sys.stderr)
         sys.__excepthook__(type(error), error, stored_in(error, "__traceback__"))
+
+
+def remove_own_frames(error: BaseException) -> None:
+    """Remove the frames of attnscope from the tracebacks of an exception, and of all printed with it."""
+    for each in _chain(error):
+        BaseException.__dict__["__traceback__"].__set__(
+            each, _without_own_frames(stored_in(each, "__traceback__"))
+        )
 
 
 def _chain(error: BaseException) -> Iterator[BaseException]:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from attnscope.render.columns import common_prefix, largest, owns_memory
 from attnscope.render.text import number_text, shorten
-from attnscope.results.trace import Condition, Trace
+from attnscope.results.trace import Condition, Step, Trace
 from attnscope.results.weights import HeadWeights
 from attnscope.text import printable
 from attnscope.units import bytes_text, flops_text
 
 MOST_NAMES = 3  # of tensors that are equally large
-LONGEST = 60  # characters of an expression that rejects sizes
+LONGEST = 60  # characters of an expression
 
 
 def heading(result: Trace | HeadWeights, *, wide: bool = False) -> list[str]:
@@ -112,10 +112,15 @@ def summary(trace: Trace) -> str:
     if not steps:
         return "no tensor was named"
     total = bytes_text(sum(step.bytes * step.times for step in trace.steps if owns_memory(step)))
-    size, names = bytes_text(steps[0].bytes), list(dict.fromkeys(printable(step.name) for step in steps))
+    size, names = bytes_text(steps[0].bytes), list(dict.fromkeys(map(_called, steps)))
     amount = f"{size} each, {total} in all" if len(steps) > 1 else f"{size} of {total}"
     flops = sum(step.flops * step.times for step in trace.steps)
     return f"largest: {_listed(names)}, {amount} · {flops_text(flops)} in matrix products"
+
+
+def _called(step: Step) -> str:
+    """Return the name of a step, or its expression if it has none."""
+    return printable(shorten(step.how, LONGEST) if step.name == "…" else step.name)
 
 
 def _listed(names: list[str]) -> str:

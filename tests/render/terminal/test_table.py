@@ -179,6 +179,10 @@ def test_all_of_the_largest_are_named_unless_they_are_many():
     assert summary_of(trace) == "largest: a, b and 2 more, 5 B each, 20 B in all"
 
 
+def test_without_a_name_the_largest_is_its_expression():
+    assert summary_of(tensors(("Q", 9, "input"), ("…", 5, "Q.mT"))) == "largest: Q.mT, 5 B of 14 B"
+
+
 def test_rows_of_the_largest_are_bold():
     console = {"width": 100, "color": True}
     lines = printed(tensors(("Q", 9, "input"), ("x", 5, "Q"), ("y", 4, "x")), **console).splitlines()

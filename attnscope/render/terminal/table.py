@@ -109,14 +109,14 @@ def print_columns(columns: list[Column], console: Console, wide: bool = False) -
         return
     if all(column.flexible for column in below) and _fits(shown, console):
         beside, below = shown, []
-    if not _fits(beside, console):
-        beside = [_with_narrow_title(each) for each in beside]
     if _fits(beside, console):
         parts = [in_order(beside)]
     elif wide:
         parts = _split(in_order(beside), console.width)
     else:
-        parts = [in_order(_choose(beside, console.width))]
+        chosen = _choose(beside, console.width)
+        more = _choose([_with_narrow_title(each) for each in beside], console.width)
+        parts = [in_order(more if len(more) > len(chosen) else chosen)]
     left_out = len(known) - len({column.key for part in [*parts, below] for column in part})
     for part in parts:
         _print_table(part, console, below)
@@ -241,7 +241,9 @@ def _print_table(columns: list[Column], console: Console, below: list[Column]) -
     lines = [Text(), *side_by_side(Text(column.title, "dim") for column in columns)]
     lines.append(Text("─" * _total(columns)))
     names = [name.strip() for name in columns[0].texts()]
-    sentences = [said_once(names, column.texts()) for column in below]
+    sentences = [
+        column.texts() if column.flexible else said_once(names, column.texts()) for column in below
+    ]
     for i in range(len(columns[0].cells)):
         lines += side_by_side(joined(column.cells[i], column.joint) for column in columns)
         for column, said in zip(below, sentences, strict=True):

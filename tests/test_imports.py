@@ -83,6 +83,11 @@ def test_importing_the_library_imports_nothing_heavy():
     assert loaded_by("import attnscope; attnscope.AttnscopeError") == set()
 
 
+def test_showing_a_dry_run_imports_nothing_heavy():
+    shown = "repr(trace); trace._repr_html_(); import rich; rich.print(trace, file=sys.stderr)"
+    assert loaded_by(f"import attnscope; trace = attnscope.dry_run('sdpa'); {shown}") == set()
+
+
 def test_reading_a_head_imports_neither_torch_nor_transformers():
     assert loaded_by(command("bert", "--show", "W_Q")) == {"numpy"}
 

@@ -12,7 +12,7 @@ import attnscope
 from attnscope.render.notebook.maps import LARGEST, page_and_note, pooled
 from attnscope.results.common import Finding
 from attnscope.results.maps import Token
-from attnscope.results.trace import Crash, Operand
+from attnscope.results.trace import Crash, Operand, Trace
 
 VOID = {"br", "hr", "input", "img", "meta", "path"}
 HOSTILE = "<script>alert(1)</script>\"'&<img src=x onerror=alert(2)>"
@@ -74,6 +74,11 @@ def test_a_trace_is_a_table_whose_rows_open():
     )
     assert "values min -" in tree.text
     assert "largest: " in tree.text
+
+
+def test_a_trace_without_tensors_and_a_table_without_heads_are_shown():
+    assert "no tensor was named" in Trace("nothing")._repr_html_()
+    assert "1 layer × 2 heads" in replace(head_table({"self": (1, 2)}), rows=[])._repr_html_()
 
 
 def test_a_finding_stands_below_the_row_of_its_line():

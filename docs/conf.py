@@ -7,6 +7,9 @@ fetched from elsewhere.
 import shutil
 from pathlib import Path
 
+from sphinx.domains.python import PyObject
+from sphinx.util import rst
+
 import attnscope
 
 project = "attnscope"
@@ -59,8 +62,12 @@ def add_options(app, what, name, kind, options, lines):
     """Describe the fields of a dataclass of options by the help of their flags."""
     for each in getattr(kind, "__dataclass_fields__", {}).values():
         if flag := each.metadata.get("flag"):
+            words = [
+                f"``{word}``" if word.startswith("--") else rst.escape(word)
+                for word in flag.help.split()
+            ]
             default = "" if each.default in (None, False) else f" Default: ``{each.default}``."
-            lines.append(f":ivar {each.name}: {flag.help}{default}")
+            lines.append(f":ivar {each.name}: \\ {' '.join(words)}{default}")
 
 
 def copy_sources(app, exception):
@@ -75,5 +82,8 @@ def copy_sources(app, exception):
 
 
 def setup(app):
+    for field in PyObject.doc_field_types:
+        if field.name == "variable":
+            field.label = "Attributes"
     app.connect("autodoc-process-docstring", add_options)
     app.connect("build-finished", copy_sources)

@@ -47,8 +47,8 @@ def read_head(
         stack: the stack of layers: `encoder`, `decoder` or `cross`, `text` or `vision`; None: the first.
 
     Returns:
-        The eight slices (fewer, if the model has no biases) with their statistics and arrays:
-        `W_Q W_K W_V`: `d_head d_feat`; `W_O`: `d_feat d_head`; `b_Q b_K b_V`: `d_head`; `b_O`: `d_feat`.
+        The eight slices (fewer without biases) with their statistics and arrays. W_Q, W_K and W_V are
+        `d_head d_feat`, W_O is `d_feat d_head`, b_Q, b_K and b_V are `d_head`, b_O is `d_feat`.
         In cross-attention, the input of W_K and W_V is as wide as the other stack; in MobileBERT, the
         input of W_V is the one before the bottleneck. Slices of latent attention (DeepSeek) have the
         names of its paper (`attnscope.checkpoints.latent`).

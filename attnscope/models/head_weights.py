@@ -47,8 +47,8 @@ def head_weights(
         progress: called with the progress of the work.
 
     Returns:
-        The slices, `W_Q W_K W_V`: `d_head d_feat`; `W_O`: `d_feat d_head`; `b_Q b_K b_V`: `d_head`;
-        `b_O`: `d_feat`; their statistics; and checks and circuits if requested, else None.
+        The slices and their statistics; W_Q, W_K and W_V are `d_head d_feat`, W_O is `d_feat d_head`,
+        b_Q, b_K and b_V are `d_head`, b_O is `d_feat`. Checks and circuits if requested, else None.
 
     Raises:
         ModelError: no such model, stack, layer or head, or its files cannot be read.

@@ -164,9 +164,9 @@ def verify(trace: Trace, *, progress: Progress = silent) -> Trace:
         progress: receives reports of the progress.
 
     Returns:
-        The same trace, with its `checks`: PyTorch's two attentions, a loop over queries in float64, and
-        the sums of the rows of attention. A check that a reference cannot express has no numbers, but
-        a note.
+        The same trace with its `checks`, which compare with PyTorch's two attentions, with a loop over
+        queries in float64, and with sums of 1 of the rows of attention. A check that a reference cannot
+        express has no numbers, but a note.
 
     Raises:
         OptionError: the trace is not from `compute`, has no values, or did not keep its tensors.

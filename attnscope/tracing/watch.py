@@ -75,7 +75,8 @@ def trace_script(
         AttnscopeError: the script or the target does not exist, as far as that is known before the
             program runs.
 
-    Example:
+    For example::
+
         run = attnscope.trace_script("train.py", ["--epochs", "1"], watch="model.py:Attention")
         run.traces[0]["scores"].shape
     """

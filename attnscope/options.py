@@ -43,7 +43,7 @@ class Flag:
         parser: converts the text to the value.
         common: whether `--help` lists it, and not only `--help-all`: in each command, or in these.
         also: its names in other programs, which a mistake's hint translates.
-        values: values that the shell completes: texts, or a function in `attnscope.cli.completion`.
+        values: values that the shell completes: texts, or a kind in `attnscope.completion`.
     """
 
     help: str

@@ -20,6 +20,7 @@ MAY_IMPORT = {
     "options": {"errors"},
     "errors": {"text"},
     "results": set(),
+    "completion": {"checkpoints", "errors", "models/heads"},
     "attention_sinks": set(),
     "arrays": {"results"},
     "files": {"errors", "text"},
@@ -157,6 +158,7 @@ def test_the_command_line_imports_public_functions_options_and_views():
         "text",
         "units",
         "options",
+        "completion",
         "files",
         "arrays",
     )

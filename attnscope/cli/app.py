@@ -14,11 +14,11 @@ from importlib import import_module
 from typing import Annotated, Any
 
 import typer
-from typer.core import TyperGroup
+from typer.core import TyperCommand, TyperGroup
 from typer.exceptions import TyperException
 
 import attnscope
-from attnscope.cli.command import Command, help_all, sections_of, show, usage
+from attnscope.cli.command import Command, help_all, sections_of, show
 from attnscope.errors import AttnscopeError, OptionError, OptionWarning, is_out_of_memory
 from attnscope.process import interrupt, streams
 from attnscope.process.launch import is_first, launched
@@ -65,8 +65,6 @@ KEYWORDS = {
 }
 """Words for which a hint suggests a command."""
 
-MORE = "The help of a command has examples: attnscope sdpa --help"
-
 
 class Commands(Mapping[str, Command]):
     """The commands by name; each is imported when it is first used."""
@@ -111,13 +109,21 @@ class CommandGroup(TyperGroup):
             raise no_such_command(args[0], KEYWORDS)
         return super().resolve_command(ctx, args)
 
+    def shell_complete(self, ctx: Any, incomplete: str) -> list[Any]:
+        """Complete a command without importing it, or an option."""
+        from typer._click.shell_completion import CompletionItem
+
+        items = [CompletionItem(name, help=text) for name, text in COMMANDS.items()]
+        found = [each for each in items if each.value.startswith(incomplete)]
+        return found or TyperCommand.shell_complete(self, ctx, incomplete)
+
     def format_help(self, ctx: Any, formatter: Any) -> None:
         """List the commands without importing them."""
-        from attnscope.render.terminal.help import Entry, Help
+        from attnscope.render.terminal.help import Entry
 
         sections = {"Commands": [Entry(name, text) for name, text in COMMANDS.items()]}
         sections |= sections_of(ctx, self.get_params(ctx))
-        show(Help(usage(self, ctx), self.help or "", sections, more=MORE))
+        show(self, ctx, sections, "Help with examples: attnscope COMMAND --help")
 
     def print_all(self, ctx: Any) -> None:
         """Print the list of commands, and the help of each with all options."""

@@ -9,6 +9,7 @@ import typer
 
 from attnscope.cli.model import EXAMPLES as OF_MODEL
 from attnscope.cli.model import model as of_model
+from attnscope.completion import completion
 from attnscope.errors import OptionError
 
 EXAMPLES = {command.replace("model minilm", "bert"): what for command, what in OF_MODEL.items()}
@@ -20,9 +21,15 @@ Named = Annotated[
         help="minilm (bundled), a folder, or a hub name; bert-base-uncased where minilm is not"
         " installed.",
         show_default=False,
+        autocompletion=completion("models"),
     ),
 ]
-Model = Annotated[str | None, typer.Option("--model", metavar="MODEL", help="The same, as an option.")]
+Model = Annotated[
+    str | None,
+    typer.Option(
+        "--model", metavar="MODEL", help="The same, as an option.", autocompletion=completion("models")
+    ),
+]
 
 
 def bert(named: str | None = None, model: str | None = None, **options: Any) -> int:

@@ -11,7 +11,7 @@ from typer.core import TyperArgument, TyperCommand, TyperOption
 from attnscope.options import Flag
 
 if TYPE_CHECKING:
-    from attnscope.render.terminal.help import Entry, Help
+    from attnscope.render.terminal.help import Entry
 
 MOST = 20
 """The number of options that `--help` lists at most."""
@@ -33,6 +33,12 @@ class Command(TyperCommand):
         super().__init__(*arguments, **settings)
         self.params.append(help_all("List all options."))
 
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Parse arguments; while a shell completes a value, without the option that it belongs to."""
+        if ctx.resilient_parsing and args and args[-1].startswith("-"):
+            args = args[:-1]
+        return super().parse_args(ctx, args)
+
     def format_help(self, ctx: Any, formatter: Any) -> None:
         """Print the help with the common options."""
         every = [each for each in self.params[:-1] if isinstance(each, TyperOption)]
@@ -40,11 +46,11 @@ class Command(TyperCommand):
         n_more = len(every) - len(common)
         more = f"{n_more} more options: {ctx.command_path} {ALL}" if n_more else None
         arguments = [each for each in self.params if isinstance(each, TyperArgument)]
-        show(self._help(ctx, [*arguments, *common], more))
+        show(self, ctx, sections_of(ctx, [*arguments, *common]), more)
 
     def print_all(self, ctx: Any) -> None:
         """Print the help with all options."""
-        show(self._help(ctx, self.get_params(ctx), None))
+        show(self, ctx, sections_of(ctx, self.get_params(ctx)))
 
     def lists(self, option: TyperOption) -> bool:
         """Whether `--help` lists an option: a common one, or any if there are few."""
@@ -54,18 +60,6 @@ class Command(TyperCommand):
         if flag is None:
             return option.required
         return flag.common if isinstance(flag.common, bool) else self.name in flag.common
-
-    def _help(self, ctx: Any, parameters: Iterable[Any], more: str | None) -> Help:
-        from attnscope.render.terminal.help import Help
-
-        sections = sections_of(ctx, parameters)
-        return Help(usage(self, ctx), self.help or "", sections, self.examples, more)
-
-
-def usage(command: Any, ctx: Any) -> str:
-    """Return the command line in general."""
-    pieces = [piece.strip("{}") for piece in command.collect_usage_pieces(ctx)]
-    return " ".join([ctx.command_path, *pieces])
 
 
 def sections_of(ctx: Any, parameters: Iterable[Any]) -> dict[str, list[Entry]]:
@@ -109,9 +103,12 @@ def help_all(text: str) -> TyperOption:
     )
 
 
-def show(help: Help) -> None:
-    """Print a help on stdout."""
+def show(command: Any, ctx: Any, sections: Mapping[str, list[Entry]], more: str | None = None) -> None:
+    """Print the help of a command, or of all commands."""
     from attnscope.render.terminal.console import Terminal
-    from attnscope.render.terminal.help import print_help
+    from attnscope.render.terminal.help import Help, print_help
 
-    print_help(help, Terminal())
+    pieces = [piece.strip("{}") for piece in command.collect_usage_pieces(ctx)]
+    usage = " ".join([ctx.command_path, *pieces])
+    examples = getattr(command, "examples", {})
+    print_help(Help(usage, command.help or "", sections, examples, more), Terminal())

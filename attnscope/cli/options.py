@@ -11,6 +11,7 @@ from typing import Annotated, Any, get_args, get_type_hints
 
 import typer
 
+from attnscope.completion import completion
 from attnscope.options import Flag, option
 
 
@@ -89,6 +90,7 @@ def _flags(group: Any) -> Iterator[Parameter]:
             metavar=flag.metavar or _metavar(hint, each.name),
             min=flag.min,
             parser=file_name if is_path else flag.parser,
+            autocompletion=completion(flag.values),
             rich_help_panel=flag.panel or getattr(group, "PANEL", None),
         )
         yield Parameter(
@@ -172,5 +174,6 @@ ModelName = Annotated[
     typer.Argument(
         metavar="MODEL",
         help="minilm (bundled), a folder, or a hub name such as bert-base-uncased.",
+        autocompletion=completion("models"),
     ),
 ]

@@ -16,6 +16,12 @@ from attnscope.options import DEVICES, DTYPES, option
 LONGEST = 4096
 """The default number of tokens to which a text of a corpus is truncated."""
 
+METRIC_NAMES = (
+    *("entropy", "entropy_share", "self", "previous", "next", "first", "separator", "punctuation"),
+    *("same", "induction", "distance", "largest", "effective"),
+)
+"""The names of the metrics in `attnscope.models.heads.metrics`, which imports numpy."""
+
 READS, SHOWN, RUN = "Input", "View", "Run"
 
 Stack = Literal["self", "encoder", "decoder", "cross", "text", "vision", "audio"]
@@ -121,8 +127,7 @@ class MetricOptions:
         also=("no-sink",),
     )
     metrics: str | None = option(
-        "Measure only these: entropy, entropy_share, self, previous, next, first, separator,"
-        " punctuation, same, induction, distance, largest, effective.",
+        f"Measure only these: {', '.join(METRIC_NAMES)}.",
         metavar="NAME,…",
         shown="all",
         panel=SHOWN,

@@ -211,7 +211,7 @@ def test_what_is_taken_afterwards_counts_as_needed_memory():
         ({"nq": 2.5}, SizeError, "n_Q is 2.5, but a size is a whole number from 1 up."),
         ({"nv": 7, "nk": 6}, SizeError, "n_V is 7 but n_K is 6"),
         ({"q": np.ones((2, 3)), "nq": 5}, SizeError, "Q in the argument q has n_Q 2 (axis 0 of 2×3)"),
-        ({"q": [[1, 2], [3]]}, OptionError, "the argument q is no array"),
+        ({"q": [[1, 2], [3]]}, OptionError, "the argument q has rows of different lengths"),
         ({"q": np.array([["a"]])}, OptionError, "the argument q is stored as str32"),
         ({"q": "nope.npy"}, FileError, "there is no file nope.npy."),
         ({"mask": np.ones((3, 3)), "nq": 3, "nk": 4}, SizeError, "mask in the argument mask has n_K 3"),

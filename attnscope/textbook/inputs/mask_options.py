@@ -261,7 +261,12 @@ def _parsed(mask: Any) -> Masks:
 
 def _hint(kind: str) -> str:
     """Return the syntax of the mask that is meant, or else of all."""
-    syntax = {"causal": "causal", "window": "window:W", "prefix": "prefix:P", "lengths": "lengths:N,N,…"}
+    syntax = {
+        "causal": "causal",
+        "window": "window:W or window:L,R",
+        "prefix": "prefix:P",
+        "lengths": "lengths:N,N,…",
+    }
     return syntax.get(nearest(kind, syntax) or "", SYNTAX)
 
 

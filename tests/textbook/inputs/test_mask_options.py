@@ -169,19 +169,21 @@ def test_how_masks_are_applied_changes_no_others():
     assert (applied.align, applied.style, applied.fill) == ("bottom-right", "additive", -1e9)
 
 
+WINDOW = "--mask window:W or window:L,R"
 SYNTAX = "--mask causal, window:W, window:L,R, prefix:P, lengths:N,N,…, or a FILE"
 
 
 @pytest.mark.parametrize(
     ("texts", "options", "message", "hint"),
     [
-        (["casual"], {}, "'casual' is not a mask.", SYNTAX),
-        (["causal:3"], {}, "'causal:3' is not a mask.", SYNTAX),
-        (["window"], {}, "'window' is not a mask.", SYNTAX),
-        (["window:-1"], {}, "'window:-1' is not a mask.", SYNTAX),
-        (["window:1,2,3"], {}, "'window:1,2,3' is not a mask.", SYNTAX),
-        (["prefix:x"], {}, "'prefix:x' is not a mask.", SYNTAX),
-        (["lengths:"], {}, "'lengths:' is not a mask.", SYNTAX),
+        (["nonsense"], {}, "'nonsense' is not a mask.", SYNTAX),
+        (["casual"], {}, "'casual' is not a mask.", "--mask causal"),
+        (["causal:3"], {}, "'causal:3' is not a mask.", "--mask causal"),
+        (["window"], {}, "'window' is not a mask.", WINDOW),
+        (["window:-1"], {}, "'window:-1' is not a mask.", WINDOW),
+        (["window:1,2,3"], {}, "'window:1,2,3' is not a mask.", WINDOW),
+        (["prefix:x"], {}, "'prefix:x' is not a mask.", "--mask prefix:P"),
+        (["lengths:"], {}, "'lengths:' is not a mask.", "--mask lengths:N,N,…"),
         (
             ["lengths:1,2"],
             {},

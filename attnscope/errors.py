@@ -108,9 +108,8 @@ def heads_do_not_divide(width: int, n_head: int, axis: str = "d_feat") -> SizeEr
 def groups_are_uneven(n_head: int, n_kv_head: int) -> SizeError:
     """Return the error for key heads that the query heads cannot share evenly."""
     return SizeError(
-        f"n_head is {n_head} and n_kv_head is {n_kv_head}: every key head is shared by equally many"
-        " query"
-        f" heads, but {n_head} / {n_kv_head} leaves {n_head % n_kv_head}.",
+        f"n_head is {n_head} and n_kv_head is {n_kv_head}: every key head must serve equally many"
+        f" query heads, but {n_head} / {n_kv_head} leaves {n_head % n_kv_head}.",
         hint=_nearest("--kv-heads", n_kv_head, n_head),
     )
 
@@ -118,7 +117,7 @@ def groups_are_uneven(n_head: int, n_kv_head: int) -> SizeError:
 def width_is_odd(axis: str, width: int, hint: str | None = None) -> SizeError:
     """Return the error for an odd width, which rotary positions cannot rotate in pairs."""
     return SizeError(
-        f"{axis} is {width}, but rotary positions turn pairs of numbers: it must be even.",
+        f"{axis} is {width}, but rotary positions rotate pairs of numbers: it must be even.",
         hint=hint or "an even width, or no rotary positions",
     )
 
@@ -131,7 +130,7 @@ def _nearest(option: str, number: int, whole: int) -> str:
     above = [n for n in divisors if n > number][:1]
     return (
         " or ".join(f"{option} {n}" for n in below + above)
-        + f", nearest to {number} of those that divide {whole}"
+        + f", the divisors of {whole} nearest to {number}"
     )
 
 
@@ -238,11 +237,11 @@ def _refusal_of_pickle(error: Exception) -> str | None:
         return None
     name = object_in_pickle(error)
     if name is not None:
-        return f"it holds {name}, which is no tensor; nothing in it was run"
+        return f"it contains {name}, which is not a tensor; nothing in it was run"
     _, marked, reason = text.rpartition("WeightsUnpickler error:")
     sentence = re.split(r"\n|\. ", reason.strip())[0].rstrip(".") if marked else ""
     if not sentence or re.search("weights.only", sentence, re.IGNORECASE):
-        return "it holds something other than tensors; nothing in it was run"
+        return "it contains something other than tensors; nothing in it was run"
     return sentence
 
 

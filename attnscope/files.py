@@ -54,12 +54,12 @@ def check_file(
         streams: whether it may be a device, a pipe or an open descriptor.
 
     Raises:
-        FileError: unknown suffix, no such folder, no permission, or the file exists already.
+        FileError: unknown suffix, no such folder, no permission, or the file already exists.
     """
     name = _named(path)
     if suffixes is not None and path.suffix not in suffixes:
         raise FileError(
-            f"{name} ends in {_named(path.suffix) or 'no suffix'}, which names no format for {kind}.",
+            f"{name} ends in {_named(path.suffix) or 'no suffix'}, which is not a format for {kind}.",
             hint=f"a name that ends in {', '.join(suffixes)}",
         )
     try:
@@ -72,18 +72,18 @@ def check_file(
         raise FileError(f"{name} is a folder.", hint=inside)
     if status is not None and _is_stream(path, status):
         if not streams or stat.S_ISSOCK(status.st_mode):
-            raise FileError(f"{name} is no regular file.", hint=inside)
+            raise FileError(f"{name} is not a regular file.", hint=inside)
         if stat.S_ISBLK(status.st_mode) and not force:
             raise FileError(f"{name} is a disk.", hint="a file; or --force to write over the disk")
         if _descriptor(path) is None and not os.access(path, os.W_OK):
-            raise FileError(f"you may not write to {name}.")
+            raise FileError(f"no permission to write to {name}.")
         return
     if not parent_is_there:
         raise FileError(
             f"there is no folder {_named(target.parent)} to write {_named(target.name)} into."
         )
     if not os.access(target.parent, os.W_OK):
-        raise FileError(f"you may not write into the folder {_named(target.parent)}.")
+        raise FileError(f"no permission to write into the folder {_named(target.parent)}.")
     if status is not None and not force:
         raise _there_already(path)
 
@@ -194,7 +194,7 @@ def _place(unfinished: Path, path: Path, target: Path, rights: int, *, force: bo
     """
     existing = _status_without_links(target)
     if existing is not None and not stat.S_ISREG(existing.st_mode):
-        raise FileError(f"{_named(path)} is no regular file any more; it is left alone.")
+        raise FileError(f"{_named(path)} is no longer a regular file; it was not replaced.")
     # safetensors creates files that only their owner may read
     unfinished.chmod(rights if existing is None else stat.S_IMODE(existing.st_mode))
     if force:
@@ -231,7 +231,7 @@ def _copy_to_stream(finished: Path, path: Path) -> None:
     out = os.open(path, os.O_WRONLY | getattr(os, "O_NOCTTY", 0)) if number is None else os.dup(number)
     with finished.open("rb") as content, open(out, "wb") as stream:
         if number is None and stat.S_ISREG(os.fstat(out).st_mode):
-            raise FileError(f"{_named(path)} has become a regular file; it is left alone.")
+            raise FileError(f"{_named(path)} has become a regular file; it was not overwritten.")
         shutil.copyfileobj(content, stream)
 
 
@@ -283,12 +283,12 @@ def _named(path: Path | str) -> str:
 
 
 class FileThereError(FileError):
-    """A file exists already, and may not be replaced."""
+    """A file already exists, and may not be replaced."""
 
 
 def _there_already(path: Path) -> FileThereError:
     return FileThereError(
-        f"{_named(path)} exists already.", hint="another name, or --force to replace it"
+        f"{_named(path)} already exists.", hint="another name, or --force to replace it"
     )
 
 

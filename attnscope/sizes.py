@@ -95,7 +95,7 @@ class Sizes:
                 hint=note or None,
             )
         if 0 in file.shape:
-            raise SizeError(f"{called(file)} is {shape_of(file)}: there is nothing in it.")
+            raise SizeError(f"{called(file)} is {shape_of(file)}: it has no elements.")
         for place, (axis, size) in enumerate(zip(axes, file.shape, strict=True)):
             where = f"(axis {place} of {shape_of(file)})"
             *known, axis = sorted(axis.split("·"), key=lambda part: part not in self)

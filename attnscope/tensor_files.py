@@ -200,7 +200,7 @@ def in_memory(name: str, value: Any, source: str) -> TensorInMemory:
         except OptionError:
             raise
         except (ValueError, TypeError, RuntimeError) as error:
-            raise OptionError(f"{source} is no array: {first_line(error).rstrip('.')}.") from error
+            raise OptionError(f"{source} is not an array: {first_line(error).rstrip('.')}.") from error
         header = _header(value.shape, value.dtype.name)
     if isinstance(header := _without_complex(header), str):
         raise OptionError(f"{source} {header}", hint=f"a tensor of {', '.join(DTYPES)}")
@@ -224,7 +224,7 @@ def open_tensor(name: str, text: str, *, allow_complex: bool = False) -> TensorF
     if member is None:
         member = _choose(name, path, headers)
     elif None in headers:
-        raise FileError(f"{path} holds no names, and so no {member!r}.", hint=str(path))
+        raise FileError(f"{path} has no named tensors, so no {member!r}.", hint=str(path))
     elif member not in headers:
         raise FileError(f"{path} has no {member!r}: it holds {_listed(headers)}.", hint=f"{path}:NAME")
     return _tensor_file(name, path, member, headers[member])
@@ -311,11 +311,11 @@ def _reading(path: Path) -> Iterator[Contents]:
         unknown = object_in_pickle(error)
         if unknown:
             raise FileError(
-                f"{path} holds {unknown}, which is no tensor; nothing in it was run.",
+                f"{path} contains {unknown}, which is not a tensor; nothing in it was run.",
                 hint="torch.save of a tensor, or of a flat dictionary of tensors by name",
             ) from error
         raise FileError(
-            f"{path} is damaged, or no {path.suffix} file: {_reason(error)} ({size} bytes long).",
+            f"{path} is damaged, or not a {path.suffix} file: {_reason(error)} ({size} bytes long).",
             hint="write it again: it may have been cut short",
         ) from error
 
@@ -331,10 +331,10 @@ def _check(path: Path) -> int:
     except OSError as error:
         raise FileError(f"cannot read {path}: {error.strerror}.") from error
     if not S_ISREG(status.st_mode):
-        raise FileError(f"{path} is {'a folder' if S_ISDIR(status.st_mode) else 'no regular file'}.")
+        raise FileError(f"{path} is {'a folder' if S_ISDIR(status.st_mode) else 'not a regular file'}.")
     if path.suffix not in FORMATS:
         raise FileError(
-            f"{path} ends in {path.suffix or 'no suffix'}, which names no format for tensors.",
+            f"{path} ends in {path.suffix or 'no suffix'}, which is not a format for tensors.",
             hint=f"a file that ends in {', '.join(FORMATS)}",
         )
     if not status.st_size:
@@ -393,7 +393,7 @@ def _npy_header(file: IO[bytes], size: int) -> Header:
     if min(shape, default=0) < 0:
         raise ValueError(f"its header gives the shape {shape}, with a size below 0")
     if needed > there:
-        raise ValueError(f"its header announces {needed} bytes of values, and there are {there}")
+        raise ValueError(f"its header announces {needed} bytes of values, but the file has {there}")
     return _header(shape, dtype.name)
 
 

@@ -4,7 +4,7 @@ from attnscope.errors import heads_do_not_divide
 def test_the_nearest_head_counts_on_both_sides_are_suggested():
     error = heads_do_not_divide(200, 7)
     assert error.message == "d_feat is 200, which does not divide into 7 heads: 200 / 7 leaves 4."
-    assert error.hint == "--heads 5 or --heads 8, nearest to 7 of those that divide 200"
+    assert error.hint == "--heads 5 or --heads 8, the divisors of 200 nearest to 7"
 
 
 def test_a_huge_width_is_answered_at_once():
@@ -12,4 +12,4 @@ def test_a_huge_width_is_answered_at_once():
 
 
 def test_more_heads_than_features_suggests_one_a_feature():
-    assert heads_do_not_divide(200, 300).hint.startswith("--heads 200, nearest")
+    assert heads_do_not_divide(200, 300).hint.startswith("--heads 200, the divisors")

@@ -49,7 +49,7 @@ def test_a_file_that_appears_meanwhile_is_kept(tmp_path, monkeypatch, has_links)
         monkeypatch.setattr(os, "link", no_links)
     path = tmp_path / "x"
     check(path)
-    with pytest.raises(FileError, match="exists already") as caught:
+    with pytest.raises(FileError, match="already exists") as caught:
         write_while(path, lambda: path.write_text("another's"), force=False)
     assert caught.value.hint == "another name, or --force to replace it"
     assert path.read_text() == "another's"
@@ -75,7 +75,7 @@ def test_a_link_is_followed_even_to_a_file_that_is_not_there_yet(tmp_path):
     write_file(tmp_path / "link", b"content", force=False)
     assert (tmp_path / "folder" / "real").read_bytes() == b"content"
     assert (tmp_path / "link").is_symlink()
-    with pytest.raises(FileError, match="exists already"):
+    with pytest.raises(FileError, match="already exists"):
         check(tmp_path / "link")
     write_file(tmp_path / "link", b"new", force=True)
     assert (tmp_path / "folder" / "real").read_bytes() == b"new"
@@ -128,7 +128,7 @@ def test_a_device_that_takes_nothing_is_told_in_one_line(tmp_path, make_device):
 
 def test_what_is_no_file_may_be_refused(tmp_path, make_device):
     path = make_device(tmp_path / "null", "null")
-    with pytest.raises(FileError, match="is no regular file"):
+    with pytest.raises(FileError, match="is not a regular file"):
         check_file(path, force=True, suffixes=None, kind="a test", inside="", streams=False)
 
 
@@ -175,7 +175,7 @@ def test_nobody_else_may_read_what_is_on_its_way_into_a_pipe(tmp_path):
 
 def test_what_turns_into_a_pipe_meanwhile_is_left_alone(tmp_path):
     path = tmp_path / "x"
-    with pytest.raises(FileError, match="no regular file any more"):
+    with pytest.raises(FileError, match="no longer a regular file"):
         write_while(path, lambda: os.mkfifo(path), force=True)
     assert os.listdir(tmp_path) == ["x"]
 
@@ -235,7 +235,7 @@ def test_a_full_disk_is_told_in_one_line_and_left_as_it_was(full_disk):
 
 
 def test_a_folder_that_nobody_may_write_into_is_told_before_the_run(read_only):
-    with pytest.raises(FileError, match="you may not write into the folder"):
+    with pytest.raises(FileError, match="no permission to write into the folder"):
         check(read_only / "x")
     with pytest.raises(FileError, match="x: Read-only file system"):
         write_file(read_only / "x", b"", force=False)

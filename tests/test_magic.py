@@ -240,7 +240,7 @@ def test_random_numbers_and_gradients_are_as_without(shell):
         ("--watch", "argument --watch: expected one argument.", None),
         ("--calls x", "argument --calls: invalid number value: 'x'.", None),
         ("--calls 0", "argument --calls: 0 is not at least 1.", None),
-        ("--dims x", "--dims x does not say what the axes are called.", "--dims x=B,T,C"),
+        ("--dims x", "--dims x does not name axes.", "--dims x=B,T,C"),
         ("--watch 'x", "the options cannot be read: No closing quotation.", None),
         ("--watch torch.add", "cannot trace add: it is compiled", "trace the Python function"),
         ("--watch nowhere.py:Attention", "there is no file nowhere.py", None),

@@ -50,7 +50,7 @@ def test_what_is_supposed_gives_way_to_what_is_said():
         ((5, 4), "n_Q d_K", "X in x.npy has n_Q 5 (axis 0 of 5×4), but --nq says that n_Q is 3."),
         ((3,), "n_Q d_K", "X in x.npy is 3, but needs 2 axes: n_Q d_K."),
         ((), "n_Q d_K", "X in x.npy is a scalar, but needs 2 axes: n_Q d_K."),
-        ((3, 0), "n_Q d_K", "X in x.npy is 3×0: there is nothing in it."),
+        ((3, 0), "n_Q d_K", "X in x.npy is 3×0: it has no elements."),
         ((3, 7), "n_Q n_head·d_K", "X in x.npy is 7 wide (axis 1 of 3×7), but --heads says that n_head is 2: 7 / 2 leaves 1."),
     ],
 )  # fmt: skip

@@ -281,13 +281,13 @@ def with_names() -> None:
         (lambda: Path("x.npz").mkdir(), "x.npz", "x.npz is a folder.", None),
         (lambda: Path("x.npz").mkdir(), "x.npz:Q", "x.npz is a folder.", None),
         (nothing, "", ". is a folder.", None),
-        (lambda: os.mkfifo("x.npy"), "x.npy", "x.npy is no regular file.", None),
+        (lambda: os.mkfifo("x.npy"), "x.npy", "x.npy is not a regular file.", None),
         (lambda: Path("q.npy").touch(), "q.npy/x", "cannot read q.npy/x: Not a directory.", None),
         *(
             (
                 lambda name=name: Path(name).write_text("Q"),
                 name,
-                f"{name} ends in {ends}, which names no format for tensors.",
+                f"{name} ends in {ends}, which is not a format for tensors.",
                 "a file that ends in .npy, .npz, .pt, .pth, .safetensors",
             )
             for name, ends in [("q.csv", ".csv"), ("q", "no suffix")]
@@ -324,10 +324,10 @@ def with_names() -> None:
         (
             lambda: np.save("q.npy", Q),
             "q.npy:Q",
-            "q.npy holds no names, and so no 'Q'.",
+            "q.npy has no named tensors, so no 'Q'.",
             "q.npy",
         ),
-        (lambda: torch.save(Q, "q.pt"), "q.pt:Q", "q.pt holds no names, and so no 'Q'.", "q.pt"),
+        (lambda: torch.save(Q, "q.pt"), "q.pt:Q", "q.pt has no named tensors, so no 'Q'.", "q.pt"),
         (with_names, "x.pt:epoch", "x.pt:epoch holds no tensor: its type is int.", READ),
         (with_names, "x.pt:state_dict", "x.pt:state_dict holds no tensor: its type is dict.", READ),
         (
@@ -458,9 +458,9 @@ def test_a_file_that_was_cut_short_anywhere_is_refused_when_it_is_opened(
     assert open_tensor("Q", str(path)).shape == (3, 4)
     path.write_bytes(whole[kind][:length])
     error = refused("Q", str(path))
-    if kind == "old.pt" and "which is no tensor" in error.message:
+    if kind == "old.pt" and "which is not a tensor" in error.message:
         return  # it was cut within the name of a class, and what is left is a name of none
-    assert error.message.startswith(f"{path} is damaged, or no {path.suffix} file: ")
+    assert error.message.startswith(f"{path} is damaged, or not a {path.suffix} file: ")
     assert error.message.endswith(f" ({length} bytes long).")
     assert error.hint == "write it again: it may have been cut short"
 
@@ -492,7 +492,7 @@ def test_a_file_whose_bytes_were_changed_is_read_or_refused(tmp_path_factory, wh
 def test_a_file_of_another_kind_is_refused(suffix, reason):
     Path(f"x{suffix}").write_text("version https://git-lfs.github.com/spec/v1\n" * 3)
     error = refused("Q", f"x{suffix}")
-    assert error.message == f"x{suffix} is damaged, or no {suffix} file: {reason} (129 bytes long)."
+    assert error.message == f"x{suffix} is damaged, or not a {suffix} file: {reason} (129 bytes long)."
 
 
 @pytest.mark.parametrize(
@@ -507,7 +507,7 @@ def test_a_file_of_another_kind_is_refused(suffix, reason):
 )
 def test_of_what_a_library_says_one_sentence_is_told(content, reason):
     Path("x.pt").write_bytes(content)
-    message = f"x.pt is damaged, or no .pt file: {reason} ({len(content)} bytes long)."
+    message = f"x.pt is damaged, or not a .pt file: {reason} ({len(content)} bytes long)."
     assert refused("Q", "x.pt").message == message
 
 
@@ -517,8 +517,7 @@ def test_an_array_that_is_not_as_its_header_says_is_refused_when_it_is_opened(sh
     content = npy.magic(1, 0) + (118).to_bytes(2, "little") + header.encode() + bytes(there)
     Path("q.npy").write_bytes(content)
     assert refused("Q", "q.npy").message == (
-        f"q.npy is damaged, or no .npy file: its header announces {told} bytes of values,"
-        f" and there are {there} (168 bytes long)."
+        f"q.npy is damaged, or not a .npy file: its header announces {told} bytes of values, but the file has {there} (168 bytes long)."
     )
 
 
@@ -574,7 +573,7 @@ def test_a_file_that_is_cut_short_when_it_is_read_is_refused(suffix):
     path = write(f"x{suffix}", {"Q": Q})
     opened = open_tensor("Q", str(path))
     path.write_bytes(path.read_bytes()[:-1])
-    with pytest.raises(FileError, match=f"^x{suffix} is damaged, or no {suffix} file: "):
+    with pytest.raises(FileError, match=f"^x{suffix} is damaged, or not a {suffix} file: "):
         opened.load()
 
 
@@ -587,7 +586,7 @@ def test_values_that_do_not_fit_their_checksum_are_refused():
     with pytest.raises(FileError) as caught:
         open_tensor("Q", "x.npz").load()
     assert caught.value.message == (
-        f"x.npz is damaged, or no .npz file: Bad CRC-32 for file 'Q.npy' ({len(content)} bytes long)."
+        f"x.npz is damaged, or not a .npz file: Bad CRC-32 for file 'Q.npy' ({len(content)} bytes long)."
     )
 
 
@@ -639,10 +638,10 @@ OPEN = r"(io|_io|builtins)\.open"
     [
         (in_npy, r"x\.npy holds pickled Python objects; nothing in it was run\."),
         (in_npz, r"x\.npz:Q holds pickled Python objects; nothing in it was run\."),
-        (in_pt, rf"x\.pt holds {OPEN}, which is no tensor; nothing in it was run\."),
-        (in_old_pt, rf"x\.pt holds {OPEN}, which is no tensor; nothing in it was run\."),
-        (as_plain_pickle, rf"x\.pt holds {OPEN}, which is no tensor; nothing in it was run\."),
-        (as_pickle_called_npy, r"x\.npy is damaged, or no \.npy file: the magic string .*"),
+        (in_pt, rf"x\.pt contains {OPEN}, which is not a tensor; nothing in it was run\."),
+        (in_old_pt, rf"x\.pt contains {OPEN}, which is not a tensor; nothing in it was run\."),
+        (as_plain_pickle, rf"x\.pt contains {OPEN}, which is not a tensor; nothing in it was run\."),
+        (as_pickle_called_npy, r"x\.npy is damaged, or not a \.npy file: the magic string .*"),
     ],
 )
 def test_nothing_in_a_file_is_run(made, message):
@@ -695,7 +694,7 @@ def test_the_hint_for_a_pickle_says_what_can_be_read():
 def test_a_whole_module_is_no_tensor():
     torch.save(torch.nn.Linear(2, 2), "x.pt")
     assert refused("Q", "x.pt").message == (
-        "x.pt holds torch.nn.modules.linear.Linear, which is no tensor; nothing in it was run."
+        "x.pt contains torch.nn.modules.linear.Linear, which is not a tensor; nothing in it was run."
     )
 
 

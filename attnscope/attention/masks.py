@@ -100,8 +100,9 @@ def masked(scores: torch.Tensor, mask: torch.Tensor | None, fill: float = float(
         return scores
     if not (mask.dtype == torch.bool or mask.is_floating_point()):
         raise OptionError(
-            f"a mask of {mask.dtype} can mean either 'may attend' or 'add to the scores'.",
-            hint="mask.bool(), if True is where a query may attend",
+            f"a mask of dtype {mask.dtype} is ambiguous: it can mean 'may attend' or 'add to the"
+            " scores'.",
+            hint="mask.bool(), if True means that a query may attend",
         )
     if mask.dtype == torch.bool:
         return scores.masked_fill(~mask, fill)

@@ -85,7 +85,7 @@ class Checkpoint:
         path = self.file("config.json")
         if path is None:
             raise ModelError(
-                f"{self.name} has no config.json, so its number of heads is not known.",
+                f"{self.name} has no config.json, so its number of heads is unknown.",
                 hint="a folder with config.json and model.safetensors in it",
             )
         config = read_json(path)
@@ -113,7 +113,7 @@ def find_checkpoint(model: str | Path | None = None) -> Checkpoint:
         return Checkpoint(model, path)
     if model and os.path.exists(path):
         raise ModelError(
-            f"{model} is a file, and a model is a folder: its config.json says how many heads it has.",
+            f"{model} is a file, but a model is a folder with a config.json.",
             hint=f"its folder, {path.parent}",
         )
     # The hub's rules for names: https://huggingface.co/docs/hub/repositories
@@ -148,7 +148,7 @@ def read_json(path: Path) -> dict[str, Any]:
     except (OSError, ValueError, RecursionError) as error:
         raise ModelError(f"cannot read {path}: {error}.") from error
     if not isinstance(content, dict):
-        raise ModelError(f"cannot read {path}: it holds no JSON object.")
+        raise ModelError(f"cannot read {path}: it does not contain a JSON object.")
     return content
 
 
@@ -194,12 +194,12 @@ def _files_on_hub(name: str) -> frozenset[str]:
         siblings = model_info(name, timeout=10).siblings or []
     except GatedRepoError as error:
         raise ModelError(
-            f"{name} is gated: the hub gives it only to those who asked for access.",
-            hint="hf auth login, once its page on the hub has granted you access",
+            f"{name} is gated: the hub requires access to be granted.",
+            hint="request access on its page on the hub, then hf auth login",
         ) from error
     except RepositoryNotFoundError as error:
         raise ModelError(
-            f"there is no model {name}: no such folder here, and none of that name on the hub.",
+            f"there is no model {name}: neither a folder here nor on the hub.",
             hint=TAKES,
         ) from error
     except Exception as error:  # as above
@@ -211,7 +211,7 @@ def _unavailable(name: str, error: Exception) -> ModelError:
     from huggingface_hub import constants
 
     return ModelError(
-        f"{name} is neither a folder here nor in the cache, and could not be fetched from the hub"
+        f"{name} is not a folder here, not in the cache, and could not be downloaded from the hub"
         f" ({constants.ENDPOINT}): {first_line(error).rstrip('.')}.",
-        hint=f"{BUNDLED}, or a folder: they need no hub",
+        hint=f"{BUNDLED} or a folder, which work offline",
     )

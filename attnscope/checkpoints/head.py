@@ -130,7 +130,7 @@ def _stored(weights: Weights, stack: Stack, layer: int, model: str) -> Stored:
                 stored[f"{letter}_{part}"] = (tensor, *weights.read(tensor))
             elif kind == "weight":
                 raise ModelError(
-                    f"{model} has no {tensor}, though it has {stack.tensor('Q', layer, kind)}."
+                    f"{model} has no {tensor}, although it has {stack.tensor('Q', layer, kind)}."
                 )
     return stored
 
@@ -175,8 +175,8 @@ def _d_head(stored: Stored, layout: Layout, n_head: int, model: str) -> int:
     width = values.shape[0 if layout.transposed else 1]
     if width % n_head:
         raise ModelError(
-            f"{tensor} is {width} wide, which does not divide into the {n_head} heads of"
-            f" {model}'s config.json."
+            f"{tensor} is {width} wide, which is not divisible by the {n_head} heads in {model}'s"
+            " config.json."
         )
     return width // n_head
 
@@ -237,15 +237,15 @@ def _check_config(config: dict[str, Any], stack: Stack, d_head: int, n_kv_head: 
     one_key_head = n_kv_head == 1 and any(part.get("multi_query") for part in nested)
     for pattern, found, what in (
         (WIDTH_OF_HEAD, d_head, f"heads {d_head} wide"),
-        (KEY_HEADS, n_kv_head, f"{n_kv_head} heads of keys"),
+        (KEY_HEADS, n_kv_head, f"{n_kv_head} key heads"),
     ):
         expected = {name: value for name, value in sizes.items() if pattern.fullmatch(name)}
         if not expected or found in expected.values() or (pattern is KEY_HEADS and one_key_head):
             continue
         fields = " and ".join(f"{name} is {value}" for name, value in expected.items())
         raise ModelError(
-            f"the {stack.layout.path('K').strip('.')} of {model} has {what}, and in its config.json"
-            f" {fields}.",
+            f"the {stack.layout.path('K').strip('.')} of {model} has {what}, but in its"
+            f" config.json {fields}.",
             hint="the config.json that the weights were saved with",
         )
 
@@ -253,7 +253,7 @@ def _check_config(config: dict[str, Any], stack: Stack, d_head: int, n_kv_head: 
 def _wrong_shape(name: str, stored: Stored, model: str) -> ModelError:
     tensor, values, _ = stored[name]
     return ModelError(
-        f"{tensor} of {model} has the shape {tuple(values.shape)}, which is none for {name}."
+        f"{tensor} of {model} has the shape {tuple(values.shape)}, which does not fit {name}."
     )
 
 

@@ -110,12 +110,12 @@ def _parse_text(option: str, text: str) -> list[int]:
     for part in text.split(","):
         first, _, last = part.partition("-")
         if int(last or first) < int(first):
-            raise OptionError(f"{option} {part} ends before it begins.", hint=f"{option} {last}-{first}")
+            raise OptionError(f"{option} {part} ends before it starts.", hint=f"{option} {last}-{first}")
         numbers.update(range(int(first), int(last or first) + 1))
     return sorted(numbers)
 
 
 def _no_indices(option: str, indices: object) -> OptionError:
     return OptionError(
-        f"{option} is {indices!r}, and takes numbers from 0.", hint=f"{option} 3, 0-3, 0,2 or all"
+        f"{option} is {indices!r}, but takes numbers from 0.", hint=f"{option} 3, 0-3, 0,2 or all"
     )

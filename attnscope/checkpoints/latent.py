@@ -123,11 +123,11 @@ def read_latent(
         tensor = f"{place}.{module}.weight"
         if tensor not in names:
             raise ModelError(
-                f"{model} has no {tensor}, though it has {stack.tensor('Q', layer, 'weight')}."
+                f"{model} has no {tensor}, although it has {stack.tensor('Q', layer, 'weight')}."
             )
         found = tuple(weights.read(tensor)[0].shape)
         if len(found) != 2:
-            raise ModelError(f"{tensor} of {model} has the shape {found}, which is no matrix.")
+            raise ModelError(f"{tensor} of {model} has the shape {found}, which is not a matrix.")
         return found
 
     of_Q, of_KV, down_KV, of_O = (shape(module) for module in (up_Q, up_KV, DOWN_KV, out))
@@ -146,8 +146,8 @@ def read_latent(
     for module, (found, expected) in wide.items():
         if found != expected or min(d_nope, d_V, d_rope + 1) < 1:
             raise ModelError(
-                f"{place}.{module} of {model} is {found} wide, which is none for {n_head} heads of"
-                f" latent attention, whose keys are {d_nope} + {d_rope} wide and values {d_V}."
+                f"{place}.{module} of {model} is {found} wide, which does not fit {n_head} heads"
+                f" of latent attention with keys {d_nope} + {d_rope} and values {d_V} wide."
             )
     _check_config(latent, config, model)
     parts = _parts(latent, head, up_Q, up_KV, out, of_O[0])
@@ -172,8 +172,8 @@ def _check_config(latent: Latent, config: dict[str, Any], model: str) -> None:
         expected = config.get(field, found)
         if expected != found:
             raise ModelError(
-                f"the weights of {model} have {'none' if found is None else found} where its config.json"
-                f" says {field} is {expected}.",
+                f"{field} is {expected} in the config.json of {model}, but"
+                f" {'absent' if found is None else found} in its weights.",
                 hint="the config.json that the weights were saved with",
             )
 

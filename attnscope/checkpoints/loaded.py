@@ -57,14 +57,14 @@ def find_model(model: Any = None, tokenizer: Any = None, image_processor: Any = 
         for name, value in (("tokenizer", tokenizer), ("image_processor", image_processor)):
             if value is not None:
                 raise OptionError(
-                    f"{name}= goes with a model that is loaded, and this one is found by its name.",
+                    f"{name}= is for a loaded model, but this one is given by name.",
                     hint=f"the loaded model, with {name}=; or the name alone",
                 )
         return model if isinstance(model, Checkpoint) else find_checkpoint(model)
     module = getattr(model, "_orig_mod", model)  # the model inside the wrapper of torch.compile
     if not all(hasattr(module, name) for name in ("config", "named_modules", "state_dict")):
         raise OptionError(
-            "a model is a name, a folder, or a model that transformers has loaded, and this is a"
+            "a model is a name, a folder, or a loaded transformers model, but this is a"
             f" {class_name(model)}.",
             hint="AutoModel.from_pretrained(…)",
         )

@@ -43,7 +43,7 @@ def check_settings(path: Path, config: dict[str, Any]) -> None:
     """
     for field, value, expected in _faults(config, ""):
         raise ModelError(
-            f"{path} is damaged: {field} is {shortened(repr(value))}, and must be {expected}.",
+            f"{path} is damaged: {field} is {shortened(repr(value))}, but must be {expected}.",
             hint="the config.json that the weights were saved with",
         )
 
@@ -59,13 +59,13 @@ def _faults(config: dict[str, Any], prefix: str) -> Iterator[tuple[str, Any, str
             else:
                 yield f"{prefix}{field}", value, "an object"
         elif field == "model_type" and not isinstance(value, str):
-            yield f"{prefix}{field}", value, "a text"
+            yield f"{prefix}{field}", value, "a string"
         elif field in ("dtype", "torch_dtype") and not _is_dtype(value):
             yield f"{prefix}{field}", value, "the name of a dtype, such as float32"
         elif field == "quantization_config" and not isinstance(value, dict):
             yield f"{prefix}{field}", value, "an object"
         elif field == "architectures" and not _is_list_of(str, value):
-            yield f"{prefix}{field}", value, "a list of texts"
+            yield f"{prefix}{field}", value, "a list of strings"
         else:
             yield from _count_faults(field, value, prefix)
 

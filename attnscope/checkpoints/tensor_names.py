@@ -25,10 +25,14 @@ class Packing(Enum):
     """
 
     APART = "three matrices: q0 q1 q2 q3 · k0 k1 · v0 v1"
-    GATED = "three matrices, and after each query its gate: q0 g0 q1 g1 q2 g2 q3 g3 · k0 k1 · v0 v1"
-    STACKED = "one matrix, kind by kind: q0 q1 q2 q3 k0 k1 v0 v1"
-    LATENT = "latent attention: q0 r0 q1 r1 … (r is turned) from one latent · k0 v0 k1 v1 … from another"
-    GROUPED = "one matrix, key head by key head: q0 q1 k0 v0 q2 q3 k1 v1"
+    GATED = (
+        "three matrices, each query head followed by its gate: q0 g0 q1 g1 q2 g2 q3 g3 · k0 k1 · v0 v1"
+    )
+    STACKED = "one matrix, first all queries, then keys, then values: q0 q1 q2 q3 k0 k1 v0 v1"
+    LATENT = (
+        "latent attention: q0 r0 q1 r1 … (r is rotated) from one latent · k0 v0 k1 v1 … from another"
+    )
+    GROUPED = "one matrix, grouped by key head: q0 q1 k0 v0 q2 q3 k1 v1"
 
     @property
     def fused(self) -> bool:
@@ -218,9 +222,9 @@ class Stack:
 
 
 NO_HEADS_OF_ITS_OWN = {
-    "diffllama": "computes differential attention: a head's values are those of two heads, side by side",
-    "axk2": "makes queries of two latents, and of the same matrix gates for what heads collect",
-    "longcat_flash": "attends twice in each layer, and attnscope reads layers with one attention",
+    "diffllama": "computes differential attention: a head's values are those of two heads concatenated",
+    "axk2": "computes queries from two latents, and gates for the heads' outputs with the same matrix",
+    "longcat_flash": "has two attention modules in each layer, but attnscope reads layers with one",
 }
 """Families that use the same names as others, but whose heads are not slices of the matrices."""
 
@@ -272,7 +276,8 @@ def find_stacks(names: Iterable[str], config: dict[str, Any], model: str) -> lis
     if not found:
         families = dict.fromkeys(re.split("[,:]", layout.family)[0] for layout in LAYOUTS)
         raise ModelError(
-            f"{model} has no attention weights that attnscope knows among its {len(names)} tensors.",
+            f"{model} has no attention weights that attnscope recognizes among its {len(names)}"
+            " tensors.",
             hint=f"a checkpoint of {', '.join(families)}",
         )
     recurrent = _recurrent(names)

@@ -67,9 +67,9 @@ def open_weights(checkpoint: Checkpoint) -> Weights:
     path = checkpoint.first_file(*FILES)
     if path is None:
         raise ModelError(
-            f"{checkpoint.name} has no weights: no model.safetensors or pytorch_model.bin,"
-            " and no index of shards.",
-            hint="a folder as save_pretrained writes it",
+            f"{checkpoint.name} has no weights: neither model.safetensors, nor pytorch_model.bin,"
+            " nor an index of shards.",
+            hint="a folder written by save_pretrained",
         )
     return Shards(checkpoint, path) if path.suffix == ".json" else _open_file(path)
 
@@ -136,7 +136,7 @@ class SafetensorsFile(Weights):
                 self.header: dict[str, Any] = json.loads(file.read(length))
         except (SafetensorError, OSError, ValueError) as error:
             raise ModelError(
-                f"{path} is damaged, or no safetensors file: {error}"
+                f"{path} is damaged, or not a safetensors file: {error}"
                 f" ({path.stat().st_size} bytes long).",
                 hint="download it again: it may have been cut short",
             ) from error
@@ -193,12 +193,15 @@ class Shards(Weights):
             path = self.checkpoint.file(filename)
             if path is None:
                 raise ModelError(
-                    f"{self.checkpoint.name} has no {filename}, where its index says {name} is.",
+                    f"{self.checkpoint.name} has no {filename}, which should contain {name}"
+                    " according to its index.",
                     hint="download it again: it may have been cut short",
                 )
             self.shards[filename] = _open_file(path)
         if name not in self.shards[filename].names:
-            raise ModelError(f"{filename} has no {name}, though the index of its shards says so.")
+            raise ModelError(
+                f"{filename} has no {name}, although the index of its shards lists it there."
+            )
         return self.shards[filename].read(name)
 
 
@@ -232,7 +235,7 @@ class Tensors(Weights):
             stored_as = f"sparse {kind}" if tensor.is_sparse else kind
             raise ModelError(f"{name} is stored as {stored_as}, which attnscope does not read.")
         if tensor.is_meta:
-            raise ModelError(f"{name} has no values: it is on the device meta.")
+            raise ModelError(f"{name} has no values: it is on the meta device.")
         return from_tensor(tensor.clone() if self.copies else tensor)
 
 
@@ -256,10 +259,10 @@ class TorchPickle(Tensors):
             if is_out_of_memory(error):
                 raise
             raise ModelError(
-                f"{path} is damaged, or holds something other than weights:"
+                f"{path} is damaged, or contains something other than weights:"
                 f" {first_line(error).rstrip('.')}.",
-                hint="a checkpoint with model.safetensors (nothing in this one was run)",
+                hint="a checkpoint with model.safetensors (no code in this one was run)",
             ) from error
         if not isinstance(tensors, dict):
-            raise ModelError(f"{path} holds no dictionary of tensors.")
+            raise ModelError(f"{path} does not contain a dictionary of tensors.")
         super().__init__(tensors)

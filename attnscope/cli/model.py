@@ -219,7 +219,7 @@ def _show_attention(model: str | None, what: dict[str, Any], output: ModelOutput
 
 
 def _check_files(output: ModelOutput) -> None:
-    """Raise an AttnscopeError if a file cannot be written, or exists already."""
+    """Raise an AttnscopeError if a file cannot be written, or already exists."""
     replace(output, force=output.force and output.save is not None).check([])
     output.check_drawings("attention.html")
 

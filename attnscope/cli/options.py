@@ -154,7 +154,7 @@ class FigureOptions:
     force: bool = option("Replace an existing file.", default=False)
 
     def check_drawings(self, page_name: str) -> None:
-        """Raise an AttnscopeError if a file cannot be written, or exists already.
+        """Raise an AttnscopeError if a file cannot be written, or already exists.
 
         Args:
             page_name: the name of the page that is suggested for a folder.

@@ -118,7 +118,7 @@ def _check_output(
     values = [option for option, value in need_values.items() if value]
     if values and execution.device == "meta":
         raise OptionError(
-            f"{values[0]} needs values, and meta has none.",
+            f"{values[0]} needs values, and meta tensors have none.",
             hint=f"leave out {values[0]}, or choose --device cpu",
         )
     if comments.write and not comments.annotate:

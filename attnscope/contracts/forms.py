@@ -59,13 +59,14 @@ class Rows:
         return f"{self.lead} {self.of_scores}"
 
     why_scores = (
-        "every query times every key. Queries and keys both lie in rows, but a product of matrices runs"
-        " along the rows of the left one and down the columns of the right one: so K is transposed,"
-        " {n_Q}×{_d_K} times {_d_K}×{n_K} gives {n_Q}×{n_K}; the width is summed away. {_scale}"
+        "the dot product of every query with every key: {n_Q}×{_d_K} times {_d_K}×{n_K} gives"
+        " {n_Q}×{n_K}, contracted over the width. Queries and keys are both rows, but a matrix"
+        " product multiplies rows of the left matrix by columns of the right one, so K is"
+        " transposed. {_scale}"
     )
     why_attention = (
-        "softmax along the keys: for each query {n_K} weights, none below 0, that sum to 1{_hidden};"
-        " the shape stays"
+        "softmax over the keys: for each query {n_K} non-negative weights that sum to 1{_hidden};"
+        " the shape does not change"
     )
 
 
@@ -75,13 +76,14 @@ class Columns(Rows):
     keys_dim = -2
     of_scores = "n_K n_Q"
     why_scores = (
-        "every key times every query. Queries and keys both stand in columns, but a product of matrices"
-        " runs along the rows of the left one and down the columns of the right one: so K is transposed,"
-        " {n_K}×{_d_K} times {_d_K}×{n_Q} gives {n_K}×{n_Q}. {_scale}"
+        "the dot product of every key with every query: {n_K}×{_d_K} times {_d_K}×{n_Q} gives"
+        " {n_K}×{n_Q}, contracted over the width. Queries and keys are both columns, but a matrix"
+        " product multiplies rows of the left matrix by columns of the right one, so K is"
+        " transposed. {_scale}"
     )
     why_attention = (
-        "softmax down the columns: each query's {n_K} weights stand in one, none below 0, and sum to"
-        " 1{_hidden}"
+        "softmax down the columns: each column holds a query's {n_K} non-negative weights, which"
+        " sum to 1{_hidden}"
     )
 
     def vectors(self, lead: str, n: str, d: str) -> str:
@@ -101,10 +103,11 @@ class OneQuery(Rows):
     keys_dim = -2
     of_scores = "n_K 1"
     why_scores = (
-        "the query times every key: {n_K}×{_d_K} times {_d_K}×1 gives {n_K}×1, one number for each key."
+        "the dot product of the query with every key: {n_K}×{_d_K} times {_d_K}×1 gives {n_K}×1,"
+        " one number for each key."
         " {_scale}"
     )
-    why_attention = "softmax over the keys: {n_K} weights, none below 0, that sum to 1{_hidden}"
+    why_attention = "softmax over the keys: {n_K} non-negative weights that sum to 1{_hidden}"
 
     def product(self, Q: str, K: str) -> str:
         return f"{K} @ {Q} * {self.scale}"

@@ -76,23 +76,22 @@ def _inputs(rows: Rows, d_context: str, self_attention: bool, v_is_k: bool) -> I
         "Q",
         "n_batch n_Q d_feat",
         INPUT,
-        "what asks: {n_Q} queries"
-        + (" in each of {n_batch} sequences" if rows.sizes["n_batch"] > 1 else "")
-        + ", {d_feat} numbers each",
+        "input of the queries: {n_Q} vectors of {d_feat} numbers"
+        + (" in each of {n_batch} sequences" if rows.sizes["n_batch"] > 1 else ""),
     )
-    why = f"what is compared with: {{{n_K}}} keys, {{{d_context}}} numbers each"
+    why = f"input of the keys: {{{n_K}}} vectors of {{{d_context}}} numbers"
     yield Stage(
         "K",
         source,
         INPUT,
-        why + ("; Q itself, because this is self-attention" if self_attention else ""),
+        why + ("; the same tensor as Q, because this is self-attention" if self_attention else ""),
         same_as="Q" if self_attention else None,
     )
     yield Stage(
         "V",
         source,
         INPUT,
-        f"what is collected: one value for each key, {{{n_K}}} in all, from the same source",
+        f"input of the values: one vector for each key, {{{n_K}}} in all, from the same source",
         same_as="Q" if self_attention else "K" if v_is_k else None,
     )
 
@@ -102,8 +101,8 @@ def _projection(name: str, n: str, d_in: str, heads: str, width: str) -> Stage:
         f"{name}_feat",
         f"n_batch {n} {merged_axis(heads, width)}",
         f"self.W_{name}({name})",
-        f"a learnt linear layer: each row of {{{d_in}}} becomes one of"
-        f" {{{heads}}} heads × {{{width}}}; rows stay as many",
+        f"linear projection: each row of {{{d_in}}} numbers becomes {{{heads}}} heads ×"
+        f" {{{width}}}; the number of rows does not change",
         product=f"n_batch {n} {d_in} {heads} {width}",
     )
 
@@ -115,8 +114,8 @@ def _split(name: str, n: str, heads: str, width: str) -> Stage:
         f"n_batch {heads} {n} {width}",
         f"{name}_feat.view(n_batch, {rows}, {'n_head' if name == 'Q' else 'n_kv_head'},"
         f" {'d_V' if name == 'V' else 'd_head'}).transpose(1, 2)",
-        f"the width cut into {{{heads}}} heads of {{{width}}}, and the heads moved before the rows:"
-        f" each head is a {{{n}}}×{{{width}}} matrix of its own; nothing is copied",
+        f"the width is split into {{{heads}}} heads of {{{width}}}, and the heads are moved before"
+        f" the rows: each head is a separate {{{n}}}×{{{width}}} matrix; nothing is copied",
         view_of=f"{name}_feat",
         layout=f"n_batch {n} {heads} {width}",
     )
@@ -130,15 +129,15 @@ def _merged(d_V: str, weights: str, values: str) -> Iterator[Stage]:
         x_raw,
         f"{weights} @ {values}",
         "in each head, each query's weighted mean of the values: {n_Q}×{n_K} times"
-        f" {{n_K}}×{{{d_V}}}; n_K is summed away",
+        f" {{n_K}}×{{{d_V}}}, contracted over n_K",
         product=f"n_batch n_head n_Q n_K {d_V}",
     )
     yield Stage(
         "x_rsh1",
         f"n_batch n_Q n_head {d_V}",
         "x_raw.transpose(1, 2).contiguous()",
-        f"the heads moved back behind the rows, so that a query's {{n_head}} × {{{d_V}}} numbers"
-        " lie side by side: that takes a copy, unless they do already",
+        f"the heads are moved back behind the rows, so a query's {{n_head}} × {{{d_V}}} numbers"
+        " are adjacent in memory: this copies, unless they already are",
         view_of="x_raw",
         layout=x_raw,
         copied=True,
@@ -154,6 +153,6 @@ def _merged(d_V: str, weights: str, values: str) -> Iterator[Stage]:
         "x",
         "n_batch n_Q d_feat",
         "self.W_O(x_rsh2)",
-        "a learnt linear layer mixes what the heads found, back to the model's width of {d_feat}",
+        "output projection: mixes the results of the heads and returns to the model's width of {d_feat}",
         product=f"n_batch n_Q n_head {d_V} d_feat",
     )

@@ -67,7 +67,7 @@ def check(trace: Trace, plan: Trace) -> None:
     """
     real, planned = _declared_fields(trace), _declared_fields(plan)
     if real != planned:
-        lines = ["the run is not what its contract says:"]
+        lines = ["the run differs from its contract:"]
         lines += [f"  ran       {row}" for row in real if row not in planned]
         lines += [f"  contract  {row}" for row in planned if row not in real]
         raise AssertionError("\n".join(lines))

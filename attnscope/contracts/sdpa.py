@@ -38,8 +38,8 @@ def sdpa(sizes: dict[str, int], *, dtype: str = "float32", variant: Variant | No
             "out",
             out,
             f"{weights} @ {values}",
-            "each query's weighted mean of the values: {n_Q}×{n_K} weights times {n_K}×{d_V} values;"
-            " n_K is summed away, and for each query a row of {d_V} is left",
+            "each query's weighted mean of the values: {n_Q}×{n_K} weights times {n_K}×{d_V}"
+            " values, contracted over n_K: a row of {d_V} numbers for each query",
             product=f"{rows.lead} n_Q n_K d_V",
         )
         if variant.split:
@@ -47,8 +47,8 @@ def sdpa(sizes: dict[str, int], *, dtype: str = "float32", variant: Variant | No
                 "out_merged",
                 "n_batch n_Q n_head·d_V",
                 "merge_heads(out, n_head)",
-                "the heads moved back and put side by side: {n_head} × {d_V} numbers for each query;"
-                " a copy, unless they lie so already",
+                "the heads are merged: {n_head} × {d_V} numbers side by side for each query; this"
+                " copies, unless they are already adjacent",
                 view_of="out",
                 layout=out,
                 copied=True,
@@ -76,8 +76,8 @@ def sdpa_columns(
             "out",
             f"{rows.lead} d_V n_Q",
             f"{values} @ {weights}",
-            "each query's weighted mean of the values: {d_V}×{n_K} values times {n_K}×{n_Q} weights;"
-            " n_K is summed away, and for each query a column of {d_V} is left",
+            "each query's weighted mean of the values: {d_V}×{n_K} values times {n_K}×{n_Q}"
+            " weights, contracted over n_K: a column of {d_V} numbers for each query",
             product=f"{rows.lead} d_V n_K n_Q",
         )
 
@@ -100,7 +100,8 @@ def sdpa_query(
             "q",
             f"{rows.lead} d_K 1",
             f"{Q}[..., query, :, None]",
-            "the one query, {d_K} numbers, as a column: a matrix of keys can be multiplied with it",
+            "the query, {d_K} numbers, as a column vector, so that the matrix of keys can be"
+            " multiplied by it",
             view_of=Q,
             layout=rows.layout_of(Q),
         )
@@ -109,13 +110,13 @@ def sdpa_query(
             "terms",
             f"{rows.lead} n_K d_V",
             f"{weights} * {values}",
-            "each of {n_K} values times its weight: the terms of the weighted sum, one a row",
+            "each of {n_K} values times its weight: the terms of the weighted sum, one per row",
         )
         yield Stage(
             "out",
             f"{rows.lead} d_V",
             "terms.sum(dim=-2)",
-            "their sum over the {n_K} keys: what the query collects, {d_V} numbers",
+            "the sum over the {n_K} keys: the result of the query, {d_V} numbers",
         )
 
     sizes = completed(sizes, variant)

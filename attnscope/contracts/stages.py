@@ -29,21 +29,21 @@ def inputs(rows: Rows) -> Iterator[Stage]:
         yield from _projected(rows, dims, d)
     else:
         yield Stage(
-            "Q", dims["Q"], INPUT, f"what asks: {{n_Q}} queries{where}, {size_text(d['Q'])} numbers each"
+            "Q", dims["Q"], INPUT, f"queries: {{n_Q}} vectors of {size_text(d['Q'])} numbers{where}"
         )
         yield Stage(
             "K",
             dims["K"],
             INPUT,
-            f"what is compared with: {{{new}}} keys, as wide as the queries,"
-            " because the two are multiplied number by number and summed",
+            f"keys: {{{new}}} vectors, as wide as the queries,"
+            " because a score is the dot product of a query and a key",
         )
         yield Stage(
             "V",
             dims["V"],
             INPUT,
-            f"what is collected: one value for each key, {{{new}}} in all;"
-            f" its width, {size_text(d['V'])}, is the result's",
+            f"values: one vector for each key, {{{new}}} in all;"
+            f" their width, {size_text(d['V'])}, is that of the result",
         )
     yield from mask_and_past(rows)
 
@@ -56,16 +56,15 @@ def _projected(rows: Rows, dims: dict[str, str], widths: dict[str, str]) -> Iter
         "X",
         rows.vectors(lead, rows.new, "d_feat"),
         INPUT,
-        f"embeddings: {{{rows.new}}} of them, {{d_feat}} numbers each; queries, keys and values are"
-        " made of"
-        " the same ones",
+        f"embeddings: {{{rows.new}}} vectors of {{d_feat}} numbers;"
+        " queries, keys and values are all projections of them",
     )
     for name, width in widths.items():
         yield Stage(
             f"W_{name}",
             f"{width} d_feat" if columns else f"d_feat {width}",
             INPUT,
-            f"learnt weights: they turn {{d_feat}} numbers into {size_text(width)}",
+            f"learned weights, which project {{d_feat}} numbers to {size_text(width)}",
         )
     for name, width in widths.items():
         n = "n_Q" if name == "Q" else rows.new
@@ -73,7 +72,7 @@ def _projected(rows: Rows, dims: dict[str, str], widths: dict[str, str]) -> Iter
             name,
             dims[name],
             f"W_{name} @ X" if columns else f"X @ W_{name}",
-            f"each embedding times W_{name}: {{{n}}} of them, {size_text(width)} numbers each",
+            f"each embedding times W_{name}: {{{n}}} vectors of {size_text(width)} numbers",
             product=f"{lead} {n} d_feat {width}",
         )
 
@@ -82,14 +81,14 @@ def mask_and_past(rows: Rows) -> Iterator[Stage]:
     variant = rows.variant
     if variant.mask is not None:
         meaning = (
-            "True where a query may look at a key"
+            "True where a query may attend to a key"
             if variant.mask_dtype == "bool"
-            else "added to the scores: 0 leaves one as it is, and a large negative number hides a key"
+            else "added to the scores: 0 changes nothing, and a large negative number hides a key"
         )
-        spread = "; axes of 1 stand for all" if "1" in variant.mask.split() else ""
+        spread = "; axes of size 1 are broadcast" if "1" in variant.mask.split() else ""
         yield Stage("mask", rows.mask_dims(), INPUT, meaning + spread, dtype=variant.mask_dtype)
     if "n_past" in rows.sizes:
-        why = "of the {n_past} positions before, computed when they were new, and kept"
+        why = "of the {n_past} previous positions, from the cache"
         yield Stage("K_past", rows.vectors(rows.kv_lead, "n_past", rows.d_K), INPUT, "keys " + why)
         yield Stage("V_past", rows.vectors(rows.kv_lead, "n_past", rows.d_V), INPUT, "values " + why)
 
@@ -108,8 +107,8 @@ def split(rows: Rows) -> QKV:
             f"{name}_split",
             f"n_batch {heads} {n} {width}",
             f"split_heads({name}, {'n_head' if name == 'Q' else 'n_kv_head or n_head'})",
-            f"the width cut into {{{heads}}} heads of {{{width}}}, and the heads moved before the rows:"
-            f" each head is a {{{n}}}×{{{width}}} matrix of its own; nothing is copied",
+            f"the width is split into {{{heads}}} heads of {{{width}}}, and the heads are moved"
+            f" before the rows: each head is a separate {{{n}}}×{{{width}}} matrix; nothing is copied",
             view_of=name,
             layout=f"n_batch {n} {heads} {width}",
         )
@@ -125,10 +124,9 @@ def prepared(rows: Rows, Q: str, K: str, V: str, turn: str) -> QKV:
                 name,
                 f"n_pos {d}",
                 f"rotary_angles(positions, Q_split, {turn})".replace("Q_split", Q),
-                f"{'co' if name == 'cos' else ''}sine of the angles: at each of {{n_pos}} positions one"
-                " for each pair of a"
-                f" vector's {{{d}}} numbers, twice, because its two halves are the pairs' two"
-                " coordinates",
+                f"{'co' if name == 'cos' else ''}sine of the rotation angles: at each of {{n_pos}}"
+                f" positions one for each pair of a vector's {{{d}}} numbers, repeated because its"
+                " two halves are the pairs' two coordinates",
             )
         for name, source in (("Q", Q), ("K", K)):
             n = "n_Q" if name == "Q" else rows.new
@@ -137,8 +135,8 @@ def prepared(rows: Rows, Q: str, K: str, V: str, turn: str) -> QKV:
                 f"{name}_rot",
                 f"{lead} {n} {d}",
                 f"rotated({source}, cos, sin, {name}_at)",
-                f"each vector, {{{n}}} in all, turned by the angles of its position; lengths and shape"
-                " stay",
+                f"each of {{{n}}} vectors is rotated by the angles of its position; lengths and"
+                " shape do not change",
                 layout=rows.layout_of(name),
             )
         Q, K = "Q_rot", "K_rot"
@@ -149,7 +147,7 @@ def prepared(rows: Rows, Q: str, K: str, V: str, turn: str) -> QKV:
                 f"{name}_all",
                 rows.vectors(rows.kv_lead, "n_K", width),
                 f"with_past({name}_past, {new}{dim})",
-                "those of the past, and then the new ones: {n_past} + {n_new} = {n_K}",
+                "the cached ones, then the new ones: {n_past} + {n_new} = {n_K}",
             )
         K, V = "K_all", "V_all"
     if "n_kv_head" in sizes:
@@ -158,7 +156,7 @@ def prepared(rows: Rows, Q: str, K: str, V: str, turn: str) -> QKV:
                 f"{name}_shared",
                 rows.vectors(rows.lead, "n_K", width),
                 f"shared({few}, {Q})",
-                "each of {n_kv_head} heads repeated, next to itself, until every one of {n_head} query"
+                "each of {n_kv_head} heads is repeated in place, so that each of {n_head} query"
                 " heads has one",
             )
         K, V = "K_shared", "V_shared"
@@ -181,8 +179,8 @@ def weighted(rows: Rows, Q: str, K: str, V: str) -> Generator[Stage, None, tuple
             "scores_capped",
             rows.scores,
             f"capped({last}, {rows.of_self}softcap)",
-            f"c·tanh(s/c): small scores stay, and none goes beyond ±{variant.softcap:g}; the shape"
-            " stays",
+            f"c·tanh(s/c): small scores hardly change, and none exceeds ±{variant.softcap:g}; the"
+            " shape does not change",
         )
         last = "scores_capped"
     if variant.mask is not None:
@@ -209,16 +207,15 @@ def _masked(rows: Rows, scores: str) -> Generator[Stage, None, str]:
         )
         mask = "mask_q"
     why = (
-        f"{variant.mask_fill:g} in the place of scores that a query must not see: the softmax makes"
-        " nothing of them"
+        f"masked scores are replaced by {variant.mask_fill:g}, so that the softmax gives them no weight"
         if variant.mask_dtype == "bool"
-        else "the mask added: a large negative number leaves a key no weight"
+        else "the mask is added: a large negative number leaves a key no weight"
     )
     yield Stage(
         "scores_masked",
         rows.scores,
         f"masked({scores}, {mask}, {rows.of_self}mask_fill)",
-        f"{why}; the shape stays",
+        f"{why}; the shape does not change",
     )
     return mask
 
@@ -227,7 +224,9 @@ def _weights(rows: Rows, scores: str, mask: str) -> Generator[Stage, None, str]:
     """Declare the softmax and the stages after it, and return the name of the final weights."""
     variant = rows.variant
     hidden = (
-        "" if variant.mask is None else "; a hidden key's weight is 0, as long as the query sees another"
+        ""
+        if variant.mask is None
+        else "; a masked key has weight 0, unless the query sees no key at all"
     )
     dim = "" if rows.keys_dim == -1 else f", dim={rows.keys_dim}"
     yield Stage(
@@ -243,7 +242,7 @@ def _weights(rows: Rows, scores: str, mask: str) -> Generator[Stage, None, str]:
             "attention_filled",
             rows.scores,
             f"filled({last}, {mask}, {rows.of_self}masked_rows{dim})",
-            f"a query that sees no key at all has {weight} for each; the others stay",
+            f"a query that sees no key has weight {weight} for each key; the others do not change",
         )
         last = "attention_filled"
     if variant.dropout:
@@ -251,8 +250,8 @@ def _weights(rows: Rows, scores: str, mask: str) -> Generator[Stage, None, str]:
             "attention_drop",
             rows.scores,
             f"self.dropout({last})",
-            f"while it learns, each weight is dropped with a chance of {variant.dropout:g}, and those"
-            " that stay grow to make up for it; the shape stays",
+            f"in training, each weight is dropped with probability {variant.dropout:g}, and the"
+            " others are scaled up to compensate; the shape does not change",
         )
         last = "attention_drop"
     return last
@@ -262,11 +261,12 @@ def _why_scale(rows: Rows) -> str:
     """Explain the scale, or say that another one was chosen."""
     if rows.variant.scale is None:
         return (
-            "The scale, 1/√{_d_K}, keeps the variance of these sums of {_d_K} products near that of one"
+            "The scale, 1/√{_d_K}, keeps the variance of these sums of {_d_K} products near that"
+            " of a single product"
         )
     return (
-        f"All are multiplied with {rows.variant.scale:.4g}; 1/√{{_d_K}} would keep the variance of these"
-        " sums of {_d_K} products near that of one"
+        f"The scores are multiplied by {rows.variant.scale:.4g}; 1/√{{_d_K}} would keep the"
+        " variance of these sums of {_d_K} products near that of a single product"
     )
 
 

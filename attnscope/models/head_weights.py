@@ -58,8 +58,8 @@ def head_weights(
     result = read_head(checkpoint, layer=layer, head=head, stack=stack)
     if circuits and result.latent is not None:
         raise ModelError(
-            f"layer {result.layer} of {checkpoint.name} has latent attention: a norm stands between the"
-            " latents and what is made of them, so that QK and OV are no products of weights."
+            f"layer {result.layer} of {checkpoint.name} has latent attention: a norm follows the"
+            " latents, so QK and OV are not products of weights alone."
         )
     if verify:
         from attnscope.models.running.load import kept_verbosity

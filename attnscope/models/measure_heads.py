@@ -221,15 +221,16 @@ def _check_shared(inputs: TextOptions, run: RunOptions) -> None:
         return
     if not inputs.has_corpus:
         raise OptionError(
-            "torchrun divides a corpus among processes, and this is one text.", hint="--corpus"
+            "torchrun divides a corpus among processes, but this is a single text.", hint="--corpus"
         )
     if inputs.corpus == "-":
         raise OptionError(
-            "standard input is read by one process, and these are several.", hint="--corpus FILE"
+            "standard input can only be read by one process, but there are several.",
+            hint="--corpus FILE",
         )
     if ":" in run.device:
         raise OptionError(
-            f"--device {run.device} is one device, and each process needs its own.",
+            f"--device {run.device} is one device, but each process needs its own.",
             hint=f"--device {run.device.partition(':')[0]}",
         )
     if run.device_map is not None:
@@ -244,8 +245,8 @@ def _check_same(corpus: Corpus | IterableCorpus | None, group: ProcessGroup) -> 
     rank = None if corpus is None else group.first_mismatch(corpus.identity())
     if rank is not None:
         raise FileError(
-            f"process {rank} finds another file under {corpus} than process 0.",
-            hint="a folder that all machines share, or a copy of the same file on each",
+            f"process {rank} finds a different file at {corpus} than process 0.",
+            hint="a folder shared by all machines, or a copy of the same file on each",
         )
 
 
@@ -259,7 +260,7 @@ def _page_maps(job: MeasurementJob, text: str) -> tuple[list[AttentionMaps], str
 
     inputs, selection, measurer = job.inputs, job.selection, job.measurer
     if inputs.has_corpus:
-        return [], "each text of a corpus has its own"
+        return [], "each text of a corpus has its own maps"
     if measurer.why_eager is not None:
         return [], "attnscope model --page takes them from a model's eager attention"
     checkpoint, model = job.checkpoint, measurer.model
@@ -278,7 +279,7 @@ def _page_maps(job: MeasurementJob, text: str) -> tuple[list[AttentionMaps], str
         return [], "the text was cut with --max-length"
     n_weight = selection.n_weights(measurer.heads, *sizes)
     if n_weight > IN_A_PAGE:
-        return [], f"they have {n_weight:,} weights, and a page holds {IN_A_PAGE:,}"
+        return [], f"they have {n_weight:,} weights, and a page holds at most {IN_A_PAGE:,}"
     reading.to(str(model.device))
     if inputs.target is not None:
         give_target(checkpoint, model, reading)

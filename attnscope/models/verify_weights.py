@@ -131,13 +131,15 @@ def _run_model(model: Any, checkpoint: Checkpoint, head: HeadWeights, *, maps: b
     if any(len(captured[part]) <= turn for part in modules):
         raise ModelError(
             f"cannot verify {checkpoint.name}: {type(model).__name__} did not use"
-            f" {stack.module('Q', head.layer)} on the inputs that attnscope gave it."
+            f" {stack.module('Q', head.layer)} for attnscope's inputs."
         )
     inputs = [captured[part][turn][0] for part in PARTS]
     outputs_QKV = [captured[part][turn][1] for part in "QKV"]
     if not _finite(inputs[:3]) or (_finite(outputs_QKV) and not _finite(inputs)):
         whose = stack.place(head.layer)
-        raise ModelError(f"cannot verify {checkpoint.name}: {whose} computes what is not finite.")
+        raise ModelError(
+            f"cannot verify {checkpoint.name}: {whose} computes values that are not finite."
+        )
     mask = batch.get("attention_mask")
     return LayerRun(
         stack=stack,
@@ -197,8 +199,8 @@ def _check_head(model: Any, checkpoint: Checkpoint, head: HeadWeights, layer_run
     n_head, n_kv_head = head.n_head, head.n_kv_head
     call = layer_run.call
     if call is not None and (call.n_head, call.n_kv_head) != (n_head, n_kv_head):
-        note = f"the layer attends with {call.n_head} heads and {call.n_kv_head} of keys"
-        note += f", and the slices are those of {n_head} and {n_kv_head}"
+        note = f"the layer attends with {call.n_head} query heads and {call.n_kv_head} key heads"
+        note += f", but the slices are those of {n_head} and {n_kv_head}"
         return Check(name, None, None, ok=False, note=note)
     output, attention_inputs, inputs_of_O = _run_silenced(model, checkpoint, head, layer_run)
     moved = _moved_heads(head, layer_run, attention_inputs, inputs_of_O)
@@ -207,21 +209,21 @@ def _check_head(model: Any, checkpoint: Checkpoint, head: HeadWeights, layer_run
         for what, (heads, expected) in moved.items()
         if heads != expected
     ]
-    note = f"its slices make {', '.join(wrong)}" if wrong else ""
+    note = f"its slices affect {', '.join(wrong)}" if wrong else ""
     if call is not None:
         return Check(name, None, None, ok=not wrong, note=note)
     heads, expected_heads = moved["W_O's input"]
     n_map = _heads_of_map(output, layer_run.stack.name, head.layer)
     if n_map not in (None, n_head):
-        note = f"the layer attends with {n_map} heads, and the slices are those of {n_head}"
+        note = f"the layer attends with {n_map} heads, but the slices are those of {n_head}"
         return Check(name, None, None, ok=False, note=note)
     if expected_heads == heads and n_map is not None:
-        note = "seen in the number of maps, and in W_O's input"
+        note = "checked by the number of maps and by W_O's input"
         return Check(name, None, None, ok=True, note=note)
     # Heads may depend on each other invisibly, as in Doge, whose mask is computed from all values.
     ok = None if expected_heads <= heads else False
     return Check(
-        name, None, None, ok=ok, note=note or "the layer's own number of heads is not to be seen"
+        name, None, None, ok=ok, note=note or "the layer's own number of heads cannot be observed"
     )
 
 

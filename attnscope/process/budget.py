@@ -25,7 +25,7 @@ def parse_size(size: str | int) -> int:
     match = re.fullmatch(number, str(size).strip(), re.IGNORECASE)
     n_bytes = float(match[1]) * UNITS[match[2].upper()] if match else 0.0
     if not 1 <= n_bytes < 2**63:
-        raise OptionError(f"--memory is {size!r}, which is no size.", hint="--memory 2G, or 500M")
+        raise OptionError(f"--memory is {size!r}, which is not a size.", hint="--memory 2G, or 500M")
     return int(n_bytes)
 
 
@@ -51,5 +51,5 @@ def memory_budget(memory: str | int | None, device: str) -> int:
         return int(SHARE * (2**34 if free is None else free.n_bytes) / sharing)
     n_bytes = parse_size(memory)
     if free is not None and n_bytes > free.n_bytes:
-        raise SizeError(f"--memory {memory} is more than there is: {free.describe(device)}.")
+        raise SizeError(f"--memory {memory} is more than the free memory: {free.describe(device)}.")
     return n_bytes

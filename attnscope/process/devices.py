@@ -59,7 +59,7 @@ def free_memory(device: str) -> FreeMemory | None:
 def check_seed(seed: int) -> None:
     """Raise an OptionError unless torch can draw with `seed`."""
     if not -(2**63) <= seed < 2**64:
-        raise OptionError(f"{seed} is no seed: it does not fit into 64 bits.", hint="--seed 0")
+        raise OptionError(f"{seed} is not a valid seed: it does not fit into 64 bits.", hint="--seed 0")
 
 
 DRY_RUN = "--dry-run, which shows the same rows at any size without computing them"
@@ -70,7 +70,7 @@ def check_memory(needed: int, device: str, hint: str = DRY_RUN) -> None:
     free = free_memory(device)
     if free is not None and needed > free.n_bytes:
         raise SizeError(
-            f"this run needs at least {bytes_text(needed)}, and {free.describe(device)}.",
+            f"this run needs at least {bytes_text(needed)}, but {free.describe(device)}.",
             hint=hint,
         )
 

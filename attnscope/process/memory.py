@@ -84,7 +84,7 @@ def check_imports(*, transformers: bool = False) -> None:
             )
             needed = bytes_text(_taken_by_imports(memory.limit or "") + more)
             raise SizeError(
-                f"{memory.limit} is too little to import {libraries} some {needed} of it.",
+                f"{memory.limit} is too little to import {libraries} about {needed}.",
                 hint="ulimit -v unlimited; a cgroup limits what is used, not what is reserved",
             )
 

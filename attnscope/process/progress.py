@@ -81,9 +81,9 @@ def out_of_memory(error: BaseException, message: str) -> OutOfMemoryError:
     traceback.clear_frames(error.__traceback__)
     text = str(error)
     if amount := re.search(r"allocate (\d+) bytes", text):
-        message += f": {bytes_text(int(amount[1]))} more were not to be had"
+        message += f": {bytes_text(int(amount[1]))} more could not be allocated"
     elif amount := re.search(r"allocate ([\d.]+ [KMGTPE]iB)", text):
-        message += f": {amount[1]} more were not to be had"
+        message += f": {amount[1]} more could not be allocated"
     free = free_host_memory()
     limit = f" {free.limit[0].upper()}{free.limit[1:]} applies." if free.limit else ""
     return OutOfMemoryError(f"{message}.{limit}", hint="a smaller input, or more memory")

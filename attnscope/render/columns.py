@@ -249,7 +249,7 @@ def check_columns(checks: list[Check]) -> list[Column]:
     verdicts = {
         True: ("holds", GOOD),
         False: ("FAILS", WRONG),
-        None: ("cannot say", "dim"),
+        None: ("undecided", "dim"),
     }
 
     def size(title: str, key: str) -> Column:

@@ -64,7 +64,8 @@ def _of_head(head: HeadWeights) -> list[str]:
         lines.append("weights are stored as in × out, and shown as out × in")
     if head.latent is not None:
         lines.append(
-            "latent attention: shared are parts taken whole or marked so; W_QR and W_KR are turned"
+            "latent attention: heads share the parts that are whole or marked so; W_QR and W_KR"
+            " are rotated"
         )
     return lines
 

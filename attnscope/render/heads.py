@@ -16,7 +16,7 @@ def heads_heading(table: HeadTable) -> list[str]:
     read = [counted(table.sequences, "sequence"), counted(table.tokens, "token")]
     lines = [table.model, " · ".join([*sizes, *read])]
     if table.partial:
-        lines.append("partial: the run ended before the corpus did")
+        lines.append("partial: the run ended before the end of the corpus")
     if table.skipped:
         lines.append(f"skipped: {counted(table.skipped, 'line')} without text")
     return lines

@@ -83,7 +83,7 @@ def _(stats: Stats) -> str:
 
 @about.register
 def _(check: Check) -> str:
-    verdict = {True: "holds", False: "FAILS", None: "cannot say"}[check.ok]
+    verdict = {True: "holds", False: "FAILS", None: "undecided"}[check.ok]
     size = check.max_abs_diff
     parts = [verdict, "" if size is None else f"largest difference {size:.2g}"]
     parts += [] if check.tolerance is None else [f"tolerance {check.tolerance:.2g}"]

@@ -55,7 +55,7 @@ def parse_selection(text: str) -> tuple[str, Index]:
         return name, tuple(_index_part(part) for part in parts)
     except (SyntaxError, ValueError) as error:
         raise OptionError(
-            f"{text!r} is not a name with an index.", hint='--show "attention[0, 1, :5]", say'
+            f"{text!r} is not a name with an index.", hint='--show "attention[0, 1, :5]", for example'
         ) from error
 
 
@@ -75,7 +75,7 @@ def check_index(text: str, index: Index, shape: tuple[int, ...], dims: tuple[str
         shape, dims: those of the tensor.
     """
     if index.count(...) > 1:
-        raise OptionError(f"{text!r} has more than one '...', and so says nothing.")
+        raise OptionError(f"{text!r} has more than one '...', so it is ambiguous.")
     n_indices = len(index) - index.count(...)
     if n_indices > len(shape):
         raise OptionError(
@@ -86,8 +86,8 @@ def check_index(text: str, index: Index, shape: tuple[int, ...], dims: tuple[str
         if isinstance(part, int) and not -shape[axis] <= part < shape[axis]:
             name = dims[axis] if dims else f"axis {axis}"
             raise OptionError(
-                f"{text!r} asks for index {part} of {name}, which has {shape[axis]}:"
-                f" 0 to {shape[axis] - 1}."
+                f"{text!r}: index {part} of {name} is out of range: it has {shape[axis]}, 0 to"
+                f" {shape[axis] - 1}."
             )
 
 
@@ -127,7 +127,7 @@ def stored(step: Step) -> Any:
     from attnscope.arrays import from_tensor
 
     if step.tensor is None:
-        raise OptionError(f"the values of {step.name} cannot be read: its own class refuses it.")
+        raise OptionError(f"the values of {step.name} cannot be read: its class does not allow it.")
     try:
         return from_tensor(step.tensor)
     except (NotImplementedError, RuntimeError, TypeError) as error:

@@ -46,7 +46,7 @@ class Unknown:
         """Describe it in one line."""
         return (
             f"line {self.line}: the {self.medium} says {subject(self.name)} is {self.said},"
-            " but no tensor was made there."
+            " but no tensor was created there."
         )
 
 
@@ -74,7 +74,7 @@ class CommentReport(Display):
         if len(self.unknown) <= FEW:
             return [each.message for each in self.unknown]
         lines = listed({each.line for each in self.unknown})
-        return [f"{len(self.unknown)} shapes are stated where no tensor was made: lines {lines}"]
+        return [f"{len(self.unknown)} shapes are stated where no tensor was created: lines {lines}"]
 
     @property
     def summary(self) -> str:
@@ -118,4 +118,4 @@ def listed(lines: Collection[int]) -> str:
 
 def subject(name: str) -> str:
     """Return what a statement about a name is about."""
-    return {"return": "what is returned", "yield": "what is yielded"}.get(name, name)
+    return {"return": "the return value", "yield": "the yielded value"}.get(name, name)

@@ -24,7 +24,7 @@ Formula = Literal["sdpa", "mha"]
 TITLES = ("sdpa", "sdpa by columns", "sdpa of one query", "mha")
 """The titles of the traces that `compute` returns."""
 
-NOT_DRAWN = "nothing is drawn"
+NOT_DRAWN = "no random values are drawn"
 NO_INPUT_DRAWN = "no input is drawn"
 
 
@@ -221,7 +221,8 @@ def _check_values(device: str, **needed: bool) -> None:
     for option, is_needed in needed.items():
         if is_needed:
             raise OptionError(
-                f"{option} needs values, and meta has none.", hint=f'leave out {option}, or device="cpu"'
+                f"{option} needs values, and meta tensors have none.",
+                hint=f'leave out {option}, or device="cpu"',
             )
 
 
@@ -316,11 +317,11 @@ def _why_not_verifiable(trace: Trace) -> tuple[str, str]:
     """Return why a trace cannot be compared with references, and a hint; both empty if it can."""
     again = f'compute("{"mha" if trace.title == "mha" else "sdpa"}", keep=True, …)'
     if trace.title not in TITLES or "scale" not in trace.options:
-        return "it is none that attnscope.compute made", again
+        return "attnscope.compute did not create it", again
     if trace.device is None:
         return "a dry run has no values", again
     if trace.device == "meta":
-        return "meta has no values", 'device="cpu"'
+        return "meta tensors have no values", 'device="cpu"'
     needed = {step.name for step in trace.steps} - contracts.UNUSED_BY_PROOF
     missing = [step.name for step in trace.steps if step.name in needed and step.tensor is None]
     if missing:

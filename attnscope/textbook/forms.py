@@ -154,7 +154,7 @@ def _check_values(nv: int | None, inputs: RunInputs) -> None:
     n_K = inputs.sizes["n_K"] - inputs.sizes.get("n_past", 0)
     if nv != n_K:
         raise SizeError(
-            f"n_V is {nv} but n_K is {n_K}: every key needs exactly one value.",
+            f"n_V is {nv}, but n_K is {n_K}: every key needs exactly one value.",
             hint=f"attnscope sdpa --nq {inputs.sizes['n_Q']} --nk {n_K}",
         )
 
@@ -166,12 +166,12 @@ def _check_form(form: Form, inputs: RunInputs, *, rope: bool) -> None:
             raise OptionError("--query shows vectors, and --layout a matrix.", hint="one of the two")
         if rope:
             raise OptionError(
-                "--layout columns shows the formula itself, and --rope turns Q and K before it.",
+                "--layout columns shows the bare formula, and --rope rotates Q and K before it.",
                 hint="--rope with --layout rows",
             )
         if inputs.split:
             raise OptionError(
-                "--layout columns shows the formula itself, and splitting heads comes before it.",
+                "--layout columns shows the bare formula, and heads are split before it.",
                 hint="tensors of four axes, n_batch n_head n d, or --layout rows",
             )
     check_query(form.query, inputs.sizes["n_Q"])

@@ -46,7 +46,7 @@ def mha_computation(
     dropout = _dropout(training)
     scale_by = one_of(ScaleBy, "--scale-by", scale.scale_by)
     if scale.scale is not None and scale_by is not None:
-        raise OptionError("--scale says it all, and --scale-by too.", hint="one of the two")
+        raise OptionError("--scale and --scale-by both set the scale.", hint="one of the two")
     by_axis = {"n_batch": sizes.batch, "n_head": sizes.heads, "n_kv_head": sizes.kv_heads}
     by_axis |= {"n_Q": sizes.nq, "n_new": sizes.nk, "n_past": sizes.past}
     by_axis |= {"d_feat": sizes.d_feat, "d_V": sizes.d_value, "d_context": sizes.d_context}
@@ -96,7 +96,9 @@ def _dropout(training: Training) -> float:
     """Return the fraction of weights that training drops."""
     share = 0.1 if training.dropout is None else training.dropout
     if not 0 <= share <= 1:
-        raise OptionError(f"dropout is {share}, but a share is between 0 and 1.", hint="--dropout 0.1")
+        raise OptionError(
+            f"dropout is {share}, but a probability is between 0 and 1.", hint="--dropout 0.1"
+        )
     idle = training.dropout is not None and not training.train
     warn_idle([(idle, "--dropout", "it is for training (--train)")])
     return share
@@ -114,7 +116,7 @@ def _wrong_scale(plan: Trace) -> Finding:
     return Finding(
         f"the scores are divided by √d_feat = √{plan.sizes['d_feat']}, but Q and K are"
         " contracted over"
-        f" d_head = {plan.sizes['d_head']}: √d_head keeps their variance at that of one product."
+        f" d_head = {plan.sizes['d_head']}: √d_head keeps their variance near that of a single product."
     )
 
 

@@ -119,17 +119,18 @@ def findings_of(result: Scaling) -> list[Finding]:
     widest, narrowest = max(row.d_K for row in rows), min(row.d_K for row in rows)
     if not all(isfinite(getattr(row, measure)) for row in rows for measure in MEASURES):
         sentence = (
-            f"Some scores are beyond what {result.dtype} holds: what is made of them is no number."
+            f"Some scores exceed the range of {result.dtype}, so what is computed from them is NaN"
+            " or infinite."
         )
     elif n_K == 1:
         sentence = (
-            "There is one key, and its weight is 1 whatever its score is: it takes more, as with"
-            " --nk 64, to see what the scale does."
+            "There is only one key, so its weight is 1 whatever its score is. Use more keys, such"
+            " as --nk 64, to see what the scale does."
         )
     elif widest == 1:
         sentence = (
-            "At d_K 1 the scale is 1/√1 = 1 and changes nothing: it takes wider keys, as with"
-            " --dk 1,64,1024, to see what it does."
+            "At d_K 1 the scale is 1/√1 = 1 and changes nothing. Use wider keys, such as --dk"
+            " 1,64,1024, to see what it does."
         )
     else:
         return _comparison(result, widest, narrowest)
@@ -156,9 +157,9 @@ def _comparison(result: Scaling, widest: int, narrowest: int) -> list[Finding]:
 def _choice(row: ScalingRow) -> str:
     """Describe how the softmax distributes the weight of a row."""
     if row.largest_weight >= HARD:
-        return "the softmax is a hard choice"
+        return "the softmax is nearly one-hot"
     if row.largest_weight > 0.5:
-        return "most of a row's weight is one key's"
+        return "one key has most of a row's weight"
     return "several keys share a row's weight"
 
 
@@ -166,11 +167,11 @@ def _gradient(without: ScalingRow, scaled: ScalingRow) -> str:
     """Compare the gradient through the softmax with that of the scaled scores."""
     passed = without.text("gradient_norm")
     if without.gradient_norm == scaled.gradient_norm:
-        return f"as much gradient comes through it as with the scale ({passed})"
+        return f"as much gradient passes through it as with the scale ({passed})"
     if without.gradient_norm <= NEARLY_NONE * scaled.gradient_norm:
-        return f"nearly no gradient comes through it ({passed})"
+        return f"almost no gradient passes through it ({passed})"
     much = "less" if without.gradient_norm < scaled.gradient_norm else "more"
-    return f"{much} gradient comes through it than with the scale ({passed})"
+    return f"{much} gradient passes through it than with the scale ({passed})"
 
 
 def _alike(one: ScalingRow, other: ScalingRow) -> bool:

@@ -63,7 +63,7 @@ class Variants:
             columns=columns,
         )
         if fill is not None and masks.files and not masks.fills:
-            warn_idle([(True, "--mask-fill", f"{masks.files[0]} is added as it is")])
+            warn_idle([(True, "--mask-fill", f"{masks.files[0]} is added unchanged")])
             return masks.filled_with(-inf)
         return masks
 
@@ -134,16 +134,16 @@ def _check_numbers(scale: Scale, stages: Stages) -> None:
     """Raise an OptionError for an invalid scale, soft cap, rotary base or softmax dtype."""
     if stages.rope_theta is not None and not 0 < stages.rope_theta < inf:
         raise OptionError(
-            f"a base of {stages.rope_theta:g} turns nothing: it must be above 0.",
+            f"the rotary base is {stages.rope_theta:g}, but it must be above 0.",
             hint="--rope-theta 10000",
         )
     if stages.softcap is not None and not 0 < stages.softcap < inf:
         raise OptionError(
-            f"a soft cap of {stages.softcap:g} leaves no scores: it must be above 0.",
+            f"the soft cap is {stages.softcap:g}, but it must be above 0.",
             hint="--softcap 50",
         )
     if scale.scale is not None and not isfinite(scale.scale):
-        raise OptionError(f"a scale of {scale.scale:g} leaves no scores.", hint="--scale 0.125")
+        raise OptionError(f"the scale is {scale.scale:g}, but it must be finite.", hint="--scale 0.125")
     if stages.softmax_dtype is not None and stages.softmax_dtype not in DTYPES:
         raise OptionError(
             f"{stages.softmax_dtype!r} is not a dtype that a softmax runs in.",
@@ -154,7 +154,7 @@ def _check_numbers(scale: Scale, stages: Stages) -> None:
 def _idle(masking: Masking, masks: Masks, stages: Stages) -> list[tuple[object, str, str]]:
     """Return for each option whether it has no effect, its name, and the reason."""
     no_theta = "there are no rotary positions (--rope)"
-    no_places = "nothing here depends on where queries stand among keys"
+    no_places = "nothing here depends on the positions of queries and keys"
     nowhere = not (stages.rope or masks.positional)
     return [
         (masking.mask_style is not None and not masks, "--mask-style", NO_MASK),

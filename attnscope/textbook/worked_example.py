@@ -116,7 +116,7 @@ def worked_example(
     shown += ["query"] if everything or query is not None else []
 
     check_imports()
-    with stage(progress, "working it out …"):
+    with stage(progress, "computing the example …"):
         with without_garbage_collection():
             import torch  # noqa: F401
         by_rows = {name: _numbers(file, columns=columns) for name, file in matrices.items()}
@@ -304,8 +304,8 @@ def _compare(traces: Mapping[str, Trace], query: int, tolerance: float) -> None:
     """Compare the result of each form with that by rows."""
     rows, columns, one = (traces[form]["out"].tensor for form in FORMS)
     pairs = {
-        "columns": ("out, transposed, is out by rows", columns.mT, rows),
-        "query": (f"out is row {query} of out by rows", one, rows[query]),
+        "columns": ("out, transposed, equals out by rows", columns.mT, rows),
+        "query": (f"out equals row {query} of out by rows", one, rows[query]),
     }
     for form, (name, actual, expected) in pairs.items():
         traces[form].checks = [Check.within(name, largest_difference(actual, expected), tolerance)]

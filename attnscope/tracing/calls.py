@@ -84,7 +84,7 @@ class trace:  # noqa: N801 - read as a verb
         recorder = context.enter_context(session.recording(**options))
         result = Trace(title=session.function.__qualname__.removesuffix(".forward"), findings=None)
         if session.compiled:
-            result.notices.append(f"{result.title} is compiled by torch.compile: it runs untraced")
+            result.notices.append(f"{result.title} is compiled by torch.compile: it is not traced")
         fill = functools.partial(self._fill, result, session, recorder, watcher, axes)
         context.push(lambda kind, *_: fill(code_runs=kind is None))
         self._contexts.append(context)
@@ -173,7 +173,7 @@ def trace_call(
         target(*args, **kwargs)
     if not result.steps and isinstance(target, type):
         raise SourceError(
-            f"calling {target.__qualname__} makes one, and runs no attention.",
+            f"calling {target.__qualname__} creates an instance and does not run attention.",
             hint=f"trace_call({target.__qualname__}(…), …), with an instance",
         )
     return result

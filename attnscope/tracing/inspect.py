@@ -182,12 +182,14 @@ def inspect(
         warn_idle(
             [
                 (no_module, "--train", "no nn.Module is called or passed in"),
-                (no_memory, "--memory", "the code does not run with other sizes"),
+                (no_memory, "--memory", "the code is not run with other sizes"),
                 (draw is not None and not subject.draws_numbers, "--draw", "no input is drawn"),
             ]
         )
         if device != "meta" and not is_live:
-            check_memory(subject.total_bytes(), device or "cpu", hint="--device meta, which needs none")
+            check_memory(
+                subject.total_bytes(), device or "cpu", hint="--device meta, which needs no memory"
+            )
     n_bytes = None if memory is None else memory_budget(memory, "cpu")
     options = RunOptions(depth, stats, keep, source, seed, train, search, n_bytes)
     place = device if is_live else device or "cpu"
@@ -212,7 +214,7 @@ def _check_options(
     on_values = [option for option, is_set in values.items() if is_set]
     if on_values and device == "meta":
         raise OptionError(
-            f"--{on_values[0]} needs values, and meta has none.",
+            f"--{on_values[0]} needs values, and meta tensors have none.",
             hint=f"leave out --{on_values[0]}, or choose --device cpu",
         )
 
@@ -227,16 +229,20 @@ def _check_kind(
     """Raise an OptionError if options for one kind of target are set for the other."""
     if is_live and isinstance(target, str | type):
         raise OptionError(
-            f"{_title(target)} is not there yet: its arguments are specifications, and no tensors.",
-            hint="inputs=[…], or a module and tensors",
+            f"{_title(target)} is only a name or a class: its inputs are specifications, not tensors.",
+            hint="inputs=[…]; or pass a module and its tensors",
         )
     others = specification_options if is_live else tensor_options
     wrong = [option for option, value in others.items() if value]
     if wrong:
-        kind = "what the call gets is there" if is_live else "there are no tensors"
-        raise OptionError(f"{wrong[0]} has no meaning: {kind}.")
+        kind = (
+            "the call gets tensors, not specifications"
+            if is_live
+            else "the call gets specifications, not tensors"
+        )
+        raise OptionError(f"{wrong[0]} does not apply: {kind}.")
     if is_live and dtype is not None:
-        raise OptionError("dtype has no meaning: the tensors of the call have one.")
+        raise OptionError("dtype does not apply: the tensors of the call have one.")
 
 
 def _title(target: Any) -> str:
@@ -333,10 +339,10 @@ def _compiler_notices(subject: Subject, session: Session, title: str) -> list[st
     """Return notices of what `torch.compile` compiles: the target, and functions that it called."""
     notices = []
     if subject.is_compiled:
-        notices.append(f"{title} is compiled by torch.compile: its Python code ran, uncompiled")
-    notices += [f"{name} is compiled by torch.compile: it ran untraced" for name in session.untraced()]
+        notices.append(f"{title} is compiled by torch.compile: its uncompiled Python code was traced")
+    notices += [f"{name} is compiled by torch.compile: it was not traced" for name in session.untraced()]
     if session.compiles_flex_attention():
-        notices.append("the cost of the compiled kernel of flex_attention is not counted")
+        notices.append("the cost of flex_attention's compiled kernel is not counted")
     return notices
 
 
@@ -390,11 +396,13 @@ def _run_first(
         base = _run(subject, session, options, device)
         if device == "meta" and needs_values(base):
             device = "cpu"
-            notices.append("the code looks at values, which meta has none of: it was run on cpu")
+            notices.append(
+                "the code depends on values, which meta tensors do not have: it ran on the CPU"
+            )
             base = _run(subject, session, options, device)
     place = device or base.device or "cpu"
     drew_nothing = options.seed is not None and _drew_nothing(options.seed, place)
-    warn_idle([(drew_nothing, "--seed", "nothing is drawn")])
+    warn_idle([(drew_nothing, "--seed", "no random values are drawn")])
     return base, place, notices, time.monotonic() - begun
 
 
@@ -449,7 +457,7 @@ def _search(
     inferred.symbols = Symbols({**inferred.symbols.sizes, **constant}, inferred.symbols.unsure)
     notices = []
     if device == "meta" and trials.needs_values:
-        notices.append("the code looks at values: other sizes were run on cpu, not on meta")
+        notices.append("the code depends on values: runs with other sizes used the CPU, not meta")
     if subject.sizes:
         notices += _undecided(inferred, budget)
     return inferred, notices
@@ -465,10 +473,10 @@ def _undecided(inferred: Inferred, budget: Budget) -> list[str]:
     if inferred.too_many:
         n_names = len(inferred.symbols.sizes)
         return [
-            f"undecided what the axes are: {n_names} sizes have names, too many to"
-            " find out what the code asks of each; few axes have names"
+            f"few axes could be named: {n_names} sizes have names, too many to find out what the"
+            " code requires of each"
         ]
-    return ["no other sizes were found that this code runs with: few axes have names"]
+    return ["few axes could be named: no other sizes were found that this code runs with"]
 
 
 def _run(

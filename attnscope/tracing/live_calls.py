@@ -1,4 +1,4 @@
-"""Trace the first calls of a target that exists already, or that code defines before it calls it."""
+"""Trace the first calls of a target that already exists, or that code defines before it calls it."""
 
 from __future__ import annotations
 

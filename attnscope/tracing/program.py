@@ -101,7 +101,7 @@ def line_of(file: str, name: str) -> int:
         if first == line and qualified.endswith(found.name) and code.co_flags & SUSPENDS:
             raise SourceError(
                 f"cannot trace {name}: it is a generator or a coroutine.",
-                hint="watch the function that calls it: what it names is recorded there",
+                hint="watch the function that calls it; its tensors are recorded there",
             )
     return line
 
@@ -136,12 +136,12 @@ def _called(tree: ast.Module, owner: ast.ClassDef, place: str) -> Function:
                 return found
     if foreign:
         raise SourceError(
-            f"{owner.name} has no forward in {place}: it is that of {foreign[0]}.",
+            f"{owner.name} has no forward in {place}: it inherits that of {foreign[0]}.",
             hint=f"--watch FILE.py:{foreign[0].rpartition('.')[2]}, with the file that defines it",
         )
     methods = ", ".join(_defined(owner)) or "no function"
     raise SourceError(
-        f"{owner.name} has neither a forward nor a __call__: it defines {methods}.",
+        f"{owner.name} has neither forward nor __call__: it defines {methods}.",
         hint=f"--watch {place}:{owner.name}.METHOD",
     )
 
@@ -271,7 +271,7 @@ class Watching:
             if has_target:
                 self.loaded = True
                 deep = SourceError(
-                    f"cannot trace {self.target.name}: an expression in its file is too deep."
+                    f"cannot trace {self.target.name}: an expression in its file is nested too deeply."
                 )
                 self.on_refused(error if isinstance(error, SourceError) else deep)
             return None

@@ -165,7 +165,9 @@ def _parse_target(text: str, folder: Path | None) -> Target:
 
     place, colon, name = (part.strip() for part in text.rpartition(":"))
     if not (colon and place and all(part.isidentifier() for part in name.split("."))):
-        raise SourceError(f"{shortened(text.strip(': '))!r} names no class or function.", hint=FORM)
+        raise SourceError(
+            f"{shortened(text.strip(': '))!r} does not name a class or function.", hint=FORM
+        )
     if not (place.endswith(".py") or os.sep in place):
         if not all(part.isidentifier() for part in place.split(".")):
             raise SourceError(
@@ -197,13 +199,11 @@ def read_dims(dims: Dims) -> dict[str, tuple[str, ...]]:
         name, _, axes = (part.strip() for part in text.partition("="))
         names = tuple(axis.strip() for axis in axes.split(","))
         if not name or not all(axis.isidentifier() for axis in names):
-            raise OptionError(
-                f"--dims {text} does not say what the axes are called.", hint="--dims x=B,T,C"
-            )
+            raise OptionError(f"--dims {text} does not name axes.", hint="--dims x=B,T,C")
         if len({*names} - {NAMELESS}) < sum(axis != NAMELESS for axis in names):
             raise OptionError(
-                f"--dims {text} gives two axes one name.",
-                hint=f"a name for each, or {NAMELESS} for an axis without",
+                f"--dims {text} gives two axes the same name.",
+                hint=f"a name for each axis, or {NAMELESS} for none",
             )
         named[name] = names
     return named
@@ -264,13 +264,15 @@ class CallTraces:
         place = target.rpartition(":")[0]
         if called:
             self._deliver()
-            self.note(f"{target} was called {called} times, and not {calls}")
+            self.note(f"{target} was called {called} of {calls} times")
         elif watching.compiled:
-            self.note(f"{target} is compiled by torch.compile: it ran untraced")
+            self.note(f"{target} is compiled by torch.compile: it was not traced")
         elif watching.n_entered:
-            self.note(f"{target} was called, and the program ended before it returned")
+            self.note(f"{target} was called, but the program ended before it returned")
         elif watching.called_in_child[0]:
-            self.note(f"{target} was called in another process: only calls in the first are traced")
+            self.note(
+                f"{target} was called in another process: only calls in the main process are traced"
+            )
         elif watching.loaded:
             self.note(f"{target} was not called")
         elif watching.loaded_before:

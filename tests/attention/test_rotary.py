@@ -67,5 +67,5 @@ def test_without_a_base_nothing_turns():
 
 
 def test_an_odd_width_is_refused():
-    with pytest.raises(SizeError, match="d_K is 3, but rotary positions turn pairs of numbers"):
+    with pytest.raises(SizeError, match="d_K is 3, but rotary positions rotate pairs of numbers"):
         rotary_angles(range(2), torch.ones(2, 3), 10000.0)

@@ -196,7 +196,7 @@ def make_table() -> Callable[..., HeadTable]:
         meanings = metrics or {
             "entropy": "how spread it is, in nats",
             "previous": "weight to the token before",
-            "distance": "how far it looks, in tokens",
+            "distance": "mean distance from query to key, in tokens",
         }
         rng = np.random.default_rng(5)
         rows = []

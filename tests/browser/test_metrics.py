@@ -105,7 +105,7 @@ def test_the_overview_goes_back_to_the_small_maps(open_page, stack, make_table):
     assert opened.page.locator("#heads canvas").first.is_visible()
     assert not opened.page.locator("#heads .value").first.is_visible()
     assert not opened.page.locator("#metric-legend").is_visible()
-    assert opened.text("#overview-note").endswith("Every small map goes from 0 to 1.")
+    assert opened.text("#overview-note").endswith("The colours of small maps go from 0 to 1.")
     assert opened.head(1, 2).get_attribute("title") == "Layer 1, head 2"
     painted = "cells.get('1 2').firstChild.getContext('2d').getImageData(0, 0, 4, 4).data.join()"
     root = "palette(false)[data.stacks[0].heads[5].small.bytes[0]].join()"

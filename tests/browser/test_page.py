@@ -234,7 +234,7 @@ def test_what_tokens_that_are_left_out_get_may_be_no_number(open_page, make_stac
     attention[1] = np.nan
     stack = make_stack([Token("[CLS]", special=True), "b", "c"], given={(0, 0): attention})
     opened = open_page(stack, fragment="layer=0&head=0&query=1&special=off")
-    assert opened.text("#left-out") == "What tokens that are left out get is not a number."
+    assert opened.text("#left-out") == "The weight of the tokens left out is not a number."
 
 
 def test_zero_is_said_as_zero(open_page, make_stack):
@@ -301,10 +301,7 @@ def test_special_tokens_can_be_left_out(open_page, sentence):
     opened.until("scene.keys.length === 6 && scene.queries.length === 6")
     assert opened.hover(0, 1)[:2] == ("the", "cat")
     row = of(sentence, 0, 0)[2]
-    assert (
-        opened.text("#left-out")
-        == f"Tokens that are left out get {row[0]:.2f} of this query's attention."
-    )
+    assert opened.text("#left-out") == f"Tokens left out receive {row[0]:.2f} of this query's attention."
     assert "[CLS] 0" not in [token for token, _ in opened.strongest()]
 
 
@@ -610,7 +607,7 @@ def test_weights_that_could_not_be_unpacked_are_tried_again(open_page, sentence)
     )
     opened.head(0, 1).click()
     opened.until("!by('failure').hidden")
-    assert "cannot unpack the weights" in opened.text("#failure")
+    assert "cannot decompress the weights" in opened.text("#failure")
     opened.head(0, 0).click()
     opened.wait_for(0, 0)
     assert not opened.page.locator("#failure").is_visible()

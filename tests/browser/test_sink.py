@@ -43,9 +43,9 @@ def test_the_strongest_weights_leave_out_the_sink(open_page, sunk):
     assert opened.text("#top").startswith("0.06"), "full colour is the strongest of the others"
     opened.click(2, 3)
     opened.until("page.query === 2")
-    assert opened.text("#detail-note") == "All keys, the strongest first"
+    assert opened.text("#detail-note") == "All keys, strongest first"
     assert len(opened.strongest()) == 3
-    assert opened.text("#left-out") == "Tokens that are left out get 0.90 of this query's attention."
+    assert opened.text("#left-out") == "Tokens left out receive 0.90 of this query's attention."
     opened.page.get_by_label("Without the sink").uncheck()
     opened.until("by('strongest').tBodies[0].rows.length === 5")
     assert not opened.page.locator("#sink-note").is_visible()
@@ -153,7 +153,7 @@ def test_an_overview_that_scrolls_says_what_is_seen(open_page, make_stack):
     first, last = opened.see("by('cue-text').textContent.match(/layers (\\d+)–(\\d+) of 0–39/).slice(1)")
     assert (int(first), int(last) < 39) == (0, True)
     assert opened.page.get_by_role("button", name="Layers above").is_disabled()
-    assert not opened.page.get_by_role("button", name="Further heads").is_visible()
+    assert not opened.page.get_by_role("button", name="Next heads").is_visible()
     down = opened.page.get_by_role("button", name="Layers below")
     down.focus()
     opened.page.keyboard.press("Enter")
@@ -180,7 +180,7 @@ def test_many_heads_scroll_sideways(open_page, make_stack):
     opened = open_page(make_stack(["a", "b"], layers=2, heads=48), width=420)
     assert opened.page.locator("#heads-frame.more-right").count() == 1
     assert "heads 0–" in opened.text("#cue-text")
-    opened.page.get_by_role("button", name="Further heads").click()
+    opened.page.get_by_role("button", name="Next heads").click()
     opened.until("by('heads-frame').classList.contains('more-left')")
 
 

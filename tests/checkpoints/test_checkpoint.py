@@ -51,7 +51,7 @@ def test_a_model_without_a_name_is_refused():
 def test_a_file_is_refused_and_its_folder_suggested(small_bert):
     folder, _ = small_bert()
     error = refused(str(folder / "model.safetensors"))
-    assert "is a file, and a model is a folder" in error.message
+    assert "is a file, but a model is a folder" in error.message
     assert error.hint == f"its folder, {folder}"
 
 
@@ -114,7 +114,7 @@ def test_what_is_in_the_cache_is_read_without_the_hub(hub, small_bert, as_pickle
 
 def test_a_model_that_the_hub_does_not_know_is_refused(hub):
     assert refused("no/such").message == (
-        "there is no model no/such: no such folder here, and none of that name on the hub."
+        "there is no model no/such: neither a folder here nor on the hub."
     )
 
 
@@ -126,10 +126,10 @@ def test_a_hub_that_cannot_be_reached_is_told_at_once(hub, monkeypatch):
     monkeypatch.setattr(huggingface_hub.hf_api.api, "endpoint", "http://127.0.0.1:9")
     error = refused("someone/unreachable")
     assert (
-        "someone/unreachable is neither a folder here nor in the cache, and could not be fetched"
+        "someone/unreachable is not a folder here, not in the cache, and could not be downloaded"
         in error.message
     )
-    assert error.hint == "minilm, or a folder: they need no hub"
+    assert error.hint == "minilm or a folder, which work offline"
 
 
 def test_a_download_that_breaks_off_is_told(hub, small_bert, monkeypatch):

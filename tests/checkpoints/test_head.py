@@ -90,35 +90,35 @@ def test_layers_and_heads_out_of_range_are_refused(asked, message):
 @pytest.mark.parametrize(
     ("config", "message"),
     [
-        ('{"num_attention_heads": 5}', "is 12 wide, which does not divide into the 5 heads"),
+        ('{"num_attention_heads": 5}', "is 12 wide, which is not divisible by the 5 heads"),
         (
             '{"num_attention_heads": true}',
-            "num_attention_heads is True, and must be a whole number from 1 to 100,000",
+            "num_attention_heads is True, but must be a whole number from 1 to 100,000",
         ),
         (
             '{"num_attention_heads": -1}',
-            "config.json is damaged: num_attention_heads is -1, and must be",
+            "config.json is damaged: num_attention_heads is -1, but must be",
         ),
         (
             '{"text_config": {"n_head": 0}}',
-            "config.json is damaged: text_config.n_head is 0, and must be",
+            "config.json is damaged: text_config.n_head is 0, but must be",
         ),
         (
             '{"num_hidden_layers": 1e12}',
-            "num_hidden_layers is 1000000000000.0, and must be a whole number",
+            "num_hidden_layers is 1000000000000.0, but must be a whole number",
         ),
         (
             '{"hidden_size": 1000000000000}',
-            "hidden_size is 1000000000000, and must be a whole number from 1",
+            "hidden_size is 1000000000000, but must be a whole number from 1",
         ),
-        ('{"text_config": 5}', "text_config is 5, and must be an object"),
-        ('{"quantization_config": 5}', "quantization_config is 5, and must be an object"),
-        ('{"architectures": [5]}', "architectures is [5], and must be a list of texts"),
-        ('{"dtype": "x"}', "dtype is 'x', and must be the name of a dtype"),
+        ('{"text_config": 5}', "text_config is 5, but must be an object"),
+        ('{"quantization_config": 5}', "quantization_config is 5, but must be an object"),
+        ('{"architectures": [5]}', "architectures is [5], but must be a list of strings"),
+        ('{"dtype": "x"}', "dtype is 'x', but must be the name of a dtype"),
         ("[" * 10**5, "cannot read"),
         ("{}", "does not say how many heads it has (num_attention_heads is None)"),
         ("not json", "cannot read"),
-        ("[1]", "holds no JSON object"),
+        ("[1]", "does not contain a JSON object"),
     ],
 )
 def test_a_config_that_does_not_fit_is_refused(small_bert, config, message):

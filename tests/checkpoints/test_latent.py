@@ -144,7 +144,7 @@ def test_sizes_that_the_configuration_contradicts_are_refused(saved, tmp_path, f
     folder = copytree(saved("deepseek_v3"), tmp_path / "other")
     config = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps({**config, field: value}))
-    with pytest.raises(ModelError, match=f"says {field} is {value}"):
+    with pytest.raises(ModelError, match=f"{field} is {value} in the config.json"):
         read_head(folder)
 
 
@@ -152,7 +152,7 @@ def test_a_number_of_heads_that_does_not_fit_is_refused(saved, tmp_path):
     folder = copytree(saved("deepseek_v3"), tmp_path / "other")
     config = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps({**config, "num_attention_heads": 3}))
-    with pytest.raises(ModelError, match="which is none for 3 heads of latent attention"):
+    with pytest.raises(ModelError, match="which does not fit 3 heads of latent attention"):
         read_head(folder)
 
 
@@ -167,4 +167,4 @@ def test_latent_attention_is_shown_with_what_is_shared(attnscope, saved):
     assert {each["name"]: each["shared"] for each in record["weights"]}["W_DKV"] is True
     refused = attnscope("model", folder, "--circuits")
     assert refused.exit_status == 2
-    assert "a norm stands between the latents" in refused.err
+    assert "a norm follows the latents" in refused.err

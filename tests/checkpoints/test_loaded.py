@@ -37,13 +37,13 @@ def test_a_compiled_model_is_the_one_that_was_compiled(loaded):
 
 @pytest.mark.parametrize("model", [torch.nn.Linear(2, 2), 7, {"config": 1}])
 def test_what_transformers_did_not_load_is_refused(model):
-    with pytest.raises(OptionError, match=rf"and this is a {type(model).__name__}\."):
+    with pytest.raises(OptionError, match=rf"but this is a {type(model).__name__}\."):
         find_model(model)
 
 
 def test_a_tokenizer_goes_with_a_loaded_model_alone(small_bert):
     folder, _ = small_bert()
-    with pytest.raises(OptionError, match="tokenizer= goes with a model that is loaded"):
+    with pytest.raises(OptionError, match="tokenizer= is for a loaded model"):
         find_model(folder, tokenizer="tokenizer")
 
 
@@ -73,5 +73,5 @@ def test_what_was_read_of_a_loaded_model_does_not_change_with_it(loaded):
 
 def test_weights_without_values_are_refused(loaded):
     _, model = loaded
-    with pytest.raises(ModelError, match="has no values: it is on the device meta"):
+    with pytest.raises(ModelError, match="has no values: it is on the meta device"):
         read_head(find_model(model.to("meta")), layer=0)

@@ -315,7 +315,7 @@ def test_a_model_without_attention_is_refused():
         find_stacks(["backbone.layers.0.mixer.in_proj.weight"], {}, "mamba")
     assert (
         caught.value.message
-        == "mamba has no attention weights that attnscope knows among its 1 tensors."
+        == "mamba has no attention weights that attnscope recognizes among its 1 tensors."
     )
     assert "a checkpoint of BERT, ALBERT, DistilBERT" in caught.value.hint
 

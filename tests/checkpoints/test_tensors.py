@@ -30,26 +30,26 @@ def test_a_truncated_file_is_refused(small_bert, length):
     path = folder / "model.safetensors"
     path.write_bytes(path.read_bytes()[:length])
     error = refused(folder)
-    assert f"{path} is damaged, or no safetensors file" in error.message
+    assert f"{path} is damaged, or not a safetensors file" in error.message
     assert f"({length} bytes long)" in error.message
 
 
 def test_a_file_of_another_kind_is_refused(small_bert):
     folder, _ = small_bert()
     (folder / "model.safetensors").write_text("version https://git-lfs.github.com/spec/v1\n" * 3)
-    assert "is damaged, or no safetensors file" in refused(folder).message
+    assert "is damaged, or not a safetensors file" in refused(folder).message
 
 
 def test_a_folder_without_weights_is_refused(tmp_path):
     (tmp_path / "config.json").write_text(CONFIG)
-    assert "has no weights: no model.safetensors" in refused(tmp_path).message
+    assert "has no weights: neither model.safetensors" in refused(tmp_path).message
 
 
 def test_weights_without_attention_are_refused(tmp_path):
     (tmp_path / "config.json").write_text(CONFIG)
     save_file({"embedding.weight": torch.ones(3, 4)}, tmp_path / "model.safetensors")
     error = refused(tmp_path)
-    assert "has no attention weights that attnscope knows among its 1 tensors" in error.message
+    assert "has no attention weights that attnscope recognizes among its 1 tensors" in error.message
     assert "BERT" in error.hint
 
 
@@ -71,7 +71,7 @@ def test_a_missing_shard_is_named(small_bert):
     names = open_weights(Checkpoint("x", folder)).weight_map
     lost = next(name for name, file in names.items() if file == shard.name)
     shard.unlink()
-    with pytest.raises(ModelError, match=f"has no {shard.name}, where its index says"):
+    with pytest.raises(ModelError, match=f"has no {shard.name}, which should contain"):
         open_weights(Checkpoint("x", folder)).read(lost)
 
 
@@ -79,7 +79,7 @@ def test_a_shard_that_lacks_its_tensor_is_named(small_bert):
     folder, _ = small_bert(max_shard_size="4KB")
     weights = open_weights(Checkpoint("x", folder))
     weights.weight_map["nonsense"] = next(iter(weights.weight_map.values()))
-    with pytest.raises(ModelError, match="has no nonsense, though the index"):
+    with pytest.raises(ModelError, match="has no nonsense, although the index"):
         weights.read("nonsense")
 
 
@@ -141,7 +141,7 @@ def test_a_damaged_pickle_is_refused(small_bert, as_pickle):
     folder, _ = small_bert()
     path = as_pickle(folder) / "pytorch_model.bin"
     path.write_bytes(path.read_bytes()[:1000])
-    assert f"{path} is damaged, or holds something other than weights" in refused(folder).message
+    assert f"{path} is damaged, or contains something other than weights" in refused(folder).message
 
 
 def test_a_malicious_pickle_does_not_run(tmp_path):
@@ -153,20 +153,20 @@ def test_a_malicious_pickle_does_not_run(tmp_path):
 
     (tmp_path / "config.json").write_text(CONFIG)
     (tmp_path / "pytorch_model.bin").write_bytes(pickle.dumps({QUERY: Malice()}))
-    assert "damaged, or holds something other than weights" in refused(tmp_path).message
+    assert "damaged, or contains something other than weights" in refused(tmp_path).message
     torch.save({QUERY: Malice()}, tmp_path / "pytorch_model.bin")
-    assert "damaged, or holds something other than weights" in refused(tmp_path).message
+    assert "damaged, or contains something other than weights" in refused(tmp_path).message
     assert not struck.exists()
 
 
 @pytest.mark.parametrize(
     ("function", "said"),
     [
-        (eval, "it holds eval, which is no tensor; nothing in it was run"),
-        (os.system, "it holds posix.system, which is no tensor; nothing in it was run"),
+        (eval, "it contains eval, which is not a tensor; nothing in it was run"),
+        (os.system, "it contains posix.system, which is not a tensor; nothing in it was run"),
         (
             torch.nn.Linear,
-            "it holds torch.nn.modules.linear.Linear, which is no tensor; nothing in it was run",
+            "it contains torch.nn.modules.linear.Linear, which is not a tensor; nothing in it was run",
         ),
     ],
 )
@@ -180,7 +180,9 @@ def test_a_malicious_pickle_is_refused_without_advice_to_load_it(tmp_path, capfd
     with pytest.raises(ModelError) as caught:
         open_weights(Checkpoint("evil", tmp_path))
     path = tmp_path / "pytorch_model.bin"
-    assert caught.value.message == f"{path} is damaged, or holds something other than weights: {said}."
+    assert (
+        caught.value.message == f"{path} is damaged, or contains something other than weights: {said}."
+    )
     with pytest.raises(ModelError) as caught, as_model_error(Checkpoint("evil", tmp_path)):
         torch.load(path, weights_only=True)  # as transformers does
     assert caught.value.message == f"transformers cannot run evil: {said}."
@@ -190,4 +192,4 @@ def test_a_malicious_pickle_is_refused_without_advice_to_load_it(tmp_path, capfd
 def test_a_pickle_of_something_else_is_refused(tmp_path):
     (tmp_path / "config.json").write_text(CONFIG)
     torch.save([torch.ones(2)], tmp_path / "pytorch_model.bin")
-    assert "holds no dictionary of tensors" in refused(tmp_path).message
+    assert "does not contain a dictionary of tensors" in refused(tmp_path).message

@@ -123,7 +123,7 @@ NAME = "n" * 300
         (["model", "~nobody/model"], "there is no folder ~nobody/model.", "minilm, a folder"),
         (["heads", LONG, "--text", "a cat"], "there is no folder 'a sentence", '--text "…" for a text'),
         (["trace", LONG], "'a sentence that somebody", "FILE.py:NAME"),
-        (["trace", NAME], "names no class or function.", "FILE.py:NAME"),
+        (["trace", NAME], "does not name a class or function.", "FILE.py:NAME"),
         (["trace", f"{NAME}:f"], "there is no module nnn", "FILE.py:NAME"),
         (["trace", f"{NAME}.py:f"], "there is no file nnn", None),
         (["trace", f"{NAME}/{NAME}.py:f"], "there is no file nnn", None),
@@ -194,7 +194,7 @@ def test_an_empty_file_is_told_without_the_hint_of_an_option(attnscope, tmp_path
     (tmp_path / "f.txt").write_text("")
     ran = attnscope("bert", "--file", tmp_path / "f.txt")
     assert ran.exit_status == 2
-    assert "f.txt is empty: there is nothing to look at." in ran.err
+    assert "f.txt is empty: there is nothing to show." in ran.err
     assert ran.err.splitlines()[1] == "  try  a file with a text in it"
 
 

@@ -68,8 +68,8 @@ def test_verify_exits_1_when_a_check_fails(attnscope, monkeypatch):
     [
         (["--layer", 6], "there is no layer 6 in minilm: it has layers 0 to 5.", "--layer 5"),
         (["--head", 12], "there is no head 12 in minilm: it has heads 0 to 11.", "--head 11"),
-        (["--head", -1], "--head is '-1', and takes numbers from 0.", "--head 3, 0-3, 0,2 or all"),
-        (["--layer", "x"], "--layer is 'x', and takes numbers from 0.", "--layer 3, 0-3, 0,2 or all"),
+        (["--head", -1], "--head is '-1', but takes numbers from 0.", "--head 3, 0-3, 0,2 or all"),
+        (["--layer", "x"], "--layer is 'x', but takes numbers from 0.", "--layer 3, 0-3, 0,2 or all"),
         (
             ["--model", "./nowhere"],
             "there is no folder ./nowhere.",
@@ -80,7 +80,11 @@ def test_verify_exits_1_when_a_check_fails(attnscope, monkeypatch):
             "there is no 'W_X' in this head.",
             "one of W_Q, W_K, W_V, W_O, b_Q, b_K, b_V, b_O",
         ),
-        (["--show", "W_Q[32]"], "'W_Q[32]' asks for index 32 of d_head, which has 32: 0 to 31.", None),
+        (
+            ["--show", "W_Q[32]"],
+            "'W_Q[32]': index 32 of d_head is out of range: it has 32, 0 to 31.",
+            None,
+        ),
     ],
 )
 def test_a_mistake_gets_a_clear_line_and_exit_status_2(attnscope, arguments, message, hint):

@@ -69,7 +69,7 @@ def test_the_forms_are_held_against_each_other(example):
     rows, columns, one = example("--format", "json").json["forms"]
     assert rows["checks"] == []
     for form, name in (
-        (columns, "out, transposed, is out by rows"),
+        (columns, "out, transposed, equals out by rows"),
         (one, "out is row 0 of out by rows"),
     ):
         (check,) = form["checks"]
@@ -98,7 +98,7 @@ def test_each_form_can_be_had_alone(example, arguments, titles):
 def test_one_query_is_a_row_of_the_whole(example, query):
     (form,) = example("--query", query, "--format", "json").json["forms"]
     np.testing.assert_allclose(values(form)["out"], OUT[query], rtol=0, atol=1e-12)
-    assert form["checks"][0]["name"] == f"out is row {query} of out by rows"
+    assert form["checks"][0]["name"] == f"out equals row {query} of out by rows"
 
 
 @pytest.mark.few(1)
@@ -120,7 +120,7 @@ def test_markdown_holds_the_same_numbers(example):
     r = example("--format", "markdown")
     assert r.out.startswith("## by rows")
     assert "3.9492  7.8588  3.9577" in r.out
-    assert "| out, transposed, is out by rows |" in r.out
+    assert "| out, transposed, equals out by rows |" in r.out
 
 
 @pytest.mark.parametrize(
@@ -288,7 +288,10 @@ def test_matrices_are_read_from_files(attnscope, tmp_path, name):
         ),
         (
             ["--q", "[[1]]", "--x", "[[1]]"],
-            ["--x is what Q, K and V are made of, and --q gives Q itself.", "  try  one of --x and --q"],
+            [
+                "--x gives the embeddings that Q, K and V are projected from, but --q gives Q directly.",
+                "  try  one of --x and --q",
+            ],
         ),
         (
             ["--mask", "[[1,0],[1,1]]"],

@@ -59,7 +59,7 @@ def test_a_model_that_attends_otherwise_with_eager_attention_is_told_about(
 ):
     """transformers leaves their causal mask out by default."""
     r = attnscope(command, tiny(family), "--text", SHORT)
-    told = "does not attend alike by default and with eager attention"
+    told = "attends differently by default and with eager attention"
     assert r.exit_status == 0
     assert f"{told}: in " in r.out
     assert "query 0 sees 5 of 5 keys by default and 1 with eager" in r.out
@@ -69,7 +69,7 @@ def test_a_model_that_attends_otherwise_with_eager_attention_is_told_about(
 def test_pooled_maps_tell_it_too(attnscope, tiny):
     r = attnscope("model", tiny("paligemma"), "--text", SHORT, "--pool", "max")
     assert r.exit_status == 0
-    assert "does not attend alike by default" in r.out
+    assert "attends differently by default" in r.out
 
 
 @pytest.mark.few(4)
@@ -84,7 +84,7 @@ def test_models_that_attend_alike_are_not_told_about(attnscope, tiny, family, co
 def test_maps_outside_of_layers_are_counted(attnscope, tiny):
     r = attnscope("model", tiny("canine"), "--text", SHORT)
     assert r.exit_status == 2
-    assert "(canine) returns 6 maps for its 4 layers: it attends outside of them too" in r.err
+    assert "(canine) returns 6 maps for its 4 layers: it also attends outside of them" in r.err
 
 
 KIMI = {"layer_types": ["linear_attention", "full_attention"] * 2}
@@ -148,7 +148,7 @@ def test_hybrids_start_at_the_first_layer_that_attends(attnscope, tiny, family, 
         (
             "num_key_value_heads",
             1,
-            "has 2 heads of keys, and in its config.json num_key_value_heads is 1",
+            "has 2 key heads, but in its config.json num_key_value_heads is 1",
         ),
     ],
 )
@@ -197,8 +197,10 @@ def test_a_model_without_attention_is_told_as_such(attnscope, tiny, family, comm
 @pytest.mark.parametrize(
     ("family", "why"),
     [
-        ("axk2", "makes queries of two latents"),
-        pytest.param("longcat_flash", "attends twice in each", marks=pytest.mark.sweep),  # a large one
+        ("axk2", "computes queries from two latents"),
+        pytest.param(
+            "longcat_flash", "has two attention modules in each", marks=pytest.mark.sweep
+        ),  # a large one
     ],
 )
 def test_families_that_are_no_one_layout_are_refused_by_name(attnscope, tiny, family, why):
@@ -222,7 +224,7 @@ def test_writing_without_a_token_to_start_with_is_told(attnscope, tiny, tmp_path
     r = attnscope("model", folder, "--text", SHORT, "--generate", 3)
     assert (r.exit_status, r.out) == (2, "")
     assert "has neither decoder_start_token_id nor bos_token_id" in r.err
-    assert "nothing says which token its decoder starts with" in r.err
+    assert "the start token of its decoder is unknown" in r.err
 
 
 def test_values_from_before_a_bottleneck_are_read(attnscope, tiny):
@@ -245,7 +247,7 @@ def test_what_rounding_alone_may_part_is_left_undecided(attnscope, tiny):
     maps, _ = attnscope(*command, "-f", "json").json["checks"]
     assert maps["ok"] is None
     assert maps["max_abs_diff"] > maps["tolerance"]
-    assert "rounding alone parts two runs of its eager attention" in maps["note"]
+    assert "rounding alone makes two runs of its eager attention differ" in maps["note"]
     assert attnscope(*command).exit_status == 0
     precise = attnscope(*command, "--dtype", "float64", "-f", "json").json["checks"]
     assert [check["ok"] for check in precise] == [True, True]
@@ -285,4 +287,4 @@ def test_what_is_not_finite_in_float64_is_not_verified(attnscope, tiny):
     r = attnscope("model", tiny("canine"), "--verify")
     assert r.exit_status == 2
     assert "cannot verify" in r.err
-    assert "computes what is not finite" in r.err
+    assert "computes values that are not finite" in r.err

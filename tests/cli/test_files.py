@@ -95,8 +95,8 @@ def make_link_to_nowhere(path):
 
 
 REFUSED = {
-    "a file": (make_existing, "exists already."),
-    "a link to a file": (make_link, "exists already."),
+    "a file": (make_existing, "already exists."),
+    "a link to a file": (make_link, "already exists."),
     "links in a circle": (make_loop, "Too many levels of symbolic links."),
     "a folder": (lambda path: path.mkdir(), "is a folder."),
     "a link into no folder": (make_link_to_nowhere, "to write real into."),
@@ -138,7 +138,7 @@ def test_names_that_no_disk_takes_are_told_before_the_run(tmp_path, write, write
 def test_a_folder_that_may_not_be_written_is_told_before_the_run(write, read_only, writer):
     for name in ("x", "new"):  # x.npz is there
         r = write(writer, read_only / f"{name}{suffix(writer)}", "--force")
-        assert_one_line(r, "you may not write into the folder")
+        assert_one_line(r, "no permission to write into the folder")
     assert (read_only / "x.npz").read_text() == "precious"
 
 
@@ -263,7 +263,7 @@ def test_a_checkpoint_is_a_regular_file_or_nothing(attnscope, tmp_path, make_dev
     make_loop(tmp_path / "loop.npz")
     command = ["heads", "minilm", "--corpus", corpus, "--metrics", "entropy", "--checkpoint"]
     for name in ("device", "pipe"):
-        assert_one_line(attnscope(*command, tmp_path / f"{name}.npz"), "is no regular file.")
+        assert_one_line(attnscope(*command, tmp_path / f"{name}.npz"), "is not a regular file.")
     assert_one_line(attnscope(*command, tmp_path / "loop.npz"), "Too many levels of symbolic links.")
     (tmp_path / "link.npz").symlink_to("real.npz")
     for _ in range(2):  # and then it goes on from there
@@ -294,7 +294,7 @@ def test_a_trace_that_cannot_be_written_after_all_is_shown_on_stderr(attnscope, 
     sys.modules.pop("watched")
     program.write_text("open('trace.txt', 'w').write('its own')\n" + PROGRAM)
     r = attnscope("run", *arguments)
-    assert_one_line(r, "trace.txt exists already.")
+    assert_one_line(r, "trace.txt already exists.")
     assert "x * 2" in r.err
     assert r.out == "done\n"
     assert (here / "trace.txt").read_text() == "its own"

@@ -203,7 +203,7 @@ def test_a_model_that_is_measured_eager_is_told_of(attnscope, saved):
     r = attnscope("heads", saved("xlnet"), "--text", SHORT, "-f", "json")
     assert r.exit_status == 0
     [notice] = r.json["notices"]
-    assert notice.endswith("It ran with its own eager attention.")
+    assert notice.endswith("These metrics are from its own eager attention.")
     r = attnscope("heads", saved("xlnet"), "--text", SHORT)
     assert "its own eager attention." in " ".join(r.out.split())
 
@@ -225,7 +225,7 @@ def test_the_plan_is_told_on_stderr_with_its_bytes(attnscope, every_plan):
     [line] = r.err.splitlines()
     assert re.fullmatch(
         r"attnscope: 13 tokens take [\d.]+ [KM]iB: [\d.]+ [KM]iB for 13 queries' weights at once,"
-        r" [\d.]+ [KM]iB for what the layers compute, [\d.]+ [KM]iB for what is asked of tokens",
+        r" [\d.]+ [KM]iB for the layers' activations, [\d.]+ [KM]iB for masks of token pairs",
         line,
     )
     assert "tokens take" not in r.out
@@ -242,11 +242,11 @@ def test_what_does_not_fit_is_refused_before_it_starts(attnscope, monkeypatch):
     r = attnscope("heads", "minilm", "--text", TEXT, "--memory", "1K")
     assert (r.exit_status, r.out) == (2, "")
     assert re.search(
-        r"minilm takes at least [\d.]+ [KM]iB for 13 tokens .* and may take 1\.0 KiB\.", r.err
+        r"minilm needs at least [\d.]+ [KM]iB for 13 tokens .* but its limit is 1\.0 KiB\.", r.err
     )
     r = attnscope("heads", "minilm", "--text", TEXT, "--memory", "1000000G")
     assert (r.exit_status, r.out) == (2, "")
-    assert "--memory 1000000G is more than there is: cpu has" in r.err
+    assert "--memory 1000000G is more than the free memory: cpu has" in r.err
 
 
 # What is shown
@@ -383,7 +383,7 @@ def test_the_glance_has_a_grid_and_the_leaders_of_each_metric(attnscope, measure
 
 def test_sorting_shows_one_grid_and_the_metrics_meaning(attnscope):
     r = attnscope("heads", "minilm", "--text", TEXT, "--sort", "previous", "--top", 3)
-    assert "3 of 72 heads by previous, the largest at the top: Attention to the token before" in r.out
+    assert "3 of 72 heads by previous, the largest at the top: Attention to the previous token" in r.out
     assert len(lines_of(r)) == 3
     assert "largest 1.00 in 0.2" in r.out
     r = attnscope("heads", "minilm", "--text", TEXT, "--sort", "previous", "--reverse")
@@ -577,7 +577,7 @@ def test_a_file_that_is_there_is_replaced_on_request_alone(attnscope, tmp_path):
         command = ["heads", "minilm", "--text", TEXT, "--metrics", "entropy", option, path]
         r = attnscope(*command)
         assert (r.exit_status, r.out) == (2, "")
-        assert f"{path} exists already." in " ".join(r.err.split())
+        assert f"{path} already exists." in " ".join(r.err.split())
         assert path.read_text() == "mine"
         assert attnscope(*command, "--force").exit_status == 0
         assert len(path.read_text()) > 1000
@@ -616,27 +616,30 @@ def test_to_divide_a_model_takes_accelerate(attnscope, monkeypatch):
     )
     r = attnscope("heads", "minilm", "--text", TEXT, "--device-map", "auto")
     assert (r.exit_status, r.out) == (2, "")
-    assert "accelerate, which is not installed." in r.err
+    assert "accelerate, which divides models among devices, is not installed." in r.err
     assert "try  pip install 'attnscope[accelerate]'" in r.err
 
 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--text", TEXT], "torchrun divides a corpus among processes, and this is one text."),
-        (["--file", "text.txt"], "torchrun divides a corpus among processes, and this is one text."),
-        (["--corpus", "-"], "standard input is read by one process, and these are several."),
+        (["--text", TEXT], "torchrun divides a corpus among processes, but this is a single text."),
+        (
+            ["--file", "text.txt"],
+            "torchrun divides a corpus among processes, but this is a single text.",
+        ),
+        (["--corpus", "-"], "standard input can only be read by one process, but there are several."),
         (
             ["--corpus", "text.txt", "--device-map", "auto"],
             "--device-map divides one model among all GPUs",
         ),
         (
             ["--corpus", "text.txt", "--device", "cuda:1"],
-            "--device cuda:1 is one device, and each process needs",
+            "--device cuda:1 is one device, but each process needs",
         ),
         (
             ["--corpus", "text.txt", "--device", "cuda"],
-            "this machine has 0 GPUs, and process 2 needs another.",
+            "this machine has 0 GPUs, too few for process 2.",
         ),
     ],
 )
@@ -672,16 +675,16 @@ def test_processes_of_a_machine_share_its_memory(monkeypatch):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ([], "there is nothing to read."),
-        (["--text", "a", "--file", "x.txt"], "--text and --file are each something to read: one at a time."),
-        (["--text", "a", "--corpus", "x.txt"], "--text and --corpus are each something to read: one at a time."),
-        (["--file", "a", "--corpus", "x.txt"], "--file and --corpus are each something to read: one at a time."),
-        (["--text", "a", "--target-field", "b"], "--target-field is about a corpus, and there is none."),
-        (["--text", "a", "--checkpoint", "x.npz"], "--checkpoint is about a corpus, and there is none."),
-        (["--corpus", "x.txt", "--target", "b"], "--target is beside one text, and a corpus has many."),
-        (["--text", "a", "--max-length", 9], "--max-length cuts a text only where --truncate says"),
-        (["--text", "a", "--device", "cuda", "--device-map", "auto"], "--device and --device-map both say where"),
-        (["--text", "a", "--device", "meta"], "--device meta computes no values, and metrics are made of values."),
+        ([], "there is no input."),
+        (["--text", "a", "--file", "x.txt"], "--text and --file cannot be combined: give one input."),
+        (["--text", "a", "--corpus", "x.txt"], "--text and --corpus cannot be combined: give one input."),
+        (["--file", "a", "--corpus", "x.txt"], "--file and --corpus cannot be combined: give one input."),
+        (["--text", "a", "--target-field", "b"], "--target-field needs a corpus."),
+        (["--text", "a", "--checkpoint", "x.npz"], "--checkpoint needs a corpus."),
+        (["--corpus", "x.txt", "--target", "b"], "--target goes with a single text, and a corpus has many."),
+        (["--text", "a", "--max-length", 9], "--max-length truncates a single text only with --truncate"),
+        (["--text", "a", "--device", "cuda", "--device-map", "auto"], "--device and --device-map both set where"),
+        (["--text", "a", "--device", "meta"], "--device meta computes no values, and metrics need values."),
         (["--text", "a", "--metrics", "entropy,foo"], "--metrics: there is no metric 'foo'."),
         (["--text", "a", "--metrics", "entropy,"], "--metrics: there is no metric ''."),
         (["--text", "a", "--sort", "Entropy"], "--sort: there is no metric 'Entropy'."),
@@ -701,17 +704,17 @@ def test_processes_of_a_machine_share_its_memory(monkeypatch):
         (["--text", "a", "--memory", "0"], "--memory is '0', which is no size."),
         (["--text", ""], "--text is empty: there is nothing to measure."),
         (["--text", "a", "--target", ""], "--target is empty: there is nothing to measure."),
-        (["--text", "a", "--target", "a\udcffb"], "--target holds bytes that are no UTF-8."),
+        (["--text", "a", "--target", "a\udcffb"], "--target contains bytes that are not UTF-8."),
         (["--text", " \n"], "--text is empty: there is nothing to measure."),
-        (["--text", "a\udcffb"], "--text holds bytes that are no UTF-8."),
+        (["--text", "a\udcffb"], "--text contains bytes that are not UTF-8."),
         (["--file", "empty.txt"], "--file empty.txt is empty: there is nothing to measure."),
         (["--file", "bytes.txt"], "bytes.txt is not UTF-8."),
-        (["--file", "nul.txt"], "nul.txt has a NUL character: it is no text."),
+        (["--file", "nul.txt"], "nul.txt has a NUL character, so it is not a text."),
         (["--file", "none.txt"], "there is no file none.txt."),
         (["--file", "."], "cannot read .: Is a directory."),
         (["--text", "\N{ZERO WIDTH SPACE}"], "--text has no tokens in minilm."),
-        (["--text", LONG * 3], "--text is 602 tokens long, and the model takes 512."),
-        (["--text", "a", "--target", "b"], "--target is what a decoder beside an encoder reads, and minilm (bert)"),
+        (["--text", LONG * 3], "--text is 602 tokens long, but the model takes at most 512."),
+        (["--text", "a", "--target", "b"], "--target is for encoder-decoder models, and minilm (bert)"),
         (["--text", "a", "--plot", "x.gif"], "x.gif ends in .gif"),
         (["--text", "a", "--page", "x.txt"], "x.txt ends in .txt"),
         (["--text", "a", "--plot", "nowhere/x.png"], "there is no folder nowhere"),
@@ -740,7 +743,7 @@ def test_mistakes_are_told_in_a_line_and_nothing_is_written(
         (["--layer", 6], "there is no layer 6 in minilm: it has layers 0 to 5."),
         (["--layer", "0-9"], "there is no layer 6 in minilm: it has layers 0 to 5."),
         (["--head", 12], "there is no head 12 in minilm: it has heads 0 to 11."),
-        (["--stack", "cross"], "minilm runs no cross attention here: only self."),
+        (["--stack", "cross"], "minilm runs no cross attention here, only self."),
     ],
 )
 def test_what_the_model_lacks_is_told(attnscope, monkeypatch, tmp_path, options, message):
@@ -775,7 +778,7 @@ def test_what_none_of_several_stacks_has_is_told(attnscope, saved, options, name
 def test_a_stack_that_runs_only_with_a_target_is_told(attnscope, saved, stack):
     r = attnscope("heads", saved("bart"), "--text", SHORT, "--stack", stack)
     assert (r.exit_status, r.out) == (2, "")
-    assert f"runs no {stack} attention here: only encoder." in r.err
+    assert f"runs no {stack} attention here, only encoder." in r.err
 
 
 @pytest.mark.parametrize("long", ["--text", "--target"])
@@ -784,7 +787,7 @@ def test_neither_a_text_nor_a_target_is_cut_unasked(attnscope, saved, long):
     command = ["heads", saved("bart"), *(word for pair in texts.items() for word in pair), "-f", "json"]
     r = attnscope(*command)
     assert (r.exit_status, r.out) == (2, "")
-    assert f"{long} is 202 tokens long, and the model takes 16." in r.err
+    assert f"{long} is 202 tokens long, but the model takes at most 16." in r.err
     r = attnscope(*command, "--truncate")
     assert r.exit_status == 0
     assert f"{long} was cut from 202 tokens to 16." in r.json["notices"]
@@ -822,7 +825,7 @@ def test_heads_are_measured_without_sinks(attnscope, format):
     command = ["heads", "minilm", "--text", TEXT, "--metrics", "largest,self,first,separator"]
     r = attnscope(*command, "--without-sink", "--format", format)
     assert r.exit_status == 0
-    assert "without sinks: what goes to the first token and to special ones is left out" in " ".join(
+    assert "without sinks: weights to the first token and to special tokens are left out" in " ".join(
         (r.out + r.err).split()
     )
     if format != "json":

@@ -23,12 +23,16 @@ NO_TEXT = 'there is no text to attend in (--text "…")'
         (SMALL, ["--mask-fill", "-5"], "there is no mask (--mask)"),
         (SMALL, ["--masked-rows", "zero"], "there is no mask (--mask)"),
         (MHA, ["--masked-rows", "zero"], "there is no mask (--mask)"),
-        (SMALL, ["--align", "bottom-right"], "nothing here depends on where queries stand among keys"),
+        (
+            SMALL,
+            ["--align", "bottom-right"],
+            "nothing here depends on the positions of queries and keys",
+        ),
         (SMALL, ["--rope-theta", "100"], "there are no rotary positions (--rope)"),
         (SMALL, ["--force"], "no file is written"),
         (SMALL, ["--wide"], "json has all columns anyway"),
-        ([*SMALL, "--dry-run"], ["--seed", "7"], "nothing is drawn"),
-        ([*SMALL, "--dry-run"], ["--draw", "uniform"], "nothing is drawn"),
+        ([*SMALL, "--dry-run"], ["--seed", "7"], "no random values are drawn"),
+        ([*SMALL, "--dry-run"], ["--draw", "uniform"], "no random values are drawn"),
         ([*SMALL, "--dry-run"], ["--device", "cuda"], "nothing is computed in a dry run"),
         (["model", "minilm"], ["--force"], "no file is written"),
         (["model", "minilm"], ["--stats"], "weights are shown with theirs"),
@@ -105,7 +109,7 @@ def traced(tmp_path, monkeypatch):
 
 def test_a_seed_of_a_trace_that_draws_nothing_is_told_about(attnscope, traced):
     drawn, read = ["--input", "x=n:2,d:3"], ["--input", "x=n,d@x.safetensors"]
-    idle = "attnscope: --seed has no effect: nothing is drawn\n"
+    idle = "attnscope: --seed has no effect: no random values are drawn\n"
     assert attnscope("trace", "mine.py:attend", *read, "--seed", 1).err == idle
     assert attnscope("trace", "mine.py:attend", *drawn, "--device", "meta", "--seed", 1).err == idle
     assert attnscope("trace", "mine.py:attend", *read).err == ""
@@ -141,15 +145,17 @@ def test_what_is_for_texts_has_no_effect_on_a_picture(attnscope, saved, tmp_path
         "model", saved("vit"), "--image", picture, "--truncate", "--pool", "max", "-f", "json"
     )
     assert ran.exit_status == 0
-    assert "--truncate has no effect: a picture is no text" in ran.err
-    assert "--pool has no effect: a picture is no text" in ran.err
+    assert "--truncate has no effect: the input is a picture" in ran.err
+    assert "--pool has no effect: the input is a picture" in ran.err
     assert ran.json["pooling"] is None
 
 
 def test_a_seed_is_told_about_only_where_all_is_given(attnscope, tmp_path):
     save_file({name: torch.randn(3, 4) for name in "QKV"}, tmp_path / "x.safetensors")
     files = [part for name in "qkv" for part in (f"--{name}", tmp_path / "x.safetensors")]
-    assert "--seed has no effect: nothing is drawn" in attnscope("sdpa", *files, "--seed", 7).err
+    assert (
+        "--seed has no effect: no random values are drawn" in attnscope("sdpa", *files, "--seed", 7).err
+    )
     assert attnscope("sdpa", *files[:4], "--seed", 7).err == ""
 
 
@@ -175,7 +181,7 @@ def test_texts_of_a_corpus_are_cut_anyway(attnscope, tmp_path):
         "json",
     )
     assert ran.exit_status == 0
-    assert "--truncate has no effect: the texts of a corpus are cut anyway" in ran.err
+    assert "--truncate has no effect: the texts of a corpus are always truncated" in ran.err
     json.loads(ran.out)
 
 

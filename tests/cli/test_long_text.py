@@ -49,7 +49,9 @@ def test_beside_a_file_stands_what_stands_beside_a_text(attnscope, tmp_path):
     assert r.json["key_segments"] == [0] * 6 + [1] * 5
     path.write_text("tired " * 600)
     command = ["bert", "--file", path, "-f", "json"]
-    assert f"--file {path} is 602 tokens long, and the model takes 512." in attnscope(*command).err
+    assert (
+        f"--file {path} is 602 tokens long, but the model takes at most 512." in attnscope(*command).err
+    )
     cut = attnscope(*command, "--truncate").json
     assert cut["notices"] == [f"--file {path} was cut from 602 tokens to 512."]
 
@@ -108,8 +110,8 @@ def test_eight_thousand_tokens_are_too_many_for_a_whole_map():
 def test_memory_is_kept_to(attnscope, llama, file, every_plan):
     r = attnscope("model", llama, "--file", file, "--pool", "max", "--memory", "1M")
     assert r.exit_status == 2
-    assert "a shorter text; or more --memory, if there is" in r.err
-    least = parse_size(re.search("takes at least (.*?iB)", r.err)[1])
+    assert "a shorter text; or more --memory, if available" in r.err
+    least = parse_size(re.search("needs at least (.*?iB)", r.err)[1])
     more = f"{int(1.1 * least) + 301 * 301 * 8}"  # and what is kept
     blocks = attnscope("model", llama, "--file", file, "--pool", "max", "--memory", more)
     assert blocks.exit_status == 0
@@ -126,7 +128,7 @@ def test_less_memory_than_whole_maps_take_pools_them(attnscope, llama, file):
 
 def test_more_memory_than_there_is_is_told(attnscope, llama, file):
     r = attnscope("model", llama, "--file", file, "--pool", "max", "--memory", "900T")
-    assert "--memory 900T is more than there is: cpu has" in r.err
+    assert "--memory 900T is more than the free memory: cpu has" in r.err
 
 
 def test_a_query_of_a_pooled_map_is_whole_in_every_format(attnscope, llama, file):
@@ -185,7 +187,7 @@ def test_maps_that_are_too_large_for_memory_are_saved_whole(
     monkeypatch.setattr(map_memory, "WHOLE", 1000)
     r = attnscope(*command, "--save", streamed)
     assert r.exit_status == 0, r.err
-    assert "they are pooled, and whole in the file of --save" in r.err.splitlines()[0]
+    assert "they are pooled, and written whole by --save" in r.err.splitlines()[0]
     assert r.err.splitlines()[-1].endswith(f"to {streamed}: whole maps of 301 × 301 weights")
     assert "151 × 151 cells" in r.out, "what the terminal shows is pooled"
     ours, theirs = read_tensors(streamed), read_tensors(whole)
@@ -268,9 +270,9 @@ def test_a_page_of_whole_maps_that_no_browser_draws_is_refused_before_the_model_
         r = attnscope(*command, "--pool", "none")
     assert r.exit_status == 2
     assert r.err.splitlines() == [
-        "attnscope: error: a page shows maps of at most 300 queries and keys, since browsers draw no larger"
-        " ones, and these have 301.",
-        "  try  --pool max, or no --pool at all: pooled maps",
+        "attnscope: error: a page shows maps of at most 300 queries and keys, the largest that browsers can"
+        " draw, but these have 301.",
+        "  try  --pool max, or no --pool, for pooled maps",
     ]
     assert not page.exists()
     assert attnscope(*command, "--pool", "max").exit_status == 0
@@ -288,7 +290,7 @@ def test_whole_maps_need_no_memory_where_only_a_file_needs_them(
     assert read_tensors(tmp_path / "whole.npz")["attention"].shape == (301, 301)
     r = attnscope(*command, "--force", "-f", "json", "--memory", "50M")
     assert (r.exit_status, r.out) == (2, "")
-    assert "whole maps, and what is made of them, take 128.0 MiB, and --memory is 50M." in r.err
+    assert "whole maps and what is computed from them take 128.0 MiB, but --memory is 50M." in r.err
 
 
 def test_a_run_that_fails_leaves_no_file_of_whole_maps(attnscope, llama, file, tmp_path, monkeypatch):
@@ -301,7 +303,7 @@ def test_a_run_that_fails_leaves_no_file_of_whole_maps(attnscope, llama, file, t
     monkeypatch.setattr("attnscope.render.files.matrix_file.disk_usage", lambda path: Usage(1000))
     r = attnscope(*command)
     assert (r.exit_status, r.out) == (2, "")
-    assert f"{folder / 'whole.npz'} takes 707.8 KiB while it is written, and its disk has" in r.err
+    assert f"{folder / 'whole.npz'} takes 707.8 KiB while it is written, but its disk has" in r.err
     assert list(folder.iterdir()) == []
 
 
@@ -362,8 +364,8 @@ def test_verify_compares_pooled_maps(attnscope, llama, file, monkeypatch):
 @pytest.mark.parametrize(
     ("option", "message"),
     [
-        ("--steps", "--steps shows whole tensors of queries and keys, and these maps take 353.9 KiB."),
-        ("--verify", "--verify compares with whole maps of the model's own eager attention, and these"),
+        ("--steps", "--steps needs whole tensors of queries and keys, and these maps take 353.9 KiB."),
+        ("--verify", "--verify needs whole maps of the model's own eager attention, and these"),
     ],
 )
 def test_what_takes_whole_maps_is_refused_where_they_are_too_large(
@@ -380,7 +382,8 @@ def test_attention_that_is_not_seen_is_not_pooled(attnscope, tmp_path):
     r = attnscope("model", tmp_path / "model", "--text", "the cat", "--pool", "max")
     assert r.exit_status == 2
     assert (
-        "does not call attention through transformers' registry. Its maps can only be had whole" in r.err
+        "does not call attention through transformers' registry. Its maps come from its own eager attention"
+        in r.err
     )
 
 
@@ -390,12 +393,12 @@ def test_attention_that_is_not_seen_is_not_pooled(attnscope, tmp_path):
         (["--file", "nowhere.txt"], "there is no file nowhere.txt."),
         (["--file", "."], "cannot read .: Is a directory."),
         (["--file", "latin.txt"], "latin.txt is not UTF-8."),
-        (["--file", "empty.txt"], "--file empty.txt is empty: there is nothing to look at."),
-        (["--file", "x", "--text", "a"], "--text and --file are each something to look at: one at a time."),
-        (["--file", "x", "--image", "y"], "--file and --image are each something to look at: one at a time."),
+        (["--file", "empty.txt"], "--file empty.txt is empty: there is nothing to show."),
+        (["--file", "x", "--text", "a"], "--text and --file cannot be combined: give one input."),
+        (["--file", "x", "--image", "y"], "--file and --image cannot be combined: give one input."),
         (["--file", "x", "--circuits"], "--circuits is about a head's weights"),
         (["--text", "a", "--memory", "much"], "--memory is 'much', which is no size."),
-        (["--text", "a", "--pool", "max", "--steps"], "--steps shows whole tensors, and --pool maps of few"),
+        (["--text", "a", "--pool", "max", "--steps"], "--steps shows whole tensors, and --pool shows pooled maps"),
         (["--text", "a", "--pool", "max", "--query", "0", "--head", "all"], "--query is for one head"),
     ],
 )  # fmt: skip

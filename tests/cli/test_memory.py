@@ -104,7 +104,7 @@ def test_a_run_without_memory_says_so_in_two_lines(attnscope, monkeypatch, short
 
 def test_what_could_not_be_had_is_named(attnscope, monkeypatch):
     monkeypatch.setattr("attnscope.attention.sdpa.softmax", lambda *_: of_torch())
-    assert "running sdpa on cpu: 512.0 PiB more were not to be had." in attnscope("sdpa").err
+    assert "running sdpa on cpu: 512.0 PiB more could not be allocated." in attnscope("sdpa").err
 
 
 @pytest.mark.parametrize(
@@ -122,7 +122,7 @@ def test_what_could_not_be_had_is_named(attnscope, monkeypatch):
             "attnscope.checkpoints.tensors.open_weights",
         ),
         (["scaling"], "measuring scores", "attnscope.attention.scaling.measure"),
-        (["example"], "working it out", "attnscope.textbook.worked_example._worked_out"),
+        (["example"], "computing the example", "attnscope.textbook.worked_example._worked_out"),
     ],
 )
 def test_every_command_says_what_it_was_doing(attnscope, monkeypatch, command, doing, place):
@@ -201,7 +201,7 @@ def test_weights_that_have_no_room_are_not_loaded(attnscope, little_memory, comm
     r = attnscope(*command, "--text", "a cat", "--dtype", "float64")
     assert (r.exit_status, r.out) == (2, "")
     assert "the weights of minilm take 173." in r.err
-    assert "and cpu has 50.0 MiB free." in r.err
+    assert "but cpu has 50.0 MiB free." in r.err
     assert "a smaller model, or --dtype bfloat16" in r.err
 
 
@@ -209,7 +209,7 @@ def test_maps_beside_the_weights_count(attnscope, little_memory, monkeypatch):
     monkeypatch.setattr("attnscope.models.maps.memory.bytes_of_whole", lambda *_: 20 * 2**20)
     r = attnscope("bert", "--text", "a cat", "--dtype", "bfloat16")
     assert (r.exit_status, r.out) == (2, "")
-    assert "the weights of minilm take 43.3 MiB and maps 20.0 MiB, and cpu has 50.0 MiB free." in r.err
+    assert "the weights of minilm take 43.3 MiB and maps 20.0 MiB, but cpu has 50.0 MiB free." in r.err
 
 
 @pytest.mark.parametrize(
@@ -232,7 +232,7 @@ def test_what_runs_beside_the_weights_counts(
     r = attnscope(*command)
     assert (r.exit_status, r.out) == (2, "")
     assert f"the weights of minilm take 50.0 MiB and {what}" in r.err
-    assert "and cpu has 50.0 MiB free." in r.err
+    assert "but cpu has 50.0 MiB free." in r.err
     assert "  try  " in r.err
     assert "--memory" in r.err
 

@@ -107,8 +107,8 @@ def test_a_dry_run_of_any_size_answers(attnscope):
         (["--heads", 0], "n_head is 0, but a size is a whole number from 1 up."),
         (["--d-feat", 0], "d_feat is 0, but a size is a whole number from 1 up."),
         (["--nk", 0], "n_K is 0, but a size is a whole number from 1 up."),
-        (["--dropout", 1.5], "dropout is 1.5, but a share is between 0 and 1."),
-        (["--dropout", "nan"], "dropout is nan, but a share is between 0 and 1."),
+        (["--dropout", 1.5], "dropout is 1.5, but a probability is between 0 and 1."),
+        (["--dropout", "nan"], "dropout is nan, but a probability is between 0 and 1."),
         (
             ["--scale-by", "foo"],
             "--scale-by is 'foo'.",

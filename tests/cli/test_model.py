@@ -231,7 +231,7 @@ def test_what_does_not_explain_the_output_is_not_shown(attnscope, monkeypatch, s
     monkeypatch.setattr(observe, "_attention_inputs", wrong)
     r = attnscope(*command)
     [notice] = r.json["notices"]
-    assert "does not explain what its attention returns" in notice
+    assert "do not reproduce its output" in notice
     assert np.allclose(r.json["attention"], own["attention"], atol=1e-5 if dtype == "float32" else 0.02)
 
 
@@ -266,7 +266,7 @@ def test_a_model_that_classifies_pictures_is_seen(attnscope, tmp_path):
     ("settings", "status", "said"),
     [
         ({"image_mean": 10**30}, 0, ""),
-        ({"image_std": 1e-300}, 2, "makes a picture of what is not finite: image_mean is"),
+        ({"image_std": 1e-300}, 2, "makes pictures that are not finite: image_mean is"),
         ({"image_std": [1, 10**400, 1]}, 2, "transformers cannot run "),
         ({"image_mean": "x"}, 2, "transformers cannot run "),
     ],
@@ -293,7 +293,7 @@ def test_an_unknown_token_that_is_none_is_told(attnscope, saved, tmp_path, unkno
         r = attnscope(*command, folder, "--text", SHORT)
         assert (r.exit_status, r.out) == (2, "")
         assert "cannot load the tokenizer of" in r.err
-        assert "what it has as unk_token is no token." in r.err
+        assert "its unk_token is not a token." in r.err
 
 
 def test_tokens_behind_the_patches_are_refused(attnscope, saved, tmp_path):
@@ -377,7 +377,7 @@ def test_families_beside_the_registry_show_their_own_maps(attnscope, saved, fami
     assert np.array(r.json["attention"]).sum(-1) == pytest.approx(1)
     r = attnscope("model", saved(family), "--text", SHORT, "--steps")
     assert r.exit_status == 2
-    assert "Only its maps are known, not their --steps" in r.err
+    assert "Only its maps are available, not their --steps" in r.err
 
 
 def test_a_sink_after_the_softmax_is_told_apart(attnscope, saved):
@@ -390,8 +390,8 @@ def test_a_sink_after_the_softmax_is_told_apart(attnscope, saved):
     ("family", "message"),
     [
         ("mamba", "(mamba) has no attention"),
-        ("longformer", "(longformer) attends within a band around each token"),
-        ("whisper", "(whisper) listens to sound, and attnscope gives models texts and pictures"),
+        ("longformer", "(longformer) attends within a window around each token"),
+        ("whisper", "(whisper) takes audio, but attnscope gives models texts and pictures"),
         ("vit", "(vit) does not read text"),
     ],
 )
@@ -512,7 +512,7 @@ def test_what_was_written_is_looked_at_with_all_inputs(attnscope, tmp_path):
 
 def test_a_model_that_does_not_write_is_told(attnscope):
     r = attnscope("bert", "--text", TEXT, "--generate", 3)
-    assert r.err.startswith("attnscope: error: minilm is a BertModel, which writes no text.")
+    assert r.err.startswith("attnscope: error: minilm is a BertModel, which does not generate text.")
 
 
 @pytest.mark.parametrize(("family", "stack"), [("vit", "self"), ("clip", "vision"), ("deit", "self")])
@@ -530,7 +530,7 @@ def test_a_picture_is_a_grid_of_patches(attnscope, saved, tmp_path, family, stac
 def test_what_is_no_picture_is_told(attnscope, saved, tmp_path):
     (tmp_path / "no.png").write_text("hello")
     r = attnscope("model", saved("vit"), "--image", tmp_path / "no.png")
-    assert "no.png is no picture that pillow can read" in r.err
+    assert "no.png is not a picture that pillow can read" in r.err
     r = attnscope("model", saved("vit"), "--image", tmp_path / "gone.png")
     assert "gone.png: No such file or directory" in r.err
     r = attnscope("model", saved("gpt2"), "--image", save_picture(tmp_path / "p.png"))
@@ -598,7 +598,7 @@ def test_plot_and_page_are_written_beside_the_map(attnscope, tmp_path):
     assert page.stat().st_size < 190 * 1024
     r = attnscope(*command)
     assert (r.exit_status, r.out) == (2, "")
-    assert "exists already" in r.err
+    assert "already exists" in r.err
     assert attnscope(*command, "--force").exit_status == 0
 
 
@@ -644,7 +644,7 @@ def test_a_long_text_is_refused_with_both_numbers_or_cut(attnscope):
     text = "tired " * 600
     r = attnscope("bert", "--text", text)
     assert r.err.splitlines() == [
-        "attnscope: error: --text is 602 tokens long, and the model takes 512.",
+        "attnscope: error: --text is 602 tokens long, but the model takes at most 512.",
         "  try  --truncate",
     ]
     r = attnscope("bert", "--text", text, "--truncate", "--top", 1, "-f", "csv")
@@ -678,7 +678,7 @@ def test_code_that_comes_with_a_model_is_not_run(attnscope, saved, tmp_path, mon
     (folder / "own_code.py").write_text("raise SystemExit('it ran')")
     monkeypatch.setattr("sys.stdin", io.StringIO("y\n"))
     r = attnscope("model", folder, "--text", SHORT)
-    assert "(mine) brings code of its own, which attnscope does not run" in r.err
+    assert "(mine) requires custom code, which attnscope does not run" in r.err
     assert (r.exit_status, r.out) == (2, "")
 
 
@@ -689,7 +689,7 @@ def test_weights_of_other_shapes_are_told(attnscope, saved, tmp_path):
     config = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps({**config, "intermediate_size": 77}))
     r = attnscope("model", folder, "--text", SHORT)
-    assert "and its config.json asks for" in r.err
+    assert "but its config.json requires" in r.err
     assert "77" in r.err
 
 
@@ -724,7 +724,7 @@ def test_positions_that_begin_after_the_paddings_leave_less_room(attnscope, save
     taken = json.loads((folder / "config.json").read_text())["max_position_embeddings"]
     pad = json.loads((folder / "config.json").read_text())["pad_token_id"]
     r = attnscope("model", folder, "--text", "cat " * 40)
-    assert f"--text is 42 tokens long, and the model takes {taken - pad - 1}." in r.err
+    assert f"--text is 42 tokens long, but the model takes at most {taken - pad - 1}." in r.err
     assert attnscope("model", folder, "--text", "cat " * 40, "--truncate").exit_status == 0
 
 
@@ -763,22 +763,22 @@ def test_missing_weights_are_told(attnscope, tmp_path, saved):
         (["--text", TEXT, "--pair", " "], "--pair is empty"),
         (["--text", TEXT, "--layer", 6], "there is no layer 6 in minilm: it has layers 0 to 5."),
         (["--text", TEXT, "--head", 12], "there is no head 12 in minilm: it has heads 0 to 11."),
-        (["--text", TEXT, "--layer", "x"], "--layer is 'x', and takes numbers from 0."),
-        (["--text", TEXT, "--layer", "3-1"], "--layer 3-1 ends before it begins."),
+        (["--text", TEXT, "--layer", "x"], "--layer is 'x', but takes numbers from 0."),
+        (["--text", TEXT, "--layer", "3-1"], "--layer 3-1 ends before it starts."),
         (["--layer", "all"], "weights are shown of one head: --layer all --head 0 are several."),
         (["--pair", "a"], "--pair is about attention in a text, and there is none."),
         (["--page", "x.html"], "--page is about attention in a text, and there is none."),
-        (["--text", TEXT, "--target", "a"], "--target is what a decoder beside an encoder reads, and minilm (bert)"),
-        (["--text", TEXT, "--stack", "cross"], "minilm has no stack cross that reads this: there is self."),
+        (["--text", TEXT, "--target", "a"], "--target is for encoder-decoder models, and minilm (bert)"),
+        (["--text", TEXT, "--stack", "cross"], "minilm has no stack cross for this input: it has self."),
         (["--text", TEXT, "--circuits"], "--circuits is about a head's weights"),
-        (["--text", TEXT, "--image", "x.png"], "--text and --image are each something to look at"),
-        (["--image", "x.png", "--pair", "a"], "--pair is about a text, and --image is a picture."),
+        (["--text", TEXT, "--image", "x.png"], "--text and --image cannot be combined"),
+        (["--image", "x.png", "--pair", "a"], "--pair applies to texts, and --image is a picture."),
         (["--text", TEXT, "--top", 2, "--head", "all"], "--top is for one head"),
         (["--text", TEXT, "--top", 2, "--query", 1], "--top lists every query's strongest keys"),
         (["--text", TEXT, "--steps", "--layer", "all"], "--steps are those of one layer, and --layer is all."),
         (["--text", TEXT, "--steps", "--head", 3], "--steps are those of all heads of a layer."),
-        (["--text", "a\udcffb"], "--text holds bytes that are no UTF-8."),
-        (["--text", TEXT, "--stats"], "--stats is for the steps of a layer."),
+        (["--text", "a\udcffb"], "--text contains bytes that are not UTF-8."),
+        (["--text", TEXT, "--stats"], "--stats applies to the steps of a layer."),
         (["--text", TEXT, "--plot", "x.gif"], "x.gif ends in .gif"),
         (["--text", TEXT, "--page", "x.txt"], "x.txt ends in .txt"),
         (["--text", TEXT, "--page", "nowhere/x.html"], "there is no folder nowhere"),
@@ -802,7 +802,7 @@ def test_a_hub_that_cannot_be_reached_is_told(attnscope, monkeypatch):
     monkeypatch.setattr(constants, "ENDPOINT", "http://127.0.0.1:9")
     r = attnscope("model", "someone/some-model-that-is-not-here", "--text", TEXT)
     assert r.exit_status == 2
-    assert "could not be fetched from the hub" in r.err
+    assert "could not be downloaded from the hub" in r.err
 
 
 @pytest.mark.sweep
@@ -845,7 +845,7 @@ def test_maps_that_do_not_fit_in_memory_are_refused(attnscope, monkeypatch):
     monkeypatch.setattr("attnscope.models.running.weights_fit.check_weights_fit", lambda *_, **__: None)
     r = attnscope("bert", "--text", TEXT, "--layer", "all", "--head", "all")
     assert r.err.startswith(
-        "attnscope: error: this run needs at least 48.2 KiB, and cpu has 9.8 KiB free."
+        "attnscope: error: this run needs at least 48.2 KiB, but cpu has 9.8 KiB free."
     )
 
 
@@ -865,8 +865,8 @@ def test_ids_are_read_as_the_text_that_has_them(attnscope, minilm):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--ids", "5", "--text", "a"], "--text and --ids are each something to look at"),
-        (["--ids", "5", "--tokens", "cat"], "--ids and --tokens are each something to look at"),
+        (["--ids", "5", "--text", "a"], "--text and --ids cannot be combined"),
+        (["--ids", "5", "--tokens", "cat"], "--ids and --tokens cannot be combined"),
         (["--tokens", "cat", "--pair", "dog"], "--pair is the second of two texts"),
         (["--ids", "five"], "--ids has 'five', which is not a token id"),
     ],

@@ -175,15 +175,15 @@ def test_what_is_ours_and_what_is_the_scripts(line, sorted_line):
         (["train.py"], "--watch is missing."),
         (["--watch", "m.py:C"], "there is no program to run."),
         (["--watch", "m.py:C", "none.py"], "there is no script none.py."),
-        (["--watch", "m.py", "train.py"], "'m.py' names no class or function."),
+        (["--watch", "m.py", "train.py"], "'m.py' does not name a class or function."),
         (["--watch", "m.py:C", "train.py"], "there is no file m.py."),
         (["--watch", "a-b:C", "train.py"], "'a-b' is neither a .py file nor the name of a module."),
         (["--watch", "model.py:Things", "train.py"], "model.py has no Things: it defines Thing."),
-        (["--watch", "model.py:Thing", "--dims", "x", "train.py"], "--dims x does not say what"),
-        (["--watch", "model.py:Thing", "--dims", "x=B,B", "train.py"], "gives two axes one name"),
+        (["--watch", "model.py:Thing", "--dims", "x", "train.py"], "--dims x does not name axes"),
+        (["--watch", "model.py:Thing", "--dims", "x=B,B", "train.py"], "gives two axes the same name"),
         (["--watch", "model.py:Thing", "-f", "csv", "--calls", "2", "train.py"], "csv holds one table"),
         (["--watch", "model.py:Thing", "--to", "no/x", "train.py"], "there is no folder no to write x"),
-        (["--watch", "model.py:Thing", "--to", "model.py", "train.py"], "model.py exists already."),
+        (["--watch", "model.py:Thing", "--to", "model.py", "train.py"], "model.py already exists."),
         (["--watch", "model.py:Thing", "--to", "", "train.py"], "it is empty, and names no file."),
         (
             ["--watch", "model.py:Thing", "--calls", "0", "train.py"],
@@ -359,8 +359,7 @@ def test_forked_children_are_silent(program):
     watched = program.watched("--watch", "program.py:thing", "program.py")
     assert watched.stdout.splitlines()[-1] == "parent"
     assert watched.stderr == (
-        "attnscope: note: program.py:thing was called in another process: only calls in the first are"
-        " traced\n"
+        "attnscope: note: program.py:thing was called in another process: only calls in the main process are traced\n"
     )
 
 
@@ -414,7 +413,7 @@ def test_what_is_compiled_runs_untraced_and_right(program):
     watched = program.watched(*arguments, "--watch", "model.py:CausalSelfAttention")
     assert_same_program(plain, watched)
     assert watched.stderr == (
-        "attnscope: note: model.py:CausalSelfAttention is compiled by torch.compile: it ran untraced\n"
+        "attnscope: note: model.py:CausalSelfAttention is compiled by torch.compile: it was not traced\n"
     )
 
 
@@ -503,7 +502,7 @@ SAYS = {
     "it did not return": (
         "import thing, threading, time; wait = threading.Event();"
         " threading.Thread(target=thing.Thing().forward, args=[wait], daemon=True).start(); time.sleep(1)",
-        "thing.py:Thing was called, and the program ended before it returned",
+        "thing.py:Thing was called, but the program ended before it returned",
     ),
 }
 
@@ -527,7 +526,7 @@ def test_a_program_that_ends_at_once_has_its_status_and_its_trace(program):
     program.write(helper=PLAIN, program="import helper, os; helper.Thing().forward(1); os._exit(5)")
     watched = program.watched("--watch", "helper.py:Thing", "--calls", "2", "program.py")
     assert watched.returncode == 5
-    assert "helper.py:Thing was called 1 times, and not 2" in watched.stderr
+    assert "helper.py:Thing was called 1 of 2 times" in watched.stderr
 
 
 @pytest.mark.few(1)

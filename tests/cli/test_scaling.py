@@ -136,7 +136,7 @@ def test_scores_beyond_the_dtype_are_told_not_hidden(attnscope, monkeypatch):
     r = attnscope("scaling", *FEW, "--dtype", "float16")
     assert r.exit_status == 0
     assert r.out.endswith(
-        "\nSome scores are beyond what float16 holds: what is made of them is no number.\n"
+        "\nSome scores exceed the range of float16, so what is computed from them is NaN or infinite.\n"
     )
     found = attnscope("scaling", *FEW, "--dtype", "float16", "--format", "json").json["rows"]
     assert found[2]["variance"] == found[2]["entropy"] == "NaN"
@@ -179,7 +179,7 @@ def test_more_memory_than_is_free_is_refused_at_once(attnscope):
     r = attnscope("scaling", "--dk", f"1,{10**15}")
     assert (r.exit_status, r.out) == (2, "")
     assert re.fullmatch(
-        r"attnscope: error: this run needs at least \S+ EiB, and cpu has \S+ .iB free\.\n"
+        r"attnscope: error: this run needs at least \S+ EiB, but cpu has \S+ .iB free\.\n"
         r"  try  a smaller --dk, --batch, --nq or --nk\n",
         r.err,
     )

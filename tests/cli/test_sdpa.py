@@ -108,7 +108,7 @@ def test_stats_are_of_the_saved_values(attnscope, tmp_path):
     [
         (
             ["--nv", 40],
-            "n_V is 40 but n_K is 50: every key needs exactly one value.",
+            "n_V is 40, but n_K is 50: every key needs exactly one value.",
             "attnscope sdpa --nq 30 --nk 50",
         ),
         (["--nq", 0], "n_Q is 0, but a size is a whole number from 1 up.", None),
@@ -135,7 +135,7 @@ def test_stats_are_of_the_saved_values(attnscope, tmp_path):
             "there is no 'nope' in the steps of sdpa.",
             "one of Q, K, V, scores, attention, out",
         ),
-        (["--show", "Q[3]"], "'Q[3]' asks for index 3 of n_batch, which has 3: 0 to 2.", None),
+        (["--show", "Q[3]"], "'Q[3]': index 3 of n_batch is out of range: it has 3, 0 to 2.", None),
         (
             ["--dry-run", "--stats"],
             "--stats needs values, and a dry run has none.",
@@ -165,7 +165,7 @@ def test_a_mistake_gets_a_clear_line_and_exit_status_2(attnscope, arguments, mes
 def test_sizes_that_do_not_fit_into_memory_are_refused_at_once(attnscope, tmp_path):
     r = attnscope("sdpa", "--nq", 10**7, "--nk", 10**7, "--save", tmp_path / "x.npz")
     assert r.exit_status == 2
-    assert "attnscope: error: this run needs at least 2.1 PiB, and cpu has" in r.err
+    assert "attnscope: error: this run needs at least 2.1 PiB, but cpu has" in r.err
     assert "--dry-run" in r.err
     assert list(tmp_path.iterdir()) == []
 
@@ -175,7 +175,7 @@ def test_a_file_that_is_there_is_kept_without_force(attnscope, tmp_path):
     path.write_text("precious")
     r = attnscope("sdpa", "--save", path)
     assert (r.exit_status, r.out, path.read_text()) == (2, "", "precious")
-    assert "exists already" in r.err
+    assert "already exists" in r.err
     assert attnscope("sdpa", "--save", path, "--force").exit_status == 0
     assert list(np.load(path)) == ["Q", "K", "V", "scores", "attention", "out"]
 

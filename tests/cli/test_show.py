@@ -63,7 +63,7 @@ def test_a_mistake_names_the_selection_that_it_is_in(attnscope, command):
     wrong = one.partition("[")[0] + "[99999]"
     r = attnscope(*arguments, "--show", one, "--show", wrong, "--show", one)
     assert r.exit_status == 2
-    assert f"'{wrong}' asks for index 99999" in r.err
+    assert f"'{wrong}': index 99999" in r.err
     r = attnscope(*arguments, "--show", one, "--show", "Q[")
     assert r.exit_status == 2
     assert "'Q[' is not a name with an index." in r.err

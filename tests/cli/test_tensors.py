@@ -335,15 +335,14 @@ def mismatch(message, hint=None, **shapes):
             q=(3, 5, 4), k=(5, 4), v=(5, 4),
         ),
         mismatch(
-            "Q in q.npy is 4, and attention takes 2, 3 or 4 axes.",
+            "Q in q.npy is 4, but attention takes 2, 3 or 4 axes.",
             "n d, or n_batch n d, or n_batch n_head n d",
             q=(4,), k=(5, 4), v=(5, 4),
         ),
-        mismatch("Q in q.npy is 0×4: there is nothing in it.", q=(0, 4), k=(5, 4), v=(5, 4)),
+        mismatch("Q in q.npy is 0×4: it has no elements.", q=(0, 4), k=(5, 4), v=(5, 4)),
         mismatch(
-            "n_head is 4 and n_kv_head is 3: every key head is shared by equally many query heads,"
-            " but 4 / 3 leaves 1.",
-            "--kv-heads 2 or --kv-heads 4, nearest to 3 of those that divide 4",
+            "n_head is 4 and n_kv_head is 3: every key head must serve equally many query heads, but 4 / 3 leaves 1.",
+            "--kv-heads 2 or --kv-heads 4, the divisors of 4 nearest to 3",
             q=(1, 4, 5, 4), k=(1, 3, 5, 4), v=(1, 3, 5, 4),
         ),
     ],
@@ -358,7 +357,7 @@ def test_files_that_do_not_fit_each_other_say_which_axis_of_which(
     assert r.err == f"attnscope: error: {message}\n" + (f"  try  {hint}\n" if hint else "")
 
 
-WEIGHTS = "  try  weights as nn.Linear stores them: output × input\n"
+WEIGHTS = "  try  weights in nn.Linear's layout: output × input\n"
 
 
 @pytest.mark.parametrize(
@@ -370,18 +369,18 @@ WEIGHTS = "  try  weights as nn.Linear stores them: output × input\n"
         (["sdpa", "--q", "two.npy", "--heads", 2], "Q in two.npy is 4×8, and heads are split off three axes."),
         (["sdpa", "--q", "q.npy", "--k", "half.npy"], "Q in q.npy is float32, but K in half.npy is float16."),
         (["sdpa", "--q", "whole.npy"], "Q in whole.npy is int64, and attention runs in float64, float32, float16, bfloat16."),
-        (["sdpa", "--x", "q.npy"], "--x gives embeddings, and there is no --wq to make Q of them."),
-        (["sdpa", "--wq", "two.npy"], "--wq projects embeddings, and there is no --x."),
-        (["sdpa", "--x", "q.npy", "--q", "q.npy"], "--x is what Q, K and V are made of, and --q gives Q itself."),
+        (["sdpa", "--x", "q.npy"], "--x gives embeddings, but --wq is missing, which projects them to Q."),
+        (["sdpa", "--wq", "two.npy"], "--wq projects embeddings, but --x is missing."),
+        (["sdpa", "--x", "q.npy", "--q", "q.npy"], "--x gives the embeddings that Q, K and V are projected from, but --q gives Q directly."),
         (["sdpa", "--past-k", "q.npy"], "--past-k without --past-v: every key of the past needs its value."),
         (["sdpa", "--kv-heads", 2], "--kv-heads 2 shares keys among query heads, but there are no heads."),
-        (["mha", "--v", "q.npy"], "--v gives the values of keys, and there is no --k."),
-        (["mha", "--x", "four.npy"], "X in four.npy is 2×2×4×8, and mha splits heads by itself."),
+        (["mha", "--v", "q.npy"], "--v gives values for keys, but --k is missing."),
+        (["mha", "--x", "four.npy"], "X in four.npy is 2×2×4×8, but mha splits the heads itself."),
         (["mha", "--x", "q.npy"], "d_feat is 8, which does not divide into 5 heads: 8 / 5 leaves 3."),
         (["mha", "--x", "q.npy", "--heads", 2, "--wq", "two.npy"], "W_Q in two.npy has d_feat 4 (axis 0 of 4×8), but X in q.npy has d_feat 8 (axis 2 of 2×4×8)."),
         (["mha", "--d-feat", 8, "--heads", 2, "--wo", "two.npy"], "W_O in two.npy has d_feat 4 (axis 0 of 4×8), but --d-feat says that d_feat is 8."),
         (["mha", "--wq", "square.npy", "--heads", 2, "--bk", "q.npy"], "b_K in q.npy is 2×4×8, but needs 1 axis: n_kv_head·d_head."),
-        (["mha", "--no-bias", "--d-feat", 4, "--heads", 2, "--bq", "four_wide.npy"], "--no-bias, but four_wide.npy gives b_Q."),
+        (["mha", "--no-bias", "--d-feat", 4, "--heads", 2, "--bq", "four_wide.npy"], "--no-bias contradicts four_wide.npy, which gives b_Q."),
         (["sdpa", "--q", "gone.npy"], "there is no file gone.npy."),
     ],
 )  # fmt: skip
@@ -403,7 +402,7 @@ def test_a_weights_file_without_known_names_lists_what_it_has(attnscope, files):
     r = attnscope("mha", "--weights", "w.npz")
     assert r.exit_status == 2
     assert r.err.splitlines()[0] == (
-        "attnscope: error: w.npz holds no weights under names that attnscope knows: it has apple, pear."
+        "attnscope: error: w.npz has no weights with names that attnscope knows: it has apple, pear."
     )
 
 

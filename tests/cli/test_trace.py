@@ -189,10 +189,10 @@ def test_a_class_of_a_package(attnscope):
     ("arguments", "said"),
     [
         (["nowhere.py:f"], "there is no file nowhere.py."),
-        (["mine_to_trac.py:attend"], "mine_to_trace.py, which is there"),
+        (["mine_to_trac.py:attend"], "mine_to_trace.py, which exists"),
         (["mine_to_trace.py:atend"], "mine_to_trace.py has no atend"),
         (["mine_to_trace.py:atend"], "mine_to_trace.py:attend"),
-        (["mine_to_trace.py"], "name the class or function in it, too"),
+        (["mine_to_trace.py"], "name the class or function in it as well"),
         (["no_such_module:f"], "there is no module no_such_module"),
         (["mine_to_trace.py:attend", *QKV[:4]], "V"),
         (["mine_to_trace.py:attend", "--input", "Q=n,d:4", *QKV[2:]], "n"),
@@ -209,7 +209,7 @@ def test_a_class_of_a_package(attnscope):
         (["mine_to_trace.py:attend", *QKV, "--write"], "--write is for --annotate."),
         (["mine_to_trace.py:attend", *QKV, "--annotate", "--check"], "--annotate prints a diff and nothing else"),
         (["mine_to_trace.py:attend", *QKV, "--annotate", "-f", "json"], "--format has no place in it"),
-        (["mine_to_trace.py:attend", *QKV, "--stats", "--device", "meta"], "--stats needs values, and meta has none."),
+        (["mine_to_trace.py:attend", *QKV, "--stats", "--device", "meta"], "--stats needs values, and meta tensors have none."),
         (["mine_to_trace.py:attend", *QKV, "-f", "csv", "--source"], "csv holds one table"),
         (["mine_to_trace.py:attend", *QKV, "--show", "score"], "scores"),
         (["mine_to_trace.py:attend", *QKV, "--follow", "nowhere"], "there is no module nowhere to follow"),
@@ -383,7 +383,10 @@ def test_on_meta_shapes_alone_are_told(run):
 def test_code_that_looks_at_values_is_run_on_the_cpu(run):
     r = run("looks", "--input", "x=n:5,d:3", "--device", "meta", "-f", "json")
     assert r.exit_status == 0
-    assert r.err == "attnscope: the code looks at values, which meta has none of: it was run on cpu\n"
+    assert (
+        r.err
+        == "attnscope: the code depends on values, which meta tensors do not have: it ran on the CPU\n"
+    )
     assert r.json["device"] == "cpu"
     assert dims(r) == {"x": "n d", "y": "n d"}
     assert r.json["notices"] == [r.err.removeprefix("attnscope: ").strip()]
@@ -567,4 +570,4 @@ def test_where_too_many_axes_depend_on_each_other_that_is_told(attnscope, tmp_pa
     (tmp_path / "code.py").write_text("def f(*xs):\n    y = xs[0] + xs[35]\n    return y\n")
     r = attnscope("trace", f"{tmp_path}/code.py:f", *many(300))
     assert r.exit_status == 0
-    assert "undecided what the axes are: 300 sizes have names, too many to find out" in r.err
+    assert "few axes could be named: 300 sizes have names, too many to find out" in r.err

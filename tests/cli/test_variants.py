@@ -119,19 +119,19 @@ def test_decoding_with_a_past_gives_the_last_row_of_the_whole(attnscope, tmp_pat
         ([], "the softmax of a row of -inf is 0/0, which is NaN"),
         (
             ["--mask-fill", "-1e9"],
-            "every score in them is -1e+09, so that the softmax weighs all keys alike",
+            "every score in them is -1e+09, so the softmax gives all keys the same weight",
         ),
         (["--mask-style", "additive", "--mask-fill", "-1e9"], "-1e+09 is added to every score in them"),
         (["--masked-rows", "zero"], "they attend to nothing, and their result is 0"),
-        (["--masked-rows", "uniform"], "they attend to every key alike"),
-        (["--masked-rows", "nan"], "they are NaN, as --masked-rows nan asks"),
+        (["--masked-rows", "uniform"], "they attend to all keys equally"),
+        (["--masked-rows", "nan"], "they are NaN (--masked-rows nan)"),
     ],
 )
 @pytest.mark.parametrize("dry", [[], ["--dry-run"]])
 def test_rows_that_see_no_key_are_counted_and_explained(attnscope, arguments, fate, dry):
     r = attnscope("sdpa", "--mask", "lengths:50,0,7", *arguments, *dry)
     (notice,) = [line for line in r.out.splitlines() if line.startswith("!")]
-    assert notice.startswith(f"! 30 of 90 rows of the scores see no key at all: {fate}")
+    assert notice.startswith(f"! 30 of 90 rows of the scores are fully masked: {fate}")
 
 
 def test_rows_that_a_file_hides_are_counted_too(attnscope, tmp_path):
@@ -139,15 +139,15 @@ def test_rows_that_a_file_hides_are_counted_too(attnscope, tmp_path):
     mask[[3, 8]] = -np.inf
     np.save(tmp_path / "m.npy", mask)
     out = attnscope("sdpa", "--mask", tmp_path / "m.npy", "--heads", 2).out
-    assert "! 12 of 180 rows of the scores see no key at all: the softmax of a row of -inf is 0/0" in out
+    assert "! 12 of 180 rows of the scores are fully masked: the softmax of a row of -inf is 0/0" in out
     one = attnscope("sdpa", "--mask", tmp_path / "m.npy", "--query", 8).out
-    assert "! 3 of 3 rows of the scores see no key at all" in one
+    assert "! 3 of 3 rows of the scores are fully masked" in one
     assert "!" not in attnscope("sdpa", "--mask", tmp_path / "m.npy", "--query", 7).out
 
 
 def test_a_prefix_that_causal_hides_again_is_told(attnscope):
     assert (
-        "! causal hides again what prefix shows"
+        "! causal hides the keys that prefix makes visible"
         in attnscope("sdpa", "--mask", "causal", "--mask", "prefix:3").out
     )
     assert "!" not in attnscope("sdpa", "--mask", "prefix:3").out
@@ -201,7 +201,7 @@ def test_a_check_that_fails_is_exit_status_1(attnscope, monkeypatch):
 def test_what_a_reference_cannot_express_is_said(attnscope):
     checks = attnscope("sdpa", "--softcap", 3, "--verify", "-f", "json").json["checks"]
     assert [check["ok"] for check in checks] == [None, None, True, True]
-    assert checks[0]["note"] == "cannot express a soft cap: it has none"
+    assert checks[0]["note"] == "cannot express a soft cap, which it does not have"
 
 
 @pytest.mark.parametrize("command", ["sdpa", "mha"])
@@ -257,12 +257,12 @@ def test_numbers_are_every_tensors_values(attnscope, tmp_path):
     [
         (
             ["--rope", "--rope-theta", "0"],
-            "a base of 0 turns nothing: it must be above 0.",
+            "the rotary base is 0, but it must be above 0.",
             "--rope-theta 10000",
         ),
-        (["--softcap", "0"], "a soft cap of 0 leaves no scores: it must be above 0.", "--softcap 50"),
-        (["--softcap", "-1"], "a soft cap of -1 leaves no scores: it must be above 0.", "--softcap 50"),
-        (["--scale", "nan"], "a scale of nan leaves no scores.", "--scale 0.125"),
+        (["--softcap", "0"], "the soft cap is 0, but it must be above 0.", "--softcap 50"),
+        (["--softcap", "-1"], "the soft cap is -1, but it must be above 0.", "--softcap 50"),
+        (["--scale", "nan"], "the scale is nan, but it must be finite.", "--scale 0.125"),
         (
             ["--softmax-dtype", "int8"],
             "'int8' is not a dtype that a softmax runs in.",
@@ -272,7 +272,7 @@ def test_numbers_are_every_tensors_values(attnscope, tmp_path):
         (["--kv-heads", 0], "n_kv_head is 0, but a size is a whole number from 1 up.", None),
         (
             ["--mask", "causal", "--mask-fill", "-1e9", "--dtype", "float16"],
-            "-1e+09 is no float16: its least number is -65504.",
+            "-1e+09 is out of the range of float16: its lowest number is -65504.",
             "--mask-fill -inf, or -65504",
         ),
         (
@@ -309,22 +309,22 @@ def test_a_mistake_gets_a_clear_line(attnscope, command, arguments, message, hin
     [
         (
             ["sdpa", "--rope", "--dk", 5],
-            "d_K is 5, but rotary positions turn pairs of numbers: it must be even.",
+            "d_K is 5, but rotary positions rotate pairs of numbers: it must be even.",
             "--dk 6, or no --rope",
         ),
         (
             ["mha", "--rope", "--d-feat", 15, "--heads", 3],
-            "d_head is 5, but rotary positions turn pairs of numbers: it must be even.",
+            "d_head is 5, but rotary positions rotate pairs of numbers: it must be even.",
             "--d-feat 18, or no --rope",
         ),
         (
             ["mha", "--heads", 8, "--kv-heads", 3],
-            "n_head is 8 and n_kv_head is 3: every key head is shared by equally many query heads, but 8 / 3 leaves 2.",
-            "--kv-heads 2 or --kv-heads 4, nearest to 3 of those that divide 8",
+            "n_head is 8 and n_kv_head is 3: every key head must serve equally many query heads, but 8 / 3 leaves 2.",
+            "--kv-heads 2 or --kv-heads 4, the divisors of 8 nearest to 3",
         ),
         (
             ["mha", "--scale", 1, "--scale-by", "d_feat"],
-            "--scale says it all, and --scale-by too.",
+            "--scale and --scale-by both set the scale.",
             "one of the two",
         ),
         (["sdpa", "--query", 30], "there is no query 30: n_Q is 30, so they are 0 to 29.", None),
@@ -335,7 +335,7 @@ def test_a_mistake_gets_a_clear_line(attnscope, command, arguments, message, hin
         ),
         (
             ["sdpa", "--rope", "--layout", "columns"],
-            "--layout columns shows the formula itself, and --rope turns Q and K before it.",
+            "--layout columns shows the bare formula, and --rope rotates Q and K before it.",
             "--rope with --layout rows",
         ),
     ],
@@ -353,11 +353,11 @@ def test_options_that_do_not_go_together_are_refused(attnscope, arguments, messa
     [
         (np.nan, [], 0, {"rows of attention": "cannot express rows that are NaN in the loop too: their inputs are not finite"}),
         (np.inf, ["--mask", "lengths:4"], 0, {
-            "F.scaled_dot_product_attention": "cannot express NaN or infinity behind a mask: it adds the mask to the scores, and they stay",
+            "F.scaled_dot_product_attention": "cannot express NaN or infinity behind a mask: it adds the mask to the scores, which leaves them in place",
             "naive loop": "",
         }),
         (1e39, ["--dtype", "float64"], 0, {"naive loop": ""}),
-        (3e38, [], 1, {"naive loop": "12 of 12 numbers are NaN or infinite, and should not be; float32 ends at 3.40282e+38"}),
+        (3e38, [], 1, {"naive loop": "12 of 12 numbers are NaN or infinite, but should not be; float32 overflows above 3.40282e+38"}),
     ],
 )  # fmt: skip
 def test_numbers_that_are_none_are_told_from_mistakes(

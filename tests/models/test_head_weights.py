@@ -91,7 +91,7 @@ def test_weights_are_saved_as_the_command_line_saves_them(attnscope, folders, tm
 def test_a_file_of_weights_is_its_folder(folders):
     folder = folders("bert")
     assert head_weights(folder / "model.safetensors") == head_weights(folder)
-    with pytest.raises(ModelError, match="is a file, and a model is a folder"):
+    with pytest.raises(ModelError, match="is a file, but a model is a folder"):
         head_weights(folder / "config.json")
 
 

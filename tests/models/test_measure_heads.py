@@ -127,7 +127,7 @@ def test_a_table_has_no_file_of_tensors_and_replaces_none(bert, tmp_path):
     with pytest.raises(FileError, match=r"HeadTable cannot be written as \.npz"):
         table.save(tmp_path / "x.npz")
     table.save(tmp_path / "x.csv")
-    with pytest.raises(FileError, match="exists already"):
+    with pytest.raises(FileError, match="already exists"):
         table.save(tmp_path / "x.csv")
     table.save(tmp_path / "x.csv", force=True)
 
@@ -195,7 +195,7 @@ def test_objects_of_a_program_are_read_by_their_fields(bert, saved):
         (["a", b"b"], "text 2 of the corpus is a bytes"),
         (["a\0b"], "line 1 has a NUL character"),
         ("", "--text is empty"),
-        (None, "there is nothing to read"),
+        (None, "there is no input"),
     ],
 )
 def test_what_is_no_text_is_told(bert, texts, message):
@@ -224,16 +224,16 @@ def test_ids_tokens_layers_heads_and_metrics_may_be_lists(minilm, bert):
         ({"stack": "decoder"}, OptionError, "runs no decoder attention here"),
         ({"metrics": ["entropy", "nothing"]}, OptionError, "there is no metric 'nothing'"),
         ({"metrics": "entropy", "sort": "self"}, OptionError, "--sort self is not among"),
-        ({"file": "x.txt"}, OptionError, "are each something to read"),
-        ({"max_length": 5}, OptionError, "only where --truncate says"),
+        ({"file": "x.txt"}, OptionError, "cannot be combined"),
+        ({"max_length": 5}, OptionError, "only with --truncate"),
         ({"top": 0}, OptionError, "--top is 0"),
         ({"dtype": "int3"}, OptionError, "there is no dtype int3"),
         ({"memory": "much"}, OptionError, "which is no size"),
-        ({"memory": 1000}, SizeError, "takes at least"),
+        ({"memory": 1000}, SizeError, "needs at least"),
         ({"device": "meta"}, OptionError, "computes no values"),
-        ({"tokenizer": object()}, OptionError, "tokenizer= goes with a model that is loaded"),
+        ({"tokenizer": object()}, OptionError, "tokenizer= is for a loaded model"),
         ({"checkpoint": "run.npz"}, OptionError, "--checkpoint is about a corpus"),
-        ({"target": "a dog"}, OptionError, "has no such decoder"),
+        ({"target": "a dog"}, OptionError, "is for encoder-decoder models"),
     ],
 )
 def test_a_mistake_is_told_as_the_command_tells_it(bert, options, error, message):
@@ -259,7 +259,7 @@ def test_progress_is_told_with_its_share(bert):
     measure_heads(bert, SHORT, progress=lambda doing, share=None: told.append((doing, share)))
     assert [doing for doing, _ in told if doing] == [
         f"loading {bert} …",
-        f"running {bert} on some tokens …",
+        f"running {bert} on a few tokens …",
         f"measuring {bert} …",
     ]
     told.clear()
@@ -305,7 +305,7 @@ def test_maps_are_kept_where_they_are_asked_for(bert):
     assert [(each.layer, each.head) for each in maps.maps] == [(0, 1), (1, 1)]
     assert table.why_no_maps is None
     many = measure_heads(bert, TEXTS, page=True)
-    assert (many.maps, many.why_no_maps) == ([], "each text of a corpus has its own")
+    assert (many.maps, many.why_no_maps) == ([], "each text of a corpus has its own maps")
     assert replace(table, maps=None) == table  # they are no part of what is compared
 
 

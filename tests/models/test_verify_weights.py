@@ -148,7 +148,8 @@ def test_slices_of_another_number_of_heads_do_not_hold(tmp_path):
     assert all(check.ok for check in slices)
     assert whole.ok is False
     assert (
-        "the layer attends with 6 heads and 2 of keys, and the slices are those of 3 and 1" in whole.note
+        "the layer attends with 6 query heads and 2 key heads, but the slices are those of 3 and 1"
+        in whole.note
     )
 
 
@@ -174,5 +175,5 @@ def test_slices_across_heads_do_not_hold(tmp_path):
     ]
     whole = verify_head(checkpoint, dataclasses.replace(head, weights=moved))[-1]
     assert whole.ok is False
-    assert "its slices make" in whole.note
+    assert "its slices affect" in whole.note
     assert "queries of heads 2 and 3" in whole.note

@@ -62,7 +62,7 @@ def test_a_device_that_is_not_here_is_refused():
 def test_more_memory_than_is_free_is_refused(monkeypatch):
     monkeypatch.setattr(drawn, "free_memory", lambda device: FreeMemory(2048))
     check_memory(2048, "cpu")
-    with pytest.raises(SizeError, match=r"needs at least 2\.0 KiB, and cpu has 2\.0 KiB free"):
+    with pytest.raises(SizeError, match=r"needs at least 2\.0 KiB, but cpu has 2\.0 KiB free"):
         check_memory(2049, "cpu")
 
 

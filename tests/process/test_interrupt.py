@@ -208,7 +208,7 @@ def test_in_runs_with_other_sizes_it_ends_only_these(tmp_path, attnscope):
     r = attnscope("trace", f"{tmp_path}/code.py:with_others", "--input", "x=n:5")
     assert r.exit_status == 0
     assert "x + 1" in r.out
-    assert r.err.startswith("attnscope: the search for axis names ended by Ctrl-C: ")
+    assert r.err.startswith("attnscope: the search for axis names stopped by Ctrl-C: ")
     assert len(r.err.splitlines()) == 1
 
 

@@ -152,7 +152,7 @@ def test_what_is_printed_into_a_forwarding_stream_arrives_and_its_end_is_not_the
 # How traced code ends.
 
 ENDS = {
-    "a text": ("sys.exit('bye\\nbye')", 1, "bye\nbye\n"),
+    "a string": ("sys.exit('bye\\nbye')", 1, "bye\nbye\n"),
     "a number": ("sys.exit(3)", 3, ""),
     "nothing": ("sys.exit()", 0, ""),
     "a number, later": ("exit(7)", 7, ""),

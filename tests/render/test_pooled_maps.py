@@ -56,7 +56,7 @@ def test_a_mean_is_told_from_the_largest():
     maps = maps_of("mean")
     assert maps_heading(maps)[1] == "3 queries · 7 keys · 2 × 3 cells: the mean of 2 × 3 weights each"
     text = printed(print_heatmap, maps, maps.maps[0])
-    sentence = "each shows the mean of 2 × 3 what a query cannot see is 0, and counts"
+    sentence = "each shows the mean of 2 × 3; masked weights count as 0"
     assert sentence in " ".join(text.split())
     assert text.splitlines()[2].split()[3:] == ["10", "20"]
 

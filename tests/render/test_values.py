@@ -61,8 +61,8 @@ def test_dims_follow_the_axes_that_are_left():
     ("text", "message"),
     [
         ("x[0,0,0,0]", "'x[0,0,0,0]' has 4 indices, but 2×3×4 has 3 axes (n_batch n_Q n_K)."),
-        ("x[0,3]", "'x[0,3]' asks for index 3 of n_Q, which has 3: 0 to 2."),
-        ("x[...,-5]", "'x[...,-5]' asks for index -5 of n_K, which has 4: 0 to 3."),
+        ("x[0,3]", "'x[0,3]': index 3 of n_Q is out of range: it has 3, 0 to 2."),
+        ("x[...,-5]", "'x[...,-5]': index -5 of n_K is out of range: it has 4, 0 to 3."),
     ],
 )
 def test_an_index_that_does_not_fit_is_refused(text, message):

@@ -80,7 +80,7 @@ def test_a_trace_has_a_seed_only_where_something_was_drawn(qkv):
     assert compute("sdpa", **qkv).seed is None
     assert compute("sdpa", q=qkv["q"]).seed == 0
     assert compute("sdpa", q=qkv["q"], seed=3).seed == 3
-    with pytest.warns(OptionWarning, match="--seed has no effect: nothing is drawn"):
+    with pytest.warns(OptionWarning, match="--seed has no effect: no random values are drawn"):
         compute("sdpa", **qkv, seed=3)
 
 
@@ -154,7 +154,7 @@ def test_verifying_later_says_what_verifying_at_once_says(formula, options):
     ("make", "why"),
     [
         (lambda: dry_run("sdpa", **SDPA), "a dry run has no values"),
-        (lambda: compute("sdpa", **SDPA, device="meta"), "meta has no values"),
+        (lambda: compute("sdpa", **SDPA, device="meta"), "meta tensors have no values"),
         (lambda: compute("sdpa", **SDPA, keep=["out", "K"]), "it did not keep Q, V, scores, attention"),
         (lambda: compute("mha", **MHA), "it did not keep Q, K, V, Q_feat"),
     ],
@@ -168,7 +168,7 @@ def test_a_trace_of_other_code_is_not_verified():
     import attnscope
 
     trace = attnscope.trace_call(attnscope.sdpa, *[torch.ones(2, 2)] * 3, keep=True)
-    with pytest.raises(OptionError, match=r"none that attnscope\.compute made"):
+    with pytest.raises(OptionError, match=r"attnscope\.compute did not create it"):
         verify(trace)
 
 
@@ -209,7 +209,7 @@ def test_what_is_taken_afterwards_counts_as_needed_memory():
     [
         ({"nq": 0}, SizeError, "n_Q is 0, but a size is a whole number from 1 up."),
         ({"nq": 2.5}, SizeError, "n_Q is 2.5, but a size is a whole number from 1 up."),
-        ({"nv": 7, "nk": 6}, SizeError, "n_V is 7 but n_K is 6"),
+        ({"nv": 7, "nk": 6}, SizeError, "n_V is 7, but n_K is 6"),
         ({"q": np.ones((2, 3)), "nq": 5}, SizeError, "Q in the argument q has n_Q 2 (axis 0 of 2×3)"),
         ({"q": [[1, 2], [3]]}, OptionError, "the argument q has rows of different lengths"),
         ({"q": np.array([["a"]])}, OptionError, "the argument q is stored as str32"),
@@ -218,7 +218,11 @@ def test_what_is_taken_afterwards_counts_as_needed_memory():
         ({"mask_style": "both", "mask": "causal"}, OptionError, "--mask-style is 'both'."),
         ({"layout": "diagonal"}, OptionError, "--layout is 'diagonal'."),
         ({"keep": ["nope"]}, OptionError, "there is no 'nope' in the steps of sdpa."),
-        ({"device": "meta", "stats": True}, OptionError, "stats needs values, and meta has none."),
+        (
+            {"device": "meta", "stats": True},
+            OptionError,
+            "stats needs values, and meta tensors have none.",
+        ),
         ({"device": "gpu"}, OptionError, "'gpu' is not a device."),
         ({"d_feat": 3}, TypeError, "sdpa has no option 'd_feat'"),
     ],
@@ -230,9 +234,9 @@ def test_a_mistake_is_an_error_that_says_what_disagrees(options, kind, message):
 
 
 def test_weights_that_are_none_are_refused():
-    with pytest.raises(OptionError, match="weights is a Linear, and not a file or a mapping"):
+    with pytest.raises(OptionError, match="weights is a Linear, not a file or a mapping"):
         compute("mha", weights=torch.nn.Linear(2, 2))
-    with pytest.raises(FileError, match="the argument weights holds no weights under names"):
+    with pytest.raises(FileError, match="the argument weights has no weights with names"):
         compute("mha", weights={"a": np.ones(3)})
 
 

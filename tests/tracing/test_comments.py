@@ -525,7 +525,7 @@ def test_a_word_may_stand_for_something_else_when_the_function_is_called_again()
     assert lies(text, *steps) == []
     steps[-1] = step("return", 3, "n_batch", "n_K", depth=1)
     assert lies(text, *steps) == [
-        "line 3: the comment says what is returned is (B, T), but in run 3 of 3 it is [n_batch, n_K] (128×50):"
+        "line 3: the comment says the return value is (B, T), but in run 3 of 3 it is [n_batch, n_K] (128×50):"
         " axis 1 is n_K, but T is n_Q on line 2."
     ]
 
@@ -601,4 +601,4 @@ def test_a_comment_that_belongs_to_nothing_is_ignored(text):
 
 def test_a_comment_on_what_did_not_run_is_reported_and_no_lie():
     (unknown,) = check_source("y = f(x)  # (B, T)\n", [], sizes=SIZES).unknown
-    assert unknown.message == "line 1: the comment says y is (B, T), but no tensor was made there."
+    assert unknown.message == "line 1: the comment says y is (B, T), but no tensor was created there."

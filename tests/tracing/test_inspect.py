@@ -271,7 +271,7 @@ def test_what_does_not_fit_a_live_module_is_told(mine):
         attnscope.inspect(block, x, axes={"x": "B B D"})
     with pytest.raises(OptionError, match="inputs has no meaning"):
         attnscope.inspect(block, x, inputs=["x=3"])
-    with pytest.raises(OptionError, match="dtype has no meaning"):
+    with pytest.raises(OptionError, match="dtype does not apply"):
         attnscope.inspect(block, x, dtype="float64")
     with pytest.raises(OptionError, match="specifications"):
         attnscope.inspect(mine.Block, x)
@@ -325,7 +325,7 @@ def test_progress_is_told_what_takes_a_while(mine):
 
 
 def test_values_of_meta_tensors_are_refused(mine):
-    with pytest.raises(OptionError, match="meta has none"):
+    with pytest.raises(OptionError, match="meta tensors have none"):
         attnscope.inspect(mine.looped, torch.zeros(2), device="meta", stats=True)
     trace = attnscope.inspect(mine.looped, torch.zeros(2), device="meta")
     assert trace.device == "meta"

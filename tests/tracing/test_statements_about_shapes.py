@@ -329,6 +329,6 @@ def test_a_pattern_is_held_against_the_operand_that_it_got():
 def test_many_statements_about_code_that_did_not_run_are_told_in_one_line():
     lines = "".join(f"y{i} = f(x)  # (B, T)\n" for i in range(30))
     (notice,) = report(lines).notices
-    assert notice.startswith("30 shapes are stated where no tensor was made: lines 1, 2, 3, 4")
+    assert notice.startswith("30 shapes are stated where no tensor was created: lines 1, 2, 3, 4")
     assert notice.endswith("19, 20, …")
     assert len(report("y = f(x)  # (B, T)\n").notices) == 1

@@ -98,7 +98,7 @@ def test_with_less_memory_fewer_axes_vary_and_a_notice_says_so(code):
     assert trace["y"].dims == ("3", "5", "4")
     assert (trace.crash, trace.findings, trace.options) == (None, [], {})
     [notice] = trace.notices
-    assert "more memory than the 2.0 KiB that they may. --memory allows more" in notice
+    assert "more memory than their limit of 2.0 KiB. --memory raises it" in notice
 
 
 def test_no_run_takes_more_memory_than_allowed_however_quick_it_is():
@@ -132,14 +132,14 @@ def test_after_its_time_a_search_shows_what_it_knows(code, monkeypatch):
     assert trace["x"].dims == ("2", "n")
     assert (trace.crash, trace.findings, trace.options) == (None, [], {})
     [notice] = trace.notices
-    assert notice.startswith("the search for axis names ended after 0 seconds: ")
+    assert notice.startswith("the search for axis names stopped after 0 seconds: ")
 
 
 def test_ctrl_c_in_a_run_with_other_sizes_ends_only_the_search(code):
     trace = attnscope.inspect(f"{code}:interrupts", inputs={"x": "B:2,n:5"})
     assert [step.name for step in trace.steps] == ["x", "y"]
     [notice] = trace.notices
-    assert notice.startswith("the search for axis names ended by Ctrl-C: ")
+    assert notice.startswith("the search for axis names stopped by Ctrl-C: ")
 
 
 @pytest.mark.parametrize("options", [(), ("--memory", "2G")])
@@ -148,5 +148,5 @@ def test_without_a_search_only_the_users_names_are_shown(code, attnscope, option
     assert r.exit_status == 0
     assert "x     input  2 n" in r.out
     assert "x * 2  2 5" in r.out
-    idle = "attnscope: --memory has no effect: the code does not run with other sizes\n"
+    idle = "attnscope: --memory has no effect: the code is not run with other sizes\n"
     assert r.err == (idle if options else "")

@@ -241,5 +241,5 @@ def test_what_is_not_known_in_each_call_gets_no_annotation():
 
 def test_an_unknown_style_is_refused_in_python_too(mine):
     trace = attnscope.inspect(f"{mine}:Attention", **CALL)
-    with pytest.raises(OptionError, match="'numpy' is no style of annotation"):
+    with pytest.raises(OptionError, match="'numpy' is not an annotation style"):
         attnscope.annotate(trace, "numpy")

@@ -94,7 +94,7 @@ class Reader:
         added = tokenizer.num_special_tokens_to_add()
         if longest is not None and longest <= added:
             raise OptionError(
-                f"--max-length is {longest}, and the tokenizer adds {added} tokens to every text.",
+                f"--max-length is {longest}, but the tokenizer adds {added} tokens to every text.",
                 hint=f"--max-length {added + 1}, or more",
             )
         limits = [limit for limit in (max_tokens(model.config), longest) if limit is not None]

@@ -148,7 +148,9 @@ class Corpus:
                     yield window
         except (EOFError, BadGzipFile, zlib.error) as error:
             what = (
-                f"damaged after line {position.lines}" if position.lines else "damaged, or no gzip file"
+                f"damaged after line {position.lines}"
+                if position.lines
+                else "damaged, or not a gzip file"
             )
             hint = "compress it again: it may have been cut short"
             raise FileError(f"{self} is {what}: {first_line(error)}.", hint=hint) from error
@@ -175,8 +177,8 @@ class Corpus:
             left -= len(piece)
         if left:
             raise FileError(
-                f"{self} ends {bytes_text(left)} before the place from which to read on.",
-                hint="the corpus that was read before",
+                f"{self} ends {bytes_text(left)} before the position at which to resume.",
+                hint="the corpus of the first run",
             )
 
     def _window(self, stream: Stream, stored: BinaryIO | None, start: Position) -> Window:
@@ -262,8 +264,8 @@ class IterableCorpus:
         n_skipped = sum(1 for _ in islice(items, start.lines))
         if n_skipped < start.lines:
             raise FileError(
-                f"{self} has {n_skipped:,} texts, and {start.lines:,} of it were read before.",
-                hint="the corpus that was read before",
+                f"{self} has {n_skipped:,} texts, and {start.lines:,} of it were already read.",
+                hint="the corpus of the first run",
             )
         position = start
         while (window := self._window(items, position, size)).end != position:
@@ -300,12 +302,12 @@ class IterableCorpus:
             return _checked(text, target, number)
         if not isinstance(item, str):
             raise OptionError(
-                f"text {number} of {self} is a {class_name(item)}, and a text is a string, or an object"
-                " with a field that is one.",
+                f"text {number} of {self} is a {class_name(item)}, but a text is a string or an"
+                " object with a string field.",
                 hint='["…", "…"], or [{"text": "…"}, …]',
             )
         if self.field is not None or self.target_field is not None:
-            raise NoTextError("is a string, and has no fields")
+            raise NoTextError("is a string, which has no fields")
         try:
             item.encode()
         except UnicodeEncodeError as error:
@@ -339,8 +341,8 @@ def open_corpus(name: str, field: str | None = None, target_field: str | None = 
         return Corpus(path, text_field, target_field, size, head)
     if plain.suffix.lower() != ".txt":
         raise FileError(
-            f"{path} ends in {path.name.removeprefix(plain.stem) or 'no suffix'}, which names no format"
-            " for texts.",
+            f"{path} ends in {path.name.removeprefix(plain.stem) or 'no suffix'}, which is not a"
+            " format for texts.",
             hint=f"a file that ends in {READ}; or - for standard input",
         )
     if has_fields:
@@ -369,7 +371,7 @@ def _identify(path: Path) -> tuple[int, str]:
         raise FileError(f"cannot read {path}: {error.strerror}.") from error
     if S_ISDIR(status.st_mode):
         raise FileError(f"{path} is a folder.", hint=f"--corpus {path / 'FILE'}")
-    raise FileError(f"{path} is no regular file.", hint="- reads standard input: cat … | attnscope …")
+    raise FileError(f"{path} is not a regular file.", hint="- reads standard input: cat … | attnscope …")
 
 
 def _next_line(stream: Stream) -> tuple[bytes, int]:
@@ -388,11 +390,11 @@ def _object(text: str) -> dict[str, Any]:
         # Python refuses to parse integers of thousands of digits; no number is needed here.
         value = json.loads(text, parse_int=float)
     except json.JSONDecodeError as error:
-        raise NoTextError(f"is no JSON: {error.msg}, column {error.colno}") from error
+        raise NoTextError(f"is not JSON: {error.msg}, column {error.colno}") from error
     except RecursionError as error:
-        raise NoTextError("is JSON that is nested too deeply") from error
+        raise NoTextError("is nested too deeply for JSON") from error
     if not isinstance(value, dict):
-        raise NoTextError(f"is no JSON object, but {KINDS.get(type(value), 'null')}")
+        raise NoTextError(f"is not a JSON object but {KINDS.get(type(value), 'null')}")
     return value
 
 

@@ -140,7 +140,7 @@ class CorpusRun:
         self.measurer.why_eager = state.why_eager  # in case nothing is left to read
         if self.group.is_first:
             read = f"{state.whole.sequences:,} texts"
-            notify(f"{path} has {read}: " + ("all there are" if state.done else "going on"))
+            notify(f"{path} has {read}: " + ("the whole corpus" if state.done else "continuing"))
 
     def _round(self, windows: Sequence[Window], report: Report) -> None:
         """Measure one window in each process, and add up their sums."""
@@ -208,7 +208,7 @@ class CorpusRun:
             before = self.unsaved
             self._save()
             if self.unsaved is not None and before is None:
-                outlook = "The run goes on, and is saved as soon as that is possible."
+                outlook = "The run continues and is saved as soon as possible."
                 notify(f"{self.unsaved.message} {outlook}", important=True)
         return all(each_ended for _, each_ended, _ in reports)
 
@@ -239,8 +239,9 @@ class CorpusRun:
                 self._saved_before, self.unsaved = True, None
             except FileThereError:  # it did not exist when the run began
                 self.unsaved = FileError(
-                    f"another program made {self._path} after this run had begun: it is left as it is.",
-                    hint="move that file away, or take another name for --checkpoint",
+                    f"another program created {self._path} after this run had started; it was not"
+                    " overwritten.",
+                    hint="move that file, or use another name for --checkpoint",
                 )
             except FileError as error:
                 self.unsaved = error
@@ -254,7 +255,7 @@ class CorpusRun:
             raise KeyboardInterrupt
         line, why = self.state.first_skipped or (None, "")
         raise OptionError(
-            f"{self.corpus} has no text that {self.measurer.checkpoint.name} reads"
+            f"{self.corpus} has no text that {self.measurer.checkpoint.name} can read"
             + (f": line {line} {why}." if line else "."),
             hint=_other_fields(self.corpus),
         )
@@ -290,5 +291,5 @@ def _other_fields(corpus: Corpus | IterableCorpus) -> str | None:
     if corpus.field is None:
         return None
     if corpus.target_field is None:
-        return "--field NAME, where texts are in another field"
-    return "--field NAME --target-field NAME, where texts are in other fields"
+        return "--field NAME, if texts are in another field"
+    return "--field NAME --target-field NAME, if texts are in other fields"

@@ -114,17 +114,19 @@ class MeasurementJob:
         for source, n in cut.items():
             if not inputs.truncate:
                 raise OptionError(
-                    f"{source} is {n:,} tokens long, and the model takes {limit:,}.",
+                    f"{source} is {n:,} tokens long, but the model takes at most {limit:,}.",
                     hint="--truncate; or --corpus FILE, which reads a file line by line",
                 )
         batch = reader.batch([tokenized])
-        with stage(self.progress, f"running {self.name} on some tokens …"):
+        with stage(self.progress, f"running {self.name} on a few tokens …"):
             self._probe(batch)
         self._plan(1, batch.longest)
         with stage(self.progress, f"measuring {self.name} …"):
             accumulator = self.measurer.measure(batch)
         table = self._table(accumulator)
-        table.notices += [f"{name} was cut from {n:,} tokens to {limit:,}." for name, n in cut.items()]
+        table.notices += [
+            f"{name} was truncated from {n:,} tokens to {limit:,}." for name, n in cut.items()
+        ]
         notices_of = notices_of_ids if inputs.has_ids else notices_of_unknown
         table.notices += notices_of(reader.tokenizer, tokenized.inputs["input_ids"], inputs.name)
         table.notices += notices_of_unknown(reader.tokenizer, tokenized.target or [], "--target")
@@ -149,8 +151,8 @@ class MeasurementJob:
         rank = group.first_mismatch(settings["weights"])
         if rank is not None:
             raise ModelError(
-                f"process {rank} has other weights of {self.name} than process 0.",
-                hint="a folder that all machines share, or the same revision on each",
+                f"process {rank} has different weights for {self.name} than process 0.",
+                hint="a folder shared by all machines, or the same revision on each",
             )
         accumulator = corpus_run.run(self.run.checkpoint, settings)
         n_layer = {stack: n for stack, (n, _) in accumulator.layers.items()}
@@ -170,8 +172,8 @@ class MeasurementJob:
         options = [option for option, value in targets.items() if value is not None]
         if options and not config.is_encoder_decoder:
             raise OptionError(
-                f"{options[0]} is what a decoder beside an encoder reads, and {self.name}"
-                f" ({config.model_type}) has no such decoder."
+                f"{options[0]} is for encoder-decoder models, and {self.name}"
+                f" ({config.model_type}) is not one."
             )
 
     def _check_memory(self, config: Any, tokenizer: Any, text: str) -> None:
@@ -196,7 +198,7 @@ class MeasurementJob:
             dtype,
             device,
             beside=needs.least,
-            what=f"measuring {tokens_text(n_batch, n_tokens)} at least",
+            what=f"measuring at least {tokens_text(n_batch, n_tokens)}",
             hint=self._hint,
         )
 
@@ -209,8 +211,8 @@ class MeasurementJob:
     def _hint(self) -> str:
         """The hint if there is too little memory."""
         if self.inputs.has_corpus:
-            return "--max-length N with --batch-tokens N, fewer of each; or more --memory, if there is"
-        return "a shorter text: --truncate --max-length N; or more --memory, if there is"
+            return "--max-length N with --batch-tokens N, fewer of each; or more --memory, if available"
+        return "a shorter text: --truncate --max-length N; or more --memory, if available"
 
     def _batch_tokens(self, device: str) -> int:
         """Return the number of tokens in a batch of a corpus."""
@@ -278,10 +280,10 @@ class MeasurementJob:
         reader, notices = self.reader, []
         if accumulator.empty:
             left_out = counted(accumulator.empty, "text")
-            notices.append(f"{left_out} without a token in {self.name} left out.")
+            notices.append(f"{left_out} skipped: no tokens in {self.name}.")
         if accumulator.cut:
             texts = f"{accumulator.cut:,} of {accumulator.sequences:,} texts"
-            notices.append(f"{texts} were cut to {reader.limit:,} tokens.")
+            notices.append(f"{texts} were truncated to {reader.limit:,} tokens.")
         unknown, n_token = accumulator.unknown or (0, 0)
         if unknown and unknown >= MANY_UNKNOWN * n_token:
             notices.append(notice_of_unknown(reader.tokenizer, unknown, n_token, str(corpus)))
@@ -311,15 +313,17 @@ class MeasurementJob:
         )
         if order.sort is not None and all(row.values[order.sort] is None for row in rows):
             table.notices.append(
-                f"no query has {order.sort} here: the heads are in the order of layers."
+                f"no query has a value for {order.sort}: the heads are in the order of layers."
             )
         if selection.without_sink:
             table.notices.append(
-                "without sinks: what goes to the first token and to special ones is left out, and what"
-                " goes to the other keys sums to 1 for each query."
+                "without sinks: weights to the first token and to special tokens are left out, and"
+                " the weights to the other keys are rescaled to sum to 1 for each query."
             )
         if measurer.why_eager is not None:
-            table.notices.append(f"{measurer.why_eager}. It ran with its own eager attention.")
+            table.notices.append(
+                f"{measurer.why_eager}. These metrics are from its own eager attention."
+            )
         if measurer.eager_notice is not None:
             table.notices.append(measurer.eager_notice)
         return table

@@ -189,9 +189,9 @@ class HeadMeasurer:
         known = (*query_side.ids.shape, key_side.ids.shape[1])
         if sizes != known:
             raise ModelError(
-                f"{self.checkpoint.name} attends from {sizes[0]} × {sizes[1]} queries to {sizes[2]}"
-                f" keys, and there are {known[0]} × {known[1]} and {known[2]} tokens: attnscope measures"
-                " attention among all tokens."
+                f"{self.checkpoint.name} attends from {sizes[0]} × {sizes[1]} queries to"
+                f" {sizes[2]} keys, but there are {known[0]} × {known[1]} and {known[2]} tokens:"
+                " attnscope measures attention only among all tokens."
             )
         return query_side.to(device), key_side.to(device)
 
@@ -296,9 +296,10 @@ class HeadMeasurer:
         needed = 4 * len(batch.texts) * n * n * sum(self.heads.values())
         if self.memory is not None and needed > self.memory:
             raise SizeError(
-                f"{self.why_eager}. Its own eager attention makes whole maps: of {n:,} tokens these"
-                f" take {bytes_text(needed)}, and may take {bytes_text(self.memory)}.",
-                hint="a shorter text, or more --memory, if there is",
+                f"{self.why_eager}. Its own eager attention computes whole maps, which take"
+                f" {bytes_text(needed)} for {n:,} tokens, more than the limit of"
+                f" {bytes_text(self.memory)}.",
+                hint="a shorter text, or more --memory, if available",
             )
 
     def _take(

@@ -66,11 +66,11 @@ class MemoryPlan:
 
     def __str__(self) -> str:
         parts = [f"{bytes_text(self.at_once)} for {self.rows} queries' weights at once"]
-        parts.append(f"{bytes_text(self.activations)} for what the layers compute")
+        parts.append(f"{bytes_text(self.activations)} for the layers' activations")
         if self.masks:
             parts.append(f"{bytes_text(self.masks)} for the model's own masks")
         if self.keep:
-            parts.append(f"{bytes_text(self.keep)} for what is asked of tokens")
+            parts.append(f"{bytes_text(self.keep)} for masks of token pairs")
         if self.kept:
             parts.append(f"{bytes_text(self.kept)} for maps")
         tokens = tokens_text(self.n_batch, self.n_tokens)
@@ -125,9 +125,9 @@ def plan_run(
     left = memory - needs.fixed
     if left < of_a_query:
         raise SizeError(
-            f"{name} takes at least {bytes_text(needs.least)} for {tokens_text(n_batch, n_tokens)}"
-            f" beside its weights, and may take {bytes_text(memory)}.",
-            hint=hint or "a shorter text: --truncate --max-length N; or more --memory, if there is",
+            f"{name} needs at least {bytes_text(needs.least)} for {tokens_text(n_batch, n_tokens)}"
+            f" besides its weights, but its limit is {bytes_text(memory)}.",
+            hint=hint or "a shorter text: --truncate --max-length N; or more --memory, if available",
         )
     largest = LARGEST_BLOCK["cuda" if device.startswith("cuda") else "cpu"]
     rows = rounded_rows(min(left // of_a_query, largest // of_weights), n_tokens)

@@ -390,7 +390,7 @@ PAIRS: dict[str, Callable[[TokenBlock], torch.Tensor]] = {
 
 
 def entropy(rows: WeightRows) -> torch.Tensor:
-    """How widely it looks, in nats.
+    """Entropy of a query's weights, in nats.
 
     H_i = −Σ_j a_ij ln a_ij (Shannon 1948, "A Mathematical Theory of Communication", section 6).
     """
@@ -398,7 +398,7 @@ def entropy(rows: WeightRows) -> torch.Tensor:
 
 
 def entropy_share(rows: WeightRows) -> torch.Tensor:
-    """Its entropy, of the largest that is possible.
+    """Entropy as a fraction of the largest possible entropy.
 
     H_i / (p_i ln(n_i / p_i)), where query i gives p_i to the n_i keys that it can see: H_i / ln n_i,
     where no sink takes a part. Not for queries that see only one.
@@ -416,7 +416,7 @@ def to_self(rows: WeightRows) -> torch.Tensor:
 
 
 def to_previous(rows: WeightRows) -> torch.Tensor:
-    """Attention to the token before.
+    """Attention to the previous token.
 
     a_i,i−1 (Clark et al. 2019, "What Does BERT Look At?", section 3.1).
     """
@@ -424,7 +424,7 @@ def to_previous(rows: WeightRows) -> torch.Tensor:
 
 
 def to_next(rows: WeightRows) -> torch.Tensor:
-    """Attention to the token after.
+    """Attention to the next token.
 
     a_i,i+1 (Clark et al. 2019, section 3.1).
     """
@@ -483,7 +483,7 @@ def to_same_in_source(rows: WeightRows) -> torch.Tensor:
 
 
 def induction(rows: WeightRows) -> torch.Tensor:
-    """Attention to what came after the same token before.
+    """Attention to the token that followed an earlier copy of the query.
 
     Σ_j a_ij over j < i whose preceding token, j − 1, is that of i (Olsson et al. 2022, "In-context
     Learning and Induction Heads": prefix matching).
@@ -492,7 +492,7 @@ def induction(rows: WeightRows) -> torch.Tensor:
 
 
 def distance(rows: WeightRows) -> torch.Tensor:
-    """How far it looks, in tokens.
+    """Mean distance from query to key, in tokens.
 
     Σ_j a_ij |i − j| (Vig and Belinkov 2019, "Analyzing the Structure of Attention in a Transformer
     Language Model", section 4.3).
@@ -509,7 +509,7 @@ def largest(rows: WeightRows) -> torch.Tensor:
 
 
 def effective(rows: WeightRows) -> torch.Tensor:
-    """How many keys it looks at: so many equal weights have this entropy.
+    """Effective number of keys: that many equal weights have the same entropy.
 
     exp H_i, the perplexity of the row.
     """

@@ -235,7 +235,7 @@ def check_options(inputs: TextOptions, run: RunOptions, order: OrderOptions) -> 
     counts = {"max-length": inputs.max_length, "top": order.top, "batch-tokens": run.batch_tokens}
     for name, count in counts.items():
         if count is not None and count < 1:
-            raise OptionError(f"--{name} is {count}, and takes numbers from 1.")
+            raise OptionError(f"--{name} is {count}, but must be 1 or more.")
     for fails, message, hint in _conflicts(inputs, run):
         if fails:
             raise OptionError(message, hint=hint)
@@ -244,7 +244,11 @@ def check_options(inputs: TextOptions, run: RunOptions, order: OrderOptions) -> 
         [
             (inputs.field is not None and no_corpus, "--field", "there is no --corpus"),
             (run.batch_tokens is not None and no_corpus, "--batch-tokens", "there is no --corpus"),
-            (inputs.truncate and not no_corpus, "--truncate", "the texts of a corpus are cut anyway"),
+            (
+                inputs.truncate and not no_corpus,
+                "--truncate",
+                "the texts of a corpus are always truncated",
+            ),
             (order.reverse and order.sort is None, "--reverse", "there is no --sort"),
         ]
     )
@@ -261,19 +265,19 @@ def _conflicts(inputs: TextOptions, run: RunOptions) -> Iterator[tuple[object, s
     }
     read = [name for name, value in sources.items() if value is not None]
     readable = '--text "…", --file FILE or --corpus FILE'
-    yield not read, "there is nothing to read.", readable
-    message = f"--{' and --'.join(read)} are each something to read: one at a time."
+    yield not read, "there is no input.", readable
+    message = f"--{' and --'.join(read)} cannot be combined: give one input."
     yield len(read) > 1, message, readable
     of_corpus = {"--target-field": inputs.target_field, "--checkpoint": run.checkpoint}
     for option_name, value in of_corpus.items():
-        message = f"{option_name} is about a corpus, and there is none."
+        message = f"{option_name} needs a corpus."
         yield value is not None and not inputs.has_corpus, message, f"--corpus FILE {option_name} …"
-    message = "--target is beside one text, and a corpus has many."
+    message = "--target goes with a single text, and a corpus has many."
     yield inputs.target is not None and inputs.has_corpus, message, "--target-field NAME"
-    message = "--max-length cuts a text only where --truncate says that it may be cut."
+    message = "--max-length truncates a single text only with --truncate."
     cuts = inputs.has_corpus or inputs.truncate
     yield inputs.max_length is not None and not cuts, message, "--truncate --max-length N"
-    message = "--device and --device-map both say where the model runs."
+    message = "--device and --device-map both set where the model runs."
     yield run.device_map and run.device != "cpu", message, "one of the two"
-    message = "--device meta computes no values, and metrics are made of values."
+    message = "--device meta computes no values, and metrics need values."
     yield run.device.startswith("meta"), message, "--device cpu"

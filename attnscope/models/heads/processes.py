@@ -81,7 +81,7 @@ def process_group(device: str) -> Iterator[ProcessGroup]:
         n_gpu = torch.cuda.device_count()
         if local >= n_gpu:
             raise OptionError(
-                f"this machine has {n_gpu} GPUs, and process {local + 1} needs another.",
+                f"this machine has {n_gpu} GPUs, too few for process {local + 1}.",
                 hint=f"torchrun --nproc-per-node {n_gpu}" if n_gpu else "--device cpu",
             )
         device = f"cuda:{local}"
@@ -92,7 +92,7 @@ def process_group(device: str) -> Iterator[ProcessGroup]:
     try:
         distributed.init_process_group("nccl" if device.startswith("cuda") else "gloo")
     except Exception as error:
-        raise ModelError(f"the other processes are not to be found: {first_line(error)}.") from error
+        raise ModelError(f"cannot connect to the other processes: {first_line(error)}.") from error
     try:
         yield ProcessGroup(distributed.get_rank(), distributed.get_world_size(), device)
         with suppress(RuntimeError):  # the first one prints; none leaves while another is running
@@ -109,5 +109,5 @@ def _lost_process_reported(group: ProcessGroup) -> Iterator[None]:
     except RuntimeError as error:
         raise ModelError(
             f"another of the {group.world_size} processes is lost: {first_line(error).rstrip('.')}.",
-            hint="the same command again goes on where --checkpoint was written last",
+            hint="the same command resumes from the last --checkpoint",
         ) from error

@@ -182,7 +182,7 @@ def load_state(path: Path, settings: dict[str, Any]) -> RunState:
             raise _damaged(path)
         if current != saved:
             raise OptionError(
-                f"{path} is of a run with {name} {_short(saved)}, and this one has {_short(current)}.",
+                f"{path} is from a run with {name} {_short(saved)}, but this run has {_short(current)}.",
                 hint="the same options, or another name for --checkpoint",
             )
     first = record["first_skipped"]
@@ -264,14 +264,14 @@ def _read(path: Path) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
         with file, np.load(file, allow_pickle=False) as stored:
             sizes = {each.filename: each.file_size for each in stored.zip.infolist()}
             if len(sizes) < len(stored.zip.infolist()) or sum(sizes.values()) > path.stat().st_size:
-                raise ValueError("an array stands twice, or is compressed, which none of ours is")
+                raise ValueError("an array occurs twice or is compressed")
             record = json.loads(str(stored["about"]), object_pairs_hook=_unique_names)
             if _is_another_version(record):
-                raise FileError(f"{path} is of another version: {record['schema']}.")
+                raise FileError(f"{path} is from another version: {record['schema']}.")
             if isinstance(record, dict):
                 record.setdefault("parts", [])  # an earlier version wrote none
             if not _fits(record, RUN):
-                raise ValueError("a field is missing, or of another type, or out of range")
+                raise ValueError("a field is missing, has another type, or is out of range")
             places = [(None, record), *((part["place"], part) for part in record["parts"])]
             names = [
                 _array_name(stack, layer, place)
@@ -290,7 +290,7 @@ def _read(path: Path) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
 
 def _damaged(path: Path) -> FileError:
     return FileError(
-        f"{path} is no run that attnscope has saved, or is damaged.",
+        f"{path} is not a run saved by attnscope, or is damaged.",
         hint="another name for --checkpoint",
     )
 
@@ -298,7 +298,7 @@ def _damaged(path: Path) -> FileError:
 def _unique_names(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     """Return a JSON object; raise a ValueError if a name occurs twice."""
     if len(dict(pairs)) < len(pairs):
-        raise ValueError("a name stands twice")
+        raise ValueError("a name occurs twice")
     return dict(pairs)
 
 

@@ -48,7 +48,7 @@ class Selection:
         for stack in stacks:
             if not any(each == stack for each, _ in n_head):
                 raise OptionError(
-                    f"{model} runs no {stack} attention here: only {', '.join(n_layer)}.",
+                    f"{model} runs no {stack} attention here, only {', '.join(n_layer)}.",
                     hint=f"--stack {next(iter(n_layer))}",
                 )
         layers, heads = self.layers or [], self.heads or []

@@ -311,8 +311,8 @@ def _read(inputs: ReadOptions, checkpoint: Checkpoint, config: Any) -> Reading:
         return read_image(checkpoint, config, inputs.image)
     if inputs.target is not None and not config.is_encoder_decoder:
         raise OptionError(
-            f"--target is what a decoder beside an encoder reads, and {checkpoint.name}"
-            f" ({config.model_type}) has no such decoder.",
+            f"--target is for encoder-decoder models, and {checkpoint.name} ({config.model_type})"
+            " is not one.",
             hint='--text "…" --pair "…"',
         )
     options: dict[str, Any] = {"target": inputs.target, "truncate": inputs.truncate}
@@ -341,12 +341,11 @@ def _stack(task: MapTask, checkpoint: Checkpoint, config: Any) -> str:
         return named
     if config.is_encoder_decoder and named in ("decoder", "cross"):
         raise OptionError(
-            f"--stack {named} is where the decoder of {checkpoint.name} attends, and it has nothing to"
-            " read.",
+            f"--stack {named} belongs to the decoder of {checkpoint.name}, which has no input.",
             hint='--target "…", or --generate N',
         )
     raise OptionError(
-        f"{checkpoint.name} has no stack {named} that reads this: there is {', '.join(runs)}.",
+        f"{checkpoint.name} has no stack {named} for this input: it has {', '.join(runs)}.",
         hint=f"--stack {runs[0]}",
     )
 
@@ -399,7 +398,7 @@ def _give_target(inputs: ReadOptions, run: _LoadedRun) -> list[str]:
     if inputs.generate is None:
         return []
     text = generate_tokens(run.checkpoint, run.model, run.reading, inputs.generate)
-    return [f"written: {text!r}. A token's row is what it looks at once it is there."]
+    return [f"generated: {text!r}. A token's row shows what it attends to as a query."]
 
 
 # When it has run.
@@ -434,7 +433,7 @@ def _check_query(maps: AttentionMaps) -> None:
     first, last = maps.first_query, maps.first_query + len(maps.query_tokens) - 1
     if maps.query is not None and not first <= maps.query <= last:
         raise OptionError(
-            f"there is no query {maps.query}: they are {first} to {last}.",
+            f"there is no query {maps.query}: queries are {first} to {last}.",
             hint="--top 1, which lists them",
         )
 
@@ -457,7 +456,9 @@ def _steps(
     from attnscope.models.maps.steps import trace_steps
 
     if collected.call is None:
-        raise ModelError(f"{collected.eager[maps.stack]}. Only its maps are known, not their --steps.")
+        raise ModelError(
+            f"{collected.eager[maps.stack]}. Only its maps are available, not their --steps."
+        )
     named = maps.model if maps.stack == "self" else f"{maps.model} · {maps.stack} attention"
     title = f"{named} · layer {maps.maps[0].layer} of {maps.n_layer}"
     trace = trace_steps(collected.call, title, keep=keep, stats=stats)

@@ -75,7 +75,7 @@ class CollectedMaps:
     def check(self, model: str, stack: str, layers: Collection[int], heads: Collection[int]) -> None:
         """Raise a ModelError if a layer or head does not exist, or a layer has no attention."""
         if not any(each == stack for each, _ in self.layers):
-            raise ModelError(f"{model} ran no {stack} attention: only {', '.join(self.n_layer)}.")
+            raise ModelError(f"{model} ran no {stack} attention, only {', '.join(self.n_layer)}.")
         check_indices(model, [stack], layers, heads, n_layer=self.n_layer, n_head=self.layers)
 
 
@@ -129,7 +129,9 @@ class MapCollector:
         for part in _parts(heads, layer.n_Q * layer.n_K):
             attention, difference, tolerance = weights_of(call, part)
             if not difference <= tolerance:
-                self.unexplained[layer.stack] = f"in layer {layer.number} it is {difference:.2g} off"
+                self.unexplained[layer.stack] = (
+                    f"in layer {layer.number} they differ by {difference:.2g}"
+                )
             else:
                 self._add(layer, part, attention, sinks=call.sinks is not None)
         if heads and self.keep == layer.stack:
@@ -197,9 +199,9 @@ class MapCollector:
         queries, keys = self._tokens(stack, "Q", layer.n_Q), self._tokens(stack, "K", layer.n_K)
         if (layer.n_batch, layer.n_Q, layer.n_K) != (1, len(queries), len(keys)):
             raise ModelError(
-                f"{self.name} attends from {layer.n_batch} × {layer.n_Q} queries to {layer.n_K} keys in"
-                f" layer {layer.number}, and there are {len(queries)} and {len(keys)} tokens: attnscope"
-                " shows attention among all tokens."
+                f"{self.name} attends from {layer.n_batch} × {layer.n_Q} queries to {layer.n_K}"
+                f" keys in layer {layer.number}, but there are {len(queries)} and {len(keys)}"
+                " tokens: attnscope shows attention only among all tokens."
             )
         if stack not in self.maps:
             self.maps[stack] = self._empty(layer, queries, keys)

@@ -93,7 +93,7 @@ def _take_eager(collected: CollectedMaps, eager: CollectedMaps) -> None:
     """Replace stacks that could not be observed or explained by the model's own eager maps."""
     for stack in eager.stacks:
         stack.notices.append(
-            f"{collected.eager[stack.stack]}. These are the maps of its own eager attention."
+            f"{collected.eager[stack.stack]}. These maps are from its own eager attention."
         )
     known = {each.stack: each for each in collected.stacks if each.stack not in collected.eager}
     known |= {each.stack: each for each in eager.stacks}

@@ -54,14 +54,17 @@ def compare(
     eager_stacks = [each for each in collected.stacks if each.stack in collected.eager]
     ours = [each for each in collected.stacks if each.stack not in collected.eager]
     checks = [
-        Check(_name(each), None, None, None, note="these maps are its own") for each in eager_stacks
+        Check(
+            _name(each), None, None, None, note="not compared: these maps are from its eager attention"
+        )
+        for each in eager_stacks
     ]
     if ours:
         stacks = [each.stack for each in ours]
         try:
             eager = eager_maps(checkpoint, model, reading, selection, stacks)
         except NotWeightsError:
-            note = "not compared: what its eager attention returns are no weights"
+            note = "not compared: its eager attention does not return weights"
             checks += [Check(_name(each), None, None, None, note=note) for each in ours]
         else:
             theirs = {each.stack: each for each in eager.stacks}
@@ -76,7 +79,7 @@ def compare(
     with as_model_error(checkpoint):
         plain = main_output(run(model, reading))
     difference = largest_difference(collected.output, plain)
-    return [*checks, Check.within("output, observed = unobserved", difference, 0.0)]
+    return [*checks, Check.within("output, hooked = unhooked", difference, 0.0)]
 
 
 def _of_maps(ours: AttentionMaps, theirs: AttentionMaps, dtype: torch.dtype) -> Check:
@@ -98,7 +101,10 @@ def _of_maps(ours: AttentionMaps, theirs: AttentionMaps, dtype: torch.dtype) -> 
         without = _largest([(one / one.sum(-1, keepdim=True), other) for one, other in pairs])
         if without <= tolerance:
             largest = without
-            note = "compared without the sink's part, which the model takes off weights that it returned"
+            note = (
+                "compared without the sink's share, which the model removes from the weights that"
+                " it returned"
+            )
     return Check.within(_name(ours), largest, tolerance, note)
 
 
@@ -108,8 +114,8 @@ def _beside_rounding(check: Check, spread: float, dtype: torch.dtype) -> Check:
 
     if check.ok or check.max_abs_diff is None or not check.max_abs_diff <= spread:
         return check
-    note = f"rounding alone parts two runs of its eager attention by up to {spread:.2g}"
-    note += " here, since each layer multiplies it"
+    note = f"rounding alone makes two runs of its eager attention differ by up to {spread:.2g}"
+    note += " here, because each layer amplifies it"
     return replace(check, ok=None, note=note if dtype == torch.float64 else f"{note}: --dtype float64")
 
 

@@ -24,7 +24,7 @@ from attnscope.units import bytes_text
 WHOLE = 2**28
 """Maps that take less than 256 MiB together are not pooled unless requested."""
 
-SHORTER = "a shorter text; or more --memory, if there is"
+SHORTER = "a shorter text; or more --memory, if available"
 """The hint for pooled maps that do not fit into memory."""
 
 
@@ -44,8 +44,8 @@ def is_pooled(task: MapTask, config: Any, reading: Reading, selection: HeadSelec
     if whole < most:
         return task.display.pools
     for option, needs_whole, why in (
-        ("--steps", task.steps, "shows whole tensors of queries and keys"),
-        ("--verify", task.verify, "compares with whole maps of the model's own eager attention"),
+        ("--steps", task.steps, "needs whole tensors of queries and keys"),
+        ("--verify", task.verify, "needs whole maps of the model's own eager attention"),
     ):
         if needs_whole:
             raise OptionError(
@@ -53,7 +53,7 @@ def is_pooled(task: MapTask, config: Any, reading: Reading, selection: HeadSelec
                 hint="a shorter text, or fewer heads",
             )
     if task.display.pool is None:
-        saved = ", and whole in the file of --save" if task.save else ""
+        saved = ", and written whole by --save" if task.save else ""
         notify(f"whole maps would take {bytes_text(whole)}: they are pooled{saved}", important=True)
         return True
     if task.display.pool == "none" and task.save and task.copies == 0:
@@ -71,12 +71,12 @@ def bytes_of_whole(task: MapTask, config: Any, reading: Reading, selection: Head
 def check_whole_maps(task: MapTask, config: Any, reading: Reading, selection: HeadSelection) -> None:
     """Raise a SizeError unless whole maps fit into memory."""
     needed, memory = bytes_of_whole(task, config, reading, selection), task.run.memory
-    hint = "fewer of them: --layer 0-3 --head 0; or a shorter text"
+    hint = "fewer maps: --layer 0-3 --head 0; or a shorter text"
     if task.display.pool == "none":
         hint += "; or, without --pool none, pooled maps"
     if task.display.pool == "none" and memory and needed > parse_size(memory):
         raise SizeError(
-            f"whole maps, and what is made of them, take {bytes_text(needed)}, and --memory is"
+            f"whole maps and what is computed from them take {bytes_text(needed)}, but --memory is"
             f" {memory}.",
             hint=hint,
         )
@@ -127,7 +127,7 @@ def least_beside_weights(
     n = n_tokens(task, reading)
     itemsize = DTYPES.get(dtype_of(config, task.run.dtype), 4)
     needs = needs_of(config, itemsize, 1, n, **_kept(task, config, reading, selection))
-    use = f"reading {tokens_text(1, n)} at least"
+    use = f"reading at least {tokens_text(1, n)}"
     return {"beside": needs.least, "what": use, "hint": SHORTER}
 
 

@@ -100,9 +100,9 @@ def collect_pooled(
     tested, stacks = trial.collector, selected_stacks(model, reading, selection)
     for reason in why_eager(checkpoint.name, stacks, tested.unexplained, tested.n_layer).values():
         raise ModelError(
-            f"{reason}. Its maps can only be had whole, from its own eager attention, and are not pooled"
-            " on the way.",
-            hint="--pool none, if there is memory for it; or a shorter text, without --pool",
+            f"{reason}. Its maps come from its own eager attention, which computes them whole and"
+            " cannot pool them.",
+            hint="--pool none, if memory suffices; or a shorter text without --pool",
         )
     pooler = Pooler(MapCollector(checkpoint.name, model, reading, selection), pooled, tested.layers)
     with attending(model, pooler.attend), as_model_error(checkpoint):

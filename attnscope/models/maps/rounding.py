@@ -56,7 +56,7 @@ def spread_of_rounding(
         stack = stack_of(call.path, eager.config, cross=call.cross)
         difference = math.inf if call.weights is None else _difference(call)
         if not difference <= weight_tolerance(call):
-            unperturbed.unexplained[stack] = "its weights do not follow from what it was given"
+            unperturbed.unexplained[stack] = "its weights do not follow from its inputs"
         of_layer[call.path] = _rounding(call, difference)
         of_stack[stack] = max(of_stack[stack], of_layer[call.path])
         unperturbed.collect(call)

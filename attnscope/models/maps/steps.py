@@ -71,9 +71,7 @@ def trace_steps(
     result.checks = [Check.within(name, difference, tolerance)]
     if call.query.dtype != computed.dtype:
         original, dtype = (str(x.dtype).removeprefix("torch.") for x in (call.query, computed))
-        result.notices.append(
-            f"the model runs in {original}; its attention is computed again in {dtype}."
-        )
+        result.notices.append(f"the model runs in {original}; its attention is recomputed in {dtype}.")
     return result
 
 

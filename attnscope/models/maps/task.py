@@ -55,7 +55,7 @@ class MapTask:
                 raise OptionError(message, hint=hint)
         for option, count in (("--top", self.display.top), ("--generate", self.inputs.generate)):
             if count is not None and count < 1:
-                raise OptionError(f"{option} is {count}, and must be 1 or more.")
+                raise OptionError(f"{option} is {count}, but must be 1 or more.")
         if self.display.pool not in (None, *Pool):
             raise OptionError(f"there is no --pool {self.display.pool}.", hint=", ".join(Pool))
         of_texts = {
@@ -64,14 +64,16 @@ class MapTask:
             "--memory": self.run.memory,
         }
         no_text = self.inputs.image is not None
-        warn_idle((no_text and value, name, "a picture is no text") for name, value in of_texts.items())
+        warn_idle(
+            (no_text and value, name, "the input is a picture") for name, value in of_texts.items()
+        )
 
     def _conflicts(self) -> Iterator[tuple[object, str, str | None]]:
         """Yield for each contradiction whether it holds, the error, and a hint."""
         inputs = self.inputs
         names = inputs.names
-        yield not names, "there is nothing to look at.", "a text, ids, tokens, a file or an image"
-        message = f"--{' and --'.join(names)} are each something to look at: one at a time."
+        yield not names, "there is no input.", "a text, ids, tokens, a file or an image"
+        message = f"--{' and --'.join(names)} cannot be combined: give one input."
         yield len(names) > 1, message, " or ".join(f"--{name}" for name in names)
         about_text = {
             "--pair": inputs.pair is not None,
@@ -79,22 +81,22 @@ class MapTask:
             "--generate": inputs.generate,
         }
         for option, value in about_text.items():
-            message = f"{option} is about a text, and --image is a picture."
+            message = f"{option} applies to texts, and --image is a picture."
             yield inputs.image is not None and value, message, f'--text "…" {option} …'
         ids = next((name for name in ("ids", "tokens") if name in names), None)
-        message = f"--pair is the second of two texts, and --{ids} is read as it is."
+        message = f"--pair is the second of two texts, and --{ids} is not a text."
         yield ids and inputs.pair is not None, message, '--text "…" --pair "…"'
-        message = "--target is what the decoder reads, and --generate lets it write that itself."
+        message = "--target is the decoder's input, and --generate lets the decoder generate it."
         yield inputs.generate and inputs.target is not None, message, "one of the two"
         yield from self._conflicts_of_display()
-        message = "--device meta computes no values, and attention maps are values."
+        message = "--device meta computes no values, and attention maps need values."
         yield self.run.device.startswith("meta"), message, "--device cpu"
 
     def _conflicts_of_display(self) -> Iterator[tuple[object, str, str | None]]:
         """Yield the same for the options of display."""
         display, heads, steps = self.display, self.heads, self.steps
-        yield self.stats and not steps, "--stats is for the steps of a layer.", "--steps --stats"
-        message = "--steps shows whole tensors, and --pool maps of few cells."
+        yield self.stats and not steps, "--stats applies to the steps of a layer.", "--steps --stats"
+        message = "--steps shows whole tensors, and --pool shows pooled maps."
         yield steps and display.pools, message, "one of the two"
         message = "--steps shows whole tensors, and --without-sink leaves out keys."
         yield steps and display.without_sink, message, "one of the two"
@@ -107,7 +109,7 @@ class MapTask:
         yield display.top and (display.query is not None or steps), message, None
         message = "--steps are those of all heads of a layer."
         yield steps and heads.heads is not None, message, '--steps --show "attention[0,3]"'
-        message = "--steps shows whole tensors, and --query one row of a map."
+        message = "--steps shows whole tensors, and --query shows one row of a map."
         yield steps and display.query is not None, message, '--steps --show "scores[0,0,3]"'
 
     def selection(self, stack: str) -> HeadSelection:

@@ -67,7 +67,7 @@ def disagreement(call: Call, number: int, blockwise: Blockwise) -> str | None:
     difference = largest_difference(collected, call.output.to(collected))
     if difference <= output_tolerance(call):
         return None
-    return f"in layer {number} it is {difference:.2g} off"
+    return f"in layer {number} they differ by {difference:.2g}"
 
 
 def rounded_rows(rows: int, n_Q: int) -> int:

@@ -42,7 +42,7 @@ def shifted(model: Any, labels: list[int]) -> list[int]:
     known = getattr(model.config.get_text_config(decoder=True), "vocab_size", 2**31)
     if start is not None and not (type(start) is int and 0 <= start < known):
         raise _no_start(
-            model, f"has decoder_start_token_id {start!r}, which is none of its {known:,} tokens"
+            model, f"has decoder_start_token_id {start!r}, which is not one of its {known:,} tokens"
         )
     shifts = hasattr(model, "prepare_decoder_input_ids_from_labels")
     if not labels or not shifts:
@@ -61,8 +61,8 @@ def shifted(model: Any, labels: list[int]) -> list[int]:
 def _no_start(model: Any, fault: str = "has no decoder_start_token_id") -> ModelError:
     """Return the error for a model whose config.json does not give the decoder's start token."""
     return ModelError(
-        f"the config.json of {model.name_or_path or model.config.model_type} {fault}: nothing says which"
-        " token its decoder starts with.",
+        f"the config.json of {model.name_or_path or model.config.model_type} {fault}, so the start"
+        " token of its decoder is unknown.",
         hint='"decoder_start_token_id": N in it; T5 starts with its padding token, 0',
     )
 

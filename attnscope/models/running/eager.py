@@ -29,7 +29,7 @@ def why_eager(
     for stack in stacks:
         if stack in unexplained:
             reasons[stack] = (
-                f"what {name} was seen to hand over does not explain what its attention returns:"
+                f"the captured inputs of {name}'s attention do not reproduce its output:"
                 f" {unexplained[stack]}"
             )
         elif stack not in captured:
@@ -62,19 +62,19 @@ def returned_maps(name: str, output: Any, config: Any, *, picture: bool) -> Iter
             continue
         if hasattr(config, "attention_window") and stack in ("self", "encoder"):
             raise ModelError(
-                f"{name} ({config.model_type}) attends within a band around each token, and returns"
-                " weights by distance: they are no map of its tokens."
+                f"{name} ({config.model_type}) attends within a window around each token and"
+                " returns weights by distance, which are not a map of its tokens."
             )
         n_layer = getattr(config, "num_hidden_layers", len(maps))
         if stack == "self" and len(maps) > n_layer:
             raise ModelError(
-                f"{name} ({config.model_type}) returns {len(maps)} maps for its {n_layer} layers: it"
-                " attends outside of them too, and does not say which maps are whose."
+                f"{name} ({config.model_type}) returns {len(maps)} maps for its {n_layer} layers:"
+                " it also attends outside of them, and which maps belong to which layer is unknown."
             )
         if stack == "self" and len(maps) != n_layer:
             raise ModelError(
-                f"{name} returns the maps of {len(maps)} of its {n_layer} layers, and does not say"
-                " which."
+                f"{name} returns the maps of {len(maps)} of its {n_layer} layers, and which ones"
+                " is unknown."
             )
         for attention in maps:
             _check_is_map(name, config, attention)
@@ -88,6 +88,6 @@ def _check_is_map(name: str, config: Any, attention: Any) -> None:
         return
     what = f"of the shape {tuple(shape)}" if shape is not None else f"as a {type(attention).__name__}"
     raise ModelError(
-        f"{name} ({config.model_type}) returns weights {what}: they are no map of its tokens for each"
-        " head."
+        f"{name} ({config.model_type}) returns weights {what}, which are not a map of its tokens"
+        " for each head."
     )

@@ -47,9 +47,9 @@ def notice_of_masks(name: str, model: Any, run: Callable[[], Any]) -> str | None
         query = int((other != keys).any(-1).nonzero()[0])
         counts = [int(each[query].sum()) for each in (keys, other)]
         return (
-            f"{name} does not attend alike by default and with eager attention: in {path}, query {query}"
-            f" sees {counts[0]} of {keys.shape[-1]} keys by default and {counts[1]} with eager. What is"
-            " shown is the default."
+            f"{name} attends differently by default and with eager attention: in {path}, query {query}"
+            f" sees {counts[0]} of {keys.shape[-1]} keys by default and {counts[1]} with eager."
+            " The default is shown."
         )
     return None
 
@@ -68,8 +68,8 @@ def notice_of_outputs(name: str, default: torch.Tensor, eager: torch.Tensor) -> 
     if not difference > FAR * largest:
         return None
     return (
-        f"{name} computes something else by default than with eager attention: its outputs are up to"
-        f" {difference:.2g} apart, and {largest:.2g} at most. What is shown is eager attention's."
+        f"{name} computes different outputs by default and with eager attention: they differ by up"
+        f" to {difference:.2g}, with values up to {largest:.2g}. Eager attention is shown."
     )
 
 

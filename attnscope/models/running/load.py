@@ -43,9 +43,9 @@ def load_config(checkpoint: Checkpoint) -> Any:
     stored = checkpoint.config()  # raises a clearer error if there is no checkpoint
     if "auto_map" in stored and not _is_known(stored.get("model_type")):
         raise ModelError(
-            f"{checkpoint.name} ({stored.get('model_type')}) brings code of its own, which attnscope"
+            f"{checkpoint.name} ({stored.get('model_type')}) requires custom code, which attnscope"
             " does not run: transformers has no such model.",
-            hint="without a text, its weights may be readable",
+            hint="without a text: its weights may be readable",
         )
     _silence_transformers()
     from transformers import AutoConfig, PreTrainedConfig
@@ -54,8 +54,8 @@ def load_config(checkpoint: Checkpoint) -> Any:
         config = _from_cache_or_hub(AutoConfig.from_pretrained, checkpoint, ("config.json",))
     if not isinstance(of_text := config.get_text_config(), PreTrainedConfig):
         raise ModelError(
-            f"the config.json of {checkpoint.name} is damaged: where the configuration of its text"
-            f" model is to be, it has {shortened(repr(of_text))}."
+            f"the config.json of {checkpoint.name} is damaged: instead of the configuration of its"
+            f" text model, it has {shortened(repr(of_text))}."
         )
     return config
 
@@ -90,7 +90,7 @@ def load_model(
         raise OptionError(f"there is no dtype {dtype} for a model.", hint=dtype_hint(dtype, DTYPES))
     if device_map is not None and find_spec("accelerate") is None:
         raise OptionError(
-            "models are divided among devices by accelerate, which is not installed.",
+            "accelerate, which divides models among devices, is not installed.",
             hint="pip install 'attnscope[accelerate]'",
         )
     if checkpoint.folder is not None:
@@ -100,7 +100,7 @@ def load_model(
         model_class = class_of(config) if loaded is None else type(loaded)
         if generates and not model_class.can_generate():
             raise ModelError(
-                f"{checkpoint.name} is a {model_class.__name__}, which writes no text.",
+                f"{checkpoint.name} is a {model_class.__name__}, which does not generate text.",
                 hint="a causal or sequence-to-sequence language model, such as gpt2 or t5-small",
             )
         if loaded is not None:
@@ -207,7 +207,7 @@ def load_tokenizer(checkpoint: Checkpoint) -> Any:
     if isinstance(checkpoint, LoadedModel):
         if checkpoint.tokenizer is None:
             raise ModelError(
-                f"{checkpoint.name} was given without a tokenizer: a text has no tokens.",
+                f"{checkpoint.name} was given without a tokenizer, so texts cannot be tokenized.",
                 hint="tokenizer=AutoTokenizer.from_pretrained(…); or ids=[…]",
             )
         return checkpoint.tokenizer
@@ -215,7 +215,8 @@ def load_tokenizer(checkpoint: Checkpoint) -> Any:
 
     if checkpoint.folder and not checkpoint.has(*TOKENIZER):
         raise ModelError(
-            f"{checkpoint.name} has no tokenizer ({', '.join(TOKENIZER[:2])}, …): a text has no tokens.",
+            f"{checkpoint.name} has no tokenizer ({', '.join(TOKENIZER[:2])}, …), so texts cannot"
+            " be tokenized.",
             hint="AutoTokenizer.from_pretrained(…).save_pretrained(FOLDER) puts one beside the weights",
         )
     try:
@@ -228,7 +229,7 @@ def load_tokenizer(checkpoint: Checkpoint) -> Any:
         unreadable = isinstance(error, UnicodeEncodeError) and not _is_utf_8(checkpoint.folder)
         raise ModelError(
             f"cannot load the tokenizer of {checkpoint.name}: {first_line(error).rstrip('.')}.",
-            hint="a folder whose name is UTF-8: transformers opens no other" if unreadable else None,
+            hint="a folder with a UTF-8 name: transformers cannot open others" if unreadable else None,
         ) from error
 
 
@@ -244,7 +245,7 @@ def _check_unknown(tokenizer: Any) -> None:
     try:
         tokenizer.unk_token_id  # noqa: B018 - a property, which searches for it
     except RecursionError:
-        raise ValueError("what it has as unk_token is no token") from None
+        raise ValueError("its unk_token is not a token") from None
 
 
 def _is_utf_8(path: object) -> bool:
@@ -264,7 +265,8 @@ def load_image_processor(checkpoint: Checkpoint) -> Any:
     if isinstance(checkpoint, LoadedModel):
         if checkpoint.image_processor is None:
             raise ModelError(
-                f"{checkpoint.name} was given without an image processor, which cuts pictures for it.",
+                f"{checkpoint.name} was given without an image processor, which prepares pictures"
+                " for it.",
                 hint="image_processor=AutoImageProcessor.from_pretrained(…)",
             )
         return checkpoint.image_processor
@@ -372,9 +374,7 @@ def class_of(config: Any) -> Any:
         return models[0]
     if type(config) in transformers.AutoModel._model_mapping:
         return transformers.AutoModel._model_mapping[type(config)]
-    raise ModelError(
-        f"transformers has no model for a {type(config).__name__} that names no architecture."
-    )
+    raise ModelError(f"transformers has no model for a {type(config).__name__} without an architecture.")
 
 
 def _check_complete(model: Any, info: dict[str, Any], checkpoint: Checkpoint) -> None:
@@ -382,14 +382,14 @@ def _check_complete(model: Any, info: dict[str, Any], checkpoint: Checkpoint) ->
     of_base = "" if model.base_model is model else f"{model.base_model_prefix}."
     for name, stored, built in info["mismatched_keys"]:
         raise ModelError(
-            f"{checkpoint.name} has {name} of the shape {tuple(stored)}, and its config.json asks for"
+            f"{checkpoint.name} has {name} of shape {tuple(stored)}, but its config.json requires"
             f" {tuple(built)}.",
             hint="the config.json that the weights were saved with",
         )
     inner = [name for name in info["missing_keys"] if "pooler" not in name and name.startswith(of_base)]
     if inner:
         raise ModelError(
-            f"{checkpoint.name} lacks {len(inner)} of the weights of a {type(model).__name__},"
-            f" such as {min(inner)}: they would be random.",
-            hint="a complete checkpoint, as save_pretrained writes it",
+            f"{checkpoint.name} lacks {len(inner)} weights of a {type(model).__name__}, such as"
+            f" {min(inner)}: they would be random.",
+            hint="a complete checkpoint, as written by save_pretrained",
         )

@@ -43,11 +43,11 @@ def text_of_file(path: Path, n_token: int | None, *, truncate: bool = False) -> 
     except UnicodeDecodeError as error:
         raise FileError(f"{path} is not UTF-8.", hint="iconv -t utf-8 …") from error
     if "\0" in text:
-        raise FileError(f"{path} has a NUL character: it is no text.")
+        raise FileError(f"{path} has a NUL character, so it is not a text.")
     if more and not truncate:
         use = "attnscope reads" if most == MOST else f"a model that takes {n_token:,} tokens can use"
         raise FileError(
-            f"{path} is longer than {bytes_text(most)}, which is more than {use}.",
+            f"{path} is longer than {bytes_text(most)}, more than {use}.",
             hint="--truncate, which reads its beginning",
         )
     return text.replace("\r\n", "\n").replace("\r", "\n")  # as Python reads texts

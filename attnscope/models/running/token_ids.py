@@ -104,7 +104,9 @@ def find_tokens(checkpoint: Checkpoint, tokens: str | Sequence[str]) -> list[int
             near = next((other for other in likely if other in vocabulary), None)
             raise OptionError(
                 f"--tokens: {shortened(name)!r} is not in the vocabulary of {checkpoint.name}.",
-                hint=f"{near}, which is" if near else '--text "…", which its tokenizer cuts into tokens',
+                hint=f"{near}, which is"
+                if near
+                else '--text "…", which its tokenizer splits into tokens',
             )
     return [vocabulary[name] for name in names]
 
@@ -128,20 +130,22 @@ def cut_ids(ids: list[int], name: str, limit: int | None, truncate: bool) -> tup
     if limit is None or n <= limit:
         return ids, []
     if not truncate:
-        raise OptionError(f"{name} is {n} tokens long, and the model takes {limit}.", hint="--truncate")
+        raise OptionError(
+            f"{name} is {n} tokens long, but the model takes at most {limit}.", hint="--truncate"
+        )
     return ids[:limit], [f"{name} was cut from {n} tokens to {limit}."]
 
 
 def notices_of_ids(tokenizer: Any, ids: list[int], name: str) -> list[str]:
     """Return notices about ids that are read as they are."""
     if tokenizer is None:
-        return [f"{name} has no words: the model has no tokenizer that knows them."]
+        return [f"{name} has ids without texts: the model has no tokenizer."]
     added = tokenizer("")["input_ids"]
     missing = [token.text for token in tokens_of(tokenizer, [n for n in added if n not in ids])]
     notices = notices_of_unknown(tokenizer, ids, name)
     if missing:
         notices.append(
-            f"{name} is read as it is, without the {' and '.join(missing)} that the tokenizer adds to"
+            f"{name} is used as is, without the {' and '.join(missing)} that the tokenizer adds to"
             " a text."
         )
     return notices

@@ -78,7 +78,7 @@ def check_text(option: str, text: str, *, empty: str, hint: str | None = None) -
     if not text.strip():
         raise OptionError(f"{option} is empty: {empty}.", hint=hint)
     if any("\ud800" <= character <= "\udfff" for character in text):
-        raise OptionError(f"{option} holds bytes that are no UTF-8.", hint=f'{option} "$(iconv …)"')
+        raise OptionError(f"{option} contains bytes that are not UTF-8.", hint=f'{option} "$(iconv …)"')
 
 
 def read_text(
@@ -109,7 +109,7 @@ def read_text(
     for option, value in ((name, text), ("--pair", pair), ("--target", target)):
         if value is not None:
             hint = "a file with a text in it" if option.startswith("--file") else f'{option} "…"'
-            check_text(option, value, empty="there is nothing to look at", hint=hint)
+            check_text(option, value, empty="there is nothing to show", hint=hint)
     tokenizer = load_tokenizer(checkpoint)
     texts = (text,) if pair is None else (text, pair)
     both = name if pair is None else f"{name} with --pair"
@@ -172,8 +172,8 @@ def check_reads(checkpoint: Checkpoint, config: Any, what: str) -> None:
         main_input = class_of(config).main_input_name
     if main_input in AUDIO_INPUTS:
         raise ModelError(
-            f"{checkpoint.name} ({config.model_type}) listens to sound, and attnscope gives models texts"
-            " and pictures.",
+            f"{checkpoint.name} ({config.model_type}) takes audio, but attnscope gives models"
+            " texts and pictures.",
             hint=f"attnscope model {checkpoint.name}, which shows its weights",
         )
     towers = hasattr(config, "vision_config")
@@ -244,7 +244,7 @@ def read_image(checkpoint: Checkpoint, config: Any, picture: Any) -> Reading:
         from PIL import Image
     except ImportError as error:
         raise ModelError(
-            "pictures are read with pillow, which is not installed.",
+            "pillow, which reads pictures, is not installed.",
             hint="pip install 'attnscope[image]'",
         ) from error
     image = _opened(picture) if isinstance(picture, (str, Path)) else picture.convert("RGB")
@@ -254,7 +254,8 @@ def read_image(checkpoint: Checkpoint, config: Any, picture: Any) -> Reading:
     patch = _patch_size(config)
     if pixels is None or pixels.dim() != 4 or patch is None:
         raise ModelError(
-            f"{checkpoint.name} does not cut a picture into one grid of patches, which --image shows."
+            f"{checkpoint.name} does not cut a picture into a single grid of patches, which"
+            " --image needs."
         )
     array = pixels[0].float().permute(1, 2, 0).numpy()
     if getattr(processor, "do_normalize", False):
@@ -264,7 +265,7 @@ def read_image(checkpoint: Checkpoint, config: Any, picture: Any) -> Reading:
             array = array * spread + mean
     if not np.isfinite(array).all():
         raise ModelError(
-            f"the preprocessor_config.json of {checkpoint.name} makes a picture of what is not finite:"
+            f"the preprocessor_config.json of {checkpoint.name} makes pictures that are not finite:"
             f" image_mean is {_short(processor.image_mean)}, image_std {_short(processor.image_std)}."
         )
     shown = Image.fromarray((array.clip(0, 1) * 255).round().astype("uint8"))
@@ -287,7 +288,7 @@ def _opened(path: str | Path) -> Any:
         raise FileError(f"{path} is too large: {first_line(error).rstrip('.')}.") from error
     except UnidentifiedImageError as error:
         raise FileError(
-            f"{path} is no picture that pillow can read.", hint="a .png or .jpg file"
+            f"{path} is not a picture that pillow can read.", hint="a .png or .jpg file"
         ) from error
     except OSError as error:
         raise FileError(f"cannot read {path}: {error.strerror or first_line(error)}.") from error
@@ -316,8 +317,8 @@ def patches(picture: Picture, n: int, most_added: int) -> list[Token]:
     first = n - picture.rows * picture.columns
     if not 0 <= first <= most_added:
         raise ModelError(
-            f"the model makes {n} tokens of {picture.rows} × {picture.columns} patches:"
-            " --image shows models in which each patch is a token, with few others before them."
+            f"the model makes {n} tokens from {picture.rows} × {picture.columns} patches: --image"
+            " supports models in which each patch is a token, after a few others."
         )
     added = [Token("[CLS]" if i == 0 else f"[{i}]", special=True) for i in range(first)]
     return added + [
@@ -361,7 +362,7 @@ def _encode(
         return encoding, []
     if not truncate:
         raise OptionError(
-            f"{option} is {n} tokens long, and the model takes {limit}.", hint="--truncate"
+            f"{option} is {n} tokens long, but the model takes at most {limit}.", hint="--truncate"
         )
     cut = tokenizer(**arguments, return_special_tokens_mask=True, truncation=True, max_length=limit)
     return cut, [f"{option} was cut from {n} tokens to {limit}."]

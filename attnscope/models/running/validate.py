@@ -72,10 +72,10 @@ def check_rows(
     low, high = f"{float(sums.min()):.3g}", f"{float(sums.max()):.3g}"
     found = f"sum to {low}" if low == high else f"sum to between {low} and {high}"
     if bool(negative.any()):
-        found += f", the least number is {float(least.min()):.3g}"
+        found += f", the smallest number is {float(least.min()):.3g}"
     raise NotWeightsError(
-        f"{name} is a {kind}, which returns {what} as its attention: in {where}, rows {found}. A row of"
-        " weights sums to 1, and none is negative."
+        f"{name} is a {kind}, which returns {what} as its attention: in {where}, rows {found}."
+        " Each row of weights must sum to 1, without negative weights."
     )
 
 

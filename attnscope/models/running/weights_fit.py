@@ -55,6 +55,6 @@ def check_weights_fit(
         hints = [hint]
     weights = f"the weights of {checkpoint.name} take {bytes_text(needed)}"
     raise SizeError(
-        f"{weights}{more}, and {free.describe(device)}.",
+        f"{weights}{more}, but {free.describe(device)}.",
         hint=", or ".join(hints),
     )

@@ -50,7 +50,7 @@ def check_plot(path: Path, *, force: bool = False) -> None:
     """Check that a figure can be written, before any work is done for it.
 
     Raises:
-        FileError: the file cannot be written, or exists already.
+        FileError: the file cannot be written, or already exists.
         OptionError: matplotlib is not installed.
     """
     check_file(path, force=force, suffixes=METADATA, kind="figures", inside=str(path / "attention.png"))
@@ -58,7 +58,7 @@ def check_plot(path: Path, *, force: bool = False) -> None:
         import matplotlib  # noqa: F401
     except ImportError as error:
         raise OptionError(
-            "figures are drawn by matplotlib, which is not installed.",
+            "matplotlib, which draws figures, is not installed.",
             hint="pip install 'attnscope[plot]'",
         ) from error
 

@@ -75,7 +75,7 @@ class MatrixFile:
         if needed > free:
             meanwhile, instead = ("", "") if in_place else (" while it is written", "; or .safetensors")
             raise FileError(
-                f"{self.called} takes {bytes_text(needed)}{meanwhile}, and its disk has"
+                f"{self.called} takes {bytes_text(needed)}{meanwhile}, but its disk has"
                 f" {bytes_text(free)} free.",
                 hint=f"fewer heads, or a shorter text{instead}",
             )

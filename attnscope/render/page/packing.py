@@ -134,8 +134,9 @@ def _check(attention: np.ndarray, each: AttentionMap) -> None:
     least, most = np.fmin.reduce(attention, axis=None), np.fmax.reduce(attention, axis=None)
     if least < 0 or most > 1 + ROUNDING:
         raise ModelError(
-            f"layer {each.layer}, head {each.head} has a weight of {most if least >= 0 else least:.4g}:"
-            " the page shows weights between 0 and 1, as a softmax gives them."
+            f"layer {each.layer}, head {each.head} has a weight of"
+            f" {most if least >= 0 else least:.4g}: the page shows only weights of a softmax, from"
+            " 0 to 1."
         )
 
 

@@ -147,7 +147,7 @@ async function show() {
     by("plot").dataset.shown = [stack.name, page.layer, page.head, page.view].join(" ");
   } catch (error) {
     if (turn !== latestTurn) return;
-    by("failure").textContent = `This browser cannot unpack the weights: ${error.message}`;
+    by("failure").textContent = `This browser cannot decompress the weights: ${error.message}`;
     by("failure").hidden = false;
     throw error;
   }
@@ -521,7 +521,7 @@ function showStrongest() {
   const pairs = one ? strongestKeys(page.query) : strongestPairs();
   const token = one ? scene.queryTokens[page.query] : null;
   by("detail-heading").replaceChildren(...(one ? ["Query ", tokenElement(token, positionOf(page.query))] : ["Strongest weights"]));
-  by("detail-note").textContent = one ? strongestNote(pairs) : "of this head. Choose a query to see its own.";
+  by("detail-note").textContent = one ? strongestNote(pairs) : "of this head. Select a query to see its own.";
   by("let-go").hidden = !one;
   by("sink-note").hidden = page.sink;
   by("sink-note").textContent = `without the sink: ${sinkText(stackNow())}`;
@@ -549,7 +549,7 @@ function focusInDetail() {
 function strongestNote(pairs) {
   if (pairs.length === 0) return keysThatCount(scene).length ? "Its weights are not numbers." : "No keys are left.";
   const count = keysThatCount(scene).length;
-  return pairs.length < count ? `The strongest ${pairs.length} of ${count} keys` : "All keys, the strongest first";
+  return pairs.length < count ? `The strongest ${pairs.length} of ${count} keys` : "All keys, strongest first";
 }
 
 function strongestKeys(query) {
@@ -603,8 +603,8 @@ function showLeftOut() {
   let rest = 0;
   for (let key = 0; key < scene.keyTokens.length; key++) if (!seen.has(key)) rest += scene.weights.at(page.query, key);
   note.textContent = Number.isNaN(rest)
-    ? "What tokens that are left out get is not a number."
-    : `Tokens that are left out get ${rest.toFixed(2)} of this query's attention.`;
+    ? "The weight of the tokens left out is not a number."
+    : `Tokens left out receive ${rest.toFixed(2)} of this query's attention.`;
 }
 
 // ---- finding a token

@@ -49,9 +49,9 @@ def check_map_size(n: int) -> None:
     """
     if n > MOST:
         raise SizeError(
-            f"a page shows maps of at most {MOST:,} queries and keys, since browsers draw no larger"
-            f" ones, and these have {n:,}.",
-            hint="--pool max, or no --pool at all: pooled maps",
+            f"a page shows maps of at most {MOST:,} queries and keys, the largest that browsers"
+            f" can draw, but these have {n:,}.",
+            hint="--pool max, or no --pool, for pooled maps",
         )
 
 

@@ -25,7 +25,9 @@ def frame(result: Any) -> pandas.DataFrame:
     try:
         import pandas
     except ImportError as error:
-        raise OptionError("to_pandas() needs pandas.", hint="pip install pandas") from error
+        raise OptionError(
+            "to_pandas() needs pandas, which is not installed.", hint="pip install pandas"
+        ) from error
     if isinstance(result, AttentionMaps) and not (result.top and result.one):
         return _maps_frame(result)
     if isinstance(result, WorkedExample):

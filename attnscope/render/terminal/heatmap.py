@@ -38,7 +38,7 @@ TALLEST = 10  # the most letters of a key written vertically
 LONGEST = 24  # the most terminal cells of a query's token
 EVERY = 5  # columns between positions in the ruler above the map
 SMALLEST, FULL = 0.005, 0.995  # weights below are 0 %, and weights from here on are 100 %
-HIDDEN = "; what a query cannot see is 0, and counts"
+HIDDEN = "; masked weights count as 0"
 
 
 def print_heatmap(
@@ -69,7 +69,7 @@ class Keys(Enum):
     """The format of the keys above their columns."""
 
     ACROSS = "written across"
-    DOWN = "written downwards, one letter above the other"
+    DOWN = "written vertically, one letter per line"
     COUNTED = "as the positions of some of them"
 
 

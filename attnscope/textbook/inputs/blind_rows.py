@@ -20,13 +20,13 @@ def findings_of(masks: Masks, blind: int | None, rows: int) -> list[Finding]:
     if masks.causal and masks.prefixes:
         found.append(
             Finding(
-                "causal hides again what prefix shows beyond it, because a query's keys must pass every"
-                " mask: a prefix LM's mask is prefix alone."
+                "causal hides the keys that prefix makes visible, because a key must pass every"
+                " mask: for a prefix LM, use prefix alone."
             )
         )
     if blind:
         effect = _effect(masks)
-        found.append(Finding(f"{blind} of {rows} rows of the scores see no key at all: {effect}"))
+        found.append(Finding(f"{blind} of {rows} rows of the scores are fully masked: {effect}"))
     return found
 
 
@@ -34,25 +34,22 @@ def _effect(masks: Masks) -> str:
     """Describe the weights of a query that sees no key, and the reason."""
     zero = "--masked-rows zero gives zeros, as F.scaled_dot_product_attention does."
     if masks.rows == "zero":
-        return "they attend to nothing, and their result is 0, as --masked-rows zero asks."
+        return "they attend to nothing, and their result is 0 (--masked-rows zero)."
     if masks.rows == "uniform":
-        return f"they attend to every key alike, hidden ones too, as --masked-rows uniform asks. {zero}"
+        return f"they attend to all keys equally, including hidden ones (--masked-rows uniform). {zero}"
     if masks.rows == "nan":
-        return (
-            f"they are NaN, as --masked-rows nan asks, and so is all that is computed from them. {zero}"
-        )
+        return f"they are NaN (--masked-rows nan), and so is everything computed from them. {zero}"
     if masks.fill == -inf:
         return (
-            "the softmax of a row of -inf is 0/0, which is NaN, and so is all that is computed from it."
+            "the softmax of a row of -inf is 0/0, which is NaN, and so is everything computed from it."
             f" {zero}"
         )
     if masks.style == "bool":
         return (
-            f"every score in them is {masks.fill:g}, so that the softmax weighs all keys alike, and they"
-            f" collect the mean of what they should not see. {zero}"
+            f"every score in them is {masks.fill:g}, so the softmax gives all keys the same"
+            f" weight, and the result is the mean of values that should be hidden. {zero}"
         )
     return (
-        f"{masks.fill:g} is added to every score in them, and a softmax does not see what is added to"
-        " all:"
-        f" they attend as if nothing were hidden, as far as rounding leaves their scores. {zero}"
+        f"{masks.fill:g} is added to every score in them, which does not change their softmax:"
+        f" except for rounding, they attend as if nothing were masked. {zero}"
     )

@@ -196,7 +196,7 @@ class Masks:
         for each in self.lengths:
             if len(each) != n_batch:
                 raise SizeError(
-                    f"there are {len(each)} lengths, {','.join(map(str, each))}, for {n_batch}"
+                    f"{len(each)} lengths ({','.join(map(str, each))}) are given for {n_batch}"
                     " sequences.",
                     hint=f"--mask lengths: with {n_batch} numbers"
                     + (f", or --batch {len(each)}" if "n_batch" in sizes else ""),
@@ -273,13 +273,13 @@ def _hint(kind: str) -> str:
 def _check_fill(fill: float, dtype: str) -> None:
     if not fill <= HIDES:
         raise OptionError(
-            f"a mask fill of {fill:g} would leave hidden keys a weight.",
+            f"a mask fill of {fill:g} does not hide keys.",
             hint="--mask-fill -inf, or -1e9",
         )
     least = LEAST.get(dtype, -inf)
     if -inf < fill < least:
         raise OptionError(
-            f"{fill:g} is no {dtype}: its least number is {least:g}.",
+            f"{fill:g} is out of the range of {dtype}: its lowest number is {least:g}.",
             hint=f"--mask-fill -inf, or {least:g}",
         )
 

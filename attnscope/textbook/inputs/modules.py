@@ -17,7 +17,8 @@ def has_biases(bias: bool | None, inputs: RunInputs) -> bool:
     biases = [name for name in files if name[0] == "b"]
     if bias is False and biases:
         raise OptionError(
-            f"--no-bias, but {inputs.files[biases[0]]} gives {biases[0]}.", hint="leave out --no-bias"
+            f"--no-bias contradicts {inputs.files[biases[0]]}, which gives {biases[0]}.",
+            hint="leave out --no-bias",
         )
     if bias is None:
         return bool(biases) or not files

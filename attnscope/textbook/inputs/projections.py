@@ -82,7 +82,7 @@ def open_projections(source: Any, others: dict[str, TensorFile]) -> dict[str, Te
                 found[name] = Third(name, file.path, file.member, shape, file.dtype, file, part)
     if not found:
         raise FileError(
-            f"{place} holds no weights under names that attnscope knows: it has"
+            f"{place} has no weights with names that attnscope knows: it has"
             f" {', '.join(list(members)[:8])}.",
             hint="W_Q, W_K, W_V, W_O, b_Q, b_K, b_V, b_O; or one by one: --wq FILE:NAME",
         )
@@ -97,7 +97,7 @@ def _members(source: Any) -> tuple[dict[str, TensorFile], str]:
         return open_tensors(path), str(path)
     if not isinstance(source, Mapping):
         raise OptionError(
-            f"weights is a {type(source).__name__}, and not a file or a mapping of names to tensors.",
+            f"weights is a {type(source).__name__}, not a file or a mapping of names to tensors.",
             hint="weights=module.state_dict()",
         )
     place = "the argument weights"

@@ -49,7 +49,7 @@ NAMES = {
 }
 """The textbook's name of each option's tensor."""
 
-LINEAR = "weights as nn.Linear stores them: output × input"
+LINEAR = "weights in nn.Linear's layout: output × input"
 
 
 @dataclass
@@ -221,7 +221,7 @@ def inputs_of_mha(
     """
     _check_sources(files, needed=())
     if "V" in files and "K" not in files:
-        raise OptionError("--v gives the values of keys, and there is no --k.", hint="--k FILE --v FILE")
+        raise OptionError("--v gives values for keys, but --k is missing.", hint="--k FILE --v FILE")
     if "X" in files:
         files = {"Q" if name == "X" else name: file for name, file in files.items()}
     new = _new_keys(options, files)
@@ -271,7 +271,7 @@ def _lead_of_mha(files: Files, sizes: Sizes) -> str:
     n_axes = _axes_of(vectors)
     if n_axes == 4:
         raise SizeError(
-            f"{called(vectors[0])} is {shape_of(vectors[0])}, and mha splits heads by itself.",
+            f"{called(vectors[0])} is {shape_of(vectors[0])}, but mha splits the heads itself.",
             hint="n_batch n d_feat",
         )
     if n_axes != 2:
@@ -302,14 +302,16 @@ def _check_sources(files: Files, needed: tuple[str, ...]) -> None:
         if factors:
             name, option = factors[0], f"--{factors[0].lower()}"
             raise OptionError(
-                f"--x is what Q, K and V are made of, and {option} gives {name} itself.",
+                f"--x gives the embeddings that Q, K and V are projected from, but {option} gives"
+                f" {name} directly.",
                 hint=f"one of --x and {option}",
             )
         missing = [name for name in needed if name not in files]
         if missing:
             option = f"--{missing[0].replace('_', '').lower()}"
             raise OptionError(
-                f"--x gives embeddings, and there is no {option} to make {missing[0][-1]} of them.",
+                f"--x gives embeddings, but {option} is missing, which projects them to"
+                f" {missing[0][-1]}.",
                 hint="--x FILE --wq FILE --wk FILE --wv FILE",
             )
     elif needed:
@@ -317,7 +319,7 @@ def _check_sources(files: Files, needed: tuple[str, ...]) -> None:
         if projections:
             option = f"--{projections[0].replace('_', '').lower()}"
             raise OptionError(
-                f"{option} projects embeddings, and there is no --x.", hint=f"--x FILE {option} FILE"
+                f"{option} projects embeddings, but --x is missing.", hint=f"--x FILE {option} FILE"
             )
     if ("K_past" in files) != ("V_past" in files):
         present, missing_one = ("k", "v") if "K_past" in files else ("v", "k")
@@ -341,7 +343,7 @@ def _axes_of(files: list[TensorFile]) -> int | None:
     for file in files:
         if not 2 <= len(file.shape) <= 4:
             raise SizeError(
-                f"{called(file)} is {shape_of(file)}, and attention takes 2, 3 or 4 axes.",
+                f"{called(file)} is {shape_of(file)}, but attention takes 2, 3 or 4 axes.",
                 hint="n d, or n_batch n d, or n_batch n_head n d",
             )
         if len(file.shape) != len(files[0].shape):

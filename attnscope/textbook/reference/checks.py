@@ -105,7 +105,7 @@ def _check_sdpa(run: VerifiedRun, naive: Naive, tolerances: Tolerances) -> Check
         run.result(run.weighted),
         references.sdpa(run),
         2 * tolerances.weighted,  # both round, each in its own way
-        without=[_blind(run.blind & ~run.zeroed, "it makes zeros of them"), _leaking(run, naive)],
+        without=[_blind(run.blind & ~run.zeroed, "it returns zeros for them"), _leaking(run, naive)],
         part=_part_of(run, run.weighted),
     )
 
@@ -119,7 +119,7 @@ def _check_module(run: VerifiedRun, naive: Naive, tolerances: Tolerances) -> Che
         run.result(run.final),
         references.module(run),
         _both(run) * (tolerances.final if run.is_mha else merged(run, tolerances.weighted)),
-        without=[_blind(run.blind, "it makes NaN of them"), _leaking(run, naive)],
+        without=[_blind(run.blind, "it returns NaN for them"), _leaking(run, naive)],
         part="" if run.is_mha else _part_of(run, run.final),
     )
 
@@ -186,7 +186,7 @@ def _leaking(run: VerifiedRun, naive: Naive) -> _Without:
         rows = ~run.blind & (naive.to_hidden > torch.finfo(run.dtype).eps / 32)
     what = "where hidden keys have weight"
     return _Without(
-        rows, f"row {what}", f"rows {what}", f"it hides them, and a fill of {run.fill:g} does not"
+        rows, f"row {what}", f"rows {what}", f"it hides them, but a fill of {run.fill:g} does not"
     )
 
 
@@ -238,14 +238,16 @@ def _compared(
     finite = np.isfinite(actual) & np.isfinite(expected)
     apart = ~finite & (actual != expected) & ~(np.isnan(actual) & np.isnan(expected))
     if wrong := int((apart & ~np.isfinite(actual)).sum()):
-        notes.append(f"{wrong} of {actual.size} numbers are NaN or infinite, and should not be")
+        notes.append(f"{wrong} of {actual.size} numbers are NaN or infinite, but should not be")
     if missing := int((apart & np.isfinite(actual)).sum()):
-        notes.append(f"{missing} of {actual.size} numbers should be NaN or infinite, and are not")
+        notes.append(f"{missing} of {actual.size} numbers should be NaN or infinite, but are not")
     difference = inf if apart.any() else float(np.abs(actual - expected).max(where=finite, initial=0))
     tolerance = float(tolerances.max(where=np.isfinite(tolerances), initial=0))
     ok = difference <= tolerance
     narrow_run = torch.float16 in (run.dtype, run.softmax_dtype)
     if not ok and (run.overflows or (wrong and narrow_run)):
         narrow = min(run.dtype, run.softmax_dtype, key=lambda dtype: torch.finfo(dtype).max)
-        notes.append(f"{str(narrow).removeprefix('torch.')} ends at {torch.finfo(narrow).max:.6g}")
+        notes.append(
+            f"{str(narrow).removeprefix('torch.')} overflows above {torch.finfo(narrow).max:.6g}"
+        )
     return Check(name, difference, tolerance, ok, note="; ".join(notes))

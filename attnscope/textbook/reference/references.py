@@ -21,9 +21,9 @@ SCORES = 2**20
 def why_not_either(run: VerifiedRun) -> str | None:
     """Return the option that neither reference supports, with the reason; None if there is none."""
     if run.option("softcap") is not None:
-        return "a soft cap: it has none"
+        return "a soft cap, which it does not have"
     if run.dropout:
-        return "this dropout: it draws its own"
+        return "this dropout: it draws its own random values"
     return None
 
 
@@ -32,7 +32,9 @@ def why_not_fused(run: VerifiedRun) -> str | None:
     if run.mask is not None and not all(
         run.entering(name).isfinite().all() for name in run.multiplied[:2]
     ):
-        return "NaN or infinity behind a mask: it adds the mask to the scores, and they stay"
+        return (
+            "NaN or infinity behind a mask: it adds the mask to the scores, which leaves them in place"
+        )
     return why_not_either(run)
 
 
@@ -64,11 +66,11 @@ def sdpa(run: VerifiedRun) -> np.ndarray:
 def why_not_module(run: VerifiedRun) -> str | None:
     """Return what `nn.MultiheadAttention` cannot express in this run, with the reason; else None."""
     if run.is_mha and run.option("rope_theta") is not None:
-        return "rotary positions: it projects Q and K by itself, and does not turn them"
+        return "rotary positions: it projects Q and K itself and does not rotate them"
     if run.is_mha and "K_past" in run:
-        return "a past: it projects all of its keys by itself"
+        return "a past: it projects all of its keys itself"
     if not all(tensor.isfinite().all() for tensor in _module_inputs(run)):
-        return "NaN or infinity in its inputs: its projections spread them"
+        return "NaN or infinity in its inputs, which its projections spread"
     return why_not_either(run)
 
 

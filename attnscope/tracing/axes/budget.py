@@ -94,13 +94,14 @@ class Budget:
         """
         if self.ended is not None:
             return (
-                f"the search for axis names ended {self.ended}: axes may lack names, and no conditions"
-                " are shown. Smaller sizes, or --where with what the code requires, make it shorter"
+                f"the search for axis names stopped {self.ended}: some axes may have no name, and"
+                " no conditions are shown. Smaller sizes, or a --where condition that the code"
+                " requires, make the search shorter"
             )
         if self.too_large and not is_complete:
             return (
-                "axes may lack names: runs with other sizes would take more memory than the"
-                f" {bytes_text(self.n_bytes)} that they may. --memory allows more"
+                "some axes may have no name: runs with other sizes would need more memory than"
+                f" their limit of {bytes_text(self.n_bytes)}. --memory raises it"
             )
         return None
 

@@ -309,7 +309,7 @@ def regrouped_views(inferred: Inferred) -> list[Finding]:
                 if same and inner != prod(others[0][1][j + 1 : after[-1] + 1]):
                     message = (
                         f"viewing [{', '.join(old)}] as [{', '.join(new)}] scrambles {old[i]}: the"
-                        " axis has other elements afterwards. Is a transpose missing?"
+                        " axis no longer holds the same elements. Is a transpose missing?"
                     )
                     findings.setdefault(key[0][1], Finding(message, key[0][1]))
     return list(findings.values())

@@ -65,7 +65,7 @@ def annotate_source(
             lines[place.last - 1] = bare[:start] + comment + line[len(bare) :]
     new = "".join(lines)
     if ast.dump(Code(new).tree) != ast.dump(code.tree):
-        raise SourceError("with comments, this would be another program; nothing is changed.")
+        raise SourceError("adding comments would change the program; the file was not changed.")
     return mark + new
 
 
@@ -93,7 +93,9 @@ def annotate_file(
     except (SyntaxError, UnicodeDecodeError) as error:
         raise SourceError(f"cannot read {path}: {error}.") from error
     if text.encode(encoding) != old:
-        raise SourceError(f"cannot change {path}: {encoding} has several ways to write it.")
+        raise SourceError(
+            f"cannot edit {path}: its encoding, {encoding}, can write the same text in several ways."
+        )
     file_steps = of_file(steps, str(path))
 
     def written(steps: list[Step]) -> bytes:
@@ -113,7 +115,7 @@ def annotate_file(
     except UnicodeEncodeError as error:
         letter = error.object[error.start]
         raise SourceError(
-            f"cannot write the names of the axes into {path}: {encoding} has no {letter}.",
+            f"cannot write the axis names into {path}: {encoding} has no {letter}.",
             hint="save the file as UTF-8",
         ) from error
 
@@ -141,7 +143,7 @@ def write(path: str | Path, old: bytes, new: bytes) -> None:
     """
     _check_unchanged(Path(path), old)
     if not os.access(path, os.W_OK):
-        raise FileError(f"you may not write {path}.")
+        raise FileError(f"no permission to write {path}.")
     with whole_file(Path(path), force=True) as unfinished:
         unfinished.write_bytes(new)
         _check_unchanged(Path(path), old)
@@ -173,7 +175,7 @@ def _read(path: Path) -> bytes:
 
 def _check_unchanged(path: Path, old: bytes) -> None:
     if _read(path) != old:
-        raise FileError(f"{path} has changed since it was read; it is left alone.", hint="try again")
+        raise FileError(f"{path} has changed since it was read; it was not written.", hint="try again")
 
 
 def _for_reading(source: bytes) -> str:

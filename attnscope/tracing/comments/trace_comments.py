@@ -61,13 +61,13 @@ def annotate(trace: Trace, style: Style = "comments") -> Annotation:
     """
     if style not in get_args(Style):
         raise OptionError(
-            f"{style!r} is no style of annotation.", hint=f"annotate: {' or '.join(get_args(Style))}"
+            f"{style!r} is not an annotation style.", hint=f"annotate: {' or '.join(get_args(Style))}"
         )
     if trace.crash is not None:
         raise SourceError(
-            f"{trace.title} fails in line {trace.crash.line}, so its shapes are not all known:"
+            f"{trace.title} fails in line {trace.crash.line}, so not all of its shapes are known:"
             f" {trace.crash.error}",
-            hint="leave out --annotate, to see why",
+            hint="run without --annotate to see why",
         )
     path = _file_of(trace)
     _check_imported(path)
@@ -121,7 +121,7 @@ def _check_imported(path: Path) -> None:
         if before != now:
             raise SourceError(
                 f"{shortened(path)} has changed since it was imported.",
-                hint="start Python anew, so that the code that runs is the code in the file",
+                hint="restart Python to run the code that is in the file",
             )
 
 
@@ -130,7 +130,7 @@ def _report(trace: Trace, path: Path) -> CommentReport:
         text = _text_of(path)
     except (OSError, SyntaxError, UnicodeDecodeError) as error:  # the code may have changed its file
         raise FileError(
-            f"cannot read {shortened(path)} again, to compare its comments:"
+            f"cannot read {shortened(path)} again to compare its comments:"
             f" {getattr(error, 'strerror', None) or first_line(error)}."
         ) from error
     return check_source(text, trace.steps, sizes=trace.sizes)

@@ -115,7 +115,7 @@ def hint_source(text: str, steps: Iterable[Step]) -> str:
     for edit in sorted(edits, key=lambda edit: edit.start, reverse=True):
         text = text[: edit.start] + edit.text + text[edit.end :]
     if _without_hints(Code(text).tree) != _without_hints(code.tree):
-        raise SourceError("with annotations, this would be another program; nothing is changed.")
+        raise SourceError("adding annotations would change the program; the file was not changed.")
     return mark + text
 
 

@@ -381,9 +381,9 @@ def _in_words(failure: Failure, operands: list[Operand]) -> str | None:
     first, second = (_axis_in_words(operands[one], axis), _axis_in_words(operands[other], other_axis))
     why = {
         "contraction": "the product contracts over them",
-        "join": "only the axis that is joined may differ",
+        "join": "only the concatenated axis may differ",
     }
-    because = why.get(failure.kind, "to broadcast, they must be equal, or one of them 1")
+    because = why.get(failure.kind, "to broadcast, they must be equal, or one of them must be 1")
     return f"{first} and {second} disagree: {because}"
 
 

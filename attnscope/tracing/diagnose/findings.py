@@ -165,7 +165,7 @@ class Watcher:
             self.has_nan = True
             what = " and ".join(f"{n} {word}" for n, word in ((nan, "NaN"), (inf, "inf")) if n)
             is_input = step.how == "input"
-            has = f"the input {step.name} has" if is_input else f"{step.name} is the first with"
+            has = f"the input {step.name} has" if is_input else f"{step.name} is the first tensor with"
             self._find(
                 f"{has} {what} among its {tensor.numel()} values",
                 (step.file or "", step.line or 0),
@@ -322,10 +322,10 @@ class Watcher:
                 low, high = (float(sums.min()), float(sums.max())) if far else (1.0, 1.0)
             if far:
                 least, most = f"{low:.3g}", f"{high:.3g}"
-                sums_to = f"but to {least}" if least == most else f"but to {least} to {most}"
+                sums_to = f" (sums: {least})" if least == most else f" (sums: {least} to {most})"
                 self._find(
-                    f"{far} of {sums.numel()} rows of attention do not sum to one, {sums_to}: this line"
-                    " changes them after the softmax. A mask belongs before the softmax",
+                    f"{far} of {sums.numel()} rows of attention do not sum to one{sums_to}: this"
+                    " line changes them after the softmax. Apply masks before the softmax",
                     note.changed,
                 )
 
@@ -344,8 +344,8 @@ class Watcher:
                 self.has_nan = True  # which that causes
             elif count:
                 self._find(
-                    f"{count} of {blind.numel()} rows of the scores see no key: the mask hides every key"
-                    " from them, so their attention weights are meaningless",
+                    f"{count} of {blind.numel()} rows of the scores are fully masked: no key is"
+                    " visible to them, so their attention weights are meaningless",
                     line,
                 )
         over = Axis(axis, x.shape[axis] if x.dim() else 1)
@@ -383,7 +383,7 @@ class Watcher:
             stride == 0 and n > 1 for stride, n in zip(source.stride(), source.shape, strict=True)
         )
         why = "is an expanded view, which takes no memory" if expanded else "is not contiguous"
-        self._find(f"this copies {bytes_text(size)}: the input {why}. The copy may be intended", line)
+        self._find(f"this copies {bytes_text(size)}: its input {why}. The copy may be intended", line)
 
     # Propagation of notes.
 

@@ -115,8 +115,8 @@ def _source(file: str) -> str:
     lines = linecache.getlines(file)
     if not lines:
         raise SourceError(
-            f"cannot read the source of {file}, and tracing works on source.",
-            hint="put the code into a file: what is typed at a prompt or exec'd has no source",
+            f"cannot read the source of {file}, and tracing needs the source.",
+            hint="put the code into a file: code typed at a prompt or run by exec has no source",
         )
     return "".join(lines)
 

@@ -125,12 +125,11 @@ def _other_source(function: FunctionType) -> SourceError:
     file = function.__code__.co_filename
     if os.path.exists(file):
         return SourceError(
-            f"the source of {function.__qualname__} in {file}"
-            " is not what was imported: it has changed since.",
-            hint="start anew, so that the code that runs is the code in the file",
+            f"the source of {function.__qualname__} in {file} has changed since it was imported.",
+            hint="restart Python to run the code that is in the file",
         )
     return SourceError(
-        f"the code of {function.__qualname__} is not what its source in {file} compiles to.",
+        f"the code of {function.__qualname__} does not match its source in {file}.",
         hint="put it into a file",
     )
 
@@ -148,7 +147,7 @@ def function_of(target: Any) -> FunctionType:
     _check_not_scripted(target)
     if not inspect.isroutine(target):
         if not callable(target):
-            raise SourceError(f"cannot trace {target!r}: it cannot be called.")
+            raise SourceError(f"cannot trace {target!r}: it is not callable.")
         owner = target if isinstance(target, type) else type(target)
         attributes = {} if isinstance(target, type) else getattr(target, "__dict__", {})
         target = attributes.get("forward") or getattr(owner, "forward", None) or owner.__call__
@@ -158,8 +157,8 @@ def function_of(target: Any) -> FunctionType:
     if not isinstance(target, FunctionType):
         name = getattr(target, "__name__", None) or type(target).__qualname__
         raise SourceError(
-            f"cannot trace {name}: it is compiled, from C or a similar language, and has no lines of"
-            " Python that can be recorded.",
+            f"cannot trace {name}: it is compiled from C or a similar language, and has no Python"
+            " lines to record.",
             hint="trace the Python function or module that calls it",
         )
     _check_runs_at_once(target)
@@ -176,9 +175,9 @@ def _check_not_scripted(target: Any) -> None:
     attribute = "original_name" if hasattr(target, "original_name") else "name"
     name = getattr(target, attribute, owner.__name__)
     raise SourceError(
-        f"cannot trace {name}: it is TorchScript, which runs without the lines of Python that it was"
+        f"cannot trace {name}: it is TorchScript, which does not run the Python code that it was"
         " compiled from.",
-        hint="trace what torch.jit compiled; PYTORCH_JIT=0 turns torch.jit.script off",
+        hint="trace the original Python code; PYTORCH_JIT=0 turns torch.jit.script off",
     )
 
 
@@ -187,18 +186,18 @@ def _check_runs_at_once(function: FunctionType) -> None:
     flags, name = function.__code__.co_flags, function.__qualname__
     if function.__name__ == "<lambda>":
         raise SourceError(
-            "cannot trace a lambda: it gives no tensor a name, so that there is nothing to record.",
+            "cannot trace a lambda: it assigns no names, so there is nothing to record.",
             hint="write it as a function with def, or trace the function that calls it",
         )
     if flags & (CO_GENERATOR | CO_ASYNC_GENERATOR):
         raise SourceError(
             f"cannot trace {name}: it is a generator, whose code runs while another function iterates.",
-            hint="trace the function that iterates: what the generator names is recorded there",
+            hint="trace the function that iterates over it; the generator's tensors are recorded there",
         )
     if flags & CO_COROUTINE:
         raise SourceError(
             f"cannot trace {name}: it is a coroutine, whose code runs when another function awaits it.",
-            hint="trace a function that runs it, with asyncio.run",
+            hint="trace a function that runs it with asyncio.run",
         )
 
 

@@ -185,7 +185,7 @@ def _learn_axes(sizes: Sizes, label: str, tensor: Tensor) -> None:
         return
     names = " ".join(map(str, tensor.axes))
     if 0 in file.shape:
-        raise SizeError(f"{called(file)} is {shape_of(file)}: there is nothing in it.")
+        raise SizeError(f"{called(file)} is {shape_of(file)}: it has no elements.")
     if len(tensor.axes) != len(file.shape):
         axes = "1 axis" if len(tensor.axes) == 1 else f"{len(tensor.axes)} axes"
         raise SizeError(
@@ -197,7 +197,7 @@ def _learn_axes(sizes: Sizes, label: str, tensor: Tensor) -> None:
             sizes.learn(axis.name, size, f"{called(file)} has {axis.name} {size} ({where})")
         elif axis.size != size:
             raise SizeError(
-                f"{called(file)} has {size} as {where}, but --input {label} says {axis.size}."
+                f"{called(file)} has size {size} on {where}, but --input {label} says {axis.size}."
             )
 
 
@@ -229,7 +229,7 @@ def _check_all_known(sizes: Sizes, inputs: Sequence[Argument], where: Sequence[W
                 )
             if isinstance(tensor.high, str) and tensor.high not in sizes:
                 raise SizeError(
-                    f"{label}: {tensor.high}, below which its values are drawn, has no size.",
+                    f"{label}: {tensor.high}, the upper bound of its values, has no size.",
                     hint=f"a number: --input {label}=…<100",
                 )
     for equation in where:
@@ -238,7 +238,7 @@ def _check_all_known(sizes: Sizes, inputs: Sequence[Argument], where: Sequence[W
             raise SizeError(
                 f"--where {equation.text}: {' and '.join(unknown_names)}"
                 f" {'have' if len(unknown_names) > 1 else 'has'} no size.",
-                hint="an equation gives the size of one name, when it stands there once",
+                hint="an equation gives the size of one name, which must occur in it once",
             )
 
 

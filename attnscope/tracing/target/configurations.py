@@ -49,8 +49,9 @@ def copy_of(value: Any, changes: Mapping[str, Any]) -> Any:
         copy = _copied(value)
     except Exception as error:
         raise SourceError(
-            f"cannot copy {type(value).__name__}, so that it stays as it is: {first_line(error)}.",
-            hint="its text, such as --init config=module:Config(…), to construct it for each run",
+            f"cannot copy {type(value).__name__}, which must stay unchanged: {first_line(error)}.",
+            hint="a specification, such as --init config=module:Config(…), which constructs it for"
+            " each run",
         ) from error
     if not changes:
         return copy

@@ -54,8 +54,8 @@ class Where:
         if size.denominator != 1:
             known = ", ".join(f"{other} is {sizes[other]}" for other in self.names if other != name)
             raise SizeError(
-                f"--where {self.text}: {known}, and so {name} would be {float(size):.4g},"
-                " which is no whole number."
+                f"--where {self.text}: {known}, and so {name} would be {float(size):.4g}, which is"
+                " not a whole number."
             )
         check_sizes({name: int(size)})
         return name, int(size)
@@ -103,7 +103,8 @@ def read_where(text: str) -> Where:
     value = parse_expression(right, longest=len(right))
     if value is None or not all(re.fullmatch(rf"{NAME}|[0-9]{{1,19}}", factor) for factor in factors):
         raise OptionError(
-            f"--where {text} is not of the form NAME=EXPRESSION, of names and numbers with * / + -.",
+            f"--where {text} is not of the form NAME=EXPRESSION, with names and numbers joined by"
+            " * / + -.",
             hint="--where d_feat=n_head*d_head, or --where n_distance=2*n-1",
         )
     check_sizes({f"{factor} in --where {text}": int(factor) for factor in factors if factor.isdecimal()})

@@ -173,9 +173,7 @@ def live_subject(
     signature = signature_of(getattr(called, "forward", called))
     positional = positional_names(signature, len(args))
     if len(positional) < len(args):
-        raise OptionError(
-            f"{title} takes {len(positional)} arguments without a name, and gets {len(args)}."
-        )
+        raise OptionError(f"{title} takes {len(positional)} positional arguments, but gets {len(args)}.")
     values = dict(zip(positional, args, strict=True)) | kwargs
     tensors = {place: each for label, value in values.items() for place, each in _tensors(label, value)}
     named_dims = _named_axes(axes, tensors)
@@ -253,8 +251,8 @@ def _copied(target: Any, device: str | None) -> tuple[Any, torch.nn.Module | Non
         copy = deepcopy(owner, memo)
     except Exception as error:
         raise SourceError(
-            f"cannot copy {type(owner).__name__}, so that it stays as it is: {first_line(error)}.",
-            hint="attnscope.trace_call, which calls the module itself, once",
+            f"cannot copy {type(owner).__name__}, which must stay unchanged: {first_line(error)}.",
+            hint="attnscope.trace_call, which calls the module itself once",
         ) from error
     run_uncompiled(copy)
     return (MethodType(target.__func__, copy) if isinstance(target, MethodType) else copy), copy
@@ -340,7 +338,7 @@ def _named_axes(
             raise OptionError(f"axes: {len(names)} names for the {len(shape)} axes of {label}.")
         bad = [name for name in names if not (name.isidentifier() or name.isdigit())]
         if bad:
-            raise OptionError(f"axes: {bad[0]!r} is no name of an axis of {label}.")
+            raise OptionError(f"axes: {bad[0]!r} is not a valid axis name for {label}.")
         found[label] = tuple(int(name) if name.isdigit() else name for name in names)
     return found
 

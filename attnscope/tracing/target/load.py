@@ -165,8 +165,7 @@ def _import_module(name: str) -> ModuleType:
     except ModuleNotFoundError as error:
         near = get_close_matches(name, [path.stem for path in folder.glob("*.py")], n=1)
         raise SourceError(
-            f"there is no module {shortened(error.name)}, neither here nor among the installed"
-            " packages.",
+            f"there is no module {shortened(error.name)}, here or among the installed packages.",
             hint=f"{near[0]}.py" if near else FORM,
         ) from error
 
@@ -201,14 +200,14 @@ def _check_file(path: Path) -> None:
     if os.path.isdir(path):
         raise FileError(f"{name} is a folder.", hint=FORM)
     if path.suffix != ".py":
-        raise FileError(f"{name} is no .py file.", hint=FORM)
+        raise FileError(f"{name} is not a .py file.", hint=FORM)
     if not os.path.isfile(path):  # pathlib's own fails for names that are too long
         in_folder = path.parent.glob("*.py") if os.path.isdir(path.parent) else []
         present = sorted(other.name for other in in_folder)
         near = get_close_matches(path.name, present, n=1)
         raise FileError(
             f"there is no file {name}.",
-            hint=f"{path.with_name(near[0])}, which is there" if near else None,
+            hint=f"{path.with_name(near[0])}, which exists" if near else None,
         )
 
 
@@ -278,7 +277,7 @@ def _defined(owner: Any) -> list[str]:
 
 def _listed(names: list[str]) -> str:
     more = f" and {len(names) - LISTED} more" if len(names) > LISTED else ""
-    return ", ".join(names[:LISTED]) + more or "no class and no function"
+    return ", ".join(names[:LISTED]) + more or "no class or function"
 
 
 def _choice_of(module: ModuleType, place: str) -> str:
@@ -295,10 +294,10 @@ def _no_name(place: str) -> SourceError:
     """Return the error for a text without the name of a class or function."""
     path = Path(place)
     if not place or not (_is_file(place) and os.path.isfile(path) and path.suffix == ".py"):
-        return SourceError(f"{shortened(place)!r} names no class or function.", hint=FORM)
+        return SourceError(f"{shortened(place)!r} does not name a class or function.", hint=FORM)
     names = _attentions(path)
     return SourceError(
-        f"{place} is a file: name the class or function in it, too.",
+        f"{place} is a file: name the class or function in it as well.",
         hint=_choice(place, names) + (f", such as {_listed(names)}" if len(names) > 1 else ""),
     )
 

@@ -158,13 +158,12 @@ def check_arguments(
     twice = [name for name in names if name in positional]
     if twice:
         raise OptionError(
-            f"{shown} gets {twice[0]} twice from {option}: by its place and by its name.",
-            hint=f"every {option} with its name",
+            f"{shown} gets {twice[0]} twice from {option}: by position and by name.",
+            hint=f"a name in every {option}",
         )
     if len(positional) < n_positional:
         raise OptionError(
-            f"{shown} takes {len(positional)} arguments without a name,"
-            f" and {option} gives {n_positional}."
+            f"{shown} takes {len(positional)} positional arguments, but {option} gives {n_positional}."
         )
     missing = [
         p.name

@@ -86,7 +86,7 @@ class Computed:
         size = self.value.size(sizes)
         if size.denominator != 1:
             known = ", ".join(f"{word} is {sizes[word]}" for word in sorted(self.value.words))
-            raise SizeError(f"{self.text} is {float(size):.4g}, which is no whole number: {known}.")
+            raise SizeError(f"{self.text} is {float(size):.4g}, which is not a whole number: {known}.")
         return int(size)
 
 
@@ -237,7 +237,7 @@ def read_init(text: str) -> tuple[str, Value]:
     """
     name, value = _named(text)
     if name is None:
-        raise OptionError(f"--init {text} does not say what it is for.", hint="--init NAME=VALUE")
+        raise OptionError(f"--init {text} does not name an argument.", hint="--init NAME=VALUE")
     return name, _value(f"--init {name}", name, value)
 
 
@@ -282,8 +282,10 @@ def _value(place: str, name: str | None, text: str) -> Value:
     raise not_a_value(place, name, text)
 
 
-def not_a_value(place: str, name: str | None, text: str, what: str = "no Python value") -> OptionError:
-    """Return the error for a text that is no Python value; its hint is the one that may be meant."""
+def not_a_value(
+    place: str, name: str | None, text: str, what: str = "not a Python value"
+) -> OptionError:
+    """Return the error for a text that is not a Python value; its hint is the one that may be meant."""
     literal_text = MEANT.get(text.lower())
     if literal_text is None:
         literal_text = f"'{text}'" if re.fullmatch(r"[\w.-]+", text) else "VALUE"
@@ -310,7 +312,7 @@ def _display(place: str, text: str) -> Display | None:
         key_text, *rest = _split(part, ":")
         key = _literal(key_text.strip())
         if not isinstance(key, Plain) or not rest:
-            raise OptionError(f"{place}: {part} is no item of a dictionary.", hint='{"NAME": VALUE}')
+            raise OptionError(f"{place}: {part} is not an item of a dictionary.", hint='{"NAME": VALUE}')
         members.append((key.value, _value(place, str(key.value), ":".join(rest).strip())))
     return Display(kind, tuple(members))
 
@@ -402,13 +404,13 @@ def _tensor(label: str, text: str) -> Tensor:
     if at and at not in DTYPES and (os.path.exists(at) or re.search(r"\W", at)):
         if high is not None:
             raise OptionError(
-                f"--input {label}: the values in {at} are what they are, and not drawn below {high}.",
+                f"--input {label}: the values come from {at}, and are not drawn below {high}.",
                 hint=f"--input {label}={axes_text}@{at}",
             )
         return Tensor(axes, file=open_tensor(label, at, allow_complex=True))
     if axes is None:
         raise OptionError(
-            f"--input {label}: {text or 'nothing'} says no axes.",
+            f"--input {label}: {text or 'nothing'} names no axes.",
             hint=f"--input {label}=n:48,d:64 for a matrix, --input {label}=()@float32 for a scalar",
         )
     if at is not None and at not in DTYPES:
@@ -428,14 +430,15 @@ def _dtype_and_bound(
     if high is None:
         if dtype in BELOW:
             raise OptionError(
-                f"--input {label}: whole numbers are drawn below some number, and none is said.",
+                f"--input {label}: random values of {dtype} need an upper bound.",
                 hint=f"--input {label}={axes}@{dtype}<100",
             )
         return dtype, None
     dtype = dtype or "int64"
     if dtype not in BELOW:
         raise OptionError(
-            f"--input {label}: {dtype} holds no whole numbers below {high}.",
+            f"--input {label}: {dtype} is not an integer dtype, so its values cannot be drawn"
+            f" below {high}.",
             hint=f"--input {label}={axes}<{high}, or with @ one of {', '.join(BELOW)}",
         )
     if not re.fullmatch(rf"{NAME}|-?[0-9]{{1,1000}}", high):
@@ -445,7 +448,7 @@ def _dtype_and_bound(
         )
     if re.fullmatch(NAME, high):
         return dtype, high
-    check_sizes({f"the number that {label} lies below": int(high)})
+    check_sizes({f"the upper bound of {label}": int(high)})
     if int(high) > BELOW[dtype]:
         raise OptionError(
             f"--input {label}: not all whole numbers below {high} fit into {dtype}.",
@@ -468,8 +471,8 @@ def _axis(label: str, place: int, text: str) -> Axis:
         return Axis(str(value), None, value)
     if not match:
         raise OptionError(
-            f"--input {label}: {text or 'nothing'} is no axis.",
-            hint="NAME:SIZE, NAME or SIZE, separated by commas; what is a text is quoted: \"'…'\"",
+            f"--input {label}: {text or 'nothing'} is not an axis.",
+            hint="NAME:SIZE, NAME or SIZE, separated by commas; a string is quoted: \"'…'\"",
         )
     if match[3]:
         return Axis(match[3], None)

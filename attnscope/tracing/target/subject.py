@@ -357,7 +357,7 @@ def read_subject(
     init_values = _unique("--init", _read(init, read_init))
     if target.owner is None and init_values:
         raise OptionError(
-            f"{loaded.name} is no class: nothing is constructed, and --init has nothing to give.",
+            f"{loaded.name} is not a class: nothing is constructed, so --init does not apply.",
             hint=f"--input {next(iter(init_values))}=…",
         )
     if target.owner is not None:

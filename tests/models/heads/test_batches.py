@@ -204,7 +204,7 @@ def test_a_cut_of_one_text_cuts_no_other(reader_of):
 @pytest.mark.parametrize("longest", [1, 2])
 def test_texts_cannot_be_cut_to_nothing(reader_of, longest):
     """Of [CLS] and [SEP] alone there is nothing to measure."""
-    with pytest.raises(OptionError, match=f"--max-length is {longest}, and the tokenizer adds 2"):
+    with pytest.raises(OptionError, match=f"--max-length is {longest}, but the tokenizer adds 2"):
         reader_of(longest=longest)
 
 

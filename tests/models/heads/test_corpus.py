@@ -193,11 +193,11 @@ def test_a_line_that_is_no_text_is_skipped_and_counted(name, line, why):
         (b'{"text": "a\0"}', "is no JSON: Invalid control character at, column 12"),
         (b'{"text": "a"', "is no JSON: Expecting ',' delimiter, column 13"),
         (b'{"text": "a"} {}', "is no JSON: Extra data, column 15"),
-        (b"[" * 1_000_000, "is JSON that is nested too deeply"),
-        (b'["text"]', "is no JSON object, but an array"),
-        (b'"text"', "is no JSON object, but a string"),
-        (b"5", "is no JSON object, but a number"),
-        (b"null", "is no JSON object, but null"),
+        (b"[" * 1_000_000, "is nested too deeply for JSON"),
+        (b'["text"]', "is not a JSON object but an array"),
+        (b'"text"', "is not a JSON object but a string"),
+        (b"5", "is not a JSON object but a number"),
+        (b"null", "is not a JSON object but null"),
         (b"{}", "has no field 'text'"),
         (b'{"body": "a", "id": 7}', "has no field 'text'; it has 'body', 'id'"),
         (
@@ -415,7 +415,7 @@ def test_a_corpus_that_ends_before_the_place_to_go_on_at_is_refused(name):
     with pytest.raises(FileError) as caught:
         windows_of(name, b"abc\n", start=Position(2, 14))
     whose = "standard input" if name == "-" else name
-    assert caught.value.message == f"{whose} ends 10 B before the place from which to read on."
+    assert caught.value.message == f"{whose} ends 10 B before the position at which to resume."
     assert windows_of(name, b"abc\n", start=Position(1, 4)) == []
 
 
@@ -477,9 +477,9 @@ def test_of_standard_input_only_the_fields_are_known():
         ("gone.txt", {}, FileError, "there is no file gone.txt.", None),
         ("gone.csv", {}, FileError, "there is no file gone.csv.", None),
         ("folder.txt", {}, FileError, "folder.txt is a folder.", "--corpus folder.txt/FILE"),
-        ("pipe.txt", {}, FileError, "pipe.txt is no regular file.", "- reads standard input"),
+        ("pipe.txt", {}, FileError, "pipe.txt is not a regular file.", "- reads standard input"),
         ("loop.txt", {}, FileError, "cannot read loop.txt: Too many levels of symbolic links.", None),
-        ("a.csv", {}, FileError, "a.csv ends in .csv, which names no format for texts.", ".txt (a"),
+        ("a.csv", {}, FileError, "a.csv ends in .csv, which is not a format for texts.", ".txt (a"),
         ("a.json", {}, FileError, "a.json ends in .json, which", ".jsonl or .ndjson (an object per"),
         ("a.b.csv.gz", {}, FileError, "a.b.csv.gz ends in .csv.gz, which", "or one of them with .gz"),
         ("a.gz", {}, FileError, "a.gz ends in .gz, which", ".txt"),
@@ -498,7 +498,13 @@ def test_of_standard_input_only_the_fields_are_known():
             "--target-field names a field of objects, and the lines of a.txt.gz are plain text.",
             "a file that ends in .jsonl or .ndjson",
         ),
-        ("a.txt.gz", {}, FileError, "a.txt.gz is damaged, or no gzip file: Not a gzipped file", "again"),
+        (
+            "a.txt.gz",
+            {},
+            FileError,
+            "a.txt.gz is damaged, or not a gzip file: Not a gzipped file",
+            "again",
+        ),
     ],
 )
 def test_what_cannot_be_read_is_refused(name, fields, kind, message, hint):

@@ -222,10 +222,10 @@ def test_texts_that_are_cut_are_counted(attnscope, bert, write):
     texts = [*TEXTS, "the dog ran . " * 30]
     command = ["heads", bert, "--corpus", write("c.txt", texts), "-f", "json"]
     cut = attnscope(*command, "--max-length", 9)
-    assert cut.json["notices"] == ["4 of 6 texts were cut to 9 tokens."]
+    assert cut.json["notices"] == ["4 of 6 texts were truncated to 9 tokens."]
     assert_is(cut.json, naive_rows(bert, texts, longest=9))
     whole = attnscope(*command)
-    assert whole.json["notices"] == ["1 of 6 texts were cut to 64 tokens."]
+    assert whole.json["notices"] == ["1 of 6 texts were truncated to 64 tokens."]
     assert_is(whole.json, naive_rows(bert, texts))
 
 
@@ -259,7 +259,7 @@ def test_an_encoder_reads_alone_without_targets(attnscope, saved, write):
     assert list(r.json["stacks"]) == ["encoder"]
     command = ["heads", saved("bart"), "--corpus", "c.txt", "--stack", "cross"]
     assert "bart" in attnscope(*command).err
-    assert "runs no cross attention here: only encoder." in attnscope(*command).err
+    assert "runs no cross attention here, only encoder." in attnscope(*command).err
 
 
 def test_bfloat16_is_near_float32(attnscope, write):
@@ -328,9 +328,9 @@ def test_a_long_stretch_without_a_text_is_passed_over(attnscope, bert, write):
         ("c.jsonl", objects(TEXTS), ["--field", "n"], "c.jsonl has no text that MODEL reads: line 1 has a number in field 'n'."),
         ("c.txt", TEXTS, ["--field", "text"], "--field names a field of objects, and the lines of c.txt are plain text."),
         ("c.txt", TEXTS, ["--target-field", "to"], "--target-field names a field of objects, and the lines of c.txt"),
-        ("c.jsonl", objects(TEXTS, TEXTS), ["--target-field", "to"], "--target-field is what a decoder beside an encoder reads, and MODEL (bert)"),
-        ("c.csv", TEXTS, [], "c.csv ends in .csv, which names no format for texts."),
-        ("c.txt", TEXTS, ["--memory", "1K"], "MODEL takes at least"),
+        ("c.jsonl", objects(TEXTS, TEXTS), ["--target-field", "to"], "--target-field is for encoder-decoder models, and MODEL (bert)"),
+        ("c.csv", TEXTS, [], "c.csv ends in .csv, which is not a format for texts."),
+        ("c.txt", TEXTS, ["--memory", "1K"], "MODEL needs at least"),
         ("c.txt", TEXTS, ["--layer", 2], "there is no layer 2 in MODEL: it has layers 0 to 1."),
         ("c.txt", TEXTS, ["--head", 3], "there is no head 3 in MODEL: it has heads 0 to 2."),
     ],
@@ -379,7 +379,7 @@ def test_texts_without_a_token_of_their_own_are_counted(attnscope, bert, write):
 
 def test_a_metric_that_no_query_has_is_told_where_heads_are_sorted_by_it(attnscope, saved, write):
     command = ["heads", saved("llama"), "--corpus", write("c.txt", TEXTS)]
-    told = "no query has next here: the heads are in the order of layers."
+    told = "no query has a value for next: the heads are in the order of layers."
     assert told in attnscope(*command, "--sort", "next").out
     assert told not in attnscope(*command).out
     assert told not in attnscope(*command, "--sort", "previous").out
@@ -389,7 +389,7 @@ def test_a_page_and_a_plot_are_of_the_numbers(attnscope, bert, write):
     command = ["heads", bert, "--corpus", write("c.txt", TEXTS), "--sort", "self", "-f", "json"]
     r = attnscope(*command, "--page", "x.html", "--plot", "x.svg")
     assert r.exit_status == 0
-    assert "; without maps: each text of a corpus has its own" in r.err
+    assert "; without maps: each text of a corpus has its own maps" in r.err
     data = json.loads(re.search(r'id="data">(.*?)</script>', Path("x.html").read_text(), re.S)[1])
     [stack] = data["stacks"]
     assert data["metric"] == "self"
@@ -444,7 +444,7 @@ def test_a_run_that_is_interrupted_goes_on_to_the_same_bits(attnscope, bert, wri
     assert len(r.json["heads"]) == 6
     r = attnscope(*command, "--checkpoint", "run.npz", *CSV)
     assert r.exit_status == 0
-    assert re.search(r"run\.npz has \d+ texts: going on", r.err)
+    assert re.search(r"run\.npz has \d+ texts: continuing", r.err)
     assert r.out == whole
 
 
@@ -457,7 +457,7 @@ def test_what_an_interrupted_run_has_is_shown_and_marked_partial(attnscope, bert
     assert "entropy" in r.out
     told = r.out + r.err
     assert (
-        '"partial": true' if format == "json" else "partial: the run ended before the corpus did"
+        '"partial": true' if format == "json" else "partial: the run ended before the end of the corpus"
     ) in told
 
 
@@ -494,7 +494,7 @@ def test_what_an_interrupted_run_shows_is_what_it_goes_on_from(attnscope, bert, 
     assert 0 < partial["sequences"] < 150
     stops(2, KeyboardInterrupt)
     further = attnscope(*command, "-f", "json")
-    assert f"run.npz has {partial['sequences']} texts: going on" in further.err
+    assert f"run.npz has {partial['sequences']} texts: continuing" in further.err
     assert further.json["sequences"] > partial["sequences"]
 
     def noting(self, batch):
@@ -503,7 +503,7 @@ def test_what_an_interrupted_run_shows_is_what_it_goes_on_from(attnscope, bert, 
 
     monkeypatch.setattr(HeadMeasurer, "measure", noting)
     r = attnscope(*command, *CSV)
-    assert f"run.npz has {further.json['sequences']} texts: going on" in r.err
+    assert f"run.npz has {further.json['sequences']} texts: continuing" in r.err
     assert len(read) == 150 - further.json["sequences"]
     assert r.out == whole
 
@@ -526,7 +526,7 @@ def test_an_error_leaves_a_run_to_go_on_with(attnscope, bert, write, small_windo
     assert (r.exit_status, r.out) == (2, "")
     assert "the machine is on fire." in r.err
     again = attnscope(*command, "--checkpoint", "run.npz", *CSV)
-    assert "texts: going on" in again.err
+    assert "texts: continuing" in again.err
     assert again.out == whole
 
 
@@ -577,8 +577,8 @@ def test_a_file_that_another_program_makes_meanwhile_is_left_alone(attnscope, be
     r = attnscope(*command, "--checkpoint", "run.npz")
     assert (r.exit_status, r.out) == (2, shown.out)
     assert r.err.splitlines()[-2:] == [
-        "attnscope: error: another program made run.npz after this run had begun: it is left as it is.",
-        "  try  move that file away, or take another name for --checkpoint",
+        "attnscope: error: another program created run.npz after this run had started; it was not overwritten.",
+        "  try  move that file, or use another name for --checkpoint",
     ]
     assert Path("run.npz").read_text() == "another's"
 
@@ -601,7 +601,7 @@ def test_what_cannot_be_saved_for_a_while_is_saved_later(attnscope, bert, write,
     command = ["heads", bert, "--corpus", write("c.txt", drawn(150)), "--batch-tokens", 200, *CSV]
     r = attnscope(*command, "--checkpoint", "run.npz")
     assert r.exit_status == 0
-    assert r.err.count("No space left on device. The run goes on, and is saved as soon as") == 1
+    assert r.err.count("No space left on device. The run continues and is saved as soon as") == 1
     assert attnscope(*command, "--checkpoint", "run.npz").out == r.out
 
 
@@ -618,7 +618,7 @@ def test_a_run_that_has_ended_is_shown_at_once(attnscope, saved, write, monkeypa
     for format in FORMATS:
         r = attnscope(*command, "-f", format)
         assert r.exit_status == 0
-        assert "run.npz has 6 texts: all there are" in r.err
+        assert "run.npz has 6 texts: the whole corpus" in r.err
         assert r.out == first[format].out
     assert Path("run.npz").read_bytes() == content
 
@@ -636,7 +636,7 @@ def test_what_does_not_decide_the_numbers_can_be_changed(attnscope, bert, write)
         fresh = attnscope(*command, *options, *CSV)
         kept = attnscope(*command, *options, *CSV, "--checkpoint", "run.npz", *(["--force"] if len(options) == 2 and options[0] in ("--page", "--plot") else []))  # fmt: skip
         assert kept.exit_status == 0, kept.err
-        assert "all there are" in kept.err
+        assert "the whole corpus" in kept.err
         assert kept.out == fresh.out
 
 
@@ -741,7 +741,7 @@ def test_a_file_that_is_no_run_is_refused_and_left_as_it_is(attnscope, bert, wri
         Path("run.npz").write_bytes(content)
         r = attnscope(*command)
         assert (r.exit_status, r.out) == (2, ""), how
-        assert re.search("run.npz is (no run that attnscope has saved|of another version)", r.err), how
+        assert re.search("run.npz is (not a run saved by attnscope|from another version)", r.err), how
         assert Path("run.npz").read_bytes() == content, how
 
 
@@ -758,7 +758,7 @@ def test_a_run_with_a_damaged_field_is_refused_and_left_as_it_is(attnscope, bert
         content = Path("run.npz").read_bytes()
         r = attnscope(*command)
         assert (r.exit_status, r.out) == (2, ""), change
-        assert "error: run.npz is no run that attnscope has saved, or is damaged." in r.err, change
+        assert "error: run.npz is not a run saved by attnscope, or is damaged." in r.err, change
         assert Path("run.npz").read_bytes() == content, change
 
 
@@ -801,7 +801,7 @@ def test_a_run_over_standard_input_goes_on_where_it_was(
     piped(content[:100])
     r = attnscope(*command, "--checkpoint", "run.npz")
     assert (r.exit_status, r.out) == (2, "")
-    assert "before the place from which to read on." in r.err
+    assert "before the position at which to resume." in r.err
 
 
 # Processes
@@ -893,7 +893,7 @@ def test_a_process_that_is_stopped_goes_on_to_the_same_bits(large, tmp_path, how
         assert (r.exit_status, r.out) == (-signal.SIGKILL, "")
     again = heads(folder, *options, *CSV)
     assert again.exit_status == 0
-    [told] = re.findall(r"run\.npz has ([\d,]+) texts: going on", again.err)
+    [told] = re.findall(r"run\.npz has ([\d,]+) texts: continuing", again.err)
     assert how is signal.SIGKILL or told == f"{partial['sequences']:,}"
     assert again.out == whole
 
@@ -913,7 +913,7 @@ def test_a_process_that_is_lost_ends_the_run_which_goes_on_to_the_same_table(lar
     assert r.out == ""
     again = heads(folder, *options, *CSV, ranks=then)
     assert again.exit_status == 0, again.err
-    assert len(re.findall(r"run\.npz has [\d,]+ texts: going on", again.err)) == 1
+    assert len(re.findall(r"run\.npz has [\d,]+ texts: continuing", again.err)) == 1
     assert are_equal(again.out, whole)
 
 
@@ -935,7 +935,7 @@ def test_processes_that_are_interrupted_show_what_they_have(large, tmp_path):
     assert 500 < partial["sequences"] < N_TEXTS
     assert "attnscope: error" not in r.err
     again = heads(folder, *options, *CSV, ranks=2)
-    assert f"run.npz has {partial['sequences']:,} texts: going on" in again.err
+    assert f"run.npz has {partial['sequences']:,} texts: continuing" in again.err
     assert are_equal(again.out, whole)
 
 
@@ -1001,7 +1001,7 @@ def test_processes_that_find_different_files_are_told(bert, tmp_path):
     ended = end_in_two_folders(command(bert, "--corpus", "c.txt"), folders)
     for r in ended:
         assert (r.exit_status, r.out) == (2, "")
-    assert any("process 1 finds another file under c.txt than process 0." in r.err for r in ended)
+    assert any("process 1 finds a different file at c.txt than process 0." in r.err for r in ended)
 
 
 @pytest.mark.sweep
@@ -1016,7 +1016,7 @@ def test_processes_that_find_different_weights_are_told(tmp_path):
     ended = end_in_two_folders(command("bert", "--corpus", "c.txt"), folders)
     for r in ended:
         assert (r.exit_status, r.out) == (2, "")
-    assert any("process 1 has other weights of bert than process 0." in r.err for r in ended)
+    assert any("process 1 has different weights for bert than process 0." in r.err for r in ended)
 
 
 @pytest.mark.sweep

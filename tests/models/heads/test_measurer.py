@@ -322,7 +322,7 @@ def test_a_model_is_believed_only_where_the_same_comes_of_it(families, expected,
     monkeypatch.setattr(observe, "_attention_inputs", sharper)
     measurer, batch = families("llama").measurer()
     assert (
-        "llama was seen to hand over does not explain what its attention returns: in layer 1"
+        "the captured inputs of llama's attention do not reproduce its output: in layer 1"
         in measurer.why_eager
     )
     assert measurer.model.config._attn_implementation == "eager"
@@ -336,14 +336,14 @@ def test_a_model_without_attention_is_refused(tmp_path):
 
 def test_a_model_that_does_not_attend_among_all_tokens_is_refused(tmp_path):
     with pytest.raises(
-        ModelError, match=r"longformer \(longformer\) attends within a band around each token"
+        ModelError, match=r"longformer \(longformer\) attends within a window around each token"
     ):
         Family("longformer", tmp_path).measurer()
 
 
 def test_a_model_that_attends_to_other_tokens_than_it_was_given_is_refused(families):
     measurer, batch = families("llama").measurer()
-    told = "llama attends from 4 × 13 queries to 13 keys, and there are 1 × 5 and 5 tokens"
+    told = "llama attends from 4 × 13 queries to 13 keys, but there are 1 × 5 and 5 tokens"
     with pytest.raises(ModelError, match=told):
         measurer.measure(replace(batch, source=batch.source.first(5)))
 

@@ -127,7 +127,7 @@ def test_a_plan_is_the_sum_of_its_parts_and_says_them():
     assert made.total == 4.5 * 2**20
     assert str(made) == (
         "12,000 tokens take 4.5 MiB: 512.0 KiB for 7 queries' weights at once,"
-        " 3.0 MiB for what the layers compute, 1.0 MiB for the model's own masks"
+        " 3.0 MiB for the layers' activations, 1.0 MiB for the model's own masks"
     )
     made = MemoryPlan(
         n_batch=8, n_tokens=12, activations=2**20, masks=0, kept=0, block=2**19, pairs=2**19, rows=12
@@ -155,7 +155,7 @@ def test_a_run_gets_what_it_takes_and_is_refused_a_byte_less(n, n_batch):
     assert made.total == least
     assert made.rows == 1
     with pytest.raises(
-        SizeError, match=r"small takes at least .* beside its weights, and may take"
+        SizeError, match=r"small needs at least .* besides its weights, but its limit"
     ) as raised:
         plan(n, n_batch=n_batch, memory=least - 1)
     assert "--max-length" in raised.value.hint

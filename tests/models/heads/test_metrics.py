@@ -391,8 +391,8 @@ def test_every_metric_says_what_it_is_and_where_it_is_from():
 
 
 def test_a_meaning_is_a_few_words():
-    assert meaning("entropy") == "How widely it looks, in nats"
-    assert meaning("previous") == "Attention to the token before"
+    assert meaning("entropy") == "Entropy of a query's weights, in nats"
+    assert meaning("previous") == "Attention to the previous token"
     for name in METRICS:
         assert 10 < len(meaning(name)) <= 80
         assert "\n" not in meaning(name)

@@ -29,7 +29,7 @@ SETTINGS = {
     "special": True,
     "layers": [0, 2, 11],
 }
-DAMAGED = "is no run that attnscope has saved, or is damaged"
+DAMAGED = "is not a run saved by attnscope, or is damaged"
 
 
 def of_texts(seed: int, sequences: int = 40, tokens: int = 512) -> Accumulator:
@@ -117,7 +117,7 @@ def test_a_run_with_other_settings_is_refused(tmp_path, name):
     other = {"metrics": ["self", "entropy"], "layers": None, "max_length": 512, "special": False}
     other["size of the corpus"] = 13
     changed = {**SETTINGS, name: other.get(name, "another")}
-    with pytest.raises(OptionError, match=f"is of a run with {name} .*, and this one has") as raised:
+    with pytest.raises(OptionError, match=f"is from a run with {name} .*, but this run has") as raised:
         load_state(path, changed)
     assert raised.value.hint == "the same options, or another name for --checkpoint"
 
@@ -128,7 +128,7 @@ def test_both_settings_are_said_and_long_ones_are_cut(tmp_path):
     with pytest.raises(OptionError) as raised:
         load_state(path, {**SETTINGS, "metrics": ["entropy"] * 20})
     assert str(raised.value).startswith(
-        f"{path} is of a run with metrics entropy, self, largest, and this one has entropy, "
+        f"{path} is from a run with metrics entropy, self, largest, but this run has entropy, "
     )
     assert str(raised.value).endswith("….")
 
@@ -136,7 +136,7 @@ def test_both_settings_are_said_and_long_ones_are_cut(tmp_path):
 def test_a_setting_that_is_new_is_another(tmp_path):
     path = tmp_path / "run.npz"
     save_state(path, of_run(), SETTINGS)
-    with pytest.raises(OptionError, match="is of a run with seed None, and this one has 3"):
+    with pytest.raises(OptionError, match="is from a run with seed None, but this run has 3"):
         load_state(path, {**SETTINGS, "seed": 3})
 
 
@@ -241,7 +241,7 @@ def test_a_run_of_another_version_is_told(tmp_path):
     save_state(path, of_run(), SETTINGS)
     about, arrays = stored(path)
     store(path, {**about, "schema": "attnscope.run/2"}, arrays)
-    with pytest.raises(FileError, match=r"is of another version: attnscope\.run/2"):
+    with pytest.raises(FileError, match=r"is from another version: attnscope\.run/2"):
         load_state(path, SETTINGS)
 
 

@@ -392,7 +392,7 @@ def test_whole_maps_go_into_a_file_while_they_are_computed(folders, tmp_path, mo
     path = tmp_path / "x.safetensors"
     with caplog.at_level(logging.INFO, logger="attnscope"):
         pooled = attention_maps(folders("bert"), TEXT, layers="all", heads="all", save=path)
-    assert "they are pooled, and whole in the file of --save" in caplog.text
+    assert "they are pooled, and written whole by --save" in caplog.text
     assert pooled.pooling is not None
     assert pooled.whole_file == path
     written = load_file(path)
@@ -419,14 +419,14 @@ def test_progress_is_told_and_ends(folders):
 @pytest.mark.parametrize(
     ("options", "error", "message"),
     [
-        ({}, OptionError, "there is nothing to look at"),
-        ({"text": "a", "ids": [1]}, OptionError, "--text and --ids are each something to look at"),
+        ({}, OptionError, "there is nothing to show"),
+        ({"text": "a", "ids": [1]}, OptionError, "--text and --ids cannot be combined"),
         ({"text": "a", "layers": [0, 1], "steps": True}, OptionError, "--steps are those of one layer"),
         ({"text": "a", "heads": "all", "top": 1}, OptionError, "--top is for one head, and --layer 0"),
-        ({"text": "a", "layers": -1}, OptionError, "--layer is -1, and takes numbers from 0"),
-        ({"text": "a", "layers": []}, OptionError, r"--layer is \[\], and takes numbers"),
+        ({"text": "a", "layers": -1}, OptionError, "--layer is -1, but takes numbers from 0"),
+        ({"text": "a", "layers": []}, OptionError, r"--layer is \[\], but takes numbers"),
         ({"text": "a", "pool": "median"}, OptionError, "there is no --pool median"),
-        ({"text": "a", "top": 0}, OptionError, "--top is 0, and must be 1 or more"),
+        ({"text": "a", "top": 0}, OptionError, "--top is 0, but must be 1 or more"),
         ({"text": "a", "device": "gpu"}, OptionError, "'gpu' is not a device"),
         ({"text": "a", "device": "meta"}, OptionError, "--device meta computes no values"),
         ({"text": "a", "memory": "much"}, OptionError, "which is no size"),
@@ -437,7 +437,7 @@ def test_progress_is_told_and_ends(folders):
         ({"ids": [1.5]}, OptionError, "which is not a token id"),
         ({"tokens": ["nothere"]}, OptionError, "is not in the vocabulary"),
         ({"text": "a", "save": "x.txt"}, FileError, r"x\.txt"),
-        ({"text": "a", "tokenizer": "x"}, OptionError, "tokenizer= goes with a model that is loaded"),
+        ({"text": "a", "tokenizer": "x"}, OptionError, "tokenizer= is for a loaded model"),
     ],
     ids=str,
 )
@@ -459,5 +459,5 @@ def test_a_model_that_is_none_of_transformers_is_refused():
 
 
 def test_options_without_effect_are_warned_of(folders, tmp_path):
-    with pytest.warns(OptionWarning, match="--pool has no effect: a picture is no text"):
+    with pytest.warns(OptionWarning, match="--pool has no effect: the input is a picture"):
         attention_maps(folders("vit"), image=save_picture(tmp_path / "x.png"), pool="max")

@@ -282,9 +282,7 @@ def test_attention_that_is_not_explained_is_not_pooled(loaded, monkeypatch):
         return replace(inputs, scale=30 * inputs.scale)
 
     monkeypatch.setattr(observe, "_attention_inputs", wrong)
-    with pytest.raises(
-        ModelError, match="does not explain what its attention returns: in layer 1 it is"
-    ):
+    with pytest.raises(ModelError, match="do not reproduce its output: in layer 1 they differ"):
         collect_pooled(checkpoint, model, read(checkpoint, model, 500), HeadSelection(), Pooled())
     assert set(lengths) == {48}
 

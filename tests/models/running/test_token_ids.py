@@ -24,7 +24,7 @@ def test_tokens_are_read_as_they_are(small):
     assert reading.inputs["input_ids"].tolist() == [[2, 6, 1, 6]]
     assert reading.notices == [
         "1 of 3 tokens in --tokens (33%) is [UNK]: not in the model's vocabulary.",
-        "--tokens is read as it is, without the [SEP] that the tokenizer adds to a text.",
+        "--tokens is used as is, without the [SEP] that the tokenizer adds to a text.",
     ]
 
 
@@ -49,7 +49,7 @@ def test_an_id_beyond_the_vocabulary_is_refused(small):
 
 def test_ids_are_cut_only_where_they_may_be(small):
     config = load_config(small)
-    with pytest.raises(OptionError, match="--ids is 8 tokens long, and the model takes 6"):
+    with pytest.raises(OptionError, match="--ids is 8 tokens long, but the model takes at most 6"):
         read_ids(small, config, [5] * 8, name="--ids")
     reading = read_ids(small, config, [5] * 8, name="--ids", truncate=True)
     assert len(reading.source) == 6

@@ -190,7 +190,8 @@ def test_a_model_takes_as_many_tokens_as_it_has_positions(tmp_path, family, more
     checkpoint = Checkpoint("small", tmp_path)
     words = "cat " * expected
     with pytest.raises(
-        OptionError, match=f"--text is {expected + 2} tokens long, and the model takes {expected}"
+        OptionError,
+        match=f"--text is {expected + 2} tokens long, but the model takes at most {expected}",
     ):
         read_text(checkpoint, model.config, words)
     assert len(read_text(checkpoint, model.config, words, truncate=True).source) == expected

@@ -151,7 +151,7 @@ def test_odd_values_are_drawn(tmp_path, values):
 def test_a_file_is_replaced_only_by_force(tmp_path):
     save = partial(save_heads_plot, tmp_path / "x.png", of_values([[0.5]]), metrics=["self"])
     save(dpi=50)
-    with pytest.raises(FileError, match="exists already"):
+    with pytest.raises(FileError, match="already exists"):
         save(dpi=100)
     small = Image.open(tmp_path / "x.png").size
     save(dpi=100, force=True)

@@ -191,7 +191,7 @@ def test_weights_that_are_no_number_or_all_nothing_are_drawn(tmp_path):
 def test_a_file_is_replaced_only_by_force(tmp_path):
     path = tmp_path / "x.png"
     path.write_text("precious")
-    with pytest.raises(FileError, match="exists already") as caught:
+    with pytest.raises(FileError, match="already exists") as caught:
         save_plot(path, maps_of(["a"]))
     assert caught.value.hint == "another name, or --force to replace it"
     assert path.read_text() == "precious"
@@ -201,7 +201,7 @@ def test_a_file_is_replaced_only_by_force(tmp_path):
 
 
 def test_another_suffix_is_refused_by_those_there_are(tmp_path):
-    with pytest.raises(FileError, match=r"ends in \.jpg, which names no format for figures") as caught:
+    with pytest.raises(FileError, match=r"ends in \.jpg, which is not a format for figures") as caught:
         check_plot(tmp_path / "x.jpg")
     assert caught.value.hint == "a name that ends in .png, .svg, .pdf"
 

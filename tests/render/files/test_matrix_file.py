@@ -54,7 +54,7 @@ def test_a_matrix_that_lacks_rows_is_a_bug(tmp_path):
 def test_a_file_that_is_there_is_kept(tmp_path):
     path = tmp_path / "maps.npz"
     path.write_text("mine")
-    with pytest.raises(FileError, match="exists already"), matrix_file(path):
+    with pytest.raises(FileError, match="already exists"), matrix_file(path):
         pass
     assert path.read_text() == "mine"
 

@@ -40,7 +40,7 @@ def test_a_file_that_is_there_is_replaced_only_by_force(tmp_path, read_tensors, 
         save(path, tensors, force=True)
         assert read_tensors(path)["Q"].tolist() == [1, 1, 1]
     else:
-        with pytest.raises(FileError, match="exists already"):
+        with pytest.raises(FileError, match="already exists"):
             save(path, tensors)
         assert path.read_text() == "precious"
 
@@ -75,8 +75,8 @@ def test_a_write_that_fails_leaves_what_was_there(tmp_path, suffix, monkeypatch)
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("x.foo", "ends in .foo, which names no format for tensors."),
-        ("x", "ends in no suffix, which names no format for tensors."),
+        ("x.foo", "ends in .foo, which is not a format for tensors."),
+        ("x", "ends in no suffix, which is not a format for tensors."),
         ("nowhere/x.npz", "there is no folder"),
     ],
 )
@@ -94,7 +94,7 @@ def test_a_folder_is_no_file(tmp_path):
 
 def test_a_folder_that_may_not_be_written_is_refused(tmp_path, monkeypatch):
     monkeypatch.setattr("os.access", lambda path, mode: False)
-    with pytest.raises(FileError, match="you may not write into the folder"):
+    with pytest.raises(FileError, match="no permission to write into the folder"):
         check_target(tmp_path / "x.npz", force=False, dtypes=["float32"])
 
 

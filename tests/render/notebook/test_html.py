@@ -108,7 +108,7 @@ def test_an_example_shows_every_matrix_once():
     text = Tree(every_result()["an example"]._repr_html_()).text
     assert text.count("k0 k1 k2 k3") == 2  # the scores and the weights
     assert "the same numbers as above" in text
-    assert "out, transposed, is out by rows 0 1e-12 holds" in text
+    assert "out, transposed, equals out by rows 0 1e-12 holds" in text
 
 
 def test_a_diff_and_a_check_of_comments_are_shown():

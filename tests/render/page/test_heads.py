@@ -125,7 +125,7 @@ def test_what_was_measured_is_said():
         "A notice.",
     ):
         assert part in text
-    assert "not read to its end" not in text
+    assert "not read completely" not in text
     assert "left out" not in text
     assert "± is the standard error" in text
     assert "Weights are stored" not in text
@@ -134,7 +134,7 @@ def test_what_was_measured_is_said():
 
 def test_a_run_that_ended_early_and_lines_that_were_no_text_are_said():
     text = shown(html_of(heads=table(row(0, 0), partial=True, skipped=2)))
-    assert "the first of a corpus that was not read to its end; 2 lines left out" in text
+    assert "the beginning of a corpus that was not read completely; 2 lines skipped" in text
 
 
 def test_one_sequence_has_no_standard_error_to_explain():

@@ -231,7 +231,7 @@ def test_model_sizes_notices_and_checks_are_shown():
     checks = [
         Check("transformers", 2.5e-7, 1e-5, True),
         Check("another", 0.5, 1e-5, False),
-        Check("third", None, None, None, "cannot say"),
+        Check("third", None, None, None, "undecided"),
     ]
     html = html_of(
         stack(
@@ -249,7 +249,7 @@ def test_model_sizes_notices_and_checks_are_shown():
         "1e-05",
         "yes",
         "no",
-        "cannot say",
+        "undecided",
     ):
         assert text in shown
 

@@ -118,12 +118,14 @@ def test_markdown_escapes_its_own_bars():
 def test_sentences_are_a_last_column_where_there_are_any():
     rows = list(csv.DictReader(io.StringIO(csv_text(contracts.sdpa(SIZES)))))
     assert list(rows[0])[-1] == "why"
-    assert rows[0]["why"] == "what asks: 30 queries in each of 3 sequences, 128 numbers each"
+    assert rows[0]["why"] == "queries: 30 vectors of 128 numbers in each of 3 sequences"
     assert "why" not in csv_text(plan()).splitlines()[0]
 
     table = markdown_text(contracts.sdpa(SIZES)).splitlines()
     assert "| name | how | dims | shape | memory | FLOPs | why |" in table
-    assert any(line.endswith("30 queries in each of 3 sequences, 128 numbers each |") for line in table)
+    assert any(
+        line.endswith("queries: 30 vectors of 128 numbers in each of 3 sequences |") for line in table
+    )
 
 
 def test_a_check_that_cannot_be_made_says_why():
@@ -138,7 +140,7 @@ def test_a_check_that_cannot_be_made_says_why():
     }  # fmt: skip
     table = markdown_text(trace).splitlines()
     assert "| check | largest difference | tolerance | verdict | note |" in table
-    assert "| PyTorch | – | – | cannot say | it has no soft cap |" in table
+    assert "| PyTorch | – | – | undecided | it has no soft cap |" in table
     assert "| loop | 0 | 1 | holds |  |" in table
 
 

@@ -59,7 +59,7 @@ def test_the_heading_names_each_stack_of_several():
 
 def test_the_heading_says_what_is_missing():
     assert heads_heading(head_table(partial=True, skipped=1234))[2:] == [
-        "partial: the run ended before the corpus did",
+        "partial: the run ended before the end of the corpus",
         "skipped: 1,234 lines without text",
     ]
 

@@ -76,8 +76,7 @@ def test_eighty_columns_show_all_numbers_side_by_side_with_bars_and_sentences_be
               with     ██████████▌                                         0.210
 
         Without the scale, at d_K 1024, the variance of the scores is 1023.5 and the
-        largest weight 0.950: the softmax is a hard choice, and nearly no gradient comes
-        through it (0.00026).
+        largest weight 0.950: the softmax is nearly one-hot, and almost no gradient passes through it (0.00026).
         With the scale they are 1.0, 0.210 and 0.27, much as at d_K 1 (1.0, 0.200 and
         0.25).""")
 
@@ -168,8 +167,7 @@ def test_the_widest_is_told_and_compared_with_the_narrowest_whatever_their_order
 def test_one_width_is_compared_with_nothing():
     assert sentences(*ROWS[2:4]) == [
         "Without the scale, at d_K 64, the variance of the scores is 64.3 and the largest weight 0.812:"
-        " most of a row's weight is one key's, and less gradient comes through it than with the scale"
-        " (0.19).",
+        " one key has most of a row's weight, and less gradient passes through it than with the scale (0.19).",
         "With the scale they are 1.0, 0.220 and 0.26.",
     ]
 
@@ -187,12 +185,12 @@ def test_what_differs_is_not_called_much_the_same():
 @pytest.mark.parametrize(
     ("largest", "gradient", "said"),
     [
-        (0.9, 0.027, "the softmax is a hard choice, and nearly no gradient comes through it (0.03)."),
-        (0.9, 0.0271, "the softmax is a hard choice, and less gradient comes through it"),
-        (0.89, 0.1, "most of a row's weight is one key's, and less gradient comes through it"),
-        (0.5, 0.1, "several keys share a row's weight, and less gradient comes through it"),
-        (0.5, 0.3, "several keys share a row's weight, and more gradient comes through it"),
-        (0.5, 0.27, "and as much gradient comes through it as with the scale (0.27)."),
+        (0.9, 0.027, "the softmax is nearly one-hot, and almost no gradient passes through it (0.03)."),
+        (0.9, 0.0271, "the softmax is nearly one-hot, and less gradient passes through it"),
+        (0.89, 0.1, "one key has most of a row's weight, and less gradient passes through it"),
+        (0.5, 0.1, "several keys share a row's weight, and less gradient passes through it"),
+        (0.5, 0.3, "several keys share a row's weight, and more gradient passes through it"),
+        (0.5, 0.27, "and as much gradient passes through it as with the scale (0.27)."),
     ],
 )
 def test_sentences_say_no_more_than_the_numbers(largest, gradient, said):
@@ -202,18 +200,20 @@ def test_sentences_say_no_more_than_the_numbers(largest, gradient, said):
 
 def test_a_width_of_one_shows_nothing_and_says_so():
     assert sentences(*ROWS[:2]) == [
-        "At d_K 1 the scale is 1/√1 = 1 and changes nothing: it takes wider keys, as with --dk 1,64,1024,"
-        " to see what it does."
+        "At d_K 1 the scale is 1/√1 = 1 and changes nothing. Use wider keys, such as --dk 1,64,1024, to see what it does."
     ]
 
 
 def test_one_key_shows_nothing_and_says_so():
     (said,) = sentences(*ROWS, sizes={**SIZES, "n_K": 1})
-    assert said.startswith("There is one key, and its weight is 1 whatever its score is")
+    assert said.startswith("There is only one key, so its weight is 1 whatever its score is")
 
 
 def test_scores_that_overflow_are_told():
     rows = [replace(row, variance=float("nan")) for row in ROWS]
     (said,) = sentences(*rows, dtype="float16")
-    assert said == "Some scores are beyond what float16 holds: what is made of them is no number."
+    assert (
+        said
+        == "Some scores exceed the range of float16, so what is computed from them is NaN or infinite."
+    )
     assert max(map(cell_len, printed(scaling(rows), 60).splitlines())) <= 60

@@ -187,7 +187,7 @@ SYNTAX = "--mask causal, window:W, window:L,R, prefix:P, lengths:N,N,…, or a F
         (
             ["lengths:1,2"],
             {},
-            "there are 2 lengths, 1,2, for 3 sequences.",
+            "2 lengths (1,2) are given for 3 sequences.",
             "--mask lengths: with 3 numbers, or --batch 2",
         ),
         (["lengths:1,2,6"], {}, "a length of 6 is more than there are keys: n_K is 5.", None),
@@ -195,19 +195,19 @@ SYNTAX = "--mask causal, window:W, window:L,R, prefix:P, lengths:N,N,…, or a F
         (
             ["causal"],
             {"fill": -5.0},
-            "a mask fill of -5 would leave hidden keys a weight.",
+            "a mask fill of -5 does not hide keys.",
             "--mask-fill -inf, or -1e9",
         ),
         (
             ["causal"],
             {"fill": float("nan")},
-            "a mask fill of nan would leave hidden keys a weight.",
+            "a mask fill of nan does not hide keys.",
             "--mask-fill -inf, or -1e9",
         ),
         (
             ["causal"],
             {"fill": -1e9, "dtype": "float16"},
-            "-1e+09 is no float16: its least number is -65504.",
+            "-1e+09 is out of the range of float16: its lowest number is -65504.",
             "--mask-fill -inf, or -65504",
         ),
     ],

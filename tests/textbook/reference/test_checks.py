@@ -246,7 +246,7 @@ def test_nan_in_the_place_of_a_number_is_infinitely_far_off(run_sdpa):
         check = ran.checks()[name]
         assert (check.max_abs_diff, check.ok) == (math.inf, False)
         assert math.isfinite(check.tolerance)
-        assert check.note == "2 of 168 numbers are NaN or infinite, and should not be"
+        assert check.note == "2 of 168 numbers are NaN or infinite, but should not be"
 
 
 def test_a_number_in_the_place_of_nan_is_infinitely_far_off(run_sdpa):
@@ -256,7 +256,7 @@ def test_a_number_in_the_place_of_nan_is_infinitely_far_off(run_sdpa):
     ran.trace["out"].tensor = ran.trace["out"].tensor.nan_to_num(0.0)
     check = ran.checks()["naive"]
     assert (check.max_abs_diff, check.ok) == (math.inf, False)
-    assert check.note == "56 of 168 numbers should be NaN or infinite, and are not"
+    assert check.note == "56 of 168 numbers should be NaN or infinite, but are not"
 
 
 def test_nan_in_the_inputs_is_nan_in_the_references(run_sdpa):
@@ -270,7 +270,7 @@ def test_nan_in_the_inputs_is_nan_in_the_references(run_sdpa):
     broken.trace["out"].tensor = out
     assert out.isnan().any()
     assert not broken.failed()
-    spread = "cannot express NaN or infinity in its inputs: its projections spread them"
+    spread = "cannot express NaN or infinity in its inputs, which its projections spread"
     assert broken.checks()["nn"].note == spread
 
 
@@ -291,7 +291,7 @@ def test_an_overflow_that_leaves_no_nan_is_told_too(run_sdpa):
     check = ran.checks()["naive"]
     assert check.ok is False
     assert check.max_abs_diff == pytest.approx(8 / (1 + math.exp(3)), abs=0.01)
-    assert check.note == "float16 ends at 65504"
+    assert check.note == "float16 overflows above 65504"
 
 
 def test_products_beyond_the_range_of_float16_are_told(run_sdpa):
@@ -299,4 +299,6 @@ def test_products_beyond_the_range_of_float16_are_told(run_sdpa):
     assert ran.trace["scores"].tensor.isinf().any()
     check = ran.checks()["naive"]
     assert (check.max_abs_diff, check.ok) == (math.inf, False)
-    assert check.note.endswith("numbers are NaN or infinite, and should not be; float16 ends at 65504")
+    assert check.note.endswith(
+        "numbers are NaN or infinite, but should not be; float16 overflows above 65504"
+    )

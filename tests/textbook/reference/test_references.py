@@ -37,27 +37,27 @@ def test_pytorchs_formula_gives_zeros_to_a_query_that_sees_no_key(dtype, d_V):
 @pytest.mark.parametrize(
     ("options", "formula", "module"),
     [
-        ({"softcap": 5.0}, "a soft cap: it has none", "a soft cap: it has none"),
+        ({"softcap": 5.0}, "a soft cap, which it does not have", "a soft cap, which it does not have"),
         (
             {"dropout": 0.5},
-            "this dropout: it draws its own",
-            "this dropout: it draws its own",
+            "this dropout: it draws its own random values",
+            "this dropout: it draws its own random values",
         ),
         (
             {"rope_theta": 1e4},
             None,
-            "rotary positions: it projects Q and K by itself, and does not turn them",
+            "rotary positions: it projects Q and K itself and does not rotate them",
         ),
-        ({"n_past": 2}, None, "a past: it projects all of its keys by itself"),
+        ({"n_past": 2}, None, "a past: it projects all of its keys itself"),
         (
             {"mask": torch.zeros(3, 3, dtype=torch.bool)},
-            "rows that see no key: it makes zeros of them",
-            "rows that see no key: it makes NaN of them",
+            "rows that see no key: it returns zeros for them",
+            "rows that see no key: it returns NaN for them",
         ),
         (
             {"mask": torch.eye(3, dtype=torch.bool), "mask_fill": -2.0},
-            "rows where hidden keys have weight: it hides them, and a fill of -2 does not",
-            "rows where hidden keys have weight: it hides them, and a fill of -2 does not",
+            "rows where hidden keys have weight: it hides them, but a fill of -2 does not",
+            "rows where hidden keys have weight: it hides them, but a fill of -2 does not",
         ),
     ],
 )

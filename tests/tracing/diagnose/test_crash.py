@@ -56,8 +56,8 @@ MASK = "Q=b:2,n_Q:3,d:4 mask=b,n_K:5@bool"
 
 OVER, BESIDE, JOINED = (
     "the product contracts over them",
-    "to broadcast, they must be equal, or one of them 1",
-    "only the axis that is joined may differ",
+    "to broadcast, they must be equal, or one of them must be 1",
+    "only the concatenated axis may differ",
 )
 D_N = f"axis 2 of Q (d 4) and axis 1 of K (n_K 5) disagree: {OVER}"
 D_E = f"axis 2 of Q (d 4) and axis 2 of K (e 6) disagree: {OVER}"
@@ -185,7 +185,7 @@ CASES = {
         "ys = tuple(q @ K for q in Q)", QK, "q @ K", [("q", "n_Q d", "3 4"), K],
         f"axis 1 of q (d 4) and axis 1 of K (n_K 5) disagree: {OVER}",
     ),
-    "what is returned": ("return Q @ K", QK, "Q @ K", [Q, K], D_N),
+    "the return value": ("return Q @ K", QK, "Q @ K", [Q, K], D_N),
     "a condition": ("if (Q @ K).sum() > 0:\n        pass", QK, "Q @ K", [Q, K], D_N),
     "an index": ("y = Q[:, :, :, 3]", "Q=b:2,n_Q:3,d:4", "Q[:, :, :, 3]", [Q], None),
     "no tensor": ("y = Q + None", "Q=b:2,n_Q:3,d:4", "Q + None", [Q], None),

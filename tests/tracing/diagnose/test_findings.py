@@ -69,7 +69,7 @@ WRONG = {
     "SoftmaxOverQueries": ([], QKV, "dim=-2)", ["softmax normalizes axis -2", "contracts over axis -1"]),
     "MaskAfterSoftmax": (
         [], [*QKV, "mask=n_Q,n_K@bool"], "attention.masked_fill(",
-        ["rows of attention do not sum to one", "belongs before"],
+        ["rows of attention do not sum to one", "Apply masks before the softmax"],
     ),
     "MaskWithoutAxes": (
         [], ["Q=n_batch:5,n_head:3,n_Q:5,d_K:16", *QKV[1:], "padding=n_batch,n_K@bool"], "scores + mask",
@@ -78,7 +78,7 @@ WRONG = {
     "ScaledByLength": ([], QKV, "math.sqrt(n_k)", ["1/√n_K = 1/√7", "d_K = 16", "1/√16 is 0.25"]),
     "ScaleMultiplied": ([], QKV, "* math.sqrt", ["scaled by 4, which is √16 instead of 1/√16"]),
     "ScaledByWidth": ([], QKV, "/ d_k  #", ["1/16, without the square root"]),
-    "FullyMaskedRow": ([], QKV, "see: softmax", ["6 of 30 rows of the scores see no key"]),
+    "FullyMaskedRow": ([], QKV, "see: softmax", ["6 of 30 rows of the scores are fully masked"]),
     "HeadsNotTransposedBack": (
         HEADS, ["x=n_batch:4,n:7,d_model"], "# right: heads.transpose",
         ["as [n_batch, n, d_model] scrambles n", "transpose missing"],
@@ -87,7 +87,7 @@ WRONG = {
         HEADS, ["x=n_batch:4,n:7,d_model"], "# right: view(",
         ["as [n_batch, n_head, n, d_model/n_head] scrambles n", "transpose missing"],
     ),
-    "LogOfNegative": ([], QKV, "torch.log(distance", ["penalty is the first with 20 NaN among its 35"]),
+    "LogOfNegative": ([], QKV, "torch.log(distance", ["penalty is the first tensor with 20 NaN among its 35"]),
     "QueryAndKeySwapped": (
         [], [QKV[0], "K=n_batch,n_head,n_K:5,d_K", QKV[2]], "see: product",
         ["n_Q and n_K are both 5", "attention [n_batch 2, n_head 3, n_K 5, n_Q 5]"],
@@ -355,7 +355,7 @@ MISTAKES = [
         "return scores.reshape(b, h, 2 * n, n).transpose(2, 3)[..., :n]", " scrambles ",
     ),
     ("landmarks.py:LandmarkAttention", "(q @ mean_k.mT).softmax(-1)", "(q @ mean_k.mT).softmax(-2)", "softmax normalizes axis"),
-    ("landmarks.py:LandmarkAttention", "(1 - mask[:, None, None])", "torch.ones(n)", "24 of 24 rows of the scores see no key"),
+    ("landmarks.py:LandmarkAttention", "(1 - mask[:, None, None])", "torch.ones(n)", "24 of 24 rows of the scores are fully masked"),
     (
         "windowed.py:WindowAttention", ".transpose(1, 2).reshape(B_, N, C)", ".reshape(B_, N, C)", " scrambles ",
     ),
@@ -444,7 +444,7 @@ FAULTS = {
     "a number of another width": ("return (Q @ K.mT / 8.0).softmax(-1) @ V", 2, ["0.125", "written in this line"]),
     "softmax over queries": ("scores = Q @ K.mT / Q.size(-1) ** 0.5\nattention = scores.softmax(2)\nreturn attention @ V", 3, ["softmax normalizes axis -2", "contracts over axis -1"]),
     "softmax over queries, einsum": ('attention = (Q @ K.mT / Q.size(-1) ** 0.5).softmax(-2)\nreturn torch.einsum("bhqk,bhkd->bhqd", attention, V)', 2, ["softmax normalizes axis"]),
-    "attention is halved": ("attention = (Q @ K.mT / Q.size(-1) ** 0.5).softmax(-1)\nattention = attention * 0.5\nreturn attention @ V", 3, ["30 of 30 rows", "do not sum to one, but to 0.5: this line"]),
+    "attention is halved": ("attention = (Q @ K.mT / Q.size(-1) ** 0.5).softmax(-1)\nattention = attention * 0.5\nreturn attention @ V", 3, ["30 of 30 rows", "do not sum to one (sums: 0.5): this line"]),
     "attention is clipped by a mask": ("attention = (Q @ K.mT / Q.size(-1) ** 0.5).softmax(-1)\nattention = attention * torch.ones(5, 7).tril()\nreturn attention @ V", 3, ["rows of attention do not sum to one"]),
 }  # fmt: skip
 
@@ -512,9 +512,9 @@ def test_a_mask_that_hides_some_keys_is_fine_and_one_that_hides_all_is_not(found
         line = HIDE[way].format(NUMBERS[number])
         body = f"scores = Q @ K.mT / 4\nhidden = {hidden}\n{line}\nattention = scores.softmax(-1)\nreturn attention @ V"
         messages = [message for _, message in found_in(function(body), SHAPES)]
-        told = [message for message in messages if "see no key" in message]
+        told = [message for message in messages if "fully masked" in message]
         nan = [message for message in messages if "NaN" in message]
-        assert told == ([f"{6 * rows} of 30 rows of the scores see no key: the mask hides every key from them, so their attention weights are meaningless"] if rows else [])  # fmt: skip
+        assert told == ([f"{6 * rows} of 30 rows of the scores are fully masked: no key is visible to them, so their attention weights are meaningless"] if rows else [])  # fmt: skip
         assert bool(nan) == bool(rows and number == "-inf")
 
 
@@ -547,7 +547,7 @@ def test_what_a_random_mask_hides_is_no_mistake(found_in, how):
     body = f"scores = Q @ K.mT / 4\nattention = {value}.softmax(-1)\nreturn attention @ V"
     found = found_in(function(body, "Q, K, V, mask"), [*SHAPES, mask])
     messages = [message for _, message in found]
-    assert ["see no key" in message for message in messages] == [True] * is_mistake
+    assert ["fully masked" in message for message in messages] == [True] * is_mistake
 
 
 def test_rows_that_see_no_key_are_told_at_the_softmax(found_in):
@@ -567,13 +567,13 @@ def test_a_mask_in_a_narrow_dtype(found_in):
 def test_only_the_first_tensor_that_is_not_a_number_is_told(found_in):
     body = "a = Q * 2\nb = a.abs().neg().sqrt()\nc = b + 1\nreturn c @ K.mT"
     ((line, message),) = found_in(function(body), SHAPES)
-    assert (line, message) == (3, "b is the first with 480 NaN among its 480 values")
+    assert (line, message) == (3, "b is the first tensor with 480 NaN among its 480 values")
 
 
 def test_infinity_is_told_too(found_in):
     body = "a = torch.zeros(5) + 1\na[2] = 0\nb = 1 / a\nreturn b"
     ((line, message),) = found_in(function(body), SHAPES)
-    assert (line, message) == (4, "b is the first with 1 inf among its 5 values")
+    assert (line, message) == (4, "b is the first tensor with 1 inf among its 5 values")
 
 
 @pytest.mark.parametrize(
@@ -597,12 +597,12 @@ def test_an_input_that_is_not_a_number_is_told(found_in, tmp_path):
 # Silent copies.
 
 COPIES = {
-    "contiguous": ("y = Q.transpose(1, 2).contiguous()", 2, "the input is not contiguous"),
+    "contiguous": ("y = Q.transpose(1, 2).contiguous()", 2, "its input is not contiguous"),
     "a product with keys that were expanded": (
-        "k = K[:, :1].expand(2, 3, 7, 16)\nscores = Q @ k.mT", 3, "the input is an expanded view",
+        "k = K[:, :1].expand(2, 3, 7, 16)\nscores = Q @ k.mT", 3, "its input is an expanded view",
     ),
     "a view of what was expanded": (
-        "k = K[:, :, None].expand(2, 3, 4, 7, 16)\nk = k.reshape(2, 12, 7, 16)", 3, "the input is an expanded view",
+        "k = K[:, :, None].expand(2, 3, 4, 7, 16)\nk = k.reshape(2, 12, 7, 16)", 3, "its input is an expanded view",
     ),
 }  # fmt: skip
 

@@ -127,7 +127,7 @@ def test_axes_are_named_through_flex_attention(mine):
 @pytest.mark.usefixtures("with_torch")
 def test_that_a_compiled_kernel_shows_no_cost_is_said(mine):
     inputs = ["q=b:2,h:4,n:12,d:8", "k=b,h,m:15,d", "v=b,h,m,d"]
-    notice = "the cost of the compiled kernel of flex_attention is not counted"
+    notice = "the cost of flex_attention's compiled kernel is not counted"
     assert notice in inspect(mine.compiled_before, inputs=inputs).notices
 
 

@@ -513,7 +513,7 @@ def test_methods_under_a_condition_are_recorded(module_of):
     [
         ("def target(x):\n    yield x\n", "target: it is a generator"),
         ("async def target(x):\n    return x\n", "target: it is a coroutine"),
-        ("target = lambda x: x\n", "a lambda: it gives no tensor a name"),
+        ("target = lambda x: x\n", "a lambda: it assigns no names"),
     ],
 )
 def test_what_cannot_be_a_target_is_refused(module_of, source, message):

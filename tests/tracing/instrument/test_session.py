@@ -209,10 +209,8 @@ class Iterates:
         yield x
 
 
-COMPILED = (
-    "it is compiled, from C or a similar language, and has no lines of Python that can be recorded."
-)
-LAMBDA = "it gives no tensor a name, so that there is nothing to record."
+COMPILED = "it is compiled from C or a similar language, and has no Python lines to record."
+LAMBDA = "it assigns no names, so there is nothing to record."
 GENERATOR = "it is a generator, whose code runs while another function iterates."
 COROUTINE = "it is a coroutine, whose code runs when another function awaits it."
 
@@ -224,9 +222,9 @@ COROUTINE = "it is a coroutine, whose code runs when another function awaits it.
         (torch.Tensor.softmax, f"softmax: {COMPILED}", "trace the Python function or module that calls it"),
         (len, f"len: {COMPILED}", "trace the Python function or module that calls it"),
         (lambda x: x, f"a lambda: {LAMBDA}", "write it as a function with def, or trace the function that calls it"),
-        (Iterates, f"Iterates.forward: {GENERATOR}", "trace the function that iterates: what the generator names is recorded there"),
-        (Iterates().streams, f"Iterates.streams: {GENERATOR}", "trace the function that iterates: what the generator names is recorded there"),
-        (Iterates.awaits, f"Iterates.awaits: {COROUTINE}", "trace a function that runs it, with asyncio.run"),
+        (Iterates, f"Iterates.forward: {GENERATOR}", "trace the function that iterates over it; the generator's tensors are recorded there"),
+        (Iterates().streams, f"Iterates.streams: {GENERATOR}", "trace the function that iterates over it; the generator's tensors are recorded there"),
+        (Iterates.awaits, f"Iterates.awaits: {COROUTINE}", "trace a function that runs it with asyncio.run"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_traced_is_told(target, message, hint):
@@ -236,7 +234,7 @@ def test_what_cannot_be_traced_is_told(target, message, hint):
 
 
 def test_a_module_is_nothing_to_trace():
-    with pytest.raises(SourceError, match="it cannot be called"):
+    with pytest.raises(SourceError, match="it is not callable"):
         function_of(torch.nn.functional)
 
 
@@ -282,7 +280,9 @@ def test_torchscript_is_told_if_it_is_the_target_and_runs_untouched_otherwise(mo
     ]:
         with pytest.raises(SourceError) as caught:
             function_of(target)
-        assert caught.value.message.startswith(f"cannot trace {name}: it is TorchScript, which runs")
+        assert caught.value.message.startswith(
+            f"cannot trace {name}: it is TorchScript, which does not run"
+        )
     expected = attention(x)
     with trace(attention) as result:
         assert torch.equal(attention(x), expected)
@@ -588,9 +588,9 @@ def test_what_is_compiled_runs_untraced_and_right_and_what_calls_it_is_traced_ar
         print(*(step.name for step in trace.steps))
     """)  # fmt: skip
     assert out.splitlines() == [
-        "attend is compiled by torch.compile: it runs untraced",
-        "Attention is compiled by torch.compile: it runs untraced",
-        "Attention is compiled by torch.compile: it runs untraced",
+        "attend is compiled by torch.compile: it is not traced",
+        "Attention is compiled by torch.compile: it is not traced",
+        "Attention is compiled by torch.compile: it is not traced",
         "Q K V doubled x x x w z y",
     ]
 
@@ -620,7 +620,7 @@ def test_inspect_runs_a_compiled_target_uncompiled_and_what_it_calls_compiled(tm
         code.attend = compiled
         show(code.outer, Q, K, V)
     """)  # fmt: skip
-    uncompiled = "is compiled by torch.compile: its Python code ran, uncompiled"
+    uncompiled = "is compiled by torch.compile: its uncompiled Python code was traced"
     rows = "x, y, scores"
     assert out.splitlines() == [
         f"Q, K, V, scores, attention, return, attend {uncompiled}",
@@ -630,7 +630,7 @@ def test_inspect_runs_a_compiled_target_uncompiled_and_what_it_calls_compiled(tm
         f"{rows}, Decorated {uncompiled}",
         f"{rows}, Decorated {uncompiled}",
         rows,
-        "Q, K, V, doubled, x, x, x, w, z, y, attend is compiled by torch.compile: it ran untraced",
+        "Q, K, V, doubled, x, x, x, w, z, y, attend is compiled by torch.compile: it was not traced",
     ]
 
 

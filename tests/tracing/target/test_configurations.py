@@ -196,5 +196,5 @@ def test_what_the_class_refuses_is_refused_at_other_sizes():
 
 def test_what_cannot_be_copied_is_told():
     config = SimpleNamespace(d_feat=48, rows=(x for x in ()))
-    with pytest.raises(SourceError, match="cannot copy SimpleNamespace, so that it stays as it is"):
+    with pytest.raises(SourceError, match="cannot copy SimpleNamespace, which must stay unchanged"):
         make_value(value_of(config), "", {}, wrap_errors=True)

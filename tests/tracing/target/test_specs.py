@@ -96,33 +96,33 @@ def test_inputs_are_read_as_they_are_meant(text, name, value):
 @pytest.mark.parametrize(
     ("text", "kind", "message", "hint"),
     [
-        ("Q=n,,d", OptionError, "--input Q: nothing is no axis.", "NAME:SIZE, NAME or SIZE, separated by commas; what is a text is quoted: \"'…'\""),
-        ("Q=n d", OptionError, "--input Q: n d is no axis.", "NAME:SIZE"),
-        ("Q=n:3.5", OptionError, "--input Q: n:3.5 is no axis.", "NAME:SIZE"),
-        ("Q=n:d", OptionError, "--input Q: n:d is no axis.", "NAME:SIZE"),
-        ("Q=n*", OptionError, "--input Q: n* is no axis.", "NAME:SIZE"),
+        ("Q=n,,d", OptionError, "--input Q: nothing is not an axis.", "NAME:SIZE, NAME or SIZE, separated by commas; a string is quoted: \"'…'\""),
+        ("Q=n d", OptionError, "--input Q: n d is not an axis.", "NAME:SIZE"),
+        ("Q=n:3.5", OptionError, "--input Q: n:3.5 is not an axis.", "NAME:SIZE"),
+        ("Q=n:d", OptionError, "--input Q: n:d is not an axis.", "NAME:SIZE"),
+        ("Q=n*", OptionError, "--input Q: n* is not an axis.", "NAME:SIZE"),
         ("Q=n:0", SizeError, "n is 0, but a size is a whole number from 1 up.", None),
         ("Q=n,-4", SizeError, "axis 1 of Q is -4, but a size is a whole number from 1 up.", None),
         ("Q=n:9223372036854775808", SizeError, "n has 19 digits, but a size fits into 64 bits.", None),
-        ("Q=", OptionError, "--input Q: nothing says no axes.", "--input Q=n:48,d:64 for a matrix, --input Q=()@float32 for a scalar"),
-        ("Q=@float32", OptionError, "--input Q: @float32 says no axes.", "--input Q=n:48"),
+        ("Q=", OptionError, "--input Q: nothing names no axes.", "--input Q=n:48,d:64 for a matrix, --input Q=()@float32 for a scalar"),
+        ("Q=@float32", OptionError, "--input Q: @float32 names no axes.", "--input Q=n:48"),
         ("Q=n@flaot32", OptionError, "--input Q: flaot32 is neither a dtype nor a file.", "--input Q=n@float32, or a file that ends in .npy"),
         ("Q=n@", OptionError, "--input Q: nothing is neither a dtype nor a file.", "--input Q=n@float32"),
         ("Q=n@none.npy", FileError, "there is no file none.npy.", None),
         ("Q=n,d@q.npy<5", FileError, "there is no file q.npy<5.", None),
-        ("Q=n,d<5@q.npy", OptionError, "--input Q: the values in q.npy are what they are, and not drawn below 5.", "--input Q=n,d@q.npy"),
-        ("ids=n@int64", OptionError, "--input ids: whole numbers are drawn below some number, and none is said.", "--input ids=n@int64<100"),
-        ("ids=n@float16<5", OptionError, "--input ids: float16 holds no whole numbers below 5.", "--input ids=n<5, or with @ one of uint8"),
-        ("ids=n@bool<2", OptionError, "--input ids: bool holds no whole numbers below 2.", "--input ids=n<2"),
-        ("z=n@complex64<5", OptionError, "--input z: complex64 holds no whole numbers below 5.", "--input z=n<5"),
+        ("Q=n,d<5@q.npy", OptionError, "--input Q: the values come from q.npy, and are not drawn below 5.", "--input Q=n,d@q.npy"),
+        ("ids=n@int64", OptionError, "--input ids: random values of int64 need an upper bound.", "--input ids=n@int64<100"),
+        ("ids=n@float16<5", OptionError, "--input ids: float16 is not an integer dtype, so its values cannot be drawn below 5.", "--input ids=n<5, or with @ one of uint8"),
+        ("ids=n@bool<2", OptionError, "--input ids: bool is not an integer dtype, so its values cannot be drawn below 2.", "--input ids=n<2"),
+        ("z=n@complex64<5", OptionError, "--input z: complex64 is not an integer dtype, so its values cannot be drawn below 5.", "--input z=n<5"),
         ("z=n@complex", OptionError, "--input z: complex is neither a dtype nor a file.", "--input z=n@complex64, or a file"),
         ("ids=n<257@uint8", OptionError, "--input ids: not all whole numbers below 257 fit into uint8.", "--input ids=n@int64<257"),
         ("ids=n<", OptionError, "--input ids: nothing is neither a whole number nor the name of a size.", "--input ids=n<100"),
-        ("ids=n<0", SizeError, "the number that ids lies below is 0, but a size is a whole number from 1 up.", None),
+        ("ids=n<0", SizeError, "the upper bound of ids is 0, but a size is a whole number from 1 up.", None),
         ("Q=(n,d)", OptionError, "--input Q: (n,d) is neither a tensor's axes, which need no parentheses, nor a tuple", '--input Q=n,d, or --input "Q=(n,d;)"'),
         ("Q=(n,d", OptionError, "--input Q: (n,d is neither", "--input Q=n,d"),
         ("Q=(n; d:0)", SizeError, "d is 0", None),
-        ("Q=(n; n d)", OptionError, "--input Q[1]: n d is no axis.", "NAME:SIZE"),
+        ("Q=(n; n d)", OptionError, "--input Q[1]: n d is not an axis.", "NAME:SIZE"),
     ],
 )  # fmt: skip
 def test_inputs_that_cannot_be_read_are_told(text, kind, message, hint):
@@ -234,20 +234,20 @@ def test_constructions_have_literals_and_constructions_as_arguments():
 @pytest.mark.parametrize(
     ("text", "message", "hint"),
     [
-        ("act=gelu.new", "--init act: gelu.new is no Python value.", "--init \"act='gelu.new'\""),
-        ("bias=false", "--init bias: false is no Python value.", '--init "bias=False"'),
-        ("n=3+", "--init n: 3+ is no Python value.", '--init "n=VALUE"'),
-        ("n=", "--init n: nothing is no Python value.", '--init "n=VALUE"'),
-        ("5", "--init 5 does not say what it is for.", "--init NAME=VALUE"),
-        ("config=conf.py:Config(act=x.y)", "--init config: x.y is no Python value.", "act='x.y'"),
-        ("config=conf.py:Config(x.y)", "--init config: x.y is no Python value.", "'x.y'"),
-        ('config={"causal": true}', "--init config: true is no Python value.", "causal=True"),
+        ("act=gelu.new", "--init act: gelu.new is not a Python value.", "--init \"act='gelu.new'\""),
+        ("bias=false", "--init bias: false is not a Python value.", '--init "bias=False"'),
+        ("n=3+", "--init n: 3+ is not a Python value.", '--init "n=VALUE"'),
+        ("n=", "--init n: nothing is not a Python value.", '--init "n=VALUE"'),
+        ("5", "--init 5 does not name an argument.", "--init NAME=VALUE"),
+        ("config=conf.py:Config(act=x.y)", "--init config: x.y is not a Python value.", "act='x.y'"),
+        ("config=conf.py:Config(x.y)", "--init config: x.y is not a Python value.", "'x.y'"),
+        ('config={"causal": true}', "--init config: true is not a Python value.", "causal=True"),
         (
             "config={n_head: 4, d}",
-            "--init config: n_head: 4 is no item of a dictionary.",
+            "--init config: n_head: 4 is not an item of a dictionary.",
             '{"NAME": VALUE}',
         ),
-        ('config={"d": d, e}', "--init config: e is no item of a dictionary.", '{"NAME": VALUE}'),
+        ('config={"d": d, e}', "--init config: e is not an item of a dictionary.", '{"NAME": VALUE}'),
         ("config=conf.py:Confg(n=5)", "conf.py has no Confg: it defines Config.", "conf.py:Config"),
     ],
 )
@@ -281,8 +281,8 @@ def test_an_equation_gives_the_size_of_the_one_name_that_has_none(text, sizes, f
         ("d=a*b", {"a": 5, "b": 41, "d": 200}, "--where d=a*b does not hold: d is 200, and a*b is 5*41 = 205."),
         ("d=a/b", {"a": 200, "b": 7, "d": 28}, "--where d=a/b does not hold: d is 28, and a/b is 200/7 = 28.57."),
         ("d=a", {"a": 5, "d": 7}, "--where d=a does not hold: d is 7, and a is 5."),
-        ("d=a/b", {"a": 200, "b": 7}, "--where d=a/b: a is 200, b is 7, and so d would be 28.57, which is no whole number."),
-        ("d=a*b", {"d": 200, "b": 7}, "--where d=a*b: d is 200, b is 7, and so a would be 28.57, which is no whole number."),
+        ("d=a/b", {"a": 200, "b": 7}, "--where d=a/b: a is 200, b is 7, and so d would be 28.57, which is not a whole number."),
+        ("d=a*b", {"d": 200, "b": 7}, "--where d=a*b: d is 200, b is 7, and so a would be 28.57, which is not a whole number."),
         ("d=a*b", {"a": 2**40, "b": 2**40}, "d has 25 digits, but a size fits into 64 bits."),
     ],
 )  # fmt: skip
@@ -298,7 +298,7 @@ def test_an_equation_that_sizes_contradict_is_told(text, sizes, message):
 def test_what_is_no_equation_is_told(text):
     error = refused(read_where, text)
     assert type(error) is OptionError
-    form = "NAME=EXPRESSION, of names and numbers with * / + -"
+    form = "NAME=EXPRESSION, with names and numbers joined by * / + -"
     assert error.message == f"--where {text} is not of the form {form}."
     assert error.hint == "--where d_feat=n_head*d_head, or --where n_distance=2*n-1"
 

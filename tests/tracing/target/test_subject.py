@@ -203,15 +203,15 @@ def test_arguments_of_one_name_that_differ_are_no_sizes():
         ({"inputs": [QKV[0], "K=n_batch,n_K,7,d:3", QKV[2]]}, "the axis n_K of K has no size.", "--input K=n_batch,n_K:48,7,d:3"),
         ({"inputs": ["5,d"], "call": "project"}, "the axis d of x has no size.", "--input 5,d:48"),
         ({"inputs": ["x=(n:5; n,d)"], "call": "project"}, "the axis d of x[1] has no size.", "--input x=(…n,d:48…)"),
-        ({"inputs": ["x=5<vocab"], "call": "project"}, "x: vocab, below which its values are drawn, has no size.", "a number: --input x=…<100"),
-        ({"where": ["d_feat=n_head*d_K/n_V"]}, "--where d_feat=n_head*d_K/n_V: d_K and n_V have no size.", "an equation gives the size of one name, when it stands there once"),
-        ({"where": ["n_head=d*d"]}, "--where n_head=d*d: d has no size.", "an equation gives the size of one name, when it stands there once"),
+        ({"inputs": ["x=5<vocab"], "call": "project"}, "x: vocab, the upper bound of its values, has no size.", "a number: --input x=…<100"),
+        ({"where": ["d_feat=n_head*d_K/n_V"]}, "--where d_feat=n_head*d_K/n_V: d_K and n_V have no size.", "an equation gives the size of one name, which must occur in it once"),
+        ({"where": ["n_head=d*d"]}, "--where n_head=d*d: d has no size.", "an equation gives the size of one name, which must occur in it once"),
         ({"where": ["d_feat=n_head*n_Q"]}, "--where d_feat=n_head*n_Q does not hold: d_feat is 200, and n_head*n_Q is 5*32 = 160.", None),
-        ({"where": ["n_Q=d_feat/d_head"]}, "--where n_Q=d_feat/d_head: n_Q is 32, d_feat is 200, and so d_head would be 6.25, which is no whole number.", None),
+        ({"where": ["n_Q=d_feat/d_head"]}, "--where n_Q=d_feat/d_head: n_Q is 32, d_feat is 200, and so d_head would be 6.25, which is not a whole number.", None),
         ({"inputs": [*QKV[:2], "V=n_batch,n_K@v.npy"]}, "V in v.npy has n_batch 3 (axis 0 of 3×4), but --input Q says that n_batch is 6.", None),
         ({"inputs": [*QKV[:2], "V=n_batch,n_K,d_feat@v.npy"]}, "V in v.npy is 3×4, but --input V names 3 axes: n_batch n_K d_feat.", None),
-        ({"inputs": [*QKV[:2], "V=3,5@v.npy"]}, "V in v.npy has 4 as axis 1 of 3×4, but --input V says 5.", None),
-        ({"inputs": [*QKV[:2], "V=a,b@empty.npy"]}, "V in empty.npy is 3×0: there is nothing in it.", None),
+        ({"inputs": [*QKV[:2], "V=3,5@v.npy"]}, "V in v.npy has size 4 on axis 1 of 3×4, but --input V says 5.", None),
+        ({"inputs": [*QKV[:2], "V=a,b@empty.npy"]}, "V in empty.npy is 3×0: it has no elements.", None),
     ],
 )  # fmt: skip
 def test_sizes_that_disagree_or_are_missing_are_told(wrong, message, hint):
@@ -228,7 +228,7 @@ def test_sizes_that_disagree_or_are_missing_are_told(wrong, message, hint):
         (["d_feat=200", "n_head=n_heads"], OptionError, "--init n_head: n_heads is neither a Python value nor the name of a size.", "--init \"n_head='n_heads'\""),
         (["d_feat=200", "n_head=5", "dropout=gelu-new"], OptionError, "--init dropout: gelu-new is neither a Python value nor the name of a size.", "--init \"dropout='gelu-new'\""),
         (["d_feat=200", "n_head=n_Q/d"], SizeError, "--init n_head: d in n_Q/d has no size.", "--where d=48, or the name of an axis or argument"),
-        (["d_feat=200", "n_head=n_K/5"], SizeError, "--init n_head: n_K/5 is 9.6, which is no whole number: n_K is 48.", None),
+        (["d_feat=200", "n_head=n_K/5"], SizeError, "--init n_head: n_K/5 is 9.6, which is not a whole number: n_K is 48.", None),
         (["d_feat=200", "n_head=5", "bias=attn.py:Config(act)"], OptionError, "--init bias: act is neither a Python value nor the name of a size.", "'act'"),
         (["d_feat=200", "n_head=5", "bias={'d_feat': 100}"], SizeError, "--init bias says that d_feat is 100, but --init d_feat says that d_feat is 200.", None),
     ],
@@ -256,7 +256,7 @@ def test_numbers_are_computed_from_sizes_of_any_place():
 def test_what_is_not_whole_at_other_sizes_raises_there():
     it = made("Configured", ["config=attn.py:Config(d//2)"], ["x=n:5,d:6"])
     assert it.build({"d": 8}).module.config.d_feat == 4
-    with pytest.raises(SizeError, match="which is no whole number: d is 7"):
+    with pytest.raises(SizeError, match="which is not a whole number: d is 7"):
         it.build({"d": 7})
 
 
@@ -275,14 +275,14 @@ FORWARD = "forward(Q, K, V, mask=None)"
         ({"init": [*HEADS, "n_head=7"]}, OptionError, "--init gives n_head 2 times.", "--init n_head=… once"),
         ({"inputs": QKV[:2]}, OptionError, f"{FORWARD} needs V, which --input does not give.", "--input V=…"),
         ({"inputs": [*QKV, "q_len=3"]}, OptionError, f"{FORWARD} has no q_len.", None),
-        ({"inputs": ["5,6"] * 5}, OptionError, f"{FORWARD} takes 4 arguments without a name, and --input gives 5.", None),
-        ({"inputs": ["5,6", *QKV]}, OptionError, f"{FORWARD} gets Q twice from --input: by its place and by its name.", "every --input with its name"),
+        ({"inputs": ["5,6"] * 5}, OptionError, f"{FORWARD} takes 4 positional arguments, but --input gives 5.", None),
+        ({"inputs": ["5,6", *QKV]}, OptionError, f"{FORWARD} gets Q twice from --input: by position and by name.", "a name in every --input"),
         ({"inputs": [*QKV, QKV[0]]}, OptionError, "--input gives Q 2 times.", "--input Q=… once"),
         ({"call": "projct"}, OptionError, "MultiHeadedAttention has no method projct; its methods are forward, project, scale.", "--call project"),
         ({"dtype": "int64"}, OptionError, "'int64' is not a dtype to run in.", "--dtype float64, float32, float16, bfloat16"),
         ({"name": "Empty", "init": []}, SourceError, "Empty has no forward and no __call__; its methods are attend, of.", "--call attend"),
         ({"name": "Config"}, SourceError, "Config has no forward and no __call__; its methods are none.", None),
-        ({"name": "sdpa"}, OptionError, "sdpa is no class: nothing is constructed, and --init has nothing to give.", "--input d_feat=…"),
+        ({"name": "sdpa"}, OptionError, "sdpa is not a class: nothing is constructed, so --init does not apply.", "--input d_feat=…"),
         ({"name": "sdpa", "init": [], "call": "run"}, OptionError, "sdpa is not a class, so it has no method run to call.", "leave out --call"),
         ({"name": "sdpa", "init": [], "inputs": ["5,"]}, OptionError, "sdpa(Q, K, V, mask=None, n_head=8, scale=None, *, causal=False) needs K and V, which --input does not give.", "--input K=… --input V=…"),
         ({"name": "Plain", "init": [], "inputs": ["more=5,"]}, OptionError, "__call__(x, /, *more, **named) needs x, which --input does not give.", "--input x=…"),

@@ -208,7 +208,7 @@ def _unknown(word: str, known: list[str]) -> OptionError:
     """Return the error for a word that is not an option of a cell."""
     name = word.partition("=")[0]
     if name in ELSEWHERE:
-        return OptionError(f"{name} has no meaning in a cell.", hint=ELSEWHERE[name])
+        return OptionError(f"{name} does not apply in a cell.", hint=ELSEWHERE[name])
     if not name.startswith("-"):
         return OptionError(f"{shortened(word)!r} is not an option.", hint=f"--watch {shortened(word)}")
     near = get_close_matches(name, known, n=1)

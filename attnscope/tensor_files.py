@@ -146,7 +146,7 @@ def _in_text(name: str, text: str) -> TensorInMemory:
     """Return the tensor that a text lists, in float64; without another dtype it runs in float32.
 
     Raises:
-        OptionError: it is no list of numbers, or its rows have different lengths.
+        OptionError: it is not a list of numbers, or its rows have different lengths.
     """
     source = shortened(printable(text.strip()), 40)
     numbers: list[Any] = []

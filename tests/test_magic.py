@@ -236,7 +236,7 @@ def test_random_numbers_and_gradients_are_as_without(shell):
     [
         ("--wacth Attention", "%%attnscope has no option --wacth.", "--watch"),
         ("Attention", "'Attention' is not an option.", "--watch Attention"),
-        ("--to trace.txt", "--to has no meaning in a cell.", "_.save(FILE) in the next cell"),
+        ("--to trace.txt", "--to does not apply in a cell.", "_.save(FILE) in the next cell"),
         ("--watch", "argument --watch: expected one argument.", None),
         ("--calls x", "argument --calls: invalid number value: 'x'.", None),
         ("--calls 0", "argument --calls: 0 is not at least 1.", None),

@@ -1,4 +1,4 @@
-"""Multi-head attention: several small attentions side by side, with learnt projections."""
+"""Multi-head attention: several small attentions side by side, with learned projections."""
 
 from __future__ import annotations
 

@@ -121,7 +121,7 @@ def largest(trace: Trace) -> list[Step]:
 
 
 def owns_memory(step: Step) -> bool:
-    """Return whether a step takes memory of its own: it is no view, and no other name of a tensor."""
+    """Return whether a step owns memory: it is not a view, nor another name of a tensor."""
     return not (step.view_of or step.same_as or step.members)
 
 

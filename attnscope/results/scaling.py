@@ -50,7 +50,7 @@ class Scaling(Result):
     Attributes:
         sizes: the numbers of sequences, queries and keys: `{"n_batch": 64, "n_Q": 64, "n_K": 64}`.
         dtype: the dtype of scores and weights; the statistics are computed in float64.
-        seed: the seed of the random queries and keys, which is set anew for each width.
+        seed: the seed of the random queries and keys, which is set again for each width.
         rows: two for each width, in the order of the request: without the scale, and with it.
         findings: conclusions from these numbers.
         draw: the distribution of queries and keys: `normal`, or `uniform` in [0, 1).

@@ -91,7 +91,7 @@ class HeadWeights(Result):
         """Return the head's slice of a weight or a bias by its name: `head["W_Q"]`.
 
         Raises:
-            KeyError: there is none of that name.
+            KeyError: there is no such tensor.
         """
         for each in self.weights:
             if each.name == name:

@@ -14,7 +14,7 @@ from attnscope.results.common import Finding
 from attnscope.results.scaling import MEASURES, Scaling, ScalingRow
 
 HARD = 0.9
-"""The softmax is called a hard choice if the largest weight, a mean over rows, is at least this."""
+"""The softmax is called nearly one-hot if the largest weight, a mean over rows, is at least this."""
 NEARLY_NONE = 0.1
 """Nearly no gradient passes if it is at most this fraction of the gradient with the scale."""
 ALIKE = 0.25

@@ -144,7 +144,7 @@ def test_hybrids_start_at_the_first_layer_that_attends(attnscope, tiny, family, 
 @pytest.mark.parametrize(
     ("field", "value", "said"),
     [
-        ("head_dim", 16, "has heads 12 wide, and in its config.json head_dim is 16"),
+        ("head_dim", 16, "has heads 12 wide, but in its config.json head_dim is 16"),
         (
             "num_key_value_heads",
             1,

@@ -397,7 +397,7 @@ def test_attention_that_is_not_seen_is_not_pooled(attnscope, tmp_path):
         (["--file", "x", "--text", "a"], "--text and --file cannot be combined: give one input."),
         (["--file", "x", "--image", "y"], "--file and --image cannot be combined: give one input."),
         (["--file", "x", "--circuits"], "--circuits is about a head's weights"),
-        (["--text", "a", "--memory", "much"], "--memory is 'much', which is no size."),
+        (["--text", "a", "--memory", "much"], "--memory is 'much', which is not a size."),
         (["--text", "a", "--pool", "max", "--steps"], "--steps shows whole tensors, and --pool shows pooled maps"),
         (["--text", "a", "--pool", "max", "--query", "0", "--head", "all"], "--query is for one head"),
     ],

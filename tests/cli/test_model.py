@@ -298,7 +298,7 @@ def test_an_unknown_token_that_is_none_is_told(attnscope, saved, tmp_path, unkno
 
 def test_tokens_behind_the_patches_are_refused(attnscope, saved, tmp_path):
     r = attnscope("model", saved("yolos"), "--image", save_picture(tmp_path / "picture.png"))
-    assert "makes 8 tokens of 2 × 2 patches" in r.err
+    assert "makes 8 tokens from 2 × 2 patches" in r.err
 
 
 def test_a_picture_that_is_too_large_is_told(attnscope, saved, tmp_path, monkeypatch):
@@ -383,7 +383,7 @@ def test_families_beside_the_registry_show_their_own_maps(attnscope, saved, fami
 def test_a_sink_after_the_softmax_is_told_apart(attnscope, saved):
     r = attnscope("model", saved("granite_swa"), "--text", SHORT, "--verify", "-f", "json")
     assert r.exit_status == 0
-    assert "without the sink's part" in r.json["checks"][0]["note"]
+    assert "without the sink's share" in r.json["checks"][0]["note"]
 
 
 @pytest.mark.parametrize(
@@ -752,7 +752,7 @@ def test_missing_weights_are_told(attnscope, tmp_path, saved):
         folder / "model.safetensors",
     )
     r = attnscope("model", folder, "--text", SHORT)
-    assert "lacks 1 of the weights of a LlamaForCausalLM" in r.err
+    assert "lacks 1 weights of a LlamaForCausalLM" in r.err
     assert "layers.1.self_attn.q_proj.weight" in r.err
 
 

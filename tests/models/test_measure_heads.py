@@ -228,11 +228,11 @@ def test_ids_tokens_layers_heads_and_metrics_may_be_lists(minilm, bert):
         ({"max_length": 5}, OptionError, "only with --truncate"),
         ({"top": 0}, OptionError, "--top is 0"),
         ({"dtype": "int3"}, OptionError, "there is no dtype int3"),
-        ({"memory": "much"}, OptionError, "which is no size"),
+        ({"memory": "much"}, OptionError, "which is not a size"),
         ({"memory": 1000}, SizeError, "needs at least"),
         ({"device": "meta"}, OptionError, "computes no values"),
         ({"tokenizer": object()}, OptionError, "tokenizer= is for a loaded model"),
-        ({"checkpoint": "run.npz"}, OptionError, "--checkpoint is about a corpus"),
+        ({"checkpoint": "run.npz"}, OptionError, "--checkpoint needs a corpus"),
         ({"target": "a dog"}, OptionError, "is for encoder-decoder models"),
     ],
 )
@@ -430,7 +430,7 @@ def test_an_interruption_before_anything_was_measured_is_raised(bert, monkeypatc
 
 def test_a_resumed_run_over_other_texts_is_refused(bert, tmp_path):
     measure_heads(bert, TEXTS, checkpoint=tmp_path / "run.npz")
-    with pytest.raises(OptionError, match="is of a run with size of the corpus 4"):
+    with pytest.raises(OptionError, match="is from a run with size of the corpus 4"):
         measure_heads(bert, TEXTS[:3], checkpoint=tmp_path / "run.npz")
 
 

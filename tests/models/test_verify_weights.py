@@ -60,7 +60,7 @@ def test_a_model_that_transformers_cannot_run_is_told(small_bert, key, value):
     (folder / "config.json").write_text(json.dumps({**config, key: value}))
     checkpoint = Checkpoint("small", folder)
     told = (
-        r"transformers cannot (run small: |read the config\.json of small: )|its config\.json asks for"
+        r"transformers cannot (run small: |read the config\.json of small: )|its config\.json requires"
     )
     with pytest.raises(ModelError, match=told):
         verify_head(checkpoint, read_head(checkpoint, layer=1))

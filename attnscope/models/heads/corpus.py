@@ -80,7 +80,7 @@ class Window:
     Attributes:
         texts: the texts; none, if a long stretch of the stream has none.
         lines, offset: the numbers of lines and bytes of the corpus up to the window's end.
-        skipped: the number of lines that are no text. Blank lines and blank texts are not counted.
+        skipped: the number of lines without a text. Blank lines and blank texts are not counted.
         first_skipped: the line number of the first of them, and why: `is not UTF-8` and the like.
         share: the share of the file up to the window's end, from 0 to 1; None for standard input.
     """
@@ -202,7 +202,7 @@ class Corpus:
         return Window(texts, lines, offset, skipped, first_skipped, share)
 
     def _text(self, line: bytes, number: int) -> Text | None:
-        """Return the text of a line; None if it is blank. Raise a NoTextError if it is no text."""
+        """Return the text of a line; None if it is blank. Raise a NoTextError if it is not a text."""
         if len(line) > LONGEST:
             raise NoTextError(f"is longer than {bytes_text(LONGEST)}")
         try:

@@ -22,7 +22,7 @@ OF_TEXTS = ("entropy", "largest", "first", "separator", "self", "previous", "nex
 """The metrics of heads that attend to tokens of text, by their names in METRICS."""
 
 OF_PICTURES = ("entropy", "largest", "first", "self")
-"""The same for images, whose patches are no sequence."""
+"""The same for images, whose patches are not a sequence."""
 
 N_PAIRS = sum(METRICS[name].pair is not None for name in OF_TEXTS)
 """The number of these metrics that need numbers of each pair of a query and a key."""

@@ -169,7 +169,7 @@ def load_state(path: Path, settings: dict[str, Any]) -> RunState:
         settings: all options of this run that affect the result.
 
     Raises:
-        FileError: it is no such file, or is damaged.
+        FileError: it is not such a file, or is damaged.
         OptionError: the run in it has other settings.
     """
     record, arrays = _read(path)
@@ -252,7 +252,7 @@ def _read(path: Path) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
     """Read the record of a run, with every field of its type, and the sums that it names.
 
     Raises:
-        FileError: it cannot be read, is no such file, or has another version.
+        FileError: it cannot be read, is not such a file, or has another version.
     """
     import numpy as np
 

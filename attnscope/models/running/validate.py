@@ -31,7 +31,7 @@ def check_rows(
     """Check that rows are the output of a softmax: no weight below 0, and a sum of 1.
 
     A row may be 0 altogether, if a query has no visible key. With sinks, which take a part of each row
-    and are no keys, the sum may be less than 1.
+    and are not keys, the sum may be less than 1.
 
     Args:
         attention: `… n_Q n_K`, in the dtype in which the model returned it.

@@ -239,7 +239,7 @@ class _Reader:
         if token.isdecimal():
             return of_number(int(token))
         if not token.isidentifier():
-            raise ValueError(f"{token} is no word")
+            raise ValueError(f"{token} is not a word")
         return of_word(token)
 
 

@@ -192,7 +192,7 @@ def whole(axis: Axis) -> Expression:
 
 
 def viewed(flow: Flow, axes: Axes, shape: Sequence[int]) -> Axes:
-    """Return the axes after a view: the factors in their order, merged and split anew."""
+    """Return the axes after a view: the factors in their order, merged and split again."""
     if 0 in shape:
         return tuple(map(flow.new, shape))
     n_same = 0  # axes at the end

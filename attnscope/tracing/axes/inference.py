@@ -254,7 +254,7 @@ def coincidences(
     """Find code that runs only because sizes happen to be equal or to divide each other.
 
     Requirements that the code states itself (`assert`, `raise`), and equal widths in a
-    product, are no coincidence; nor is a width that divides into heads.
+    product, are not coincidences; nor is a width that divides into heads.
 
     Args:
         inferred: the sizes, with the runs that failed.

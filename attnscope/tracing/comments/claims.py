@@ -67,7 +67,7 @@ def claims_of(code: Code, known: Container[str], tensors: Container[str]) -> Cla
     Args:
         code: the file.
         known: words that are axes.
-        tensors: the names of tensors. A list of such is no shape: `# (q, k)`.
+        tensors: the names of tensors. A list of them is not a shape: `# (q, k)`.
     """
     found = Claims()
     _read_comments(code, known, tensors, found)

@@ -294,10 +294,10 @@ class Watcher:
             self._set(out, note)
 
     def _used(self, weights: torch.Tensor, note: Note, axis: int) -> None:
-        """Check attention that is multiplied with values, summing over one of its axes.
+        """Check attention that is multiplied by values, summing over one of its axes.
 
         The softmax of a projection, as in linear attention, is not checked; nor is attention that is
-        multiplied with attention, as in its pseudo-inverse.
+        multiplied by attention, as in its pseudo-inverse.
         """
         if note.sums_to_one is None or note.log or all(axis != each.place for each in note.pair):
             return
@@ -659,8 +659,8 @@ def scale_findings(inferred: Inferred) -> list[Finding]:
     """Find scores whose scale is not 1/√(the width that the product sums over).
 
     No scale at all (T5 has none) is a choice, and so is a multiple that is the same at all sizes, unless
-    it is 1/√ of another axis' size, a power of the width, or a number in that line. A size that is no
-    tensor's axis exists only for the scale (Gemma's query_pre_attn_scalar).
+    it is 1/√ of another axis' size, a power of the width, or a number in that line. A size that is not
+    the axis of a tensor exists only for the scale (Gemma's query_pre_attn_scalar).
 
     Args:
         inferred: the inferred sizes, with the scales in each run.

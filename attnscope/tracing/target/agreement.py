@@ -59,7 +59,7 @@ def agree_on_sizes(
     """Return every size that has a name, and the names whose sizes the user sets.
 
     A name of an axis or of an equation stands for one size everywhere; without a specification, it has
-    the default of that name. Integer arguments that are no axes are sizes too, unless two of them have
+    the default of that name. Integer arguments that are not axes are sizes too, unless two of them have
     the same name and differ, as in two configurations.
 
     Args:
@@ -260,7 +260,7 @@ def _check_computed(sizes: Sizes, computed: Iterable[tuple[str, str | None, Comp
 
 
 def _ambiguous(numbers: Sequence[tuple[str, int]], shared: set[str]) -> set[str]:
-    """Return the names of arguments with several different values that are no axes."""
+    """Return the names of arguments with several different values that are not axes."""
     return {
         name
         for name, size in numbers

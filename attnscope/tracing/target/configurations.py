@@ -2,7 +2,7 @@
 
 These are dataclasses, named tuples, namespaces, mappings such as OmegaConf's, and objects of plain
 classes. A run with other sizes gets a copy; the caller's object never changes. Where the class can
-construct it anew from its attributes, it does, so that attributes computed from others follow.
+construct it again from its attributes, it does, so that attributes computed from others follow.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from attnscope.tracing.target.signatures import VARIADIC, signature_of
 def settings_of(value: Any) -> dict[str, Any]:
     """Return the attributes or items that a copy can have with other values.
 
-    Those that the object computes from others are left out. An object that is no configuration has none.
+    Those that the object computes from others are left out. An object that is not a configuration has none.
     """
     if isinstance(value, type) or callable(value) or hasattr(value, "__array__"):
         return {}

@@ -75,7 +75,7 @@ class LiveSubject(Subject):
 
     @property
     def is_live(self) -> bool:
-        """True: the code and its arguments exist already."""
+        """True: the code and its arguments already exist."""
         return True
 
     @property

@@ -55,7 +55,7 @@ def load(text: str) -> Loaded:
         text: `file.py:NAME` or `package.module:NAME`, where NAME may have dots.
 
     Raises:
-        FileError: there is no such file, or it is no `.py` file.
+        FileError: there is no such file, or it is not a `.py` file.
         SourceError: it cannot be imported, or there is nothing callable of that name in it.
     """
     place, colon, name = (part.strip() for part in text.rpartition(":"))

@@ -81,7 +81,7 @@ class Computed:
         """Return the number.
 
         Raises:
-            SizeError: it is no whole number.
+            SizeError: it is not a whole number.
         """
         size = self.value.size(sizes)
         if size.denominator != 1:

@@ -116,7 +116,7 @@ class Subject:
         distribution: that of drawn numbers: `normal` (None) or `uniform`.
         fixed: names whose sizes cannot change, because existing weights have them.
         quotients: sizes that are one of those over another, by their text: `d_feat/n_head`.
-        proposed: names of axes that the user did not name. It is no finding if two of them are equal.
+        proposed: names of axes that the user did not name. There is no finding if two of them are equal.
     """
 
     loaded: Loaded
@@ -141,7 +141,7 @@ class Subject:
 
     @property
     def is_live(self) -> bool:
-        """Whether the code and its arguments exist already."""
+        """Whether the code and its arguments already exist."""
         return False
 
     @property
@@ -419,7 +419,7 @@ def _same_objects(arguments: list[Argument], sizes: Collection[str]) -> list[Arg
 
     Args:
         arguments: the inputs.
-        sizes: the names of sizes that are no axes.
+        sizes: the names of sizes that are not axes.
     """
     tensors = [tensor for argument in arguments for _, tensor in argument.tensors()]
     axes = {axis.name for each in tensors if each.word is None for axis in each.axes or ()}

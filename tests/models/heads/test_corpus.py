@@ -190,9 +190,9 @@ def test_a_line_that_is_no_text_is_skipped_and_counted(name, line, why):
     [
         (b'{"text": "caf\xe9"}', "is not UTF-8"),
         (b'{"text": "a\\u0000"}', "has a NUL character"),
-        (b'{"text": "a\0"}', "is no JSON: Invalid control character at, column 12"),
-        (b'{"text": "a"', "is no JSON: Expecting ',' delimiter, column 13"),
-        (b'{"text": "a"} {}', "is no JSON: Extra data, column 15"),
+        (b'{"text": "a\0"}', "is not JSON: Invalid control character at, column 12"),
+        (b'{"text": "a"', "is not JSON: Expecting ',' delimiter, column 13"),
+        (b'{"text": "a"} {}', "is not JSON: Extra data, column 15"),
         (b"[" * 1_000_000, "is nested too deeply for JSON"),
         (b'["text"]', "is not a JSON object but an array"),
         (b'"text"', "is not a JSON object but a string"),

@@ -298,7 +298,7 @@ def test_objects_without_a_text_are_skipped(attnscope, bert, write):
     lines = ["", *objects(TEXTS[:2]), *bad, '{"text": ""}', *objects(TEXTS[2:])]
     r = attnscope("heads", bert, "--corpus", write("c.jsonl", lines), "-f", "json")
     assert (r.json["skipped"], r.json["sequences"]) == (5, 5)
-    assert r.json["notices"] == ["line 4 of c.jsonl is no JSON: Expecting value, column 1."]
+    assert r.json["notices"] == ["line 4 of c.jsonl is not JSON: Expecting value, column 1."]
     assert_is(r.json, naive_rows(bert, TEXTS))
 
 
@@ -320,12 +320,12 @@ def test_a_long_stretch_without_a_text_is_passed_over(attnscope, bert, write):
 @pytest.mark.parametrize(
     ("name", "lines", "options", "message"),
     [
-        ("c.txt", [], [], "c.txt has no text that MODEL reads."),
-        ("c.txt", ["", "  ", ""], [], "c.txt has no text that MODEL reads."),
-        ("c.txt", [b"\xff", "", b"a\0"], [], "c.txt has no text that MODEL reads: line 1 is not UTF-8."),
-        ("c.txt.gz", [], [], "c.txt.gz has no text that MODEL reads."),
-        ("c.jsonl", objects(TEXTS), ["--field", "body"], "c.jsonl has no text that MODEL reads: line 1 has no field 'body'; it has 'n', 'text', 'to'."),
-        ("c.jsonl", objects(TEXTS), ["--field", "n"], "c.jsonl has no text that MODEL reads: line 1 has a number in field 'n'."),
+        ("c.txt", [], [], "c.txt has no text that MODEL can read."),
+        ("c.txt", ["", "  ", ""], [], "c.txt has no text that MODEL can read."),
+        ("c.txt", [b"\xff", "", b"a\0"], [], "c.txt has no text that MODEL can read: line 1 is not UTF-8."),
+        ("c.txt.gz", [], [], "c.txt.gz has no text that MODEL can read."),
+        ("c.jsonl", objects(TEXTS), ["--field", "body"], "c.jsonl has no text that MODEL can read: line 1 has no field 'body'; it has 'n', 'text', 'to'."),
+        ("c.jsonl", objects(TEXTS), ["--field", "n"], "c.jsonl has no text that MODEL can read: line 1 has a number in field 'n'."),
         ("c.txt", TEXTS, ["--field", "text"], "--field names a field of objects, and the lines of c.txt are plain text."),
         ("c.txt", TEXTS, ["--target-field", "to"], "--target-field names a field of objects, and the lines of c.txt"),
         ("c.jsonl", objects(TEXTS, TEXTS), ["--target-field", "to"], "--target-field is for encoder-decoder models, and MODEL (bert)"),
@@ -669,7 +669,7 @@ def test_a_run_with_other_settings_is_refused_and_the_difference_named(attnscope
         r = attnscope(*command, "--checkpoint", "run.npz", *options)
         assert (r.exit_status, r.out) == (2, ""), options
         [error] = [line for line in r.err.splitlines() if "error:" in line]
-        assert "run.npz is of a run with " in error
+        assert "run.npz is from a run with " in error
         assert named in error
         assert "another name for --checkpoint" in r.err
         assert Path("run.npz").read_bytes() == content
@@ -691,7 +691,7 @@ def test_a_run_of_another_model_is_refused(attnscope, bert, saved, write):
     attnscope("heads", bert, "--corpus", write("c.txt", TEXTS), "--checkpoint", "run.npz")
     r = attnscope("heads", saved("gpt2"), "--corpus", "c.txt", "--checkpoint", "run.npz")
     assert (r.exit_status, r.out) == (2, "")
-    assert "run.npz is of a run with model " in r.err
+    assert "run.npz is from a run with model " in r.err
 
 
 def test_a_run_of_a_model_that_has_other_weights_by_now_is_refused(attnscope, write, tmp_path):
@@ -702,7 +702,7 @@ def test_a_run_of_a_model_that_has_other_weights_by_now_is_refused(attnscope, wr
         weights["encoder.layer.1.attention.self.query.bias"][0] += 1
     r = attnscope(*command)
     assert (r.exit_status, r.out) == (2, "")
-    assert "run.npz is of a run with weights " in r.err
+    assert "run.npz is from a run with weights " in r.err
 
 
 def damaged(content):

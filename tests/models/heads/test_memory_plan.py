@@ -103,7 +103,7 @@ def test_a_size_is_what_it_says(text, size):
 def test_what_is_no_size_is_told(text):
     with pytest.raises(OptionError) as raised:
         parse_size(text)
-    assert str(raised.value) == f"--memory is {text!r}, which is no size."
+    assert str(raised.value) == f"--memory is {text!r}, which is not a size."
     assert raised.value.hint == "--memory 2G, or 500M"
 
 

@@ -419,7 +419,7 @@ def test_progress_is_told_and_ends(folders):
 @pytest.mark.parametrize(
     ("options", "error", "message"),
     [
-        ({}, OptionError, "there is nothing to show"),
+        ({}, OptionError, "there is no input"),
         ({"text": "a", "ids": [1]}, OptionError, "--text and --ids cannot be combined"),
         ({"text": "a", "layers": [0, 1], "steps": True}, OptionError, "--steps are those of one layer"),
         ({"text": "a", "heads": "all", "top": 1}, OptionError, "--top is for one head, and --layer 0"),
@@ -429,8 +429,8 @@ def test_progress_is_told_and_ends(folders):
         ({"text": "a", "top": 0}, OptionError, "--top is 0, but must be 1 or more"),
         ({"text": "a", "device": "gpu"}, OptionError, "'gpu' is not a device"),
         ({"text": "a", "device": "meta"}, OptionError, "--device meta computes no values"),
-        ({"text": "a", "memory": "much"}, OptionError, "which is no size"),
-        ({"text": "a", "stack": "decoder"}, OptionError, "has no stack decoder that reads this"),
+        ({"text": "a", "memory": "much"}, OptionError, "which is not a size"),
+        ({"text": "a", "stack": "decoder"}, OptionError, "has no stack decoder for this input"),
         ({"text": "a", "layers": 7}, ModelError, "there is no layer 7"),
         ({"text": "a", "query": 99}, OptionError, "there is no query 99"),
         ({"ids": []}, OptionError, "--ids is empty"),

@@ -21,7 +21,7 @@ def _as_it_is(function: Any = None, *args: Any, **options: Any) -> Any:
 
 
 class _NoExpression:
-    """The stand-in for sympy's class of expressions; plain sizes are no instances of it."""
+    """The stand-in for sympy's class of expressions; plain sizes are not instances of it."""
 
 
 ANSWERS: dict[str, dict[str, Any]] = {

@@ -27,7 +27,7 @@ INSTEAD = {
     r"\bas it lies\b|lies on disk": "as stored",
     r"\bwhat asks\b": "queries",
     r"what is compared with": "keys",
-    r"(?<!there\s)\b(is|are) no (?!longer|more|less|wider|faster|other|better|worse)": "is not a; has no",
+    r"(?<!there\s)\b(is|are) no (?!such|longer|more|less|wider|faster|other|better|worse)": "is not a; has no",
     r"exists? already\b": "already exists",
     r"\bnone below 0\b": "non-negative",
     r"looks? at values": "depends on values",

@@ -16,7 +16,7 @@ from attnscope.text import alternatives, nearest
 
 
 def no_such_command(word: str, keywords: Mapping[str, Iterable[str]]) -> OptionError:
-    """Return the error for a word that is no command.
+    """Return the error for a word that is not a command.
 
     Args:
         word: the first word of the command line.
@@ -108,7 +108,7 @@ def _bad_value(option: TyperOption, text: str, hint: str) -> tuple[str, str]:
     least = re.fullmatch(r"in the range x>=(\d+)\.", problem)
     takes = {"a valid int.": "whole numbers", "a valid float.": "numbers"}.get(problem)
     takes = f"numbers from {least[1]}" if least else takes
-    return (f"{flag} is {value}, and takes {takes}." if takes else f"{flag}: {text}"), hint
+    return (f"{flag} is {value}, but takes {takes}." if takes else f"{flag}: {text}"), hint
 
 
 def _help(command: Command | None, option: Any, path: str) -> str:

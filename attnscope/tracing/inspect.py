@@ -534,7 +534,7 @@ def _run(
 def _run_untraced(
     base: Run, subject: Subject, session: Session, options: RunOptions, device: str | None
 ) -> None:
-    """Run a subject that has failed once more, with new inputs and without tracing, and blame what fails then.
+    """Run a subject that has failed once more, untraced and with new inputs, and blame what fails then.
 
     If it runs, tracing is to blame; if it fails in another way, that is how the code fails.
     """

@@ -187,7 +187,7 @@ def test_what_is_ours_and_what_is_the_scripts(line, sorted_line):
         (["--watch", "model.py:Thing", "--to", "", "train.py"], "it is empty, and names no file."),
         (
             ["--watch", "model.py:Thing", "--calls", "0", "train.py"],
-            "--calls is 0, and takes numbers from 1.",
+            "--calls is 0, but takes numbers from 1.",
         ),
     ],
 )

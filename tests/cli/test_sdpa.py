@@ -117,7 +117,7 @@ def test_stats_are_of_the_saved_values(attnscope, tmp_path):
         (["--heads", 0], "n_head is 0, but a size is a whole number from 1 up.", None),
         (
             ["--nq", "abc"],
-            "--nq is 'abc', and takes whole numbers.",
+            "--nq is 'abc', but takes whole numbers.",
             "attnscope sdpa --help",
         ),
         (

@@ -20,7 +20,7 @@ from attnscope.tracing.target.signatures import VARIADIC, signature_of
 def settings_of(value: Any) -> dict[str, Any]:
     """Return the attributes or items that a copy can have with other values.
 
-    Those that the object computes from others are left out. An object that is not a configuration has none.
+    Those that the object computes from others are left out. Other objects have none.
     """
     if isinstance(value, type) or callable(value) or hasattr(value, "__array__"):
         return {}

@@ -126,3 +126,11 @@ def test_tokens_stay_text_in_the_frame(shown):
     frame.locator("#plot[data-shown]").wait_for()
     assert page.title() != "changed"
     assert hostile in frame.locator("#strongest").inner_text()
+
+
+def test_in_a_narrow_notebook_expressions_give_way_to_axes(shown):
+    for width, visible in ((1200, "visible"), (500, "hidden")):
+        page = shown(every_result()["a trace"], width=width)
+        assert style(page.get_by_text("softmax(scores, softmax_dtype)").first, "visibility") == visible
+        last = page.locator("summary", has_text="scores").first.locator("span", has_text="n_K").first
+        assert last.bounding_box()["x"] + last.bounding_box()["width"] < width

@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from markupsafe import Markup
 
 GAP = 2  # characters between two columns
-NARROWEST = 16  # characters of a column of expressions
 PICTURE = 16  # characters
 MOST = 400
 """The most rows of an output; of a longer trace, the first and the last ones are shown."""
@@ -56,23 +55,15 @@ class Rows:
     def tracks(self) -> str:
         """The widths of the columns, as tracks of a CSS grid: every row is a grid of its own."""
         tracks = [
-            f"minmax({width}ch,1fr)" if flexible else f"{width}ch" for width, flexible in self._widths
+            "minmax(var(--least),1fr)" if grows(each) else f"{width(each)}ch" for each in self.columns
         ]
-        return " ".join(["1ch", *tracks])
+        return " ".join(["1ch", *tracks, *[f"{PICTURE}ch"] * bool(self.pictures)])
 
     @property
     def width(self) -> int:
-        """The least width of the table, in characters."""
-        return sum(GAP + width for width, _ in self._widths) + len("▸")
-
-    @property
-    def _widths(self) -> list[tuple[int, bool]]:
-        """The least width of each column in characters, and whether it may be wider."""
-        widths = [
-            (min(width(each), NARROWEST), True) if grows(each) else (width(each), False)
-            for each in self.columns
-        ]
-        return widths + [(PICTURE, False)] * bool(self.pictures)
+        """The width of the table without the column that grows, in characters."""
+        widths = [0 if grows(each) else width(each) for each in self.columns]
+        return len("▸") + sum(GAP + each for each in widths) + (GAP + PICTURE) * bool(self.pictures)
 
     @property
     def numbers(self) -> list[int]:

@@ -20,6 +20,7 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
+from unittest import mock
 
 from attnscope.cli.app import main
 
@@ -48,10 +49,13 @@ def write_files(text: str) -> None:
 
 def colourful_output_of(command: str, columns: int = 100) -> tuple[int, str, str]:
     """The exit status of a command, and what it prints on a colourful terminal's stdout and stderr."""
-    os.environ.update(FORCE_COLOR="1", COLUMNS=str(columns))
     out, err = io.StringIO(), io.StringIO()
     program, *arguments = shlex.split(command)
-    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+    with (
+        mock.patch.dict(os.environ, FORCE_COLOR="1", COLUMNS=str(columns)),
+        contextlib.redirect_stdout(out),
+        contextlib.redirect_stderr(err),
+    ):
         if program == "python":
             runpy.run_path(arguments[0])
             exit_status = 0

@@ -52,7 +52,7 @@ def colourful_output_of(command: str, columns: int = 100) -> tuple[int, str, str
     out, err = io.StringIO(), io.StringIO()
     program, *arguments = shlex.split(command)
     with (
-        mock.patch.dict(os.environ, FORCE_COLOR="1", COLUMNS=str(columns)),
+        mock.patch.dict(os.environ, FORCE_COLOR="1", COLORTERM="truecolor", COLUMNS=str(columns)),
         contextlib.redirect_stdout(out),
         contextlib.redirect_stderr(err),
     ):

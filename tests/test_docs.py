@@ -28,8 +28,6 @@ REWRITE = "run: python tests/docs_examples.py"
 def test_examples_print_what_they_show(monkeypatch, tmp_path, page):
     """Where a page shows a mistake, its line is shown; any other example must succeed."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("FORCE_COLOR", "1")
-    monkeypatch.setenv("COLUMNS", "100")
     write_files(page.read_text(encoding="utf-8"))
     for command, expected in EXAMPLES[page]:
         exit_status, printed = output_of(command)

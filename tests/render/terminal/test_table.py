@@ -353,8 +353,8 @@ def test_a_title_is_broken_before_a_column_is_left_out(checked):
     assert printed(checked, 50).splitlines()[5:9] == [
         "check               largest  tolerance  verdict",
         "                 difference",
-        "──────────────────────────────────────────────────",
-        "PyTorch                   –          –  cannot say",
+        "─────────────────────────────────────────────────",
+        "PyTorch                   –          –  undecided",
     ]
 
 

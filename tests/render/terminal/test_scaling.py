@@ -76,7 +76,8 @@ def test_eighty_columns_show_all_numbers_side_by_side_with_bars_and_sentences_be
               with     ██████████▌                                         0.210
 
         Without the scale, at d_K 1024, the variance of the scores is 1023.5 and the
-        largest weight 0.950: the softmax is nearly one-hot, and almost no gradient passes through it (0.00026).
+        largest weight 0.950: the softmax is nearly one-hot, and almost no gradient
+        passes through it (0.00026).
         With the scale they are 1.0, 0.210 and 0.27, much as at d_K 1 (1.0, 0.200 and
         0.25).""")
 

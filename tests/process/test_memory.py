@@ -59,7 +59,7 @@ def test_a_group_of_version_2_leaves_what_it_does_not_use(machine):
     machine({f"{group}/memory.max": 2 * GIB, f"{group}/memory.current": 500 * MIB})
     assert free_host_memory() == FreeMemory(2 * GIB - 500 * MIB, "the cgroup's limit of 2.0 GiB")
     with pytest.raises(
-        SizeError, match=r"needs at least 4\.0 GiB, and the cgroup's limit of 2\.0 GiB leaves 1\.5"
+        SizeError, match=r"needs at least 4\.0 GiB, but the cgroup's limit of 2\.0 GiB leaves 1\.5"
     ):
         check_memory(4 * GIB, "cpu")
 

@@ -198,7 +198,7 @@ class MeasurementJob:
             dtype,
             device,
             beside=needs.least,
-            what=f"measuring at least {tokens_text(n_batch, n_tokens)}",
+            what=f"measuring {tokens_text(n_batch, n_tokens)} at least",
             hint=self._hint,
         )
 

@@ -127,7 +127,7 @@ def least_beside_weights(
     n = n_tokens(task, reading)
     itemsize = DTYPES.get(dtype_of(config, task.run.dtype), 4)
     needs = needs_of(config, itemsize, 1, n, **_kept(task, config, reading, selection))
-    use = f"reading at least {tokens_text(1, n)}"
+    use = f"reading {tokens_text(1, n)} at least"
     return {"beside": needs.least, "what": use, "hint": SHORTER}
 
 

@@ -180,4 +180,4 @@ def _check_form(form: Form, inputs: RunInputs, *, rope: bool) -> None:
 def check_query(query: int | None, n_Q: int) -> None:
     """Raise a SizeError if a query's index is out of range."""
     if query is not None and not 0 <= query < n_Q:
-        raise SizeError(f"there is no query {query}: n_Q is {n_Q}, so they are 0 to {n_Q - 1}.")
+        raise SizeError(f"there is no query {query}: n_Q is {n_Q}, so queries are 0 to {n_Q - 1}.")

@@ -70,7 +70,7 @@ def test_the_forms_are_held_against_each_other(example):
     assert rows["checks"] == []
     for form, name in (
         (columns, "out, transposed, equals out by rows"),
-        (one, "out is row 0 of out by rows"),
+        (one, "out equals row 0 of out by rows"),
     ):
         (check,) = form["checks"]
         assert (check["name"], check["ok"]) == (name, True)
@@ -126,8 +126,8 @@ def test_markdown_holds_the_same_numbers(example):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--query", 4], "there is no query 4: n_Q is 4, so they are 0 to 3."),
-        (["--query", -1], "there is no query -1: n_Q is 4, so they are 0 to 3."),
+        (["--query", 4], "there is no query 4: n_Q is 4, so queries are 0 to 3."),
+        (["--query", -1], "there is no query -1: n_Q is 4, so queries are 0 to 3."),
         (["--format", "csv"], "csv holds one table, and the example has many."),
     ],
 )

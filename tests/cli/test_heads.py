@@ -137,7 +137,7 @@ def test_a_text_is_cut_where_that_is_asked_for(attnscope, measured, saved):
     assert cut == whole
     r = attnscope("heads", folder, "--text", " ".join(words * 5), "--truncate", "-f", "json")
     assert r.json["tokens"] == 16
-    assert r.json["notices"] == ["--text was cut from 32 tokens to 16."]
+    assert r.json["notices"] == ["--text was truncated from 32 tokens to 16."]
     r = attnscope("heads", folder, "--text", SHORT, "--truncate", "-f", "json")
     assert (r.json["tokens"], r.json["notices"]) == (8, [])
 
@@ -494,7 +494,7 @@ def test_a_page_of_a_long_text_has_the_numbers_alone(attnscope, monkeypatch, tmp
     page = tmp_path / "heads.html"
     r = attnscope("heads", "minilm", "--text", TEXT, "--page", page)
     assert r.exit_status == 0
-    assert "; without maps: they have 12,168 weights, and a page holds 12,167" in r.err
+    assert "; without maps: they have 12,168 weights, and a page holds at most 12,167" in r.err
     [stack] = data_in(page)["stacks"]
     assert len(stack["heads"]) == 72
     assert not any("weights" in head for head in stack["heads"])
@@ -523,7 +523,7 @@ def test_cross_attention_has_a_weight_for_each_token_of_both(attnscope, monkeypa
     n_source, n_target = 8, 4
     for stack, per_head in (("encoder", n_source**2), ("decoder", n_target**2), ("cross", 4 * 8)):
         r = attnscope(*command, "--stack", stack, "--layer", 0, "--head", 1, "--force")
-        assert f"they have {per_head} weights, and a page holds 0" in r.err
+        assert f"they have {per_head} weights, and a page holds at most 0" in r.err
 
 
 def test_a_head_that_the_asked_layers_have_not_is_told(attnscope, saved):
@@ -790,7 +790,7 @@ def test_neither_a_text_nor_a_target_is_cut_unasked(attnscope, saved, long):
     assert f"{long} is 202 tokens long, but the model takes at most 16." in r.err
     r = attnscope(*command, "--truncate")
     assert r.exit_status == 0
-    assert f"{long} was cut from 202 tokens to 16." in r.json["notices"]
+    assert f"{long} was truncated from 202 tokens to 16." in r.json["notices"]
 
 
 @pytest.mark.parametrize("length", [1, 2])

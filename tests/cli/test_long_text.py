@@ -53,7 +53,7 @@ def test_beside_a_file_stands_what_stands_beside_a_text(attnscope, tmp_path):
         f"--file {path} is 602 tokens long, but the model takes at most 512." in attnscope(*command).err
     )
     cut = attnscope(*command, "--truncate").json
-    assert cut["notices"] == [f"--file {path} was cut from 602 tokens to 512."]
+    assert cut["notices"] == [f"--file {path} was truncated from 602 tokens to 512."]
 
 
 def test_a_target_stands_beside_a_file(attnscope, tmp_path):
@@ -145,7 +145,7 @@ def test_a_query_of_a_pooled_map_is_whole_in_every_format(attnscope, llama, file
     assert "78–300: 0" in text
     assert f"{row[77]:.4f}" in text
     r = attnscope(*command, "--pool", "max", "--query", 301)
-    assert "there is no query 301: they are 0 to 300." in r.err
+    assert "there is no query 301: queries are 0 to 300." in r.err
 
 
 def test_strongest_keys_of_a_pooled_map_are_those_of_the_whole_map(attnscope, llama, file):
@@ -298,7 +298,7 @@ def test_a_run_that_fails_leaves_no_file_of_whole_maps(attnscope, llama, file, t
     folder = tmp_path / "empty"
     folder.mkdir()
     command = ["model", llama, "--file", file, "--save", folder / "whole.npz"]
-    assert "there is no query 400: they are 0 to 300." in attnscope(*command, "--query", 400).err
+    assert "there is no query 400: queries are 0 to 300." in attnscope(*command, "--query", 400).err
     assert attnscope(*command, "--head", 9).exit_status == 2
     monkeypatch.setattr("attnscope.render.files.matrix_file.disk_usage", lambda path: Usage(1000))
     r = attnscope(*command)

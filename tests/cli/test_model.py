@@ -170,7 +170,7 @@ def test_query_shows_one_row(attnscope):
     r = attnscope("bert", "--text", TEXT, "--query", 2)
     assert "query 2 cat" in r.out
     r = attnscope("bert", "--text", TEXT, "--query", 13)
-    assert r.err.startswith("attnscope: error: there is no query 13: they are 0 to 12.")
+    assert r.err.startswith("attnscope: error: there is no query 13: queries are 0 to 12.")
 
 
 def test_verify_compares_with_the_model_itself(attnscope):
@@ -468,11 +468,11 @@ def test_generated_tokens_are_the_rows(attnscope, saved):
     assert attnscope(*command, "--query", 5, "-f", "csv").out.splitlines()[1].startswith("0,0,5,")
     assert attnscope(*command, "--top", 1, "-f", "csv").out.splitlines()[1].startswith("4,")
     assert attnscope(*command, "--query", 5).out.count("query 5") == 1
-    assert "there is no query 3: they are 4 to 6." in attnscope(*command, "--query", 3).err
+    assert "there is no query 3: queries are 4 to 6." in attnscope(*command, "--query", 3).err
     first, *_, last = np.array(r.json["attention"])
     assert first[5:].tolist() == [0, 0]  # a token does not see those after it
     assert (last > 0).all()
-    assert "written:" in r.json["notices"][0]
+    assert "generated:" in r.json["notices"][0]
     r = attnscope("model", saved("bart"), "--text", SHORT, "--generate", 3, "-f", "json")
     assert r.json["stack"] == "cross"
     assert 1 <= len(r.json["query_tokens"]) <= 3
@@ -655,7 +655,7 @@ def test_a_long_text_is_refused_with_both_numbers_or_cut(attnscope):
 
 def test_a_cut_is_told(attnscope):
     r = attnscope("bert", "--text", "tired " * 600, "--truncate", "--top", 1, "-f", "json")
-    assert r.json["notices"] == ["--text was cut from 602 tokens to 512."]
+    assert r.json["notices"] == ["--text was truncated from 602 tokens to 512."]
     assert attnscope("bert", "--text", TEXT, "--truncate", "-f", "json").json["notices"] == []
 
 

@@ -327,7 +327,7 @@ def test_a_mistake_gets_a_clear_line(attnscope, command, arguments, message, hin
             "--scale and --scale-by both set the scale.",
             "one of the two",
         ),
-        (["sdpa", "--query", 30], "there is no query 30: n_Q is 30, so they are 0 to 29.", None),
+        (["sdpa", "--query", 30], "there is no query 30: n_Q is 30, so queries are 0 to 29.", None),
         (
             ["sdpa", "--query", 1, "--layout", "columns"],
             "--query shows vectors, and --layout a matrix.",

@@ -311,7 +311,7 @@ def drawn(drawing, name, models, picture):
     options = [
         option
         for option in command.params
-        if option.param_type_name == "option" and option.name != "help"
+        if option.param_type_name == "option" and option.name not in ("help", "help_all")
     ]
     line = [name]
     if name in ("model", "heads"):
@@ -385,7 +385,7 @@ def test_every_option_is_told_alone_and_twice_and_without_a_value(cases, files, 
     program = ["program.py"] if name == "run" else []
     may = [files / target for target in TARGETS if "out" in target and "missing" not in target]
     for option in COMMANDS[name].params:
-        if option.param_type_name != "option" or option.name == "help":
+        if option.param_type_name != "option" or option.name in ("help", "help_all"):
             continue
         word = option.opts[0]
         noisy = name == "run"

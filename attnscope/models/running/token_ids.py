@@ -133,7 +133,7 @@ def cut_ids(ids: list[int], name: str, limit: int | None, truncate: bool) -> tup
         raise OptionError(
             f"{name} is {n} tokens long, but the model takes at most {limit}.", hint="--truncate"
         )
-    return ids[:limit], [f"{name} was cut from {n} tokens to {limit}."]
+    return ids[:limit], [f"{name} was truncated from {n} tokens to {limit}."]
 
 
 def notices_of_ids(tokenizer: Any, ids: list[int], name: str) -> list[str]:

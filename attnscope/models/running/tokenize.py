@@ -365,7 +365,7 @@ def _encode(
             f"{option} is {n} tokens long, but the model takes at most {limit}.", hint="--truncate"
         )
     cut = tokenizer(**arguments, return_special_tokens_mask=True, truncation=True, max_length=limit)
-    return cut, [f"{option} was cut from {n} tokens to {limit}."]
+    return cut, [f"{option} was truncated from {n} tokens to {limit}."]
 
 
 def _tokens_of_encoding(tokenizer: Any, encoding: Any, first: str) -> list[Token]:

@@ -24,6 +24,7 @@ from attnscope.tracing.target.load import Loaded
 from attnscope.tracing.target.signatures import Callee, integer_defaults, positional_names, signature_of
 from attnscope.tracing.target.specs import Axis, Input, InputTuple, Plain, Tensor
 from attnscope.tracing.target.subject import Built, Subject
+from attnscope.units import counted
 
 if TYPE_CHECKING:
     import torch
@@ -173,7 +174,9 @@ def live_subject(
     signature = signature_of(getattr(called, "forward", called))
     positional = positional_names(signature, len(args))
     if len(positional) < len(args):
-        raise OptionError(f"{title} takes {len(positional)} positional arguments, but gets {len(args)}.")
+        raise OptionError(
+            f"{title} takes {counted(len(positional), 'positional argument')}, but gets {len(args)}."
+        )
     values = dict(zip(positional, args, strict=True)) | kwargs
     tensors = {place: each for label, value in values.items() for place, each in _tensors(label, value)}
     named_dims = _named_axes(axes, tensors)

@@ -16,6 +16,7 @@ from typing import Any
 from attnscope.errors import OptionError, SourceError
 from attnscope.tracing.instrument.torch_internals.compiler import is_compiled, uncompiled
 from attnscope.tracing.target.load import Loaded
+from attnscope.units import counted
 
 VARIADIC = (Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD)
 
@@ -163,7 +164,8 @@ def check_arguments(
         )
     if len(positional) < n_positional:
         raise OptionError(
-            f"{shown} takes {len(positional)} positional arguments, but {option} gives {n_positional}."
+            f"{shown} takes {counted(len(positional), 'positional argument')},"
+            f" but {option} gives {n_positional}."
         )
     missing = [
         p.name

@@ -374,7 +374,7 @@ def test_texts_without_a_token_of_their_own_are_counted(attnscope, bert, write):
     for _ in range(2):
         record = attnscope(*command).json
         assert (record["sequences"], record["skipped"]) == (2, 2)
-        assert f"2 texts without a token in {bert} left out." in record["notices"]
+        assert f"2 texts skipped: no tokens in {bert}." in record["notices"]
 
 
 def test_a_metric_that_no_query_has_is_told_where_heads_are_sorted_by_it(attnscope, saved, write):

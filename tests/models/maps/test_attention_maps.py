@@ -332,7 +332,7 @@ def test_a_map_is_found_by_its_layer_and_head(folders):
 
 
 def test_maps_are_shown_in_a_line(folders):
-    shown = f"AttentionMaps({str(folders('bert'))!r}, 'self', maps=3, n_Q=8, n_K=8)"
+    shown = f"AttentionMaps({folders('bert')}: 3 heads, 8 queries × 8 keys)"
     assert repr(attention_maps(folders("bert"), TEXT, heads="all")) == shown
 
 

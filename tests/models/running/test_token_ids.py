@@ -53,7 +53,7 @@ def test_ids_are_cut_only_where_they_may_be(small):
         read_ids(small, config, [5] * 8, name="--ids")
     reading = read_ids(small, config, [5] * 8, name="--ids", truncate=True)
     assert len(reading.source) == 6
-    assert "--ids was cut from 8 tokens to 6." in reading.notices
+    assert "--ids was truncated from 8 tokens to 6." in reading.notices
 
 
 def test_a_model_without_a_tokenizer_reads_ids(tmp_path, attnscope):

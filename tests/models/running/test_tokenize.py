@@ -218,5 +218,5 @@ def test_patches_are_read_as_one_reads():
     assert [token.text for token in patches(picture, 8, 2)] == [
         "[CLS]", "[1]", "0,0", "0,1", "0,2", "1,0", "1,1", "1,2",
     ]  # fmt: skip
-    with pytest.raises(ModelError, match="makes 4 tokens of 2 × 3 patches"):
+    with pytest.raises(ModelError, match="makes 4 tokens from 2 × 3 patches"):
         patches(picture, 4, 2)

@@ -87,7 +87,7 @@ def test_a_map_without_any_number_can_be_packed():
 
 @pytest.mark.parametrize("weight", [-0.1, 1.5, np.inf])
 def test_what_no_softmax_gives_is_refused(weight):
-    with pytest.raises(ModelError, match=r"layer 4, head 2 has a weight of .*between 0 and 1"):
+    with pytest.raises(ModelError, match=r"layer 4, head 2 has a weight of .*from 0 to 1"):
         pack([AttentionMap(4, 2, 2, np.array([[weight, 0.5]], np.float32))], fine=True)
 
 

@@ -257,7 +257,7 @@ def test_model_sizes_notices_and_checks_are_shown():
 def test_shared_heads_of_K_and_V_are_counted():
     grouped = stack(["a"], heads=2)
     grouped.n_kv_head = 1
-    assert "2 heads, 1 of K and V" in html_of(grouped)
+    assert "2 heads, 1 for K and V" in html_of(grouped)
     assert data_in(html_of(grouped))["stacks"][0]["shared"] is True
 
 

@@ -46,7 +46,7 @@ def test_the_default_is_the_larger_of_1_gib_and_4_times_the_first_run_and_30_tim
 def test_after_its_last_run_a_search_ends_and_says_so():
     limits = Budget(GIB, 60.0, n_runs=2)
     assert [limits.start() for _ in range(4)] == [True, True, False, False]
-    assert "ended after 2 runs" in limits.notice(is_complete=True)
+    assert "stopped after 2 runs" in limits.notice(is_complete=True)
 
 
 @pytest.mark.parametrize(("clock", "seconds"), [("thread_time", 6), ("monotonic", 60)])
@@ -59,7 +59,7 @@ def test_time_ends_a_search_and_the_run_under_way(monkeypatch, clock, seconds):
     with pytest.raises(OverBudget):
         limits.check(0, GIB)
     assert not limits.start()
-    assert "ended after 5 seconds" in limits.notice(is_complete=True)
+    assert "stopped after 5 seconds" in limits.notice(is_complete=True)
 
 
 def test_a_run_ends_where_it_exceeds_its_memory():
@@ -80,7 +80,7 @@ def test_a_run_that_is_too_large_is_mentioned_only_if_axes_lack_names():
     assert not limits.allows(GIB + 1)
     assert limits.start()
     assert limits.notice(is_complete=True) is None
-    assert "more memory than the 1.0 GiB" in limits.notice(is_complete=False)
+    assert "more memory than their limit of 1.0 GiB" in limits.notice(is_complete=False)
 
 
 def test_nothing_to_say_of_a_search_within_its_limits():
@@ -93,7 +93,7 @@ def test_ctrl_c_ends_the_search_and_raises_only_while_code_runs():
     limits = Budget(GIB, 60.0)
     limits.interrupt()
     assert not limits.start()
-    assert "ended by Ctrl-C" in limits.notice(is_complete=True)
+    assert "stopped by Ctrl-C" in limits.notice(is_complete=True)
     running = Budget(GIB, 60.0)
     running.is_running = True
     with pytest.raises(KeyboardInterrupt):

@@ -47,12 +47,18 @@ def write_files(text: str) -> None:
         Path(name).write_text(source, encoding="utf-8")
 
 
-def colourful_output_of(command: str, columns: int = 100) -> tuple[int, str, str]:
-    """The exit status of a command, and what it prints on a colourful terminal's stdout and stderr."""
+def colourful_output_of(command: str, columns: int | None = 100) -> tuple[int, str, str]:
+    """The exit status of a command, and what it prints on stdout and stderr.
+
+    Args:
+        command: the command line.
+        columns: the width of the terminal, which has all colours; None: stdout is a pipe.
+    """
     out, err = io.StringIO(), io.StringIO()
     program, *arguments = shlex.split(command)
+    terminal = {"FORCE_COLOR": "1", "COLORTERM": "truecolor", "COLUMNS": str(columns)}
     with (
-        mock.patch.dict(os.environ, FORCE_COLOR="1", COLORTERM="truecolor", COLUMNS=str(columns)),
+        mock.patch.dict(os.environ, terminal if columns is not None else {}),
         contextlib.redirect_stdout(out),
         contextlib.redirect_stderr(err),
     ):
@@ -68,7 +74,7 @@ def output_of(command: str) -> tuple[int, str]:
     """The exit status of a command, and what a user sees of it: stdout, and then stderr."""
     command, hidden, _ = command.partition(" > /dev/null")
     command, piped, text_filter = command.partition(" | ")
-    exit_status, out, err = colourful_output_of(command)
+    exit_status, out, err = colourful_output_of(command, None if piped else 100)
     printed = "" if hidden else COLOUR.sub("", out)
     if piped:
         printed = subprocess.run(

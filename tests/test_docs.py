@@ -130,7 +130,10 @@ def test_the_python_example_of_the_readme_runs(capsys, tmp_path, monkeypatch, wi
     (code,) = re.findall(r"^```python\n(import[\s\S]*?)^```$", readme, re.MULTILINE)
     monkeypatch.chdir(tmp_path)
     exec(code, {})
-    assert capsys.readouterr().out == "[]\n(3, 30, 50)\n"
+    first, second = capsys.readouterr().out.splitlines()
+    assert first.startswith("Trace(MultiheadAttention: ")
+    assert first.endswith("no findings)")
+    assert second == "(3, 30, 50)"
     assert (tmp_path / "heads.html").stat().st_size > 50_000
 
 

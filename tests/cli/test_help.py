@@ -111,6 +111,7 @@ def files(tmp_path, monkeypatch):
         sys.modules.pop(module, None)
 
 
+@pytest.mark.few(12)
 @pytest.mark.parametrize(("command", "example"), EXAMPLES, ids=lambda text: text[:60])
 def test_examples_run(attnscope, files, command, example):
     program, *words = shlex.split(example)

@@ -8,6 +8,7 @@ from attnscope import worked_example
 from attnscope.errors import FileError, OptionError, SizeError
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(
     ("options", "line"),
     [

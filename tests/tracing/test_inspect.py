@@ -331,6 +331,7 @@ def test_values_of_meta_tensors_are_refused(mine):
     assert trace.device == "meta"
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize(("n", "width", "heads"), [(7, 48, 4), (4, 24, 2), (6, 48, 8)])
 @pytest.mark.parametrize("turns", ["n,d_pair@complex64", "n,d_pair@turns.pt"])
 def test_complex_rotary_positions_are_an_input(n, width, heads, turns, tmp_path, monkeypatch):
@@ -371,6 +372,7 @@ def configured(monkeypatch):
     return configured
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize(("n_embd", "n_head", "T"), [(48, 4, 7), (24, 4, 12), (64, 8, 8)])
 @pytest.mark.parametrize("kind", ["text", "dataclass", "namespace"])
 def test_sizes_in_a_configuration_name_axes(configured, kind, n_embd, n_head, T):

@@ -44,7 +44,7 @@ def assert_equal(one, other):
 OPTIONS = {"plain": {}, "with all values": {"stats": True, "keep": True, "subexpressions": True}}
 
 
-@pytest.mark.few(27)
+@pytest.mark.few(12)
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize(("name", "how"), product(PROGRAMS, OPTIONS))
 def test_a_traced_program_computes_the_same(name, how):
@@ -63,6 +63,7 @@ def test_a_traced_program_computes_the_same(name, how):
         assert_equal(outcome(traced), plain)
 
 
+@pytest.mark.few(5)
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize(
     "name",

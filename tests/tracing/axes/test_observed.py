@@ -396,6 +396,7 @@ MODULES = {
 }
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("file", MODULES)
 def test_names_do_not_depend_on_sizes(dims, file):
     """Whatever sizes are equal by chance, an axis has the name that it has when none are."""

@@ -424,6 +424,7 @@ def function(body, arguments="Q, K, V"):
     return f"def f({arguments}):\n" + "".join(f"    {line}\n" for line in body.split("\n"))
 
 
+@pytest.mark.few(10)
 @pytest.mark.parametrize("name", FINE)
 def test_no_fault_is_found_with(found_in, name):
     assert found_in(function(FINE[name]), QKV) == []
@@ -449,6 +450,7 @@ FAULTS = {
 }  # fmt: skip
 
 
+@pytest.mark.few(8)
 @pytest.mark.parametrize("name", FAULTS)
 def test_a_fault_is_found_with(found_in, name):
     body, line, words = FAULTS[name]

@@ -373,6 +373,7 @@ RESULTS = {
 OUT, WEIGHTS = {"out": "out"}, {"weights": "attention"}
 
 
+@pytest.mark.few(4)
 @pytest.mark.parametrize(
     ("kind", "members"),
     [

@@ -63,6 +63,7 @@ class Note:
         pair: its axes of queries and of keys, if it comes from a product of activations.
         weight: whether it is a parameter of a module.
         sums_to_one: the axis of the softmax that it comes from.
+        softmax_dim: that axis where the softmax ran, counted from the last, which is -1.
         log: whether it is the logarithm of a softmax.
         dropped: whether dropout or a mixture of heads has been applied since.
         masked: whether a mask has been applied.
@@ -78,6 +79,7 @@ class Note:
     pair: tuple[Axis, ...] = ()
     weight: bool = False
     sums_to_one: Axis | None = None
+    softmax_dim: int = -1
     log: bool = False
     dropped: bool = False
     masked: bool = False
@@ -306,11 +308,12 @@ class Watcher:
         place, size, _ = note.sums_to_one
         is_part = weights.shape[place] != size
         if place != axis:
-            whole = weights.shape[place]
-            over = f"{size} of the {whole} elements of axis" if is_part else "axis"
-            over += f" {place - weights.dim()}" + ("" if is_part else f" (size {size})")
+            normalized = (
+                note.softmax_dim if is_part else place - weights.dim()
+            )  # a part of a merged axis
             self._find(
-                f"the softmax normalizes {over}, but line {self._line()[1]} contracts over axis"
+                f"the softmax normalizes axis {normalized} (size {size}), but line"
+                f" {self._line()[1]} contracts over axis"
                 f" {axis - weights.dim()} (size {weights.shape[axis]}): the weights of one query do not"
                 " sum to one. Is the dim of the softmax right?",
                 note.line or self._line(),
@@ -349,7 +352,11 @@ class Watcher:
                     line,
                 )
         over = Axis(axis, x.shape[axis] if x.dim() else 1)
-        self._set(out, Note(sums_to_one=over, pair=note.pair, line=line, log=log))
+        dim_from_end = axis - max(x.dim(), 1)
+        self._set(
+            out,
+            Note(sums_to_one=over, softmax_dim=dim_from_end, pair=note.pair, line=line, log=log),
+        )
 
     def fused(self, args: tuple, kwargs: dict) -> None:
         """Handle a fused operator, which computes scores and attention."""

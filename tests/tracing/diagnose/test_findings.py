@@ -444,6 +444,7 @@ FAULTS = {
     "before a soft cap": ("scores = Q @ K.mT * K.size(-2) ** -0.5\nscores = torch.tanh(scores)\nreturn scores.softmax(-1) @ V", 2, UNDER_N_K),
     "a number of another width": ("return (Q @ K.mT / 8.0).softmax(-1) @ V", 2, ["0.125", "written in this line"]),
     "softmax over queries": ("scores = Q @ K.mT / Q.size(-1) ** 0.5\nattention = scores.softmax(2)\nreturn attention @ V", 3, ["softmax normalizes axis -2", "contracts over axis -1"]),
+    "softmax over heads": ("scores = Q @ K.mT / Q.size(-1) ** 0.5\nattention = scores.softmax(1)\nreturn attention @ V", 3, ["softmax normalizes axis -3 (size", "contracts over axis -1"]),
     "softmax over queries, einsum": ('attention = (Q @ K.mT / Q.size(-1) ** 0.5).softmax(-2)\nreturn torch.einsum("bhqk,bhkd->bhqd", attention, V)', 2, ["softmax normalizes axis"]),
     "attention is halved": ("attention = (Q @ K.mT / Q.size(-1) ** 0.5).softmax(-1)\nattention = attention * 0.5\nreturn attention @ V", 3, ["30 of 30 rows", "do not sum to one (sums: 0.5): this line"]),
     "attention is clipped by a mask": ("attention = (Q @ K.mT / Q.size(-1) ** 0.5).softmax(-1)\nattention = attention * torch.ones(5, 7).tril()\nreturn attention @ V", 3, ["rows of attention do not sum to one"]),

@@ -21,17 +21,13 @@ import torch._dynamo
 import transformers
 from hypothesis import settings
 from plain_fixtures import attnscope  # noqa: F401 - a fixture
+from rich.color import ColorSystem
+from rich.style import Style
 from safetensors.torch import load_file
 from sampled import pytest_collection_modifyitems  # noqa: F401 - a hook
 from torture.counts import pytest_terminal_summary  # noqa: F401 - a hook
 
 from attnscope.checkpoints.checkpoint import find_checkpoint
-
-# A trace looks through all objects for the functions that it watches: those of torch are left out, for they
-# are hundreds of thousands. A test that traces one of them asks for the fixture `with_torch`.
-gc.collect()
-FUNCTIONS_OF_TORCH = [each for each in gc.get_objects() if type(each) is FunctionType]
-gc.freeze()
 
 # Workers that share the cores compute with one thread each, as do the processes that they start.
 if "PYTEST_XDIST_WORKER" in os.environ:
@@ -43,6 +39,39 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 settings.load_profile("few")  # unless --hypothesis-profile names another
+
+FUNCTIONS_OF_TORCH: list[FunctionType] = []
+
+
+def pytest_collection_finish() -> None:
+    """Freeze the objects that are there, so that no trace looks through them.
+
+    A trace looks through all objects for the functions that it watches: those of torch and of thousands
+    of tests are hundreds of thousands. What it traces is found in the modules of its files; a test that
+    traces a function of torch asks for the fixture `with_torch`.
+    """
+    gc.collect()
+    FUNCTIONS_OF_TORCH[:] = [each for each in gc.get_objects() if type(each) is FunctionType]
+    gc.freeze()
+    frozen = gc.get_freeze_count()
+    gc.get_freeze_count = lambda: frozen  # Python counts them one by one
+
+
+make_ansi_codes = Style._make_ansi_codes
+
+
+def _make_ansi_codes(style: Style, system: ColorSystem) -> str:
+    """Return the codes of a style for a terminal's colours.
+
+    Rich keeps those of the first terminal, though a test may print to terminals with other colours.
+    """
+    style._ansi = None
+    codes = make_ansi_codes(style, system)
+    style._ansi = None
+    return codes
+
+
+Style._make_ansi_codes = _make_ansi_codes
 
 SEERS = ("vit", "clip", "deit", "dinov2", "yolos")
 """Families of vision models."""

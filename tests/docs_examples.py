@@ -56,6 +56,7 @@ def colourful_output_of(command: str, columns: int | None = 100) -> tuple[int, s
     """
     out, err = io.StringIO(), io.StringIO()
     program, *arguments = shlex.split(command)
+    before = set(sys.modules)
     terminal = {"FORCE_COLOR": "1", "COLORTERM": "truecolor", "COLUMNS": str(columns)}
     with (
         mock.patch.dict(os.environ, terminal if columns is not None else {}),
@@ -67,6 +68,9 @@ def colourful_output_of(command: str, columns: int | None = 100) -> tuple[int, s
             exit_status = 0
         else:
             exit_status = main(arguments)
+    for name in set(sys.modules) - before:  # the next command is another process
+        if str(getattr(sys.modules[name], "__file__", None)).startswith(os.getcwd()):
+            del sys.modules[name]
     return exit_status, out.getvalue(), err.getvalue()
 
 

@@ -8,10 +8,7 @@ from rich.text import Text
 
 
 def in_style(output: str, style: str) -> list[str]:
-    """Return the pieces of an output that have a style.
-
-    Rich keeps the codes of a style as it wrote them first, in 256 colours or in all: both are meant.
-    """
+    """Return the pieces of an output that have a style, in 256 colours or in all."""
     text = Text.from_ansi(output)
     return [
         text.plain[start:end]

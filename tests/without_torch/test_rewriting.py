@@ -84,7 +84,7 @@ def test_a_rewritten_function_computes_the_same(module_of_source, name, parts):
     relay, listener = Relay(), Listener(code.sites)
     relay.attach(listener)
     original = module.f.__code__
-    with lent(code, relay):
+    with lent(code, relay, [*vars(module).values()]):
         assert module.f.__code__ is not original  # it was found to be what its source says
         assert module.f(3) == expected
     assert module.f.__code__ is original

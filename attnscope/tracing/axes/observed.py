@@ -33,7 +33,7 @@ from typing import Any, TypeAlias, TypeGuard
 
 import torch
 
-from attnscope.errors import class_attribute
+from attnscope.errors import class_attribute, is_a
 from attnscope.results.trace import Step
 from attnscope.tracing.axes.constructors import UNKNOWN, sizes_of_weights
 from attnscope.tracing.axes.expressions import Expression, Powers, combined, of_number, of_word
@@ -178,10 +178,10 @@ class ObservedAxes:
         for name, value in zip(names, values, strict=True):
             known = self._argument(frame, names, name) if type(value) is int else None
             self._bind(name, value, known, frame)
-            if name == "self" and isinstance(value, torch.nn.Module) and id(value) not in self._modules:
+            if name == "self" and is_a(value, torch.nn.Module) and id(value) not in self._modules:
                 self._modules.add(id(value))
                 self._weights(value, frame)
-            if frame.depth == 0 and isinstance(value, torch.Tensor):
+            if frame.depth == 0 and is_a(value, torch.Tensor):
                 self._input(self.flow.of(value), self.dims.get(name, ()))
 
     def _input(self, axes: Axes, words: Sequence[str]) -> None:
@@ -206,7 +206,7 @@ class ObservedAxes:
 
         known: dict[str, Expression] = {}
         for weight, sizes in sizes_of_weights(module, attribute):
-            if not isinstance(weight, torch.Tensor) or weight.dim() != len(sizes):
+            if not is_a(weight, torch.Tensor) or weight.dim() != len(sizes):
                 continue
             for axis, value in zip(self.flow.of(weight), sizes, strict=True):
                 size = value and self._without_unknown(
@@ -295,7 +295,7 @@ class ObservedAxes:
             if value >= 0 and name != NAMELESS and name.isidentifier():
                 self._define(name, known, frame.depth)
             return known
-        if isinstance(value, torch.Tensor):
+        if is_a(value, torch.Tensor):
             return Tensor(self.flow.of(value))
         if _is_sequence(value):
             fits = isinstance(known, tuple) and len(known) == len(value)
@@ -389,9 +389,10 @@ class ObservedAxes:
                 self._attributes[key] = self._variable(value)
             self._define(node.attr, self._attributes[key], frame.depth)
             return self._attributes[key]
-        if isinstance(value, torch.Tensor):
+        if is_a(value, torch.Tensor):
             return Tensor(self.flow.of(value))
-        return None if value is None or isinstance(value, int | float | str) else Stored(value)
+        is_plain = value is None or any(is_a(value, kind) for kind in (int, float, str))
+        return None if is_plain else Stored(value)
 
     def _arithmetic(self, node: ast.BinOp, frame: Frame) -> Value | None:
         """Return a sum, difference, product or quotient; of shapes, their concatenation."""

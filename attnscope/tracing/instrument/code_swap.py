@@ -9,13 +9,12 @@ created keeps working.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager
 from types import CodeType, FunctionType
 from typing import TYPE_CHECKING, Any
 
 from attnscope.errors import is_a
-from attnscope.tracing.instrument.live_objects import live_objects
 from attnscope.tracing.instrument.rewrite import RELAY, VIEWS, Rewritten
 
 if TYPE_CHECKING:
@@ -177,8 +176,8 @@ class Silence:
 def lent(
     code: Rewritten,
     relay: Relay,
+    functions: Iterable[Any],
     compiled: Collection[FunctionType] = (),
-    namespaces: Collection[dict[str, Any]] = (),
 ) -> Iterator[None]:
     """Run functions with rewritten code, which reports to `relay`, within the context.
 
@@ -188,13 +187,13 @@ def lent(
     Args:
         code: the rewritten source.
         relay: receives the reports of the functions.
+        functions: the functions of the program; other objects are ignored.
         compiled: functions to leave alone because torch compiles them.
-        namespaces: the globals of functions, in which others are found even after `gc.freeze()`.
     """
     codes = {key: with_relay(relay, each) for key, each in code.codes.items()}
     files = {file for file, *_ in codes}
     lent: list[tuple[FunctionType, CodeType]] = []
-    for function in live_objects(files, namespaces):
+    for function in functions:
         if type(function) is FunctionType and function.__code__.co_filename in files:
             old = function.__code__
             key = old.co_filename, old.co_qualname, old.co_firstlineno
@@ -202,6 +201,7 @@ def lent(
             if any(_same(old, original) for original in originals):
                 lent.append((function, old))
                 function.__code__ = codes[key]
+    del functions, function  # a trace must keep nothing alive
     try:
         yield
     finally:

@@ -1,10 +1,11 @@
-"""All objects of a program in which functions are looked for, frozen ones included."""
+"""The functions and modules of a program, frozen ones included."""
 
 from __future__ import annotations
 
 import gc
 import sys
 from collections.abc import Collection, Iterator
+from itertools import compress
 from types import FrameType, FunctionType, ModuleType, TracebackType
 from typing import Any
 
@@ -14,8 +15,10 @@ LARGE = 1000
 _PASSED_OVER = (ModuleType, FrameType, TracebackType)
 
 
-def live_objects(files: Collection[str], namespaces: Collection[dict[str, Any]] = ()) -> Iterator[Any]:
-    """Yield the objects that Python's garbage collector knows; some of them perhaps twice.
+def live_objects(
+    files: Collection[str], namespaces: Collection[dict[str, Any]] = (), base: type = FunctionType
+) -> list[Any]:
+    """Return the functions that Python's garbage collector knows; some of them perhaps twice.
 
     After `gc.freeze()` it no longer lists the objects that were there. Then those follow that can be
     reached from the modules of some files and from some namespaces, without the contents of other
@@ -24,10 +27,24 @@ def live_objects(files: Collection[str], namespaces: Collection[dict[str, Any]] 
     Args:
         files: the names of source files.
         namespaces: the globals of functions.
+        base: a class whose instances are returned too, in the same pass through all objects.
     """
-    yield from gc.get_objects()
-    if not gc.get_freeze_count():
-        return
+    objects = gc.get_objects()
+    if gc.get_freeze_count():
+        objects += _reachable(files, namespaces)
+    # There are hundreds of thousands of objects, and thousands of types. Those may have no hash.
+    types = list(map(type, objects))
+    ids = list(map(id, types))
+    chosen = {
+        key
+        for key, each in dict(zip(ids, types, strict=True)).items()
+        if each is FunctionType or issubclass(each, base)
+    }
+    return list(compress(objects, map(chosen.__contains__, ids)))
+
+
+def _reachable(files: Collection[str], namespaces: Collection[dict[str, Any]]) -> Iterator[Any]:
+    """Yield the objects that can be reached from the modules of some files and some namespaces."""
     modules = [each for each in list(sys.modules.values()) if type(each) is ModuleType]
     roots = [vars(each) for each in modules if vars(each).get("__file__") in files]
     left: list[Any] = [value for root in (*roots, *namespaces) for value in list(root.values())]

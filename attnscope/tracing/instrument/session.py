@@ -63,7 +63,10 @@ class Session:
         self.function = function_of(target)
         self.file = self.function.__code__.co_filename
         self.line = self.function.__code__.co_firstlineno
-        compiled = set() if uncompiled else compiled_functions(self._live_objects())
+        overriding = _files_of_heirs(owner or _class_of(target), self.function)
+        self.files = list(dict.fromkeys([self.file, *overriding, *_files_of(follow)]))
+        live = self._live_objects()
+        compiled = set() if uncompiled else compiled_functions(live)
         self.compiled = not uncompiled and (self.function in compiled or is_compiled(target))
         self.compiled_codes: set[CodeType] = set()  # with recording calls, which do nothing there
         self.relay = Relay()
@@ -71,16 +74,13 @@ class Session:
         self.sites: tuple[Site, ...] = ()
         if not self.compiled:
             flags = self.function.__code__.co_flags & __future__.annotations.compiler_flag
-            overriding = _files_of_heirs(owner or _class_of(target), self.function)
-            files = dict.fromkeys([self.file, *overriding, *_files_of(follow)])
-            code = rewrite(files, parts=parts, flags=flags)
+            code = rewrite(self.files, parts=parts, flags=flags)
             self.sites = code.sites
             if id(code) in _RELAYS:  # another session runs this code already: share its relay
                 self.relay = _RELAYS[id(code)]
                 return
             before = self.function.__code__
-            namespace = self.function.__globals__
-            self.stack.enter_context(lent(code, self.relay, compiled, [namespace]))
+            self.stack.enter_context(lent(code, self.relay, live, compiled))
             self.stack.enter_context(hidden_from_compiler(Relay, Silence, self.compiled_codes.add))
             _RELAYS[id(code)] = self.relay
             self.stack.callback(_RELAYS.pop, id(code))
@@ -103,8 +103,11 @@ class Session:
         module = sys.modules.get("torch.nn.attention.flex_attention")
         return module is not None and module.flex_attention in compiled_functions(self._live_objects())
 
-    def _live_objects(self) -> Iterator[Any]:
-        return live_objects({self.file}, [self.function.__globals__])
+    def _live_objects(self) -> list[Any]:
+        """Return the functions of the program, and its modules if torch may compile them."""
+        compiles = "torch._dynamo" in sys.modules
+        base = sys.modules["torch"].nn.Module if compiles else FunctionType
+        return live_objects(self.files, [self.function.__globals__], base)
 
     @contextmanager
     def recording(self, **options: Any) -> Iterator[Recorder]:

@@ -317,6 +317,7 @@ def test_looking_at_objects_runs_no_code_of_theirs(module_of):
             return y
     """)
     result = trace_call(module.target, torch.ones(2, 3))
+    assert result.tracing_error is None
     assert [(step.name, step.shape) for step in result.steps] == [
         ("x", (2, 3)),
         ("secretive", (2, 3)),

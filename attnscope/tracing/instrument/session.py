@@ -104,9 +104,9 @@ class Session:
         return module is not None and module.flex_attention in compiled_functions(self._live_objects())
 
     def _live_objects(self) -> list[Any]:
-        """Return the functions of the program, and its modules if torch may compile them."""
-        compiles = "torch._dynamo" in sys.modules
-        base = sys.modules["torch"].nn.Module if compiles else FunctionType
+        """Return the functions of the program, and its `nn.Module`s."""
+        torch = sys.modules.get("torch")
+        base = FunctionType if torch is None else torch.nn.Module
         return live_objects(self.files, [self.function.__globals__], base)
 
     @contextmanager

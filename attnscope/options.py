@@ -42,7 +42,6 @@ class Flag:
         min: the smallest number allowed.
         parser: converts the text to the value.
         common: whether `--help` lists it, and not only `--help-all`: in each command, or in these.
-        also: its names in other programs, which a mistake's hint translates.
         values: values that the shell completes: texts, or a kind in `attnscope.completion`.
     """
 
@@ -54,7 +53,6 @@ class Flag:
     min: int | None = None
     parser: Callable[[str], Any] | None = None
     common: bool | Sequence[str] = False
-    also: Sequence[str] = ()
     values: Sequence[str] | str = ()
 
 

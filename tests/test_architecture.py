@@ -9,7 +9,7 @@ from pathlib import Path
 PACKAGE = Path(__file__).parent.parent / "attnscope"
 
 LOW = {"text", "units", "errors", "results", "attention_sinks", "arrays", "files", "contracts"}
-READS = LOW | {"process", "sizes", "tensor_files"}
+READS = LOW | {"suggestions", "process", "sizes", "tensor_files"}
 INTERNALS = "tracing/instrument/torch_internals"
 TRACING = {"tracing", "tracing/instrument", INTERNALS, "tracing/axes", "tracing/diagnose"}
 
@@ -18,6 +18,7 @@ MAY_IMPORT = {
     "text": set(),
     "units": set(),
     "options": {"errors"},
+    "suggestions": {"errors", "text"},
     "errors": {"text"},
     "results": set(),
     "completion": {"checkpoints", "errors", "models/heads"},
@@ -159,6 +160,7 @@ def test_the_command_line_imports_public_functions_options_and_views():
         "units",
         "options",
         "completion",
+        "suggestions",
         "files",
         "arrays",
     )

@@ -52,19 +52,6 @@ COMMANDS = {
 }
 """What each command shows, in the order of the help."""
 
-KEYWORDS = {
-    "sdpa": ("attention", "attn", "softmax", "dot-product"),
-    "mha": ("attention", "attn", "multihead", "multi-head-attention", "self-attention"),
-    "example": ("demo", "tutorial", "worked-example"),
-    "scaling": ("scale", "sqrt"),
-    "trace": ("attention", "attn", "inspect", "debug", "shapes", "code"),
-    "run": ("exec", "python", "script", "program", "watch"),
-    "bert": (),
-    "model": ("checkpoint", "weights", "maps", "llama", "gpt", "vit"),
-    "heads": ("metrics", "entropy"),
-}
-"""Words for which a hint suggests a command."""
-
 
 class Commands(Mapping[str, Command]):
     """The commands by name; each is imported when it is first used."""
@@ -104,9 +91,9 @@ class CommandGroup(TyperGroup):
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         """Return the name, the command and its arguments; a mistake suggests a command."""
         if args[0] not in COMMANDS and not ctx.resilient_parsing:
-            from attnscope.cli.mistakes import no_such_command
+            from attnscope.suggestions import no_such_command
 
-            raise no_such_command(args[0], KEYWORDS)
+            raise no_such_command(args)
         return super().resolve_command(ctx, args)
 
     def shell_complete(self, ctx: Any, incomplete: str) -> list[Any]:

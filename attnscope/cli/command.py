@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
+from typer._click.exceptions import BadOptionUsage
 from typer.core import TyperArgument, TyperCommand, TyperOption
 
 from attnscope.options import Flag
@@ -35,9 +37,22 @@ class Command(TyperCommand):
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Parse arguments; while a shell completes a value, without the option that it belongs to."""
-        if ctx.resilient_parsing and args and args[-1].startswith("-"):
+        if not ctx.resilient_parsing:
+            self._check_values(args)
+        elif args and args[-1].startswith("-"):
             args = args[:-1]
         return super().parse_args(ctx, args)
+
+    def _check_values(self, args: list[str]) -> None:
+        """Raise an error if an option stands where the value of another one is missing."""
+        options = [each for each in self.params if isinstance(each, TyperOption)]
+        flags = {flag for each in options for flag in (*each.opts, *each.secondary_opts)}
+        takes_value = {flag for each in options if not each.is_flag for flag in each.opts}
+        for word, following in pairwise(args):
+            if word == "--":
+                break
+            if word in takes_value and (following == "--" or following.partition("=")[0] in flags):
+                raise BadOptionUsage(word, f"Option {word!r} requires an argument.")
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
         """Print the help with the common options."""

@@ -2,39 +2,16 @@
 
 from __future__ import annotations
 
-import os
 import re
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+import shlex
+from collections.abc import Mapping, Sequence
 
 from typer.core import TyperArgument, TyperOption
 from typer.exceptions import TyperException
 
 from attnscope.cli.command import ALL, Command
-from attnscope.errors import OptionError
+from attnscope.suggestions import example_of, likely_target, no_such_option, option_for, quoted
 from attnscope.text import alternatives, nearest
-
-
-def no_such_command(word: str, keywords: Mapping[str, Iterable[str]]) -> OptionError:
-    """Return the error for a word that is not a command.
-
-    Args:
-        word: the first word of the command line.
-        keywords: the commands, each with words for what it is about.
-    """
-    message = f"there is no command {word!r}."
-    if re.search(r"\.py:|^[\w.]+:\w", word):
-        return OptionError(message, hint=f"attnscope trace {word}")
-    if word.endswith(".py"):
-        hint = f"attnscope trace {word}:NAME, or attnscope run --watch … {word}"
-        return OptionError(message, hint=hint)
-    if word == "minilm" or "/" in word or os.path.isdir(word):
-        return OptionError(message, hint=f"attnscope model {word}")
-    near = nearest(word, keywords)
-    about = nearest(word, [each for words in keywords.values() for each in words])
-    names = [near] if near else [name for name, words in keywords.items() if about in [*words]]
-    hint = alternatives(f"attnscope {name}" for name in names) or "attnscope --help"
-    return OptionError(message, hint=hint)
 
 
 def explained(
@@ -53,51 +30,71 @@ def explained(
     flag, parameter = getattr(error, "option_name", ""), getattr(error, "param", None)
     kind, text = type(error).__name__, str(error)
     if kind == "NoSuchOption":
-        return _no_such_option(flag, name, commands)
+        flags = {each: _flags(commands[each]) for each in commands}
+        return no_such_option(flag, _value_after(flag, arguments), name, flags)
+    if command is None or name is None:
+        return error.format_message(), f"{path} --help"
     if kind == "BadOptionUsage":
-        verb = "needs a" if "requires" in text else "takes no"
-        return f"{flag} {verb} value.", _help(command, flag, path)
+        needs = "requires" in text
+        message = f"{flag} needs a value." if needs else f"{flag} takes no value."
+        return message, f"{_example(command, flag)}, or {path} {ALL}" if needs else flag
     if kind == "MissingParameter" and isinstance(parameter, TyperOption | TyperArgument):
-        option = isinstance(parameter, TyperOption)
-        missing = parameter.opts[0] if option else parameter.human_readable_name
-        return f"{missing} is missing.", next(iter(command.examples), path) if command else path
+        missing = parameter.human_readable_name
+        if isinstance(parameter, TyperOption):
+            missing = parameter.opts[0]
+        words = list(arguments[arguments.index(name) + 1 :])
+        return f"{missing} is missing.", " ".join([path, *_completed(command, name, words)])
     if kind == "BadParameter" and isinstance(parameter, TyperOption):
-        return _bad_value(parameter, text, _help(command, parameter.opts[0], path))
+        return _bad_value(parameter, text, _example(command, parameter.opts[0]))
     extra = re.search(r"unexpected extra argument.*? \((.*)\)", text)
     if extra:
-        reads = command is not None and "--text" in _options(command)
-        hint = '--text "…" for a text' if reads else f"{path} --help"
+        hint = _option_for_words(extra[1], _flags(command)) or f"{path} --help"
         return f"{name} does not expect {extra[1]!r}.", hint
     return error.format_message(), f"{path} --help"
 
 
-def _no_such_option(flag: str, name: str | None, commands: Mapping[str, Command]) -> tuple[str, str]:
-    """Suggest an option of this command, or else the commands that have the option."""
-    others = [each for each in commands if each != name and flag in _options(commands[each])]
-    own = _options(commands[name]) if name else {}
-    names = {each.lstrip("-"): each for each in own}
-    names = {also: each for each, declared in own.items() for also in declared} | names
-    message = f"{name or 'attnscope'} has no option {flag}"
-    near = nearest(flag.lstrip("-"), names)
-    if near and not (others and flag.lstrip("-") not in names):
-        return f"{message}.", names[near]
-    if others:
-        have = "has" if len(others) == 1 else "have"
-        return f"{message}; {alternatives(others, 'and')} {have} it.", f"attnscope {others[0]} --help"
-    return f"{message}.", f"attnscope {name} {ALL}" if name else "attnscope --help"
-
-
-def _options(command: Command) -> dict[str, Sequence[str]]:
-    """Return the flags of a command, each with its names in other programs."""
+def _flags(command: Command) -> dict[str, bool]:
+    """Return the flags of a command, and whether each takes a value."""
     return {
-        flag: command.flags[each.name or ""].also if each.name in command.flags else ()
+        flag: not each.is_flag
         for each in command.params
         if isinstance(each, TyperOption)
         for flag in (*each.opts, *each.secondary_opts)
     }
 
 
-def _bad_value(option: TyperOption, text: str, hint: str) -> tuple[str, str]:
+def _value_after(flag: str, arguments: Sequence[str]) -> str | None:
+    """Return the word that follows an option, or the text after its equals sign."""
+    for word, following in zip(arguments, [*arguments[1:], "-"], strict=True):
+        if word == flag:
+            return None if following.startswith("-") else following
+        if word.startswith(f"{flag}="):
+            return word.removeprefix(f"{flag}=")
+    return None
+
+
+def _completed(command: Command, name: str, words: list[str]) -> list[str]:
+    """Return the words after a command, with what is missing before them, as a shell takes them."""
+    example = shlex.split(next(iter(command.examples)))[2:]
+    if not words:
+        return [quoted(each) for each in example]
+    first = example[:1]
+    if name == "run":
+        first = ["--watch", likely_target(words)]
+    return [quoted(each) for each in (*first, *words)]
+
+
+def _option_for_words(words: str, flags: Mapping[str, bool]) -> str | None:
+    """Return the option that superfluous words mean, with its value."""
+    if "--input" in flags and re.search("[=,]", words):
+        return f"--input {words}"
+    first, *others = re.split(r"[ =]", words, maxsplit=1)
+    option = option_for(first, "".join(others) or None, flags, near=False)
+    is_complete = option is not None and not flags.get(option, False)
+    return option if is_complete else f'--text "{words}"' if "--text" in flags else None
+
+
+def _bad_value(option: TyperOption, text: str, example: str) -> tuple[str, str]:
     """Say what an option's value is, and what values it takes."""
     flag = max(option.opts, key=len)
     value, _, problem = text.partition(" is not ")
@@ -106,14 +103,21 @@ def _bad_value(option: TyperOption, text: str, hint: str) -> tuple[str, str]:
         near = nearest(value.strip("'"), choices)
         return f"{flag} is {value}.", f"{flag} {near or alternatives(choices)}"
     least = re.fullmatch(r"in the range x>=(\d+)\.", problem)
-    takes = {"a valid int.": "whole numbers", "a valid float.": "numbers"}.get(problem)
+    takes = {"a valid int.": "a whole number", "a valid float.": "a number"}.get(problem)
     takes = f"numbers from {least[1]}" if least else takes
-    return (f"{flag} is {value}, but takes {takes}." if takes else f"{flag}: {text}"), hint
+    return (f"{flag} is {value}, but takes {takes}." if takes else f"{flag}: {text}"), example
 
 
-def _help(command: Command | None, option: Any, path: str) -> str:
-    """Return the command that prints the help with an option."""
-    for each in command.params if command else ():
-        if isinstance(each, TyperOption) and option in (*each.opts, *each.secondary_opts):
-            return f"{path} {'--help' if command and command.lists(each) else ALL}"
-    return f"{path} --help"
+def _example(command: Command, flag: str) -> str:
+    """Return an option with an example of its value."""
+    option = next(each for each in command.params if flag in (*each.opts, *each.secondary_opts))
+    declared = command.flags.get(option.name or "")
+    values = declared.values if declared and not isinstance(declared.values, str) else ()
+    return example_of(
+        max(option.opts, key=len),
+        command.examples,
+        choices=[str(getattr(each, "value", each)) for each in getattr(option.type, "choices", ())],
+        values=values,
+        default=str(declared.shown if declared and declared.shown else option.default),
+        metavar=option.metavar,
+    )

@@ -71,20 +71,11 @@ def _matrix(help: str) -> Any:
 
 def _kv_heads() -> Any:
     help = "Heads of K and V (n_kv_head), each shared by a group of query heads."
-    also = "n-kv-head", "n-kv-heads", "num-kv-heads", "num-key-value-heads"
-    return _size(help, shown="as many as --heads", common=("mha",), also=also)
+    return _size(help, shown="as many as --heads", common=("mha",))
 
 
 def _past() -> Any:
-    return _size("Cached keys and values (n_past), before those of --nk.", also=("n-past", "cache"))
-
-
-BATCH = ("n-batch", "batch-size", "b")
-NQ = ("n-q", "n-queries", "queries", "seq-len", "n", "length", "tokens")
-NK = ("n-k", "n-keys", "keys")
-DK = ("d-k", "d-key", "d-head", "d")
-HEADS = ("n-head", "n-heads", "num-heads", "head", "h")
-"""The names of sizes in other programs."""
+    return _size("Cached keys and values (n_past), before those of --nk.")
 
 
 @dataclass(frozen=True, repr=False, eq=False)
@@ -93,15 +84,13 @@ class SdpaSizes:
 
     PANEL = SIZES
 
-    batch: int | None = _size("Sequences (n_batch).", shown=3, common=True, also=BATCH)
-    nq: int | None = _size("Queries (n_Q).", shown=30, common=True, also=NQ)
-    nk: int | None = _size("Keys (n_K).", shown=50, common=True, also=NK)
-    nv: int | None = _size("Values (n_V): as many as keys.", also=("n-v", "n-values"))
-    dk: int | None = _size("Width of a query and of a key (d_K).", shown=128, common=True, also=DK)
-    dv: int | None = _size("Width of a value (d_V).", shown=256, common=True, also=("d-v", "d-value"))
-    heads: int | None = _size(
-        "Heads (n_head): an axis after the batch; 3-D tensors are split.", also=HEADS
-    )
+    batch: int | None = _size("Sequences (n_batch).", shown=3, common=True)
+    nq: int | None = _size("Queries (n_Q).", shown=30, common=True)
+    nk: int | None = _size("Keys (n_K).", shown=50, common=True)
+    nv: int | None = _size("Values (n_V): as many as keys.")
+    dk: int | None = _size("Width of a query and of a key (d_K).", shown=128, common=True)
+    dv: int | None = _size("Width of a value (d_V).", shown=256, common=True)
+    heads: int | None = _size("Heads (n_head): an axis after the batch; 3-D tensors are split.")
     kv_heads: int | None = _kv_heads()
     past: int | None = _past()
 
@@ -112,22 +101,19 @@ class MhaSizes:
 
     PANEL = SIZES
 
-    batch: int | None = _size("Sequences (n_batch).", shown=128, common=True, also=BATCH)
-    nq: int | None = _size("Queries (n_Q).", shown=32, common=True, also=NQ)
-    nk: int | None = _size(
-        "Keys (n_K) of cross-attention; without it, self-attention.", common=True, also=NK
-    )
+    batch: int | None = _size("Sequences (n_batch).", shown=128, common=True)
+    nq: int | None = _size("Queries (n_Q).", shown=32, common=True)
+    nk: int | None = _size("Keys (n_K) of cross-attention; without it, self-attention.", common=True)
     d_feat: int | None = _size(
         "Width of the model (d_feat).",
         shown=200,
         common=True,
-        also=("d-model", "embed-dim", "hidden-size", "n-embd", "d", "dim"),
     )
-    heads: int | None = _size("Heads (n_head); divides d_feat.", shown=5, common=True, also=HEADS)
+    heads: int | None = _size("Heads (n_head); divides d_feat.", shown=5, common=True)
     kv_heads: int | None = _kv_heads()
     past: int | None = _past()
-    d_value: int | None = _size("Width of a head's value (d_V).", shown="d_head", also=("d-v", "dv"))
-    d_context: int | None = _size("Width of the source of K and V.", shown="d_feat", also=("kdim",))
+    d_value: int | None = _size("Width of a head's value (d_V).", shown="d_head")
+    d_context: int | None = _size("Width of the source of K and V.", shown="d_feat")
 
 
 PAST_K = "Cached keys (K_past), split into heads."
@@ -197,7 +183,6 @@ class Masking:
         metavar="MASK",
         parser=str,
         common=True,
-        also=("causal", "is-causal", "attn-mask", "attention-mask"),
         values=("causal", "window:", "prefix:", "lengths:"),
     )
     mask_style: MaskStyle | None = option(
@@ -246,7 +231,6 @@ class Stages:
         "Rotary position embedding (RoPE), as in Llama.",
         default=False,
         common=("mha",),
-        also=("rotary",),
     )
     rope_theta: float | None = option("Base of the rotary frequencies.", shown="10000")
     softmax_dtype: str | None = option(
@@ -320,11 +304,8 @@ class Explanations:
         "Compare with PyTorch and with a loop in float64; exit with status 1 if they differ.",
         default=False,
         common=True,
-        also=("check", "test"),
     )
-    explain: bool = option(
-        "Explain each tensor and its shape.", default=False, common=True, also=("why", "describe")
-    )
+    explain: bool = option("Explain each tensor and its shape.", default=False, common=True)
     source: bool = option(
         "Print the code that ran, with the axes and shape of each line's result.", default=False
     )

@@ -29,16 +29,13 @@ class Arguments:
         "--input",
         metavar="NAME=SPEC",
         common=True,
-        also=("inputs", "x", "arg", "args"),
     )
     where: list[str] | None = option(
         "A size that follows from others: d_head=d_feat/n_head. Repeatable.",
         metavar="NAME=EXPRESSION",
         common=True,
     )
-    call: str | None = option(
-        "Method to trace.", metavar="METHOD", shown="forward", common=True, also=("method",)
-    )
+    call: str | None = option("Method to trace.", metavar="METHOD", shown="forward", common=True)
 
 
 @dataclass(frozen=True)
@@ -105,7 +102,6 @@ class Comments:
         " as annotations.",
         metavar="[=STYLE]",
         common=True,
-        also=("comment",),
     )
     write: bool = option("Write the changes of --annotate to the file.", default=False, common=True)
     check: bool = option(
@@ -113,7 +109,6 @@ class Comments:
         " what ran; exit with status 1 if one is wrong.",
         default=False,
         common=True,
-        also=("verify",),
     )
 
 

@@ -82,12 +82,12 @@ def trace_script(
     """
     axis_names = read_dims(dims or [])
     if module is None and script is None:
-        raise OptionError("there is no program to run.", hint=f"attnscope run {FORM} train.py")
+        raise OptionError("there is no program to run.", hint=f"attnscope run --watch {watch} SCRIPT.py")
     if module is None and not os.path.isfile(str(script)):  # pathlib's own fails for long names
         path, is_folder = shortened(str(script)), os.path.isdir(str(script))
         raise FileError(
             f"{path} is a folder, not a script." if is_folder else f"there is no script {path}.",
-            hint="attnscope run --watch … SCRIPT.py",
+            hint=f"attnscope run --watch {watch} SCRIPT.py",
         )
     target = _parse_target(watch, None if module else Path(str(script)).parent)
     from attnscope.tracing.program import Watching, run_module, run_script

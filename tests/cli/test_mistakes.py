@@ -1,13 +1,38 @@
 """Mistakes on the command line: a line that says what is wrong, and a hint of the right kind."""
 
 import re
+import shlex
+from pathlib import Path
 
 import pytest
+from typer.core import TyperOption
 
-from attnscope.cli import app
+from attnscope.cli.app import COMMANDS, Commands
+from attnscope.suggestions import EXAMPLES, KEYWORDS, SYNONYMS, likely_target
 from attnscope.text import nearest
 
 NOTHING = "attnscope --help"
+FLAGS = {
+    name: {flag: each for each in command.params for flag in (*each.opts, *each.secondary_opts)}
+    for name, command in Commands().items()
+}
+WITH_VALUE = [
+    (name, flag)
+    for name, flags in FLAGS.items()
+    for flag, option in flags.items()
+    if isinstance(option, TyperOption) and not option.is_flag and flag != "--annotate"
+]
+MODEL = """
+from torch import nn
+
+
+class Linear(nn.Module):
+    def forward(self, x): ...
+
+
+class SelfAttention(nn.Module):
+    def forward(self, x): ...
+"""
 
 
 @pytest.mark.parametrize(
@@ -18,11 +43,11 @@ NOTHING = "attnscope --help"
         ("attn", "attnscope sdpa, attnscope mha or attnscope trace"),
         ("attention", "attnscope sdpa, attnscope mha or attnscope trace"),
         ("multihaed", "attnscope mha"),
-        ("model.py:Attention", "attnscope trace model.py:Attention"),
-        ("torch.nn:Linear", "attnscope trace torch.nn:Linear"),
-        ("train.py", "attnscope trace train.py:NAME, or attnscope run --watch … train.py"),
-        ("minilm", "attnscope model minilm"),
-        ("google/bert", "attnscope model google/bert"),
+        ("model.py:Attention", "attnscope trace model.py:Attention --nq 3"),
+        ("torch.nn:Linear", "attnscope trace torch.nn:Linear --nq 3"),
+        ("train.py", "attnscope run --watch FILE.py:CLASS train.py --nq 3"),
+        ("minilm", "attnscope model minilm --nq 3"),
+        ("google/bert", "attnscope model google/bert --nq 3"),
         ("nq", NOTHING),
         ("bogus", NOTHING),
     ],
@@ -36,17 +61,32 @@ def test_an_unknown_command_suggests_a_command(attnscope, word, hint):
 @pytest.mark.parametrize(
     ("line", "hint"),
     [
-        ("sdpa --n-q 3", "--nq"),
-        ("sdpa --nqq 3", "--nq"),
+        ("sdpa --n-q 3", "--nq 3"),
+        ("sdpa --nqq 3", "--nq 3"),
+        ("sdpa --nqq=3", "--nq 3"),
+        ("sdpa --nqq --verify", "--nq"),
         ("sdpa --verif", "--verify"),
-        ("sdpa --batch-size 3", "--batch"),
-        ("sdpa -q x.npy", "--q"),
-        ("mha --n-head 3", "--heads"),
-        ("mha --num-heads 3", "--heads"),
-        ("mha --embed-dim 3", "--d-feat"),
-        ("model minilm --heads 3", "--head"),
-        ("heads minilm --layers 3", "--layer"),
-        ("trace m.py:f --inputs 3", "--input"),
+        ("sdpa --batch-size 3", "--batch 3"),
+        ("sdpa -q x.npy", "--q x.npy"),
+        ("sdpa --causal", "--mask causal"),
+        ("mha --is_causal True", "--mask causal"),
+        ("example --causal", "--mask causal"),
+        ("sdpa --window-size 4", "--mask window:4"),
+        ("sdpa --seq-len 3", "--nq 3"),
+        ("scaling --tokens 3", "--nq 3"),
+        ("sdpa --d-model 8", "attnscope mha --d-feat 8"),
+        ("mha --n-head 3", "--heads 3"),
+        ("mha --n-heads 3", "--heads 3"),
+        ("mha --num-heads 3", "--heads 3"),
+        ("mha --embed-dim 3", "--d-feat 3"),
+        ("mha --d_model 3", "--d-feat 3"),
+        ("model minilm --heads 3", "--head 3"),
+        ("heads minilm --layers 3", "--layer 3"),
+        ("heads minilm --batch-size 3", "--batch-tokens 3"),
+        ("trace m.py:f --inputs 3", "--input 3"),
+        ("trace m.py:f --num-heads 3", "--init num_heads=3"),
+        ("trace m.py:f --d-model", "--init d_model=…"),
+        ("bert --prompt A --text B", "--text A"),
         ("sdpa --zzz", "attnscope sdpa --help-all"),
         ("--zzz", NOTHING),
     ],
@@ -57,6 +97,19 @@ def test_an_unknown_option_suggests_an_option_of_the_command(attnscope, line, hi
     name = "attnscope" if line.startswith("-") else line.split()[0]
     assert (r.exit_status, r.out) == (2, "")
     assert r.err == f"attnscope: error: {name} has no option {flag}.\n  try  {hint}\n"
+
+
+def test_every_synonym_is_for_an_option_that_a_command_has():
+    flags = {flag for each in FLAGS.values() for flag in each}
+    assert {ours.split()[0] for ours in SYNONYMS} | set(EXAMPLES) <= flags
+
+
+def test_no_command_has_an_option_that_is_a_synonym_of_another_of_its_own_options():
+    """Such a synonym would never be read."""
+    for name, flags in FLAGS.items():
+        for ours, names in SYNONYMS.items():
+            own = [each for each in names.split() if f"--{each}" in flags and ours in flags]
+            assert not own, (name, ours)
 
 
 @pytest.mark.parametrize(
@@ -79,12 +132,26 @@ def test_an_option_of_another_command_names_the_commands(attnscope, line, others
 @pytest.mark.parametrize(
     ("line", "message", "hint"),
     [
-        ("sdpa --nq", "--nq needs a value.", "attnscope sdpa --help"),
-        ("mha --rope-theta", "--rope-theta needs a value.", "attnscope mha --help-all"),
-        ("sdpa --numbers=3", "--numbers takes no value.", "attnscope sdpa --help"),
-        ("sdpa --nq x", "--nq is 'x', but takes whole numbers.", "attnscope sdpa --help"),
-        ("sdpa --scale x", "--scale is 'x', but takes numbers.", "attnscope sdpa --help-all"),
-        ("model m --top 0", "--top is 0, but takes numbers from 1.", "attnscope model --help"),
+        ("sdpa --nq", "--nq needs a value.", "--nq 30, or attnscope sdpa --help-all"),
+        ("sdpa --nq --nk 3", "--nq needs a value.", "--nq 30, or attnscope sdpa --help-all"),
+        ("bert --text", "--text needs a value.", '--text "The cat sat.", or attnscope bert --help-all'),
+        ("heads --page", "--page needs a value.", "--page heads.html, or attnscope heads --help-all"),
+        ("bert --page --wide", "--page needs a value.", "--page a.html, or attnscope bert --help-all"),
+        (
+            "run x.py --watch",
+            "--watch needs a value.",
+            "--watch model.py:Attention, or attnscope run --help-all",
+        ),
+        (
+            "mha --rope-theta",
+            "--rope-theta needs a value.",
+            "--rope-theta 10000, or attnscope mha --help-all",
+        ),
+        ("sdpa --numbers=3", "--numbers takes no value.", "--numbers"),
+        ("sdpa --nq x", "--nq is 'x', but takes a whole number.", "--nq 30"),
+        ("sdpa --nq 3.5", "--nq is '3.5', but takes a whole number.", "--nq 30"),
+        ("sdpa --scale x", "--scale is 'x', but takes a number.", "--scale 0.125"),
+        ("model m --top 0", "--top is 0, but takes numbers from 1.", "--top 3"),
         ("sdpa --layout col", "--layout is 'col'.", "--layout columns"),
         ("sdpa --layout x", "--layout is 'x'.", "--layout rows or columns"),
         ("sdpa --format jsn", "--format is 'jsn'.", "--format json"),
@@ -94,10 +161,16 @@ def test_an_option_of_another_command_names_the_commands(attnscope, line, others
         ("sdpa --dtype bfloat", "'bfloat' is not a dtype that attention runs in.", "--dtype bfloat16"),
         ("trace a.py:f --dtype half", "'half' is not a dtype.", "--dtype float16"),
         ("sdpa x", "sdpa does not expect 'x'.", "attnscope sdpa --help"),
-        ("bert a cat sat", "bert does not expect 'cat sat'.", '--text "…" for a text'),
+        ("sdpa causal", "sdpa does not expect 'causal'.", "--mask causal"),
+        ("sdpa nq=3", "sdpa does not expect 'nq=3'.", "--nq 3"),
+        ("mha heads 3", "mha does not expect 'heads 3'.", "--heads 3"),
+        ("trace a.py:f x=2,3", "trace does not expect 'x=2,3'.", "--input x=2,3"),
+        ("bert a cat sat", "bert does not expect 'cat sat'.", '--text "cat sat"'),
         ("heads", "MODEL is missing.", 'attnscope heads minilm --text "The cat sat."'),
-        ("run x.py", "--watch is missing.", "attnscope run --watch model.py:Attention train.py"),
-        ("sdpa --save=", "--save: it is empty, and names no file.", "attnscope sdpa --help"),
+        ("heads --text Hi", "MODEL is missing.", "attnscope heads minilm --text Hi"),
+        ("trace --input x=2,3", "TARGET is missing.", "attnscope trace attn.py:Attention --input x=2,3"),
+        ("run x.py", "--watch is missing.", "attnscope run --watch FILE.py:CLASS x.py"),
+        ("sdpa --save=", "--save: it is empty, and names no file.", "--save tensors.npz"),
     ],
 )
 def test_a_mistake_says_what_is_wrong_and_what_to_do(attnscope, line, message, hint):
@@ -106,8 +179,36 @@ def test_a_mistake_says_what_is_wrong_and_what_to_do(attnscope, line, message, h
     assert r.err == f"attnscope: error: {message}\n  try  {hint}\n"
 
 
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_option_without_its_value_has_an_example_that_parses(attnscope, command):
+    """Sizes and texts that the library checks later may still be refused there."""
+    for flag in (flag for name, flag in WITH_VALUE if name == command):
+        hint = attnscope(command, flag).err.partition("  try  ")[2].partition(", or attnscope")[0]
+        option = FLAGS[command][flag]
+        name, value, *others = shlex.split(hint)
+        assert name == max(option.opts, key=len)
+        assert bool(others) == bool(getattr(option.type, "choices", ())), hint
+        option.type.convert(value.rstrip(","), option, None)
+
+
+def test_a_run_without_a_target_suggests_the_attention_that_the_script_uses(
+    attnscope, tmp_path, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    Path("model.py").write_text(MODEL)
+    Path("train.py").write_text("import torch\nfrom model import SelfAttention\n")
+    r = attnscope("run", "train.py", "--lr", 3, "--name", "a b")
+    assert r.err == (
+        "attnscope: error: --watch is missing.\n"
+        '  try  attnscope run --watch model.py:SelfAttention train.py --lr 3 --name "a b"\n'
+    )
+    assert likely_target(["--calls", "2", "-m", "train"]) == "model.py:SelfAttention"
+    assert likely_target(["model.py"]) == "model.py:SelfAttention"
+    assert "--watch model.py:SelfAttention train.py --lr 3\n" in attnscope("train.py", "--lr", 3).err
+
+
 def test_every_command_has_keywords():
-    assert list(app.KEYWORDS) == list(app.COMMANDS)
+    assert list(KEYWORDS) == list(COMMANDS)
 
 
 def test_a_beginning_is_near_if_it_is_the_only_one():

@@ -38,7 +38,6 @@ class TextOptions:
         panel=READS,
         metavar="TEXT",
         common=True,
-        also=("sentence", "prompt", "input"),
     )
     file: Path | None = option(
         "Use the content of a file as the text, of any length.",
@@ -50,7 +49,6 @@ class TextOptions:
         "Use token ids in place of a text, without special tokens added: 101,2023,102.",
         metavar="N,…",
         panel=READS,
-        also=("input-ids", "token-ids"),
     )
     tokens: str | None = option(
         "Use entries of the vocabulary in place of a text, without special tokens added.",
@@ -62,7 +60,6 @@ class TextOptions:
         metavar="FILE",
         panel=READS,
         common=True,
-        also=("dataset", "texts"),
     )
     field: str | None = option(
         "The field of a .jsonl object with the text.", metavar="NAME", shown="text", panel=READS
@@ -124,7 +121,6 @@ class MetricOptions:
         default=False,
         panel=SHOWN,
         common=True,
-        also=("no-sink",),
     )
     metrics: str | None = option(
         f"Measure only these: {', '.join(METRIC_NAMES)}.",
@@ -132,7 +128,6 @@ class MetricOptions:
         shown="all",
         panel=SHOWN,
         common=True,
-        also=("metric",),
         values="metrics",
     )
 
@@ -146,12 +141,11 @@ class OrderOptions:
         metavar="NAME",
         panel=SHOWN,
         common=True,
-        also=("order-by", "sort-by", "rank"),
         values="metrics",
     )
     reverse: bool = option("Rank the smallest first.", default=False, panel=SHOWN, common=True)
     top: int | None = option(
-        "Print only the first K heads.", metavar="K", min=1, panel=SHOWN, common=True, also=("top-k",)
+        "Print only the first K heads.", metavar="K", min=1, panel=SHOWN, common=True
     )
 
 
@@ -172,7 +166,6 @@ class HeadOptions:
         shown="all",
         panel=SHOWN,
         common=True,
-        also=("layers",),
         values="layers",
     )
     heads: str | None = option(
@@ -182,7 +175,6 @@ class HeadOptions:
         shown="all",
         panel=SHOWN,
         common=True,
-        also=("heads", "n-head", "num-heads"),
         values="heads",
     )
 
@@ -226,7 +218,6 @@ class RunOptions:
         metavar="FILE.npz",
         panel=RUN,
         common=True,
-        also=("resume",),
     )
 
 

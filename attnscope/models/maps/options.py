@@ -28,13 +28,11 @@ class ReadOptions:
     text: str | None = option(
         "Run the model on this text, and show its attention.",
         common=True,
-        also=("texts", "sentence", "prompt", "input"),
     )
     file: Path | None = option("Use the content of a file as the text.", metavar="FILE", common=True)
     ids: str | None = option(
         "Use token ids in place of a text, without special tokens added: 101,2023,102.",
         metavar="N,…",
-        also=("input-ids", "token-ids"),
     )
     tokens: str | None = option(
         "Use entries of the vocabulary in place of a text, without special tokens added.",
@@ -74,7 +72,6 @@ class HeadOptions:
         metavar="N",
         shown="the first with attention",
         common=True,
-        also=("layers", "n-layer", "num-layers"),
         values="layers",
     )
     heads: str | None = option(
@@ -83,7 +80,6 @@ class HeadOptions:
         metavar="N",
         shown="0",
         common=True,
-        also=("heads", "n-head", "num-heads"),
         values="heads",
     )
     stack: StackName | None = option(
@@ -123,12 +119,11 @@ class ShownOptions:
 
     query: int | None = option("Show only the weights of query I, key by key.", metavar="I", common=True)
     top: int | None = option(
-        "List the K largest weights of each query.", metavar="K", min=1, common=True, also=("top-k",)
+        "List the K largest weights of each query.", metavar="K", min=1, common=True
     )
     without_sink: bool = option(
         "Ignore the first token and special tokens in --top and in the colour scale.",
         default=False,
-        also=("no-sink",),
     )
     pool: Pool | None = option(
         "Reduce maps to at most 256 × 256 cells of their max or mean weight; none: keep whole maps.",

@@ -8,7 +8,6 @@ Source: https://docs.python.org/3/library/importlib.html#importing-a-source-file
 
 from __future__ import annotations
 
-import ast
 import importlib
 import importlib.util
 import inspect
@@ -26,6 +25,7 @@ from types import ModuleType
 from typing import Any
 
 from attnscope.errors import FileError, SourceError, class_name, is_a, safe_str, stored_in
+from attnscope.suggestions import classes_with_forward
 from attnscope.text import shortened
 
 FORM = "FILE.py:NAME or package.module:NAME"
@@ -295,22 +295,8 @@ def _no_name(place: str) -> SourceError:
     path = Path(place)
     if not place or not (_is_file(place) and os.path.isfile(path) and path.suffix == ".py"):
         return SourceError(f"{shortened(place)!r} does not name a class or function.", hint=FORM)
-    names = _attentions(path)
+    names = classes_with_forward(place)
     return SourceError(
         f"{place} is a file: name the class or function in it as well.",
         hint=_choice(place, names) + (f", such as {_listed(names)}" if len(names) > 1 else ""),
     )
-
-
-def _attentions(path: Path) -> list[str]:
-    """Return the classes of a file that have a `forward`; nothing runs."""
-    try:
-        body = ast.parse(path.read_bytes()).body
-    except (SyntaxError, ValueError):
-        return []
-    return [
-        node.name
-        for node in body
-        if isinstance(node, ast.ClassDef)
-        and any(isinstance(part, ast.FunctionDef) and part.name == "forward" for part in node.body)
-    ]

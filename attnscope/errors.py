@@ -9,7 +9,9 @@ from __future__ import annotations
 import errno
 import re
 from collections.abc import Iterable
+from difflib import get_close_matches
 from math import isqrt
+from pathlib import Path
 from typing import Any, TypeGuard, TypeVar
 
 from attnscope.text import nearest, shortened
@@ -88,6 +90,17 @@ def dtype_hint(dtype: str, dtypes: Iterable[str], flag: str = "--dtype") -> str:
     every = list(dtypes)
     near = nearest(SHORT_DTYPES.get(dtype.lower().removeprefix("torch."), dtype), every)
     return f"{flag} {near or ', '.join(every)}"
+
+
+def no_such_file(path: Path) -> FileError:
+    """Return the error for a missing file; its hint is a file with a similar name beside it."""
+    try:
+        names = [each.name for each in path.parent.iterdir() if each.suffix == path.suffix]
+    except OSError:
+        names = []
+    near = get_close_matches(path.name, names, n=1)
+    hint = f"{path.with_name(near[0])}, which exists" if near else None
+    return FileError(f"there is no file {shortened(path)}.", hint=hint)
 
 
 def heads_do_not_divide(width: int, n_head: int, axis: str = "d_feat") -> SizeError:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import ast
 import os
+import re
 import sys
 import warnings
 from array import array
@@ -28,6 +29,7 @@ from attnscope.errors import (
     OptionError,
     first_line,
     is_out_of_memory,
+    no_such_file,
     object_in_pickle,
 )
 from attnscope.text import printable, shortened
@@ -131,6 +133,11 @@ def tensor_of(name: str, value: Any, source: str) -> TensorFile:
     """
     if isinstance(value, str) and is_matrix_text(value):
         return _in_text(name, value)
+    if isinstance(value, str) and not os.path.exists(value) and _split(value)[0].suffix not in FORMATS:
+        raise FileError(
+            f"{name} is {shortened(repr(value))}, which is neither a file nor a matrix.",
+            hint=rows_in(value) or f'"[[1,2],[3,4]]", or a file that ends in {", ".join(FORMATS)}',
+        )
     if isinstance(value, str | os.PathLike):
         return open_tensor(name, os.fspath(value))
     return in_memory(name, value, source)
@@ -140,6 +147,19 @@ def is_matrix_text(text: str) -> bool:
     """Return whether a text lists numbers, as `[[1, 0], [0, 1]]`, and names no file."""
     text = text.strip()
     return text.startswith("[") and text.endswith("]") and not os.path.exists(text)
+
+
+def rows_in(text: str) -> str | None:
+    r"""Return the matrix that a text means, as a user writes it; None if it does not list numbers.
+
+    >>> rows_in("1 2; 3 4"), rows_in("[[.5 2]\n [3 4]]")
+    ('"[[1,2],[3,4]]"', '"[[.5,2],[3,4]]"')
+    """
+    rows = [re.split(r"[\s,]+", row.strip(" ,[]()")) for row in re.split(r"[;\n]|\]\s*,?\s*\[", text)]
+    if not all(re.fullmatch(r"-?(\d+\.?\d*|\.\d+)", each) for row in rows for each in row):
+        return None
+    listed = ",".join(f"[{','.join(row)}]" for row in rows)
+    return f'"[{listed}]"'
 
 
 def _in_text(name: str, text: str) -> TensorInMemory:
@@ -158,7 +178,8 @@ def _in_text(name: str, text: str) -> TensorInMemory:
     except (ValueError, TypeError, SyntaxError, OverflowError, MemoryError, RecursionError) as error:
         if isinstance(error, OptionError):
             raise
-        raise OptionError(f"{name} is {source}, and not numbers in rows.", hint=MATRIX_TEXT) from error
+        message = f"{name} is {source}, and not numbers in rows."
+        raise OptionError(message, hint=rows_in(text) or MATRIX_TEXT) from error
     return TensorInMemory(name, Path(), None, shape, "bool" if is_bool else "float32", value, source)
 
 
@@ -327,7 +348,7 @@ def _check(path: Path) -> int:
         if S_ISREG(status.st_mode):
             path.open("rb").close()
     except FileNotFoundError as error:
-        raise FileError(f"there is no file {path}.") from error
+        raise no_such_file(path) from error
     except OSError as error:
         raise FileError(f"cannot read {path}: {error.strerror}.") from error
     if not S_ISREG(status.st_mode):

@@ -275,6 +275,12 @@ def with_names() -> None:
     ("made", "text", "message", "hint"),
     [
         (nothing, "q.npy", "there is no file q.npy.", None),
+        (
+            lambda: Path("query.npy").touch(),
+            "quary.npy",
+            "there is no file quary.npy.",
+            "query.npy, which exists",
+        ),
         (nothing, "all.npz:Q", "there is no file all.npz.", None),
         (nothing, "C:\\q.npy", "there is no file C:\\q.npy.", None),
         (nothing, "q", "there is no file q.", None),

@@ -21,7 +21,8 @@ STEPS |= {"scores": SCORES, "attention": WEIGHTS, "out": OUT}
 
 
 MATRIX = "  try  [[1, 0], [0, 1]]: a list of rows, all of the same length"
-"""The hint about texts."""
+LISTS = '  try  "[[1,2],[3,4]]", or a file that ends in .npy, .npz, .pt, .pth, .safetensors'
+"""Hints about texts."""
 
 
 @pytest.fixture(scope="module")
@@ -293,6 +294,16 @@ def test_matrices_are_read_from_files(attnscope, tmp_path, name):
                 "  try  one of --x and --q",
             ],
         ),
+        (
+            ["--q", "1 2; 3 4"],
+            ["Q is '1 2; 3 4', which is neither a file nor a matrix.", '  try  "[[1,2],[3,4]]"'],
+        ),
+        (
+            ["--q", "[[1 2]\n [3 4.5]]"],
+            ["Q is [[1 2]\\n [3 4.5]], and not numbers in rows.", '  try  "[[1,2],[3,4.5]]"'],
+        ),
+        (["--q", "1 2; x 4"], ["Q is '1 2; x 4', which is neither a file nor a matrix.", LISTS]),
+        (["--mask", "1 0; 1 1"], ["'1 0; 1 1' is not a mask.", '  try  --mask "[[1,0],[1,1]]"']),
         (
             ["--mask", "[[1,0],[1,1]]"],
             ["mask in [[1,0],[1,1]] has n_Q 2 (axis 0 of 2×2), but the scores have n_Q 4."],

@@ -23,7 +23,7 @@ from reprlib import repr as short
 from stat import S_ISDIR, S_ISREG
 from typing import Any, BinaryIO
 
-from attnscope.errors import FileError, OptionError, class_name, first_line
+from attnscope.errors import FileError, OptionError, class_name, first_line, no_such_file
 from attnscope.units import bytes_text
 
 WINDOW = 64 * 1024
@@ -366,7 +366,7 @@ def _identify(path: Path) -> tuple[int, str]:
             with path.open("rb") as file:
                 return status.st_size, sha256(file.read(PIECE)).hexdigest()
     except FileNotFoundError as error:
-        raise FileError(f"there is no file {path}.") from error
+        raise no_such_file(path) from error
     except OSError as error:
         raise FileError(f"cannot read {path}: {error.strerror}.") from error
     if S_ISDIR(status.st_mode):

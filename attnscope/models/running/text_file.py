@@ -5,7 +5,7 @@ from __future__ import annotations
 from codecs import getincrementaldecoder
 from pathlib import Path
 
-from attnscope.errors import FileError
+from attnscope.errors import FileError, no_such_file
 from attnscope.units import bytes_text
 
 BYTES_OF_A_TOKEN = 1024
@@ -35,7 +35,7 @@ def text_of_file(path: Path, n_token: int | None, *, truncate: bool = False) -> 
     try:
         raw, more = _beginning(path, most)
     except FileNotFoundError as error:
-        raise FileError(f"there is no file {path}.") from error
+        raise no_such_file(path) from error
     except OSError as error:
         raise FileError(f"cannot read {path}: {error.strerror}.") from error
     try:  # truncated bytes may end within a character

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from attnscope.attention.positions import Align, offset_of
 from attnscope.errors import OptionError, SizeError
-from attnscope.tensor_files import in_memory, is_matrix_text, open_tensor, tensor_of
+from attnscope.tensor_files import in_memory, is_matrix_text, open_tensor, rows_in, tensor_of
 from attnscope.text import nearest
 
 if TYPE_CHECKING:
@@ -246,7 +246,7 @@ def _parsed(mask: Any) -> Masks:
     numbers = tuple(int(n) for n in rest.split(",")) if re.fullmatch(r"\d+(,\d+)*", rest) else ()
     if kind not in ("causal", "window", "prefix", "lengths"):
         if not (colon or "." in mask or os.sep in mask):
-            raise OptionError(f"{mask!r} is not a mask.", hint=f"--mask {_hint(kind)}")
+            raise OptionError(f"{mask!r} is not a mask.", hint=f"--mask {rows_in(mask) or _hint(kind)}")
         return Masks((mask,), files=(open_tensor("mask", mask),))
     if kind == "causal" and not colon:
         return Masks((mask,), causal=True)

@@ -24,7 +24,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from attnscope.errors import FileError, SourceError, class_name, is_a, safe_str, stored_in
+from attnscope.errors import FileError, SourceError, class_name, is_a, no_such_file, safe_str, stored_in
 from attnscope.suggestions import classes_with_forward
 from attnscope.text import shortened
 
@@ -202,13 +202,7 @@ def _check_file(path: Path) -> None:
     if path.suffix != ".py":
         raise FileError(f"{name} is not a .py file.", hint=FORM)
     if not os.path.isfile(path):  # pathlib's own fails for names that are too long
-        in_folder = path.parent.glob("*.py") if os.path.isdir(path.parent) else []
-        present = sorted(other.name for other in in_folder)
-        near = get_close_matches(path.name, present, n=1)
-        raise FileError(
-            f"there is no file {name}.",
-            hint=f"{path.with_name(near[0])}, which exists" if near else None,
-        )
+        raise no_such_file(path)
 
 
 # Names

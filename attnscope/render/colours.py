@@ -135,14 +135,14 @@ class Scale:
         """The number of rows of a picture that fit into one line."""
         return 2 if self.ramp and self.marks.upper else 1
 
-    def legend(self, width: int) -> Text:
+    def legend(self, width: int, *, percent: bool = False) -> Text:
         """Return the legend on one line: 0, each colour or shade, the largest weight."""
         line = Text("0 ")
         steps = len(self.ramp or self.marks.shades[1:])
         each = 2 if width >= READABLE else 1
         for step in range(steps + 1):
             line.append_text(self.blank(self.top * step / steps, each))
-        return line.append(f" {self.top:.2g}")
+        return line.append(f" {100 * self.top:.2g} %" if percent else f" {self.top:.2g}")
 
 
 def pixel_lines(weights: np.ndarray, scale: Scale) -> list[Text]:

@@ -15,7 +15,7 @@ from attnscope.results.example import WorkedExample
 from attnscope.results.heads import HeadRow, HeadTable
 from attnscope.results.maps import AttentionMap, AttentionMaps
 from attnscope.results.scaling import Scaling, ScalingRow
-from attnscope.results.trace import ProgramRun, Step, Trace
+from attnscope.results.trace import Crash, ProgramRun, Step, Trace
 from attnscope.results.weights import Circuit, HeadWeights, WeightSlice
 from attnscope.text import printable, shortened
 from attnscope.units import bytes_text, counted
@@ -39,11 +39,15 @@ def about(result: Any) -> str:
 def _(trace: Trace) -> str:
     parts = [counted(len(trace.steps), "tensor"), _largest(trace)]
     parts += [] if trace.device else ["dry run"]
-    parts += [f"failed in line {trace.crash.line}"] if trace.crash else []
     parts += ["tracing failed"] if trace.tracing_error else []
-    parts += [] if trace.findings is None else [_count(trace.findings)]
+    parts += [] if trace.findings is None or trace.crash else [_count(trace.findings)]
+    parts += [_crash(trace.crash)] if trace.crash else []
     parts += _verdict(trace.checks)
     return f"{shortened(trace.title)}: {_listed(parts)}"
+
+
+def _crash(crash: Crash) -> str:
+    return f"failed in line {crash.line}: {shortened(crash.disagreement or crash.error)}"
 
 
 def _count(findings: list[Finding]) -> str:

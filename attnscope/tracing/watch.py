@@ -244,8 +244,7 @@ class CallTraces:
         """Add the trace of a recorded call."""
         trace = self._trace(recording)
         traces, calls = self.result.traces, self.result.calls
-        if calls > 1:
-            trace.options["call"] = len(traces) + 1
+        trace.options["call"] = len(traces) + 1
         traces.append(trace)
         if len(traces) == calls:
             self._deliver()

@@ -455,6 +455,8 @@ def test_what_is_compiled_inside_of_a_call_is_compiled_as_it_was(program):
     assert_same_program(plain, watched)
     rows = [line.split()[1] for line in watched.stderr.splitlines() if re.match(r" +\d+  ", line)]
     assert rows == ["x", "y", "z"]
+    assert watched.stderr.endswith("\n\n"), "the program's output stands apart from the table"
+    assert "\ncall 1 · float32" in watched.stderr
 
 
 @pytest.mark.slow

@@ -44,7 +44,9 @@ def test_findings_and_failures_are_counted():
     assert repr(replace(trace, findings=[Finding("x")])).endswith(", 1 finding)")
     assert repr(replace(trace, findings=None)) == "Trace(sdpa: 6 tensors, largest out 144 B)"
     crash = Crash("model.py", 7, "q @ k", [], None, "RuntimeError: sizes")
-    assert "failed in line 7" in repr(replace(trace, crash=crash))
+    assert repr(replace(trace, crash=crash)).endswith(", failed in line 7: RuntimeError: sizes)")
+    crash = replace(crash, disagreement="d is 16 and 7")
+    assert repr(replace(trace, crash=crash)).endswith(", failed in line 7: d is 16 and 7)")
 
 
 def test_names_from_data_are_escaped_and_shortened():

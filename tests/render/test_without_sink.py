@@ -36,8 +36,8 @@ def test_a_sink_has_no_colour_and_no_part_in_the_scale():
         return drawn(lambda console: print_heatmap(maps, maps.maps[0], console))
 
     with_, without = heatmap([]), heatmap([0])
-    assert "0.9" in with_
-    assert "0.2\n" in without, "the legend ends at the largest of the others"
+    assert " 90 %\n" in with_
+    assert " 20 %\n" in without, "the legend ends at the largest of the others"
     assert "\x1b[2m90" in without, "the weight of the sink is there, and grey"
     assert "columns of the sink are grey, and the scale leaves them out" in without
 

@@ -217,7 +217,7 @@ def _print_map(maps: AttentionMaps, attention: np.ndarray, console: Console) -> 
         console.print(line, soft_wrap=True)
     print_line(console, Text())
     if scale.ramp or not layout.digits:
-        print_line(console, layout.scale.legend(console.width))
+        print_line(console, layout.scale.legend(console.width, percent=bool(layout.digits)))
     has_full = layout.digits == 2 and bool((cells >= FULL).any())
     for sentence in _sentences(maps, rows, layout, has_full=has_full):
         print_parts(console, sentence, "; ")

@@ -77,7 +77,8 @@ class Report:
     def _print(self, traces: list[Trace]) -> None:
         from attnscope.render.terminal.console import Terminal
 
-        self._put(self._text(traces, Terminal(file=self.stream)))
+        end = "\n" if self.format in ("table", "markdown") else ""  # apart from what the program prints
+        self._put(self._text(traces, Terminal(file=self.stream)) + end)
 
     def _write(self, traces: list[Trace], path: Path) -> None:
         from attnscope.render.terminal.console import Terminal

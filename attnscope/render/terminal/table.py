@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from itertools import zip_longest
@@ -50,7 +51,7 @@ def print_table(result: Trace | HeadWeights, console: Console, *, wide: bool = F
             print_finding(console, finding)
         if result.crash is not None:
             for text in crash_lines(result.crash):
-                print_line(console, text)
+                _print_hanging(console, text)
     if result.checks:
         print_columns(check_columns(result.checks), console, wide)
 
@@ -66,11 +67,17 @@ def print_heading(lines: list[str], console: Console) -> None:
 def print_finding(console: Console, finding: Finding) -> None:
     """Print a finding: its line in colour, and the lines of its sentence below each other."""
     where = f"line {finding.line}: " if finding.line else ""
-    sentence = Text.assemble((where, FINDING), printable(finding.message))
-    lines = sentence.wrap(console, console.width - GAP) if console.is_terminal else [sentence]
+    _print_hanging(console, Text.assemble(("! ", FINDING), (where, FINDING), printable(finding.message)))
+
+
+def _print_hanging(console: Console, text: Text) -> None:
+    """Print a sentence, its lines below each other, right of the sign or spaces in front of it."""
+    margin = " " * re.match(r"[!✗]? *", text.plain).end()  # type: ignore[union-attr]
+    sign, sentence = text.divide([len(margin)])
+    lines = sentence.wrap(console, console.width - len(margin)) if console.is_terminal else [sentence]
     for i, line in enumerate(lines):
         line.rstrip()
-        console.print(Text.assemble(" " * GAP if i else ("! ", FINDING), line), soft_wrap=True)
+        console.print(Text.assemble(margin if i else sign, line), soft_wrap=True)
 
 
 def print_notices(console: Console, notices: Iterable[str]) -> None:

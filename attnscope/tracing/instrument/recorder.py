@@ -320,10 +320,12 @@ class Recorder(TorchDispatchMode):
                     self._record_members(target, members, site, spent, depth)
                     return NOTHING
                 value = _as_dict(value)
+            # The cost of a tuple is not that of one of its elements.
+            elements = site.elements if spent == NOTHING else ()
             for name, tensor, element in _bindings(target, value):
                 shape = sizes_of(tensor)
                 if shape is not None:
-                    how = site.elements[element] if element < len(site.elements) else site.how
+                    how = elements[element] if element < len(elements) else site.how
                     self._record(name, tensor, shape, site, how, spent, depth)
                     spent = NOTHING  # charge it once, to the first of several names
         return spent
@@ -590,6 +592,8 @@ def _bindings(target: Target, value: Any) -> Iterator[tuple[str, torch.Tensor, i
             if isinstance(part, Star):
                 yield from _without_index(_bindings(part.name, values[i : i + extra + 1]))
                 values[i : i + extra + 1] = [None]
+            elif isinstance(part, str) and _is_tensor(values[i]) and not starred:
+                yield part, values[i], i
             else:
                 yield from _without_index(_bindings(part, values[i]))
 

@@ -14,7 +14,7 @@ from attnscope.contracts import Variant
 from attnscope.render.styles import CYAN, FINDING
 from attnscope.render.terminal.table import print_table
 from attnscope.results.common import Check, Finding, Stats
-from attnscope.results.trace import Step, Trace
+from attnscope.results.trace import Crash, Step, Trace
 
 
 def printed(result, width=None, *, wide=False, color=False):
@@ -396,3 +396,14 @@ def test_a_row_that_names_others_fits_every_width(width):
     assert "intermediate_0, intermediate_1, " in wide
     assert "weights=attention" in wide
     assert "float32" not in wide
+
+
+def test_what_a_crash_says_keeps_its_margin():
+    crash = Crash("a.py", 7, "q @ k", [], "axis 2 of q and axis 1 of k disagree", "RuntimeError: sizes")
+    lines = printed(Trace("attend", crash=crash), 30).splitlines()
+    assert lines[-4:] == [
+        "✗ line 7: q @ k",
+        "    axis 2 of q and axis 1 of",
+        "    k disagree",
+        "    RuntimeError: sizes",
+    ]

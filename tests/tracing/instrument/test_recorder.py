@@ -430,3 +430,24 @@ def test_what_a_returned_collection_cost_is_its_row_s(module_of):
     result = attnscope.trace_call(module.target, torch.ones(4, 4))
     assert [(step.name, step.flops) for step in result.steps] == [("x", 0), ("y", 0), ("keep", 0), ("return", 128)]  # fmt: skip
     assert result["return"].members == {"0": "y", "1": "y"}
+
+
+def test_a_tuple_without_a_cost_shows_each_element(module_of):
+    module = module_of("""
+        def target(x, w):
+            q, k = x.T, w.T
+            k, q = q, k
+            q, (k, v) = x @ w, (x, w)
+            return q
+    """)
+    trace = trace_call(module.target, torch.ones(3, 4), torch.ones(4, 5))
+    assert [(step.name, step.how) for step in trace.steps[2:]] == [
+        ("q", "x.T"),
+        ("k", "w.T"),
+        ("k", "q"),
+        ("q", "k"),
+        ("q", "x @ w, (x, w)"),  # which has the cost of all
+        ("k", "x @ w, (x, w)"),
+        ("v", "x @ w, (x, w)"),
+    ]
+    assert [step.flops for step in trace.steps[2:]] == [0, 0, 0, 0, 120, 0, 0]

@@ -142,7 +142,10 @@ class Scale:
         each = 2 if width >= READABLE else 1
         for step in range(steps + 1):
             line.append_text(self.blank(self.top * step / steps, each))
-        return line.append(f" {100 * self.top:.2g} %" if percent else f" {self.top:.2g}")
+        if not percent:
+            return line.append(f" {self.top:.2g}")
+        top = 100 * self.top
+        return line.append(f" {top:.0f} %" if top >= 10 else f" {top:.2g} %")
 
 
 def pixel_lines(weights: np.ndarray, scale: Scale) -> list[Text]:

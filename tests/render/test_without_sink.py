@@ -42,6 +42,13 @@ def test_a_sink_has_no_colour_and_no_part_in_the_scale():
     assert "columns of the sink are grey, and the scale leaves them out" in without
 
 
+def test_the_legend_ends_at_the_largest_percentage():
+    for weight, end in ((1.0, " 100 %"), (0.096, " 9.6 %"), (0.0031, " 0.31 %")):
+        maps = maps_of(np.full((3, 3), weight), [])
+        text = drawn(lambda console, maps=maps: print_heatmap(maps, maps.maps[0], console))
+        assert f"{end}\n" in text
+
+
 def test_cells_without_numbers_are_hatched_where_they_are_the_sink():
     attention = np.full((40, 40), 0.1 / 39)
     attention[:, 0] = 0.9

@@ -32,15 +32,11 @@ def live_objects(
     objects = gc.get_objects()
     if gc.get_freeze_count():
         objects += _reachable(files, namespaces)
-    # There are hundreds of thousands of objects, and thousands of types. Those may have no hash.
-    types = list(map(type, objects))
-    ids = list(map(id, types))
-    chosen = {
-        key
-        for key, each in dict(zip(ids, types, strict=True)).items()
-        if each is FunctionType or issubclass(each, base)
-    }
-    return list(compress(objects, map(chosen.__contains__, ids)))
+    kinds = [FunctionType, base]
+    for kind in kinds:  # grows
+        kinds += type.__subclasses__(kind)
+    chosen = set(map(id, kinds))  # a class may have no hash, or one of its own
+    return list(compress(objects, map(chosen.__contains__, map(id, map(type, objects)))))
 
 
 def _reachable(files: Collection[str], namespaces: Collection[dict[str, Any]]) -> Iterator[Any]:

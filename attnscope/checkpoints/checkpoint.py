@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from attnscope.checkpoints.settings import check_settings
-from attnscope.errors import ModelError, first_line
+from attnscope.errors import ModelError, class_name, first_line
 from attnscope.text import shortened
 
 BUNDLED = "minilm"
@@ -210,8 +210,23 @@ def _files_on_hub(name: str) -> frozenset[str]:
 def _unavailable(name: str, error: Exception) -> ModelError:
     from huggingface_hub import constants
 
-    return ModelError(
-        f"{name} is not a folder here, not in the cache, and could not be downloaded from the hub"
-        f" ({constants.ENDPOINT}): {first_line(error).rstrip('.')}.",
-        hint=f"{BUNDLED} or a folder, which work offline",
-    )
+    where = f"{name} is neither a folder here nor in the cache of the hub"
+    hint = f"{BUNDLED}, which is bundled; a folder; or, on a machine with a network: hf download {name}"
+    if constants.HF_HUB_OFFLINE:
+        return ModelError(f"{where}, and HF_HUB_OFFLINE forbids downloads.", hint=hint)
+    if _is_unreachable(error):
+        message = f"{where}, and the hub ({constants.ENDPOINT}) cannot be reached from this machine."
+        return ModelError(message, hint=hint)
+    problem = first_line(error).rstrip(".")
+    message = f"{where}, and could not be downloaded from {constants.ENDPOINT}: {problem}."
+    return ModelError(message, hint=hint)
+
+
+def _is_unreachable(error: BaseException | None) -> bool:
+    """Return whether an exception, or one in its chain of causes, means that there is no connection."""
+    while error is not None:
+        named = class_name(error) in ("ConnectError", "ConnectTimeout", "ReadTimeout", "gaierror")
+        if named or isinstance(error, ConnectionError | TimeoutError):
+            return True
+        error = error.__cause__ or error.__context__
+    return False

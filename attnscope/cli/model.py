@@ -19,6 +19,7 @@ from attnscope.cli.output import (
 from attnscope.errors import OptionError, warn_idle
 from attnscope.models.maps.options import HeadOptions, ReadOptions, RunOptions, ShownOptions
 from attnscope.options import keywords, option
+from attnscope.suggestions import quoted
 
 if TYPE_CHECKING:
     from attnscope.results.maps import AttentionMaps
@@ -123,14 +124,14 @@ def _check_options_of_weights(
         "--pair": reads.pair,
         "--target": reads.target,
         "--generate": reads.generate,
-        "--query": shown.query is not None,
+        "--query": shown.query,
         "--top": shown.top,
     } | more
     for name, value in about_attention.items():
         if value is not None and value is not False:
             raise OptionError(
                 f"{name} is about attention in a text, and there is none.",
-                hint=f'--text "…" {name} …',
+                hint=f'--text "…" {name}' + ("" if value is True else f" {quoted(str(value))}"),
             )
     if not which.one_head:
         raise OptionError(

@@ -1,5 +1,7 @@
 """Finding a model: bundled, in a folder, and on a hub (a small one, on this machine)."""
 
+from socket import gaierror
+
 import huggingface_hub
 import pytest
 from huggingface_hub import constants
@@ -125,11 +127,28 @@ def test_a_gated_model_is_refused(hub):
 def test_a_hub_that_cannot_be_reached_is_told_at_once(hub, monkeypatch):
     monkeypatch.setattr(huggingface_hub.hf_api.api, "endpoint", "http://127.0.0.1:9")
     error = refused("someone/unreachable")
-    assert (
-        "someone/unreachable is not a folder here, not in the cache, and could not be downloaded"
-        in error.message
+    assert error.message == (
+        "someone/unreachable is neither a folder here nor in the cache of the hub, and the hub"
+        f" ({constants.ENDPOINT}) cannot be reached from this machine."
     )
-    assert error.hint == "minilm or a folder, which work offline"
+    assert error.hint == (
+        "minilm, which is bundled; a folder; or, on a machine with a network: hf download someone/unreachable"
+    )
+
+
+def test_a_name_that_no_server_answers_to_is_told_without_numbers_of_errors(monkeypatch):
+    def not_found(*_, **__):
+        raise RuntimeError("[Errno -2] Name or service not known") from gaierror(
+            -2, "Name or service not known"
+        )
+
+    monkeypatch.setattr(huggingface_hub, "model_info", not_found)
+    assert "Errno" not in refused("someone/offline").message
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    assert refused("someone/offline2").message == (
+        "someone/offline2 is neither a folder here nor in the cache of the hub, and HF_HUB_OFFLINE forbids"
+        " downloads."
+    )
 
 
 def test_a_download_that_breaks_off_is_told(hub, small_bert, monkeypatch):

@@ -151,6 +151,21 @@ def test_an_option_of_another_command_names_the_commands(attnscope, line, others
         ("sdpa --nq x", "--nq is 'x', but takes a whole number.", "--nq 30"),
         ("sdpa --nq 3.5", "--nq is '3.5', but takes a whole number.", "--nq 30"),
         ("sdpa --scale x", "--scale is 'x', but takes a number.", "--scale 0.125"),
+        (
+            "bert --query cat",
+            "--query is about attention in a text, and there is none.",
+            '--text "…" --query cat',
+        ),
+        (
+            "bert --generate 3",
+            "--generate is about attention in a text, and there is none.",
+            '--text "…" --generate 3',
+        ),
+        (
+            "bert --steps",
+            "--steps is about attention in a text, and there is none.",
+            '--text "…" --steps',
+        ),
         ("model m --top 0", "--top is 0, but takes numbers from 1.", "--top 3"),
         ("sdpa --layout col", "--layout is 'col'.", "--layout columns"),
         ("sdpa --layout x", "--layout is 'x'.", "--layout rows or columns"),

@@ -13,6 +13,7 @@ from attnscope.checkpoints.indices import Indices
 from attnscope.checkpoints.loaded import find_model
 from attnscope.errors import ModelError, OptionError
 from attnscope.models.maps.options import HeadOptions, ReadOptions, RunOptions, ShownOptions
+from attnscope.models.maps.query import query_position
 from attnscope.models.maps.task import MapTask
 from attnscope.process.progress import Progress, silent, stage, without_garbage_collection
 from attnscope.results.heads import HeadTable
@@ -42,7 +43,7 @@ def attention_maps(
     layers: Indices = None,
     heads: Indices = None,
     stack: str | None = None,
-    query: int | None = None,
+    query: int | str | None = None,
     top: int | None = None,
     without_sink: bool = False,
     pool: str | None = None,
@@ -87,7 +88,8 @@ def attention_maps(
             attention, and head 0.
         stack: the stack of layers, if a model has several; None: `encoder`, or `cross` if a decoder
             runs.
-        query: the position of a single query to show; its row is kept unpooled.
+        query: the position of a single query to show, or a token that occurs once in the text; its row
+            is kept unpooled.
         top: the number of each query's strongest keys to list.
         without_sink: leave the first token and special ones out of these, and of the scale of colours.
         pool: `max` or `mean`: pool maps to at most 256 × 256 cells; `none`: never. None: if whole maps
@@ -270,6 +272,7 @@ def _collect(
             of_whole = task.shown_selection(run.stack)
             run.pooled = replace(run.pooled, whole=MapsFile(file), of_whole=of_whole)
         notices = _give_target(task.inputs, run)
+        task = _with_position(task, run)
         collected = _run_model(task, run)
         maps = _shown(task, run, collected)
         maps.notices += reading.notices + notices
@@ -387,6 +390,23 @@ def _watch(name: str, progress: Progress) -> Callable[[int, int, float], None]:
         progress(f"running {name}: layer {layer} of {n_layer}, {share:.0%} …")
 
     return watch
+
+
+def _with_position(task: MapTask, run: _LoadedRun) -> MapTask:
+    """Return the task with the position of the query that a token names.
+
+    Raises:
+        OptionError: no token has that name, or several have.
+    """
+    query = task.display.query
+    if isinstance(query, str):
+        if run.reading.picture and not query.isdecimal():
+            raise OptionError(f"--query is {query!r}, but an image has patches.", hint="--query 0")
+        decodes = run.stack in ("decoder", "cross")
+        query = query_position(query, run.reading.target if decodes else run.reading.source)
+    if run.pooled is not None:
+        run.pooled = replace(run.pooled, query=query)
+    return replace(task, display=replace(task.display, query=query))
 
 
 def _give_target(inputs: ReadOptions, run: _LoadedRun) -> list[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
+from typing import Any
 
 from attnscope.checkpoints.indices import parse_indices
 from attnscope.models.running.options import StackName
@@ -117,7 +118,12 @@ class ShownOptions:
 
     PANEL = "View"
 
-    query: int | None = option("Show only the weights of query I, key by key.", metavar="I", common=True)
+    query: Any = option(
+        "Show only the weights of one query, key by key: its position, or a token that occurs once.",
+        metavar="I",
+        parser=str,
+        common=True,
+    )
     top: int | None = option(
         "List the K largest weights of each query.", metavar="K", min=1, common=True
     )

@@ -6,7 +6,7 @@ Nothing runs: signatures show which arguments are missing or superfluous.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from difflib import get_close_matches
 from inspect import Parameter, Signature
@@ -14,6 +14,7 @@ from types import FunctionType
 from typing import Any
 
 from attnscope.errors import OptionError, SourceError
+from attnscope.text import alternatives
 from attnscope.tracing.instrument.torch_internals.compiler import is_compiled, uncompiled
 from attnscope.tracing.target.load import Loaded
 from attnscope.units import counted
@@ -125,7 +126,12 @@ def signature_of(target: Any) -> Signature | None:
 
 
 def check_arguments(
-    title: str, signature: Signature | None, n_positional: int, names: Collection[str], option: str
+    title: str,
+    signature: Signature | None,
+    n_positional: int,
+    names: Collection[str],
+    option: str,
+    example: Callable[[list[str]], str] | None = None,
 ) -> None:
     """Check that arguments match a signature.
 
@@ -136,6 +142,7 @@ def check_arguments(
         names: the names of the others.
         option: the option that passes them: `--init`, or `--init config` for a construction in that
             argument.
+        example: returns a hint with examples of missing arguments.
 
     Raises:
         OptionError: arguments are missing or superfluous.
@@ -174,8 +181,8 @@ def check_arguments(
     ]
     if missing:
         raise OptionError(
-            f"{shown} needs {' and '.join(missing)}, which {option} does not give.",
-            hint=_hint(title, missing, option),
+            f"{shown} needs {alternatives(missing, 'and')}, which {option} does not give.",
+            hint=example(missing) if example else _hint(title, missing),
         )
     try:
         signature.bind(*[None] * n_positional, **dict.fromkeys(names))
@@ -213,11 +220,9 @@ def _positional_names(signature: Signature, n_positional: int) -> list[str]:
     return found[:n_positional]
 
 
-def _hint(title: str, names: Collection[str], option: str) -> str:
-    """Return a hint how to pass arguments: one option each, or in the parentheses of a construction."""
-    if " " in option:  # --init config
-        return f"{title}({', '.join(f'{name}=…' for name in names)})"
-    return " ".join(f"{option} {name}=…" for name in names)
+def _hint(title: str, names: Collection[str]) -> str:
+    """Return a hint how to pass arguments in the parentheses of a construction."""
+    return f"{title}({', '.join(f'{name}=…' for name in names)})"
 
 
 def _bare(signature: Signature) -> Signature:

@@ -36,6 +36,8 @@ MEANT = {"true": "True", "false": "False", "none": "None", "null": "None"}
 """Names of Python's constants in other languages."""
 DTYPES = (*REAL, *COMPLEX)
 """The dtypes of inputs."""
+AXIS_NAMES = ("n_batch", "n_head", "n", "d")
+"""The names of axes in hints."""
 BELOW = {"uint8": 2**8, "int8": 2**7, "int16": 2**15, "int32": 2**31, "int64": 2**63}
 """The integer dtypes, each with the exclusive upper bound of its values."""
 
@@ -464,6 +466,21 @@ def _axes(label: str, text: str) -> tuple[Axis, ...]:
     return tuple(_axis(label, place, part.strip()) for place, part in enumerate(parts))
 
 
+def _axes_hint(label: str, text: str) -> str:
+    """Return how axes are written, with the user's own if a text lists some: `2x3`, `2 3`, `n d`."""
+    start = "--input " if label == "input" else f"--input {label}=" if label.isidentifier() else ""
+    parts = re.split(r"\s*[x×X*;/|,]\s*(?=\d)|[;\s]+", text.strip("[](){} "))
+    if not all(re.fullmatch(rf"({NAME}:)?\d{{1,9}}|{NAME}", part) for part in parts) or len(parts) < 2:
+        is_text = re.fullmatch(r"[^\W\d][^\d:=,]*", text)
+        string = f"; a string is quoted: {start}\"'{text}'\"" if is_text else ""
+        return f"names, sizes or both, separated by commas: {start}n:2,d:3{string}"
+    axes = f"{start}{','.join(parts)}"
+    if len(parts) > len(AXIS_NAMES) or not all(part.isdecimal() for part in parts):
+        return axes
+    named = (f"{name}:{size}" for name, size in zip(AXIS_NAMES[-len(parts) :], parts, strict=True))
+    return f"{axes}, or with names {start}{','.join(named)}"
+
+
 def _axis(label: str, place: int, text: str) -> Axis:
     match = re.fullmatch(rf"(?:({NAME})\s*:\s*)?(-?[0-9]{{1,1000}})|({NAME})", text)
     value = parse_expression(text) if not match else None
@@ -472,7 +489,7 @@ def _axis(label: str, place: int, text: str) -> Axis:
     if not match:
         raise OptionError(
             f"--input {label}: {text or 'nothing'} is not an axis.",
-            hint="NAME:SIZE, NAME or SIZE, separated by commas; a string is quoted: \"'…'\"",
+            hint=_axes_hint(label, text),
         )
     if match[3]:
         return Axis(match[3], None)

@@ -24,6 +24,7 @@ from attnscope.tracing.target.construct import (
     shape_in,
 )
 from attnscope.tracing.target.equations import Where, read_where
+from attnscope.tracing.target.examples import Example
 from attnscope.tracing.target.load import Loaded
 from attnscope.tracing.target.signatures import (
     Callee,
@@ -360,15 +361,17 @@ def read_subject(
             f"{loaded.name} is not a class: nothing is constructed, so --init does not apply.",
             hint=f"--input {next(iter(init_values))}=…",
         )
+    named_inputs = _read(inputs, read_input)
+    example = Example(target, init_values, named_inputs)
     if target.owner is not None:
-        check_arguments(target.owner.__name__, target.parameters, 0, init_values, "--init")
+        title, init_example = target.owner.__name__, example.of_constructor
+        check_arguments(title, target.parameters, 0, init_values, "--init", init_example)
     for name, value in init_values.items():
         _check_construction(value, f"--init {name}")
 
-    named_inputs = _read(inputs, read_input)
     names = _unique("--input", [(name, value) for name, value in named_inputs if name is not None])
     n_positional = len(named_inputs) - len(names)
-    check_arguments(target.title, target.signature, n_positional, names, "--input")
+    check_arguments(target.title, target.signature, n_positional, names, "--input", example.of_call)
     positional = iter(positional_names(target.signature, n_positional))
     arguments = [Argument(name or next(positional), name, value) for name, value in named_inputs]
 

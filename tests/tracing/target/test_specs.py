@@ -96,11 +96,15 @@ def test_inputs_are_read_as_they_are_meant(text, name, value):
 @pytest.mark.parametrize(
     ("text", "kind", "message", "hint"),
     [
-        ("Q=n,,d", OptionError, "--input Q: nothing is not an axis.", "NAME:SIZE, NAME or SIZE, separated by commas; a string is quoted: \"'…'\""),
-        ("Q=n d", OptionError, "--input Q: n d is not an axis.", "NAME:SIZE"),
-        ("Q=n:3.5", OptionError, "--input Q: n:3.5 is not an axis.", "NAME:SIZE"),
-        ("Q=n:d", OptionError, "--input Q: n:d is not an axis.", "NAME:SIZE"),
-        ("Q=n*", OptionError, "--input Q: n* is not an axis.", "NAME:SIZE"),
+        ("Q=n,,d", OptionError, "--input Q: nothing is not an axis.", "names, sizes or both, separated by commas: --input Q=n:2,d:3"),
+        ("Q=n d", OptionError, "--input Q: n d is not an axis.", "--input Q=n,d"),
+        ("Q=2x3", OptionError, "--input Q: 2x3 is not an axis.", "--input Q=2,3, or with names --input Q=n:2,d:3"),
+        ("2 x 3 x 4", OptionError, "--input input: 2 x 3 x 4 is not an axis.", "--input 2,3,4, or with names --input n_head:2,n:3,d:4"),
+        ("Q=n:2x3", OptionError, "--input Q: n:2x3 is not an axis.", "--input Q=n:2,3"),
+        ("Q=gelu?", OptionError, "--input Q: gelu? is not an axis.", "names, sizes or both, separated by commas: --input Q=n:2,d:3; a string is quoted: --input Q=\"'gelu?'\""),
+        ("Q=n:3.5", OptionError, "--input Q: n:3.5 is not an axis.", "names, sizes or both"),
+        ("Q=n:d", OptionError, "--input Q: n:d is not an axis.", "names, sizes or both"),
+        ("Q=n*", OptionError, "--input Q: n* is not an axis.", "names, sizes or both"),
         ("Q=n:0", SizeError, "n is 0, but a size is a whole number from 1 up.", None),
         ("Q=n,-4", SizeError, "axis 1 of Q is -4, but a size is a whole number from 1 up.", None),
         ("Q=n:9223372036854775808", SizeError, "n has 19 digits, but a size fits into 64 bits.", None),
@@ -108,7 +112,7 @@ def test_inputs_are_read_as_they_are_meant(text, name, value):
         ("Q=@float32", OptionError, "--input Q: @float32 names no axes.", "--input Q=n:48"),
         ("Q=n@flaot32", OptionError, "--input Q: flaot32 is neither a dtype nor a file.", "--input Q=n@float32, or a file that ends in .npy"),
         ("Q=n@", OptionError, "--input Q: nothing is neither a dtype nor a file.", "--input Q=n@float32"),
-        ("Q=n@none.npy", FileError, "there is no file none.npy.", None),
+        ("Q=n@gone_away.npy", FileError, "there is no file gone_away.npy.", None),
         ("Q=n,d@q.npy<5", FileError, "there is no file q.npy<5.", None),
         ("Q=n,d<5@q.npy", OptionError, "--input Q: the values come from q.npy, and are not drawn below 5.", "--input Q=n,d@q.npy"),
         ("ids=n@int64", OptionError, "--input ids: random values of int64 need an upper bound.", "--input ids=n@int64<100"),
@@ -122,7 +126,7 @@ def test_inputs_are_read_as_they_are_meant(text, name, value):
         ("Q=(n,d)", OptionError, "--input Q: (n,d) is neither a tensor's axes, which need no parentheses, nor a tuple", '--input Q=n,d, or --input "Q=(n,d;)"'),
         ("Q=(n,d", OptionError, "--input Q: (n,d is neither", "--input Q=n,d"),
         ("Q=(n; d:0)", SizeError, "d is 0", None),
-        ("Q=(n; n d)", OptionError, "--input Q[1]: n d is not an axis.", "NAME:SIZE"),
+        ("Q=(n; n d)", OptionError, "--input Q[1]: n d is not an axis.", "n,d"),
     ],
 )  # fmt: skip
 def test_inputs_that_cannot_be_read_are_told(text, kind, message, hint):

@@ -57,7 +57,7 @@ def show(request, attnscope, monkeypatch):
         assert_harmless(ran.out, coloured=coloured)
         assert_harmless(ran.err, coloured=coloured)
         if name:
-            assert re.search("smuggled|ected", ran.out + ran.err)  # it is shown, perhaps shortened
+            assert re.search("smuggled|injected|:smile:", ran.out + ran.err)  # it is shown
         return ran
 
     return run

@@ -95,11 +95,11 @@ def dtype_hint(dtype: str, dtypes: Iterable[str], flag: str = "--dtype") -> str:
 def no_such_file(path: Path) -> FileError:
     """Return the error for a missing file; its hint is a file with a similar name beside it."""
     try:
-        names = [each.name for each in path.parent.iterdir() if each.suffix == path.suffix]
+        names = [each.stem for each in path.parent.iterdir() if each.suffix == path.suffix]
     except OSError:
         names = []
-    near = get_close_matches(path.name, names, n=1)
-    hint = f"{path.with_name(near[0])}, which exists" if near else None
+    near = get_close_matches(path.stem, names, n=1)
+    hint = f"{path.with_stem(near[0])}, which exists" if near else None
     return FileError(f"there is no file {shortened(path)}.", hint=hint)
 
 

@@ -35,6 +35,16 @@ class Command(TyperCommand):
         super().__init__(*arguments, **settings)
         self.params.append(help_all("List all options."))
 
+    @property
+    def takes_value(self) -> dict[str, bool]:
+        """The flags of the options, and whether each takes a value."""
+        return {
+            flag: not each.is_flag
+            for each in self.params
+            if isinstance(each, TyperOption)
+            for flag in (*each.opts, *each.secondary_opts)
+        }
+
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Parse arguments; while a shell completes a value, without the option that it belongs to."""
         if not ctx.resilient_parsing:
@@ -45,13 +55,12 @@ class Command(TyperCommand):
 
     def _check_values(self, args: list[str]) -> None:
         """Raise an error if an option stands where the value of another one is missing."""
-        options = [each for each in self.params if isinstance(each, TyperOption)]
-        flags = {flag for each in options for flag in (*each.opts, *each.secondary_opts)}
-        takes_value = {flag for each in options if not each.is_flag for flag in each.opts}
+        takes_value = self.takes_value
         for word, following in pairwise(args):
             if word == "--":
                 break
-            if word in takes_value and (following == "--" or following.partition("=")[0] in flags):
+            is_option = following == "--" or following.partition("=")[0] in takes_value
+            if takes_value.get(word) and is_option:
                 raise BadOptionUsage(word, f"Option {word!r} requires an argument.")
 
     def format_help(self, ctx: Any, formatter: Any) -> None:

@@ -30,7 +30,7 @@ def explained(
     flag, parameter = getattr(error, "option_name", ""), getattr(error, "param", None)
     kind, text = type(error).__name__, str(error)
     if kind == "NoSuchOption":
-        flags = {each: _flags(commands[each]) for each in commands}
+        flags = {each: commands[each].takes_value for each in commands}
         return no_such_option(flag, _value_after(flag, arguments), name, flags)
     if command is None or name is None:
         return error.format_message(), f"{path} --help"
@@ -48,19 +48,9 @@ def explained(
         return _bad_value(parameter, text, _example(command, parameter.opts[0]))
     extra = re.search(r"unexpected extra argument.*? \((.*)\)", text)
     if extra:
-        hint = _option_for_words(extra[1], _flags(command)) or f"{path} --help"
+        hint = _option_for_words(extra[1], command.takes_value) or f"{path} --help"
         return f"{name} does not expect {extra[1]!r}.", hint
     return error.format_message(), f"{path} --help"
-
-
-def _flags(command: Command) -> dict[str, bool]:
-    """Return the flags of a command, and whether each takes a value."""
-    return {
-        flag: not each.is_flag
-        for each in command.params
-        if isinstance(each, TyperOption)
-        for flag in (*each.opts, *each.secondary_opts)
-    }
 
 
 def _value_after(flag: str, arguments: Sequence[str]) -> str | None:

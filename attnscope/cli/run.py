@@ -130,13 +130,7 @@ class ScriptCommand(Command):
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Parse as Typer does, after moving the script's words behind a `--`."""
-        takes_value = {
-            flag: not getattr(parameter, "is_flag", False)
-            for parameter in self.params
-            if parameter.param_type_name == "option"
-            for flag in (*parameter.opts, *parameter.secondary_opts)
-        }
-        return super().parse_args(ctx, options_first(args, takes_value))
+        return super().parse_args(ctx, options_first(args, self.takes_value))
 
 
 COMMAND_CLASS = ScriptCommand

@@ -112,7 +112,7 @@ def test_inputs_are_read_as_they_are_meant(text, name, value):
         ("Q=@float32", OptionError, "--input Q: @float32 names no axes.", "--input Q=n:48"),
         ("Q=n@flaot32", OptionError, "--input Q: flaot32 is neither a dtype nor a file.", "--input Q=n@float32, or a file that ends in .npy"),
         ("Q=n@", OptionError, "--input Q: nothing is neither a dtype nor a file.", "--input Q=n@float32"),
-        ("Q=n@gone_away.npy", FileError, "there is no file gone_away.npy.", None),
+        ("Q=n@none.npy", FileError, "there is no file none.npy.", None),
         ("Q=n,d@q.npy<5", FileError, "there is no file q.npy<5.", None),
         ("Q=n,d<5@q.npy", OptionError, "--input Q: the values come from q.npy, and are not drawn below 5.", "--input Q=n,d@q.npy"),
         ("ids=n@int64", OptionError, "--input ids: random values of int64 need an upper bound.", "--input ids=n@int64<100"),

@@ -52,6 +52,19 @@ COMMANDS = {
 }
 """What each command shows, in the order of the help."""
 
+IN_PYTHON = {
+    "sdpa": "compute and attnscope.dry_run",
+    "mha": "compute and attnscope.dry_run",
+    "example": "worked_example",
+    "scaling": "measure_scaling",
+    "trace": "inspect; attnscope.trace is another function, which traces a call that your code makes",
+    "run": "trace_script",
+    "bert": "head_weights and attnscope.attention_maps",
+    "model": "head_weights and attnscope.attention_maps",
+    "heads": "measure_heads",
+}
+"""The function that does the same as a command."""
+
 
 class Commands(Mapping[str, Command]):
     """The commands by name; each is imported when it is first used."""
@@ -67,7 +80,8 @@ class Commands(Mapping[str, Command]):
             alone = typer.Typer(add_completion=False)
             function = getattr(module, name)
             command_class = getattr(module, "COMMAND_CLASS", Command)
-            alone.command(name, help=COMMANDS[name], cls=command_class)(function)
+            help = f"{COMMANDS[name]}\n\nIn Python: attnscope.{IN_PYTHON[name]}."
+            alone.command(name, help=help, cls=command_class)(function)
             command: Command = typer.main.get_command(alone)  # type: ignore[assignment]
             command.flags, command.examples = function.flags, module.EXAMPLES
             self._imported[name] = command

@@ -12,11 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from attnscope.cli.options import STATS, Format, TableOptions
-from attnscope.errors import (
-    FileError,
-    OptionError,
-    warn_idle,
-)
+from attnscope.errors import FileError, OptionError, warn_idle
 from attnscope.options import option
 from attnscope.process.progress import Progress, silent, stage
 from attnscope.text import LEFT_TO_RIGHT_MARK, encodable_json, printable, printable_lines
@@ -239,7 +235,9 @@ class Output(TableOptions):
         from attnscope.render.records import maps as view
 
         if self.format is Format.JSON:
-            document = view.maps_json(view.maps_record(maps) | _shown_records(shown))
+            from attnscope.render.values import shown_fields
+
+            document = view.maps_json(view.maps_record(maps) | shown_fields(shown))
             print(encodable_json(document, sys.stdout.encoding))
         elif self.format is Format.CSV:
             for line in view.maps_csv(maps):
@@ -278,18 +276,9 @@ class Output(TableOptions):
 
 def _record(result: Trace | HeadWeights, shown: Sequence[Shown]) -> dict[str, Any]:
     from attnscope.render.records.records import record
+    from attnscope.render.values import shown_fields
 
-    return record(result) | _shown_records(shown)
-
-
-def _shown_records(shown: Sequence[Shown]) -> dict[str, Any]:
-    """Return the fields that `--show` adds to a record: `shown`, the last; and, for several, all."""
-    if not shown:
-        return {}
-    from attnscope.render.values import shown_record
-
-    records = [shown_record(each) for each in shown]
-    return {"shown": records[-1]} | ({"shown_all": records} if len(records) > 1 else {})
+    return record(result) | shown_fields(shown)
 
 
 def refuse_in_csv(format: Format, options: Mapping[str, bool]) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from math import isfinite, isnan, prod
 from typing import TYPE_CHECKING, Any
@@ -167,6 +167,14 @@ def shown_record(shown: Shown) -> dict[str, Any]:
         "dtype": shown.dtype,
         "values": _jsonable(shown.array.tolist()),
     }
+
+
+def shown_fields(shown: Sequence[Shown]) -> dict[str, Any]:
+    """Return the fields that selections add to a record: `shown`, the last; and, for several, all."""
+    records = [shown_record(each) for each in shown]
+    return ({"shown": records[-1]} if records else {}) | (
+        {"shown_all": records} if len(records) > 1 else {}
+    )
 
 
 def number(value: float) -> float | str:

@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 class trace:  # noqa: N801 - read as a verb
     """Trace the first call of a target within a context, or every call of a decorated function.
 
+    The command `attnscope trace` is another function, `attnscope.inspect`: it calls the code itself,
+    also with other sizes, while this one records a call that happens anyway.
+
     The context manager returns the trace, which is filled when the context ends. A decorated function
     or method has the trace of its last call as `function.trace`.
 

@@ -100,8 +100,10 @@ def inspect(
     The target is either an existing module or function, called with `args` and `kwargs`: then lengths
     and batches vary, and its weights determine the widths. It stays exactly as it is: a copy that shares
     its weights runs. Or it is a class or function, itself or as `file.py:NAME` or `package.module:NAME`,
-    whose arguments are constructed from `init`, `inputs` and `where`: then all sizes vary. This is what
-    `attnscope trace` does.
+    whose arguments are constructed from `init`, `inputs` and `where`: then all sizes vary.
+
+    This is what the command `attnscope trace` does; `attnscope.trace` is another function, which records
+    a call that happens anyway, and does not call the code itself.
 
     Args:
         target: the code to trace.

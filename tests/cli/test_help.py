@@ -10,6 +10,7 @@ import pytest
 import torch
 from typer.core import TyperOption
 
+import attnscope as attnscope_module
 from attnscope.cli.app import COMMANDS, Commands
 from attnscope.cli.command import MOST
 
@@ -85,6 +86,20 @@ def test_a_common_option_is_one_that_exists_and_every_choice_is_named(command):
             value = str(getattr(choice, "value", choice))
             shown = f"{option.help} {option.show_default} {option.default} {option.metavar}"
             assert re.search(rf"\b{value.rstrip('s')}", shown) or "=STYLE" in shown, (option.opts, value)
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_help_names_the_functions_that_do_the_same_in_python(attnscope, command):
+    sentence = " ".join(attnscope(command, "--help").out.partition("In Python: ")[2].split())
+    names = re.findall(r"attnscope\.(\w+)", sentence.partition(". ")[0])
+    assert names
+    assert set(names) <= set(attnscope_module.__all__)
+
+
+def test_the_command_trace_and_the_function_trace_are_told_apart(attnscope):
+    assert "attnscope.trace is another function" in " ".join(attnscope("trace", "--help").out.split())
+    assert "`attnscope trace` is another function, `attnscope.inspect`" in attnscope_module.trace.__doc__
+    assert "`attnscope.trace` is another function" in attnscope_module.inspect.__doc__
 
 
 def test_the_whole_help_of_all_commands(attnscope):

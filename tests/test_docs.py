@@ -105,10 +105,10 @@ def test_every_page_is_in_the_navigation_of_the_site():
 
 
 def test_the_site_begins_with_the_installation_of_the_readme():
-    (command,) = re.findall(
-        r"^```sh\n(.*)\n```$", (ROOT / "docs/index.md").read_text("utf-8"), re.MULTILINE
-    )
-    assert f"\n{command}\n" in (ROOT / "README.md").read_text(encoding="utf-8")
+    index = (ROOT / "docs/index.md").read_text(encoding="utf-8")
+    (commands,) = re.findall(r"^```sh\n([\s\S]*?)\n```$", index, re.MULTILINE)
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert f"\n{' && '.join(commands.splitlines())}\n" in readme
 
 
 def test_every_public_name_is_in_the_python_api():

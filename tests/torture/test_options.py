@@ -159,7 +159,7 @@ METRICS = [
     "ENTROPY",
     "largest",
 ]
-TARGETS = ["out.npz", "out.safetensors", "out.pt", "out.txt", "out.md", "out", "out.png", "out.svg", "out.html", "out.json", "there.npz", "there.svg", "there.html",
+TARGETS = ["out.npz", "out.safetensors", "out.pt", "out.txt", "out.md", "out", "out.png", "out.svg", "out.html", "out.json", "there.npz", "there.svg", "there.html", "there.txt",
            "folder", "missing/out.npz", "missing/out.html", "", "folder/out.npz", "folder/out.html", "./out.svg"]  # fmt: skip
 TEXTS = [
     "the cat sat",
@@ -236,7 +236,7 @@ VALUES = {
     **dict.fromkeys("dtype softmax_dtype".split(), DTYPES),
     **dict.fromkeys("layer head".split(), NUMBERS),
     **dict.fromkeys("save plot page checkpoint".split(), TARGETS),
-    "to": ["out.txt", "out.md", "out", "there.svg", "folder", "missing/out.txt", "", "./out.txt"],
+    "to": ["out.txt", "out.md", "out", "there.txt", "folder", "missing/out.txt", "", "./out.txt"],
     **dict.fromkeys("text pair target".split(), TEXTS),
     **dict.fromkeys("q k v past_k past_v x wq wk wv wo bq bk bv bo weights".split(), FILES),
     "device": DEVICES, "show": SHOWS, "mask": MASKS, "memory": MEMORY, "metrics": METRICS, "sort": METRICS, "file": TEXT_FILES, "corpus": CORPORA,
@@ -280,7 +280,7 @@ def files(cases):
         (folder / name).write_bytes(content)
     for name, content in {
         "text.txt": b"the cat sat", "empty.txt": b"", "bytes.txt": b"\xff\xfe\x00the", "bad.npz": b"PK\x03\x04nope", "bad.jsonl": b'{"text": 3}\nnope\n[]\n',
-        "there.npz": b"as it was", "there.svg": b"as it was", "there.html": b"as it was", "traced.py": TRACED.encode(),
+        "there.npz": b"as it was", "there.svg": b"as it was", "there.html": b"as it was", "there.txt": b"as it was", "traced.py": TRACED.encode(),
         "program.py": b"import torch\nfrom traced import Layer, attend\n\nif __name__ == '__main__':\n    print(attend(torch.ones(2, 3)).shape)\n    Layer()(torch.ones(2, 3))\n",
     }.items():  # fmt: skip
         (folder / name).write_bytes(content)
@@ -291,7 +291,7 @@ def files(cases):
 def value(drawing, option):
     """A value for an option: one that is right for its kind, or one that is not."""
     known = VALUES.get(option.name)
-    if drawing.random() < 0.06:
+    if drawing.random() < 0.06 and option.name != "to":  # any word names a file there
         return drawing.choice(WORDS)
     if known is not None:
         return drawing.choice(known[: max(4, len(known) // 2)] if drawing.random() < 0.6 else known)
@@ -366,13 +366,13 @@ def test_drawn_options_are_done_or_refused(cases, files, model_folder, picture, 
         )
         forced = "--force" in line
         cases.run(
-            *line, record=json_alone, noisy=name == "run" and "--help" not in line, what=f"{part}.{number}",
+            *line, record=json_alone, noisy=name == "run", what=f"{part}.{number}",
             may_change=[path for path in may if forced or not path.name.startswith("there")] + ([files / "traced.py"] if "--write" in line else []),
         )  # fmt: skip
         for path in may:
             if path.exists() and not path.name.startswith("there"):
                 path.unlink()
-        for name_there in ("there.npz", "there.svg", "there.html"):
+        for name_there in ("there.npz", "there.svg", "there.html", "there.txt"):
             (files / name_there).write_bytes(b"as it was")
         (files / "traced.py").write_text(TRACED)
 

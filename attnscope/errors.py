@@ -76,6 +76,9 @@ SHORT_DTYPES = {
     "fp32": "float32",
     "float": "float32",
     "fp64": "float64",
+    "f16": "float16",
+    "f32": "float32",
+    "f64": "float64",
     "double": "float64",
 }
 """Names of dtypes in other programs."""

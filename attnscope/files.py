@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from attnscope.errors import AttnscopeError, FileError
-from attnscope.text import shortened
+from attnscope.text import alternatives, shortened
 
 MOST_LINKS = 40
 """The number of links to follow in a row, as in Linux."""
@@ -57,10 +57,10 @@ def check_file(
         FileError: unknown suffix, no such folder, no permission, or the file already exists.
     """
     name = _named(path)
-    if suffixes is not None and path.suffix not in suffixes:
+    if suffixes is not None and path.suffix not in suffixes and not os.path.isdir(path):
         raise FileError(
             f"{name} ends in {_named(path.suffix) or 'no suffix'}, which is not a format for {kind}.",
-            hint=f"a name that ends in {', '.join(suffixes)}",
+            hint=alternatives(_named(path.with_suffix(each).name) for each in suffixes),
         )
     try:
         status = _status(path)
@@ -80,7 +80,8 @@ def check_file(
         return
     if not parent_is_there:
         raise FileError(
-            f"there is no folder {_named(target.parent)} to write {_named(target.name)} into."
+            f"there is no folder {_named(target.parent)} to write {_named(target.name)} into.",
+            hint=f"mkdir -p {_named(target.parent)}",
         )
     if not os.access(target.parent, os.W_OK):
         raise FileError(f"no permission to write into the folder {_named(target.parent)}.")

@@ -181,11 +181,58 @@ def no_such_option(
         return f"{message}.", ours
     if others:
         have = "has" if len(others) == 1 else "have"
-        return f"{message}; {alternatives(others, 'and')} {have} it.", f"attnscope {others[0]} --help"
+        rest = "--help" if command else f"{flag} {value or '…'}"
+        return f"{message}; {alternatives(others, 'and')} {have} it.", f"attnscope {others[0]} {rest}"
     for name, flags in commands.items():
         if theirs := option_for(word, value, flags, near=False):
             return f"{message}.", f"attnscope {name} {theirs}"
     return f"{message}.", f"attnscope {command} --help-all" if command else "attnscope --help"
+
+
+def after_script(flag: str, words: Sequence[str]) -> str | None:
+    """Return a command line in which an option of a script follows the script; None if it has none.
+
+    >>> after_script("--lr", ["--lr", "3", "train.py", "-v"])
+    'train.py --lr 3 -v'
+    """
+    script = next((i for i, word in enumerate(words) if word.endswith(".py")), None)
+    first = next((i for i, word in enumerate(words) if word.partition("=")[0] == flag), None)
+    if script is None or first is None or script < first:
+        return None
+    alone = "=" in words[first] or words[first + 1].startswith("-") or first + 1 == script
+    end = first + 1 if alone else first + 2
+    line = [*words[:first], *words[end : script + 1], *words[first:end], *words[script + 1 :]]
+    return " ".join(map(quoted, line))
+
+
+def value_after(flag: str, words: Sequence[str]) -> str | None:
+    """Return the word that follows an option, or the text after its equals sign."""
+    for word, following in zip(words, [*words[1:], "-"], strict=True):
+        if word == flag:
+            return None if following.startswith("-") else following
+        if word.startswith(f"{flag}="):
+            return word.removeprefix(f"{flag}=")
+    return None
+
+
+def option_for_words(words: str, target: str, flags: Flags) -> str | None:
+    """Return the option that superfluous words mean, with its value.
+
+    Args:
+        words: the superfluous words.
+        target: the first word after the command.
+        flags: the options of the command.
+    """
+    if "--input" in flags and re.search("[=,]", words):
+        return " ".join(f"--input {word}" for word in words.split())
+    if "--input" in flags and target.endswith(".py"):
+        return f"attnscope trace {target}:{words}"
+    first, *others = re.split(r"[ =]", words, maxsplit=1)
+    option = option_for(first, "".join(others) or None, flags, near=False)
+    if option is None or flags.get(option, False):  # it lacks a value
+        text = f"{target} {words}" if re.fullmatch(r"[A-Z]\w*|\w{1,2}", target) else words
+        return f'--text "{text}"' if "--text" in flags else None
+    return option
 
 
 def no_such_command(words: Sequence[str]) -> OptionError:
@@ -202,6 +249,8 @@ def no_such_command(words: Sequence[str]) -> OptionError:
         return OptionError(message, hint=f"attnscope run --watch {likely_target(words)} {line}")
     if word == "minilm" or "/" in word or os.path.isdir(word):
         return OptionError(message, hint=f"attnscope model {line}")
+    if word == "help":
+        return OptionError(message, hint=" ".join(["attnscope", *words[1:2], "--help"]))
     near = nearest(word, KEYWORDS)
     topic = nearest(word, [each for about in KEYWORDS.values() for each in about])
     names = [near] if near else [name for name, about in KEYWORDS.items() if topic in about]

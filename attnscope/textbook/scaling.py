@@ -82,6 +82,10 @@ def measure_scaling(
     return result
 
 
+WIDTHS = r"[1-9][0-9]{0,17}(,[1-9][0-9]{0,17})*"
+"""What `--dk` takes."""
+
+
 def parse_widths(text: str) -> list[int]:
     """Parse a list of widths: `1, 16` becomes `[1, 16]`.
 
@@ -89,11 +93,12 @@ def parse_widths(text: str) -> list[int]:
         OptionError: the text is not a list of whole numbers.
     """
     parts = [part.strip() for part in text.split(",")]
+    separated = re.sub(r"\s*[\s,;/]\s*", ",", text.strip())
     for part in parts:
         if not re.fullmatch(r"-?[0-9]{1,18}", part):
             raise OptionError(
                 f"{part!r} is not a width: --dk takes whole numbers of at most 18 digits, and commas.",
-                hint="--dk 1,16,256",
+                hint=f"--dk {separated if re.fullmatch(WIDTHS, separated) else '1,16,256'}",
             )
     return [int(part) for part in parts]
 

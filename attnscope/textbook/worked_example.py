@@ -142,7 +142,7 @@ def _matrices(values: Mapping[str, Any], *, columns: bool) -> Matrices:
         if missing and not set(users) - {"Q", "K", "V"}:
             raise OptionError(
                 f"Q, K and V belong together, and there is no {' and no '.join(missing)}.",
-                hint="--q MATRIX --k MATRIX --v MATRIX",
+                hint=" ".join(f'{flag} "[[1,2],[3,4]]"' for flag in missing),
             )
         return users
     return _in_memory(EXAMPLE, columns=columns) | users

@@ -11,16 +11,23 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
-from attnscope.errors import FileError, OptionError, SourceError, class_attribute, is_a
+from attnscope.errors import (
+    FileError,
+    OptionError,
+    SourceError,
+    class_attribute,
+    is_a,
+    no_such_file,
+)
 from attnscope.files import shown_path
 from attnscope.process import interrupt, streams
 from attnscope.results.trace import Crash, ProgramRun, Step, Trace
+from attnscope.suggestions import likely_target
 from attnscope.text import shortened
 
 if TYPE_CHECKING:
     from attnscope.tracing.program import Recording, Target, Watching
 
-FORM = "--watch FILE.py:NAME or --watch package.module:NAME"
 NAMELESS = "_"
 """The placeholder for an axis without a name."""
 
@@ -89,7 +96,7 @@ def trace_script(
             f"{path} is a folder, not a script." if is_folder else f"there is no script {path}.",
             hint=f"attnscope run --watch {watch} SCRIPT.py",
         )
-    target = _parse_target(watch, None if module else Path(str(script)).parent)
+    target = _parse_target(watch, None if module else Path(str(script)))
     from attnscope.tracing.program import Watching, run_module, run_script
 
     result = ProgramRun(watch, calls)
@@ -155,29 +162,31 @@ def _end_before_exit(recording: CallTraces, watching: Watching) -> None:
 # The target.
 
 
-def _parse_target(text: str, folder: Path | None) -> Target:
+def _parse_target(text: str, script: Path | None) -> Target:
     """Parse `PLACE:NAME`; a file is searched in the working directory, and then beside the script.
 
     Raises:
         AttnscopeError: the target cannot be watched, as far as that is known before the program runs.
     """
     from attnscope.tracing.program import Target, line_of
+    from attnscope.tracing.target.load import FORM, no_name
 
-    place, colon, name = (part.strip() for part in text.rpartition(":"))
+    likely = f"--watch {likely_target([str(script)])}"
+    place, colon, name = (part.strip() for part in text.replace("::", ":").rpartition(":"))
     if not (colon and place and all(part.isidentifier() for part in name.split("."))):
-        raise SourceError(
-            f"{shortened(text.strip(': '))!r} does not name a class or function.", hint=FORM
-        )
+        error = no_name(text.strip(": "))
+        raise SourceError(error.message, hint=likely if error.hint == FORM else f"--watch {error.hint}")
     if not (place.endswith(".py") or os.sep in place):
         if not all(part.isidentifier() for part in place.split(".")):
             raise SourceError(
-                f"{shortened(place)!r} is neither a .py file nor the name of a module.", hint=FORM
+                f"{shortened(place)!r} is neither a .py file nor the name of a module.", hint=likely
             )
         return Target(name, module=place)
-    places = (Path(place), (folder or Path()) / place)
+    places = (Path(place), (script or Path()).parent / place)
     file = next((each for each in places if os.path.isfile(each)), None)
     if file is None:
-        raise FileError(f"there is no file {shortened(place)}.", hint=FORM)
+        missing = no_such_file(Path(place))
+        raise FileError(missing.message, hint=missing.hint or likely)
     with contextlib.suppress(SyntaxError, RecursionError):  # reported when the file is imported
         line_of(os.path.abspath(file), name)
     return Target(name, file=os.path.abspath(file))

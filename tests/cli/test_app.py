@@ -116,7 +116,11 @@ NAME = "n" * 300
     ("arguments", "message", "hint"),
     [
         (["bert", LONG], "there is no folder 'a sentence that", '--text "…" for a text'),
-        (["bert", "The cat sat."], "there is no folder 'The cat sat.'.", '--text "…" for a text'),
+        (
+            ["bert", "The cat sat."],
+            "there is no folder 'The cat sat.'.",
+            '--text "The cat sat." for a text',
+        ),
         (["model", LONG], "there is no folder 'a sentence that", '--text "…" for a text'),
         (["model", NAME], "there is no folder 'nnn", '--text "…" for a text'),
         (["model", f"owner/{NAME}"], "there is no folder 'owner/nnn", '--text "…" for a text'),
@@ -130,12 +134,12 @@ NAME = "n" * 300
         (
             ["run", "--watch", f"{NAME}.py:f", "script.py"],
             "there is no file nnn",
-            "--watch FILE.py:NAME",
+            "--watch FILE.py:CLASS",
         ),
         (
             ["run", "--watch", "script.py:f", NAME],
             "there is no script nnn",
-            "attnscope run --watch … SCRIPT.py",
+            "attnscope run --watch script.py:f SCRIPT.py",
         ),
     ],
 )
@@ -181,12 +185,12 @@ def test_a_message_is_short_however_long_the_arguments(attnscope, arguments):
     assert len(ran.err.splitlines()) <= 2
 
 
-def test_an_option_without_its_argument_leads_to_the_help_of_its_command(attnscope):
+def test_an_option_without_its_argument_has_an_example_and_leads_to_the_help(attnscope):
     r = attnscope("heads", "minilm", "--text")
     assert r.exit_status == 2
     assert r.err.splitlines() == [
         "attnscope: error: --text needs a value.",
-        "  try  attnscope heads --help",
+        '  try  --text "The cat sat.", or attnscope heads --help-all',
     ]
 
 

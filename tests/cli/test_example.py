@@ -284,7 +284,7 @@ def test_matrices_are_read_from_files(attnscope, tmp_path, name):
             ["--q", "[[1]]", "--v", "[[1]]"],
             [
                 "Q, K and V belong together, and there is no --k.",
-                "  try  --q MATRIX --k MATRIX --v MATRIX",
+                '  try  --k "[[1,2],[3,4]]"',
             ],
         ),
         (

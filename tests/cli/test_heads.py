@@ -711,7 +711,7 @@ def test_processes_of_a_machine_share_its_memory(monkeypatch):
         (["--file", "bytes.txt"], "bytes.txt is not UTF-8."),
         (["--file", "nul.txt"], "nul.txt has a NUL character, so it is not a text."),
         (["--file", "none.txt"], "there is no file none.txt."),
-        (["--file", "."], "cannot read .: Is a directory."),
+        (["--file", "."], ". is a folder."),
         (["--text", "\N{ZERO WIDTH SPACE}"], "--text has no tokens in minilm."),
         (["--text", LONG * 3], "--text is 602 tokens long, but the model takes at most 512."),
         (["--text", "a", "--target", "b"], "--target is for encoder-decoder models, and minilm (bert)"),

@@ -118,7 +118,7 @@ def test_no_command_has_an_option_that_is_a_synonym_of_another_of_its_own_option
         ("sdpa --layer 0", "bert, model and heads have", "attnscope bert --help"),
         ("mha --layout rows", "sdpa and example have", "attnscope sdpa --help"),
         ("sdpa --search", "trace has", "attnscope trace --help"),
-        ("--nq 3", "sdpa, mha and scaling have", "attnscope sdpa --help"),
+        ("--nq 3", "sdpa, mha and scaling have", "attnscope sdpa --nq 3"),
     ],
 )
 def test_an_option_of_another_command_names_the_commands(attnscope, line, others, hint):
@@ -175,12 +175,73 @@ def test_an_option_of_another_command_names_the_commands(attnscope, line, others
         ("sdpa --dtype fp16", "'fp16' is not a dtype that attention runs in.", "--dtype float16"),
         ("sdpa --dtype bfloat", "'bfloat' is not a dtype that attention runs in.", "--dtype bfloat16"),
         ("trace a.py:f --dtype half", "'half' is not a dtype.", "--dtype float16"),
-        ("sdpa x", "sdpa does not expect 'x'.", "attnscope sdpa --help"),
+        (
+            "sdpa x",
+            "sdpa does not expect 'x'.",
+            "attnscope sdpa --nq 30 --nk 50, or attnscope sdpa --help",
+        ),
+        ("sdpa --nq 1e3", "--nq is '1e3', but takes a whole number.", "--nq 1000"),
+        ("sdpa --nq 2.0", "--nq is '2.0', but takes a whole number.", "--nq 2"),
+        ("bert --top x", "--top is 'x', but takes a whole number.", "--top 3"),
+        (
+            "sdpa --mask causal,window:3",
+            "'causal,window:3' is 2 masks, and each needs a --mask.",
+            "--mask causal --mask window:3",
+        ),
+        (
+            "sdpa --mask lengths:1,2,causal",
+            "'lengths:1,2,causal' is 2 masks, and each needs a --mask.",
+            "--mask lengths:1,2 --mask causal",
+        ),
+        ("sdpa --show atention", "there is no 'atention' in the steps of sdpa.", '--show "attention"'),
+        ("sdpa --dtype f32", "'f32' is not a dtype that attention runs in.", "--dtype float32"),
+        ("sdpa --q .", ". is a folder.", "a file that ends in .npy, .npz, .pt, .pth, .safetensors"),
+        (
+            "scaling --dk 1;2",
+            "'1;2' is not a width: --dk takes whole numbers of at most 18 digits, and commas.",
+            "--dk 1,2",
+        ),
+        (
+            "scaling --plot fig",
+            "fig ends in no suffix, which is not a format for figures.",
+            "fig.png, fig.svg or fig.pdf",
+        ),
+        ("scaling --plot none/a.svg", "there is no folder none to write a.svg into.", "mkdir -p none"),
+        ("bert --file .", ". is a folder.", "--file FILE.txt"),
+        (
+            "bert --text a --layer all --top 3",
+            "--top is for one head, and --layer all --head 0 are several.",
+            "--layer 0 --head 0 --top 3",
+        ),
+        (
+            "heads minilm --text a --max-length 3",
+            "--max-length truncates a single text only with --truncate.",
+            "--truncate --max-length 3",
+        ),
+        (
+            "example --q [[1]]",
+            "Q, K and V belong together, and there is no --k and no --v.",
+            '--k "[[1,2],[3,4]]" --v "[[1,2],[3,4]]"',
+        ),
+        ("help sdpa", "there is no command 'help'.", "attnscope sdpa --help"),
+        ("trace a.py attend", "trace does not expect 'attend'.", "attnscope trace a.py:attend"),
+        (
+            "trace torch.nn.Linear",
+            "'torch.nn.Linear' does not name a class or function.",
+            "torch.nn:Linear",
+        ),
+        (
+            "run --lr 3 x.py -v",
+            "run has no option --lr.",
+            "attnscope run x.py --lr 3 -v, if it is the script's",
+        ),
+        ("run a.py:A x.py", "--watch is missing.", "attnscope run --watch a.py:A x.py"),
         ("sdpa causal", "sdpa does not expect 'causal'.", "--mask causal"),
         ("sdpa nq=3", "sdpa does not expect 'nq=3'.", "--nq 3"),
         ("mha heads 3", "mha does not expect 'heads 3'.", "--heads 3"),
-        ("trace a.py:f x=2,3", "trace does not expect 'x=2,3'.", "--input x=2,3"),
-        ("bert a cat sat", "bert does not expect 'cat sat'.", '--text "cat sat"'),
+        ("trace a.py:f x=2 y=3", "trace does not expect 'x=2 y=3'.", "--input x=2 --input y=3"),
+        ("bert a cat sat", "bert does not expect 'cat sat'.", '--text "a cat sat"'),
+        ("bert minilm cat", "bert does not expect 'cat'.", '--text "cat"'),
         ("heads", "MODEL is missing.", 'attnscope heads minilm --text "The cat sat."'),
         ("heads --text Hi", "MODEL is missing.", "attnscope heads minilm --text Hi"),
         ("trace --input x=2,3", "TARGET is missing.", "attnscope trace attn.py:Attention --input x=2,3"),
@@ -217,6 +278,13 @@ def test_a_run_without_a_target_suggests_the_attention_that_the_script_uses(
         "attnscope: error: --watch is missing.\n"
         '  try  attnscope run --watch model.py:SelfAttention train.py --lr 3 --name "a b"\n'
     )
+    message = "attnscope: error: 'Attention' does not name a class or function.\n"
+    r = attnscope("run", "--watch", "Attention", "train.py")
+    assert r.err == f"{message}  try  --watch model.py:SelfAttention\n"
+    assert attnscope("run", "--watch", "none.py:A", "train.py").err.endswith(
+        "  try  --watch model.py:SelfAttention\n"
+    )
+    assert attnscope("trace", "model.Linear").err.endswith("  try  model.py:Linear\n")
     assert likely_target(["--calls", "2", "-m", "train"]) == "model.py:SelfAttention"
     assert likely_target(["model.py"]) == "model.py:SelfAttention"
     assert "--watch model.py:SelfAttention train.py --lr 3\n" in attnscope("train.py", "--lr", 3).err

@@ -162,7 +162,7 @@ def test_what_is_no_width_is_refused(attnscope, wrong):
         (["--nq", 0], "n_Q is 0, but a size is a whole number from 1 up.", None),
         (["--nk", -1], "n_K is -1, but a size is a whole number from 1 up.", None),
         (["--batch", 0], "n_batch is 0, but a size is a whole number from 1 up.", None),
-        (["--nq", "abc"], "--nq is 'abc', but takes whole numbers.", "attnscope scaling --help"),
+        (["--nq", "abc"], "--nq is 'abc', but takes a whole number.", "--nq 64"),
         (["--dtype", "int8"], "'int8' is not a dtype that attention runs in.",
          "--dtype float64, float32, float16, bfloat16"),
         (["--seed", 2**64], f"{2**64} is not a valid seed: it does not fit into 64 bits.", "--seed 0"),

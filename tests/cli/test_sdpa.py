@@ -117,8 +117,8 @@ def test_stats_are_of_the_saved_values(attnscope, tmp_path):
         (["--heads", 0], "n_head is 0, but a size is a whole number from 1 up.", None),
         (
             ["--nq", "abc"],
-            "--nq is 'abc', but takes whole numbers.",
-            "attnscope sdpa --help",
+            "--nq is 'abc', but takes a whole number.",
+            "--nq 30",
         ),
         (
             ["--dtype", "int8"],

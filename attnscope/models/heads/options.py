@@ -262,12 +262,20 @@ def _conflicts(inputs: TextOptions, run: RunOptions) -> Iterator[tuple[object, s
     of_corpus = {"--target-field": inputs.target_field, "--checkpoint": run.checkpoint}
     for option_name, value in of_corpus.items():
         message = f"{option_name} needs a corpus."
-        yield value is not None and not inputs.has_corpus, message, f"--corpus FILE {option_name} …"
+        yield (
+            value is not None and not inputs.has_corpus,
+            message,
+            f"--corpus FILE {option_name} {value}",
+        )
     message = "--target goes with a single text, and a corpus has many."
     yield inputs.target is not None and inputs.has_corpus, message, "--target-field NAME"
     message = "--max-length truncates a single text only with --truncate."
     cuts = inputs.has_corpus or inputs.truncate
-    yield inputs.max_length is not None and not cuts, message, "--truncate --max-length N"
+    yield (
+        inputs.max_length is not None and not cuts,
+        message,
+        f"--truncate --max-length {inputs.max_length}",
+    )
     message = "--device and --device-map both set where the model runs."
     yield run.device_map and run.device != "cpu", message, "one of the two"
     message = "--device meta computes no values, and metrics need values."

@@ -102,9 +102,13 @@ class MapTask:
         yield steps and display.without_sink, message, "one of the two"
         message = f"--steps are those of one layer, and --layer is {heads.layers}."
         yield steps and not heads.one_layer, message, "--steps --layer 0"
-        for option, value in {"--top": display.top, "--query": display.query is not None}.items():
+        for option, value in {"--top": display.top, "--query": display.query}.items():
             message = f"{option} is for one head, and {heads} are several."
-            yield value and not heads.one_head, message, f"--layer 0 --head 0 {option} …"
+            yield (
+                value is not None and not heads.one_head,
+                message,
+                f"--layer 0 --head 0 {option} {value}",
+            )
         message = "--top lists every query's strongest keys: it goes with neither --query nor --steps."
         yield display.top and (display.query is not None or steps), message, None
         message = "--steps are those of all heads of a layer."

@@ -36,6 +36,8 @@ def text_of_file(path: Path, n_token: int | None, *, truncate: bool = False) -> 
         raw, more = _beginning(path, most)
     except FileNotFoundError as error:
         raise no_such_file(path) from error
+    except IsADirectoryError as error:
+        raise FileError(f"{path} is a folder.", hint=f"--file {path / 'FILE.txt'}") from error
     except OSError as error:
         raise FileError(f"cannot read {path}: {error.strerror}.") from error
     try:  # truncated bytes may end within a character

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     from attnscope.tensor_files import TensorFile
 
+KINDS = ("causal", "window", "prefix", "lengths")
 SYNTAX = "causal, window:W, window:L,R, prefix:P, lengths:N,N,…, or a FILE"
 LEAST = {"float16": -65504.0}
 """The smallest number of a dtype, if a fill may be below it."""
@@ -242,9 +243,13 @@ def _parsed(mask: Any) -> Masks:
         return Masks(("×".join(map(str, tensor.shape)),), files=(tensor,))
     if is_matrix_text(mask):
         return Masks((mask,), files=(tensor_of("mask", mask, "the argument mask"),))
+    several = re.split(r",\s*(?=[a-z])", mask)
+    if len(several) > 1 and {each.partition(":")[0] for each in several} <= {*KINDS}:
+        hint = " ".join(f"--mask {each}" for each in several)
+        raise OptionError(f"{mask!r} is {len(several)} masks, and each needs a --mask.", hint=hint)
     kind, colon, rest = mask.partition(":")
     numbers = tuple(int(n) for n in rest.split(",")) if re.fullmatch(r"\d+(,\d+)*", rest) else ()
-    if kind not in ("causal", "window", "prefix", "lengths"):
+    if kind not in KINDS:
         if not (colon or "." in mask or os.sep in mask):
             raise OptionError(f"{mask!r} is not a mask.", hint=f"--mask {rows_in(mask) or _hint(kind)}")
         return Masks((mask,), files=(open_tensor("mask", mask),))

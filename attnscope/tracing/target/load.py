@@ -58,9 +58,9 @@ def load(text: str) -> Loaded:
         FileError: there is no such file, or it is not a `.py` file.
         SourceError: it cannot be imported, or there is nothing callable of that name in it.
     """
-    place, colon, name = (part.strip() for part in text.rpartition(":"))
+    place, colon, name = (part.strip() for part in text.replace("::", ":").rpartition(":"))
     if not (colon and place and name):
-        raise _no_name(text.strip(": "))
+        raise no_name(text.strip(": "))
     module = _import_file(Path(place)) if _is_file(place) else _import_module(place)
     found = _find(module, place, name)
     if not callable(found):
@@ -284,11 +284,20 @@ def _choice(place: str, names: list[str]) -> str:
     return f"{place}:{names[0]}" if len(names) == 1 else f"{place}:NAME"
 
 
-def _no_name(place: str) -> SourceError:
-    """Return the error for a text without the name of a class or function."""
-    path = Path(place)
-    if not place or not (_is_file(place) and os.path.isfile(path) and path.suffix == ".py"):
-        return SourceError(f"{shortened(place)!r} does not name a class or function.", hint=FORM)
+def no_name(place: str) -> SourceError:
+    """Return the error for a text without the name of a class or function.
+
+    The hint is a class in the file, or in the file that is meant, or the last part of a dotted name.
+    """
+    message = f"{shortened(place)!r} does not name a class or function."
+    module, _, last = place.rpartition(".")
+    if place.isidentifier() and os.path.isfile(f"{place}.py"):
+        return SourceError(message, hint=_choice(f"{place}.py", classes_with_forward(f"{place}.py")))
+    if all(part.isidentifier() for part in place.split(".")) and last[:1].isupper() and module:
+        file = f"{module.replace('.', os.sep)}.py"
+        return SourceError(message, hint=f"{file if os.path.isfile(file) else module}:{last}")
+    if not (place.endswith(".py") and os.path.isfile(place)):
+        return SourceError(message, hint=FORM)
     names = classes_with_forward(place)
     return SourceError(
         f"{place} is a file: name the class or function in it as well.",

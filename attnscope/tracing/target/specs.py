@@ -239,7 +239,7 @@ def read_init(text: str) -> tuple[str, Value]:
     """
     name, value = _named(text)
     if name is None:
-        raise OptionError(f"--init {text} does not name an argument.", hint="--init NAME=VALUE")
+        raise OptionError(f"--init {text} does not name an argument.", hint=f"--init NAME={text}")
     return name, _value(f"--init {name}", name, value)
 
 

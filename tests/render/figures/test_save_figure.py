@@ -203,7 +203,7 @@ def test_a_file_is_replaced_only_by_force(tmp_path):
 def test_another_suffix_is_refused_by_those_there_are(tmp_path):
     with pytest.raises(FileError, match=r"ends in \.jpg, which is not a format for figures") as caught:
         check_plot(tmp_path / "x.jpg")
-    assert caught.value.hint == "a name that ends in .png, .svg, .pdf"
+    assert caught.value.hint == "x.png, x.svg or x.pdf"
 
 
 def test_without_matplotlib_one_line_says_what_to_install(tmp_path, monkeypatch):

@@ -242,7 +242,7 @@ def test_constructions_have_literals_and_constructions_as_arguments():
         ("bias=false", "--init bias: false is not a Python value.", '--init "bias=False"'),
         ("n=3+", "--init n: 3+ is not a Python value.", '--init "n=VALUE"'),
         ("n=", "--init n: nothing is not a Python value.", '--init "n=VALUE"'),
-        ("5", "--init 5 does not name an argument.", "--init NAME=VALUE"),
+        ("5", "--init 5 does not name an argument.", "--init NAME=5"),
         ("config=conf.py:Config(act=x.y)", "--init config: x.y is not a Python value.", "act='x.y'"),
         ("config=conf.py:Config(x.y)", "--init config: x.y is not a Python value.", "'x.y'"),
         ('config={"causal": true}', "--init config: true is not a Python value.", "causal=True"),

@@ -160,7 +160,7 @@ def _show_annotation(trace: Trace, style: Literal["comments", "jaxtyping"], *, w
     else:
         text = annotation.diff  # exact, for `patch`, unless it is shown on a terminal
         print(printable_lines(text) if sys.stdout.isatty() else text, end="")
-        tell(f"{annotation.name} is as it was: --write changes it")
+        tell(f"{annotation.name} is unchanged: --write applies the diff")
     if style == "jaxtyping" and annotation.old != annotation.new and find_spec("jaxtyping") is None:
         tell("jaxtyping, which the file then imports, is not installed here: pip install jaxtyping")
 

@@ -440,7 +440,7 @@ def test_a_diff_changes_nothing(run, mine):
     assert r.exit_status == 0
     assert mine.read_bytes() == before
     assert "+    scores = Q @ K.mT / Q.size(-1) ** 0.5  # [n_batch, n_Q, n_K]" in r.out.splitlines()
-    assert r.err == "attnscope: mine_to_trace.py is as it was: --write changes it\n"
+    assert r.err == "attnscope: mine_to_trace.py is unchanged: --write applies the diff\n"
 
 
 def test_what_is_written_is_at_the_ends_of_lines(run, mine):

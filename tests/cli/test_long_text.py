@@ -391,7 +391,7 @@ def test_attention_that_is_not_seen_is_not_pooled(attnscope, tmp_path):
     ("options", "message"),
     [
         (["--file", "nowhere.txt"], "there is no file nowhere.txt."),
-        (["--file", "."], "cannot read .: Is a directory."),
+        (["--file", "."], ". is a folder."),
         (["--file", "latin.txt"], "latin.txt is not UTF-8."),
         (["--file", "empty.txt"], "--file empty.txt is empty: there is nothing to show."),
         (["--file", "x", "--text", "a"], "--text and --file cannot be combined: give one input."),

@@ -1,4 +1,4 @@
-"""Values of options that a shell completes: models on this machine, their layers and heads, metrics.
+"""Values of options that a shell completes: models, their layers and heads, metrics, names in files.
 
 Nothing here imports a heavy library or uses the network: a shell asks at each press of the Tab key.
 """
@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from attnscope.errors import AttnscopeError
+from attnscope.suggestions import names_in
 
 MOST = 200
 """The most numbers that are listed."""
@@ -22,7 +23,7 @@ def completion(values: Sequence[str] | str) -> Callable[..., list[str]] | None:
     """Return the function that completes an option's value; None: the shell completes names of files.
 
     Args:
-        values: the values, or the name of one of `models`, `layers`, `heads`, `metrics`.
+        values: the values, or the name of one of `models`, `layers`, `heads`, `metrics`, `targets`.
     """
 
     def complete(ctx: Any, incomplete: str) -> list[str]:
@@ -35,6 +36,9 @@ def completion(values: Sequence[str] | str) -> Callable[..., list[str]] | None:
 def _values(kind: str, parameters: dict[str, Any], incomplete: str) -> list[str]:
     if kind == "models":
         return model_names(incomplete)
+    if kind == "targets":  # before the colon, the shell completes the file's name
+        file, colon, _ = incomplete.partition(":")
+        return [f"{file}:{name}" for name in names_in(file)] if colon else []
     if kind == "metrics":
         from attnscope.models.heads.options import METRIC_NAMES
 

@@ -291,6 +291,13 @@ def classes_with_forward(file: str) -> list[str]:
     ]
 
 
+def names_in(file: str) -> list[str]:
+    """Return the public classes and functions of a file; nothing runs."""
+    kinds = ast.ClassDef | ast.FunctionDef
+    names = [node.name for node in _parsed(file).body if isinstance(node, kinds)]
+    return [name for name in names if not name.startswith("_")]
+
+
 def _parsed(file: str) -> ast.Module:
     try:
         with open(file, "rb") as source:

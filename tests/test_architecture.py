@@ -21,7 +21,7 @@ MAY_IMPORT = {
     "suggestions": {"errors", "text"},
     "errors": {"text"},
     "results": set(),
-    "completion": {"checkpoints", "errors", "models/heads"},
+    "completion": {"checkpoints", "errors", "models/heads", "suggestions"},
     "attention_sinks": set(),
     "arrays": {"results"},
     "files": {"errors", "text"},

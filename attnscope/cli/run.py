@@ -13,6 +13,7 @@ import typer
 from attnscope.cli.command import Command
 from attnscope.cli.options import STATS, TableOptions, expanded
 from attnscope.cli.output import refuse_in_csv
+from attnscope.completion import completion
 from attnscope.errors import warn_idle
 from attnscope.options import keywords, option
 from attnscope.process.script_words import options_first
@@ -50,6 +51,7 @@ def run(
             metavar="TARGET",
             help="The code to trace: file.py:Class, file.py:function or package.module:Class.method.",
             show_default=False,
+            autocompletion=completion("targets"),
             rich_help_panel=PROGRAM,
         ),
     ],

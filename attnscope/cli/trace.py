@@ -20,6 +20,7 @@ from attnscope.cli.output import (
     tell,
     written_first,
 )
+from attnscope.completion import completion
 from attnscope.errors import Interrupted, OptionError, warn_idle
 from attnscope.options import keywords, option
 from attnscope.process import interrupt
@@ -59,6 +60,7 @@ def trace(
         typer.Argument(
             metavar="TARGET",
             help="file.py:Class, file.py:function or package.module:Class.",
+            autocompletion=completion("targets"),
         ),
     ],
     arguments: Arguments,

@@ -101,3 +101,18 @@ def test_the_script_of_a_shell_is_printed(monkeypatch, shell, capfd):
     with pytest.raises(SystemExit):
         app.main(["--show-completion"])
     assert "_ATTNSCOPE_COMPLETE=complete_" in capfd.readouterr().out
+
+
+def test_the_classes_and_functions_of_a_file_are_completed(complete):
+    with open("attn.py", "w") as file:
+        file.write("import torch\nclass Attention: ...\ndef attend(): ...\ndef _private(): ...\n")
+    # bash splits words at colons, so the other shells' protocol is asked
+    for line, names in (
+        ("attnscope trace attn.py:", ["attn.py:Attention", "attn.py:attend"]),
+        ("attnscope trace attn.py:at", ["attn.py:attend"]),
+        ("attnscope run --watch attn.py:A", ["attn.py:Attention"]),
+        ("attnscope trace none.py:", []),
+        ("attnscope trace at", []),  # the shell completes names of files
+    ):
+        fish = {"_TYPER_COMPLETE_FISH_ACTION": "get-args", "_TYPER_COMPLETE_ARGS": line}
+        assert complete(line, _ATTNSCOPE_COMPLETE="complete_fish", **fish) == names

@@ -181,6 +181,7 @@ def no_such_option(
         return f"{message}.", ours
     if others:
         have = "has" if len(others) == 1 else "have"
+        others.sort(key=lambda name: -len({*own} & {*commands[name]}))  # the most similar one first
         rest = "--help" if command else f"{flag} {value or '…'}"
         return f"{message}; {alternatives(others, 'and')} {have} it.", f"attnscope {others[0]} {rest}"
     for name, flags in commands.items():

@@ -19,6 +19,7 @@ from attnscope.tracing.instrument.torch_internals.compiler import is_compiled, u
 from attnscope.tracing.target.load import Loaded
 from attnscope.units import counted
 
+EMPTY = Parameter.empty
 VARIADIC = (Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD)
 
 
@@ -159,6 +160,9 @@ def check_arguments(
     unknown = [name for name in names if name not in parameters or parameters[name].kind in VARIADIC]
     if unknown and not accepts_any:
         near = get_close_matches(unknown[0], by_name, n=1)
+        positional = _positional_names(signature, n_positional)
+        free = [p for p in by_name if p not in {*names, *positional} and parameters[p].default is EMPTY]
+        near = near or (free if len(free) == 1 else [])
         raise OptionError(
             f"{shown} has no {unknown[0]}.", hint=f"{option} {near[0]}=…" if near else None
         )

@@ -274,6 +274,7 @@ FORWARD = "forward(Q, K, V, mask=None)"
         ({"init": [*HEADS, "d_fear=5"]}, OptionError, f"{MHA} has no d_fear.", "--init d_feat=…"),
         ({"init": [*HEADS, "n_head=7"]}, OptionError, "--init gives n_head 2 times.", "--init n_head=… once"),
         ({"inputs": QKV[:2]}, OptionError, f"{FORWARD} needs V, which --input does not give.", "--input V=n_batch,n_K:48,d_feat"),
+        ({"inputs": [*QKV[:2], "W=3"]}, OptionError, f"{FORWARD} has no W.", "--input V=…"),
         ({"inputs": [*QKV, "q_len=3"]}, OptionError, f"{FORWARD} has no q_len.", None),
         ({"inputs": ["5,6"] * 5}, OptionError, f"{FORWARD} takes 4 positional arguments, but --input gives 5.", None),
         ({"inputs": ["5,6", *QKV]}, OptionError, f"{FORWARD} gets Q twice from --input: by position and by name.", "a name in every --input"),

@@ -58,6 +58,12 @@ def command(*arguments: str) -> str:
         ["mha", "--heads", "7"],
         ["scaling", "--dk", "1,x"],
         ["scaling", "--nq", "0"],
+        ["example", "--q", "1 2; 3 4"],
+        ["sdpa", "--causal"],
+        ["bert", "--page"],
+        ["bert", "--query", "cat"],
+        ["run", "tests/cli/watched.py", "--lr", "3"],
+        ["run", "--watch", "Attention", "tests/cli/watched.py"],
     ],
 )
 def test_help_dry_runs_and_mistakes_import_nothing_heavy(arguments):

@@ -245,7 +245,7 @@ def _complete(computation: Computation, *, explain: bool, source: bool) -> None:
     plan.findings = plan.findings or []
     if masks:
         blind = masks.rows_without_keys(plan.sizes, plan.options.get("query"))
-        plan.findings += findings_of(masks, blind, computation.rows)
+        plan.findings += findings_of(_in_softmax(masks, plan), blind, computation.rows)
     if source:
         plan.source = [source_of(*function) for function in computation.code]
 
@@ -293,7 +293,13 @@ def _blind_by_file(masks: Masks, trace: Trace, rows: int) -> list[Any]:
     count = int(blind.sum()) * (rows // blind.numel())
     if count and masks.style == "additive":
         masks = masks.filled_with(float(mask.amax(dim=dim)[blind].max()))
-    return findings_of(masks, count, rows)
+    return findings_of(_in_softmax(masks, trace), count, rows)
+
+
+def _in_softmax(masks: Masks, trace: Trace) -> Masks:
+    """Return the masks of a run with the fill that its softmax receives."""
+    dtype = trace.dtype or ""
+    return masks.in_softmax(dtype, trace.options.get("softmax_dtype") or dtype)
 
 
 def _verify(trace: Trace, progress: Progress) -> None:

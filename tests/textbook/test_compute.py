@@ -253,3 +253,28 @@ def test_a_trace_is_saved_as_its_tensors_and_as_its_records(tmp_path, attnscope,
     for suffix, format in (("json", "json"), ("csv", "csv"), ("md", "markdown")):
         printed = attnscope("sdpa", *flags(SDPA), "--format", format).out
         assert (tmp_path / f"trace.{suffix}").read_text() == printed
+
+
+@pytest.mark.parametrize(
+    ("fill", "dtype", "softmax_dtype", "is_nan"),
+    [
+        (-65504.0, "bfloat16", "float16", True),  # bfloat16 rounds it to -65536
+        (-1e9, "float32", "float16", True),
+        (-65504.0, "float32", "float16", False),
+        (-1e9, "float16", "float32", None),  # refused: float16 has no such number
+        (-1e9, "float32", None, False),
+    ],
+)
+def test_a_mask_fill_that_overflows_in_the_softmax_gives_nan(fill, dtype, softmax_dtype, is_nan):
+    options = {"nq": 2, "nk": 3, "batch": 1, "mask": "lengths:0", "mask_fill": fill, "dtype": dtype}
+    options["softmax_dtype"] = softmax_dtype
+    if is_nan is None:
+        with pytest.raises(OptionError, match="out of the range of float16"):
+            compute("sdpa", **options)
+        return
+    trace = compute("sdpa", verify=True, keep=["out"], **options)
+    assert bool(trace["out"].tensor.isnan().all()) == is_nan
+    for each in (trace, dry_run("sdpa", **options)):
+        assert ("which is NaN" in each.findings[0].message) == is_nan
+    [loop] = [check for check in trace.checks if check.name == "naive loop"]
+    assert loop.ok

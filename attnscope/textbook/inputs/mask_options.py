@@ -107,6 +107,17 @@ class Masks:
         """Return the same masks with another score for hidden keys."""
         return replace(self, fill=fill)
 
+    def in_softmax(self, dtype: str, softmax_dtype: str) -> Masks:
+        """Return the same masks with the fill that the softmax receives in its own dtype.
+
+        Args:
+            dtype: the dtype of the scores.
+            softmax_dtype: the dtype in which the softmax is computed.
+        """
+        overflow = -65408.0 if dtype == "bfloat16" else -65520.0  # rounded to -65536 or less
+        overflows = softmax_dtype == "float16" and self.fill <= overflow
+        return self.filled_with(-inf) if overflows else self
+
     def dims(self, sizes: Mapping[str, int]) -> str | None:
         """Return the axes of the combined mask: those of the scores, and 1 where it broadcasts.
 

@@ -180,12 +180,11 @@ class VerifiedRun:
 
     @cached_property
     def fill(self) -> float:
-        """The score of a key that a boolean mask hides, rounded to the softmax's dtype."""
+        """The score of a hidden key, rounded to the dtype of the scores, and then the softmax's."""
         import torch
 
-        return float(
-            torch.tensor(self.option("mask_fill", -inf), dtype=torch.float64).to(self.softmax_dtype)
-        )
+        fill = torch.tensor(self.option("mask_fill", -inf), dtype=torch.float64)
+        return float(fill.to(self.dtype).to(self.softmax_dtype))
 
     def mask_of(self, batch: int, head: int, queries: slice) -> np.ndarray | None:
         """Return the mask of some queries of one head, `n_Q n_K`, or `1 n_K` if all have the same."""

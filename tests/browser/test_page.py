@@ -6,6 +6,7 @@ import zlib
 import numpy as np
 import pytest
 
+from attnscope.render.page.page import page_html
 from attnscope.results.common import Check
 from attnscope.results.maps import AttentionMap, AttentionMaps, Picture, Token
 
@@ -990,3 +991,24 @@ def test_every_weight_of_the_bundled_model_comes_through(open_page, minilm):
     shown = opened.hover(3, 6)
     assert shown[:2] == ("sat", "mat")
     assert true_to(shown[2], of(real, 2, 5)[3, 6])
+
+
+# Without JavaScript.
+
+
+def test_without_javascript_one_head_is_a_table(chromium, make_stack, tmp_path):
+    drawn = np.array([[1, 0], [0.25, 0.75]], "float32")
+    path = tmp_path / "page.html"
+    stack = make_stack([Token("[CLS]"), Token(" <b>")], given={(0, 0): drawn})
+    path.write_text(page_html([stack], layer=0, head=0, title="t"), encoding="utf-8")
+    context = chromium.new_context(java_script_enabled=False)
+    page = context.new_page()
+    page.goto(path.as_uri())
+    texts = [row.locator("th, td").all_inner_texts() for row in page.locator(".still tr").all()]
+    context.close()
+    assert texts == [["", "[CLS]", "<b>"], ["[CLS]", "100", "0"], ["<b>", "25", "75"]]
+
+
+def test_a_single_head_does_not_fill_a_narrow_page(open_page, make_stack):
+    page = open_page(make_stack(SENTENCE, layers=1, heads=1), width=700).page
+    assert page.locator("#heads [role=gridcell]").bounding_box()["width"] < 150

@@ -164,6 +164,7 @@ def page_html(
         title=without_folders(title),
         without_folders=without_folders,
         stacks=stacks,
+        still=_still(stacks, layer, head),
         sizes=sizes,
         pooled=pooled,
         heads=heads,
@@ -176,6 +177,29 @@ def page_html(
         style_hash=_hash(style),
     )
     return html.encode("utf-8", "replace").decode("utf-8")  # a path's undecodable bytes have no UTF-8
+
+
+STILL = 32
+"""The most queries and keys of the table that a page shows without JavaScript."""
+
+
+def _still(stacks: list[AttentionMaps], layer: int, head: int) -> dict[str, Any] | None:
+    """Return a small map as a table of per cents; None if there is no such head, or it is too large."""
+    for stack in stacks:
+        for each in stack.maps:
+            if (each.layer, each.head) == (layer, head) and max(each.attention.shape) <= STILL:
+                rows = [[f"{100 * weight:.0f}" for weight in row] for row in each.attention]
+                queries, keys = (
+                    [label(token.text) for token in axis]
+                    for axis in (stack.query_tokens, stack.key_tokens)
+                )
+                return {
+                    "layer": layer,
+                    "head": head,
+                    "tokens": keys,
+                    "rows": list(zip(queries, rows, strict=True)),
+                }
+    return None
 
 
 def heads_page(table: HeadTable) -> str:

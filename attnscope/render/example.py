@@ -28,10 +28,11 @@ def new_numbers(trace: Trace, first: Trace) -> dict[str, Shown]:
     }
 
 
-def same_numbers(trace: Trace, first: Trace) -> list[str]:
+def same_numbers(trace: Trace, first: Trace, *, python: bool = False) -> list[str]:
     """Return lines about the steps of a form whose numbers are among those of the first form.
 
-    Steps that are the same in both forms are left out.
+    Steps that are the same in both forms are left out. The first line says which option prints the
+    form with its numbers: a flag of the command, or a keyword of the function if `python`.
     """
     new = new_numbers(trace, first)
     known = {(step.name, step.dims) for step in first.steps}
@@ -39,8 +40,9 @@ def same_numbers(trace: Trace, first: Trace) -> list[str]:
         step for step in trace.steps if step.name not in new and (step.name, step.dims) not in known
     ]
     query = trace.options.get("query")
-    option = "--layout columns" if query is None else f"--query {query}"
-    lines = [f"the same numbers as above; {option} prints them in this form"] if steps else []
+    name, value = ("layout", "columns") if query is None else ("query", query)
+    how = f"worked_example({name}={value!r}) shows" if python else f"--{name} {value} prints"
+    lines = [f"the same numbers as above; {how} them in this form"] if steps else []
     cells = [(step.name, " ".join(step.dims or ()), shape_text(step.shape)) for step in steps]
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
     for step, row in zip(steps, cells, strict=True):

@@ -44,7 +44,9 @@ def forms(example: WorkedExample) -> list[FormView]:
     return [
         FormView(
             [printable(line) for line in heading(trace)[: None if trace is first else 1]],
-            [] if trace is first else [printable(line) for line in same_numbers(trace, first)],
+            []
+            if trace is first
+            else [printable(line) for line in same_numbers(trace, first, python=True)],
             list(_steps(trace, new_numbers(trace, first))),
             shown_columns(check_columns(trace.checks or [])),
         )

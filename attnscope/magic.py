@@ -64,7 +64,7 @@ _as_line_magic.has_side_effects = True  # type: ignore[attr-defined]  # a prompt
 
 
 def _is_a_cell_magic(line: str, cell: str) -> None:
-    """Trace the attention that this cell calls; the options are those of `attnscope run`."""
+    """Trace the attention that this cell calls; `%%attnscope --help` lists the options."""
     raise OptionError(f"%%{NAME} must be the first line of the cell.")
 
 
@@ -106,8 +106,12 @@ class Magic:
         """Trace the attention that the rest of this cell calls.
 
         The options are those of `attnscope run`. The trace is displayed, and is the cell's value: `_`.
+        With `--help`, the options are printed, and nothing is traced.
         """
         global _current
+        if {"-h", "--help"} & set(line.split()):
+            print(_parser().format_help(), end="")
+            return
         try:
             _current = Cell(self.shell, line)
         except AttnscopeError as error:
@@ -225,8 +229,19 @@ def _parser() -> ArgumentParser:
         def error(self, message: str) -> Any:
             raise OptionError(f"{message}.")
 
-    parser = Parser(prog=f"%%{NAME}", add_help=False, allow_abbrev=False)
-    parser.add_argument("--watch")
+    parser = Parser(
+        prog=f"%%{NAME}",
+        add_help=False,
+        allow_abbrev=False,
+        description="Trace the attention that this cell calls. The trace is shown below the cell, and is"
+        " _ in the next one.",
+    )
+    parser.add_argument(
+        "--watch",
+        metavar="NAME",
+        help="Class, function or module of this notebook, or FILE.py:NAME. Without it, the first"
+        " attention that the cell calls is traced.",
+    )
     for group in (WatchedCalls, Scope):
         hints = get_type_hints(group)
         for each in fields(group):
@@ -234,13 +249,20 @@ def _parser() -> ArgumentParser:
             name, hint = (flag.names or ("--" + each.name.replace("_", "-"),))[0], hints[each.name]
             if name in ELSEWHERE:
                 continue
+            about: dict[str, Any] = {"dest": each.name, "help": flag.help.replace("%", "%%")}
             if hint is bool:
-                parser.add_argument(name, dest=each.name, action="store_true")
-            elif hint in (int, int | None):
-                parser.add_argument(name, dest=each.name, type=_at_least(flag.min), default=each.default)
+                parser.add_argument(name, action="store_true", **about)
+                continue
+            about["metavar"] = flag.metavar or "N"
+            if hint in (int, int | None):
+                parser.add_argument(name, type=_at_least(flag.min), default=each.default, **about)
             else:
-                parser.add_argument(name, dest=each.name, action="append")
-    parser.add_argument("--stats", action="store_true")
+                parser.add_argument(name, action="append", **about)
+    parser.add_argument(
+        "--stats",
+        action="store_true",
+        help="Statistics of each tensor: min, mean, max, std, NaN and infinities.",
+    )
     return parser
 
 

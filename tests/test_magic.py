@@ -257,6 +257,22 @@ def test_a_mistake_is_one_line_and_the_cell_does_not_run(shell, capsys, line, me
     assert (f"  try  {hint}" in shown) if hint else True
 
 
+def test_help_lists_the_options(shell, capsys):
+    shell.run("%%attnscope --help\n")
+    shown = capsys.readouterr().out
+    assert {
+        "--watch",
+        "--calls",
+        "--dims",
+        "--follow",
+        "--depth",
+        "--subexpressions",
+        "--stats",
+        "--source",
+    } <= set(re.findall(r"--\w+", shown))
+    assert "Depth of calls to show" in shown
+
+
 def test_a_definition_that_cannot_be_traced_is_a_note(shell, capsys):
     done = shell.run("""
         %%attnscope --watch attend

@@ -199,3 +199,16 @@ def test_functions_are_found_after_gc_freeze(module_of):
         patch.setattr(gc, "get_objects", lambda: [each for each in listed() if id(each) not in frozen])
         assert gc.get_freeze_count()
         assert names(attnscope.trace_call(module.attention, torch.ones(2, 3))) == rows
+
+
+def test_a_cell_cannot_be_annotated_and_the_error_says_that_it_is_a_cell(cell):
+    trace = cell("""
+        def f(x):
+            y = x.softmax(-1)
+            return y
+
+        attnscope.inspect(f, q)
+        """)
+    for change in (attnscope.annotate, attnscope.check_comments):
+        with pytest.raises(SourceError, match="the code of f is in a cell of a notebook, not in a file"):
+            change(trace)

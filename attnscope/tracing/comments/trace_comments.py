@@ -107,7 +107,13 @@ def check_comments(trace: Trace) -> CommentReport:
 def _file_of(trace: Trace) -> Path:
     if trace.file is None:
         raise SourceError(f"the trace of {trace.title} does not say which file its code is in.")
-    return Path(os.path.abspath(trace.file))
+    path = Path(os.path.abspath(trace.file))
+    if not path.exists() and {str(path), trace.file} & linecache.cache.keys():
+        raise SourceError(
+            f"the code of {trace.title} is in a cell of a notebook, not in a file.",
+            hint="save it as a .py file, and import it",
+        )
+    return path
 
 
 def _check_imported(path: Path) -> None:

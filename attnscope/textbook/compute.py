@@ -11,6 +11,7 @@ from attnscope.errors import OptionError, warn_idle
 from attnscope.options import Distribution
 from attnscope.process.progress import Progress, silent, stage, without_garbage_collection
 from attnscope.results.trace import Trace
+from attnscope.text import nearest
 from attnscope.textbook.computation import Computation, run
 from attnscope.textbook.inputs.blind_rows import findings_of
 from attnscope.textbook.options import OF_MHA, OF_SDPA, RunOptions
@@ -192,7 +193,9 @@ def _planned(formula: Formula, options: dict[str, Any]) -> tuple[Computation, Ru
     known = {each.name for group in groups for each in fields(group)}
     for name in options:
         if name not in known:
-            raise TypeError(f"{formula} has no option {name!r}: it has {', '.join(sorted(known))}")
+            near = nearest(name, known)
+            others = f"did you mean {near!r}?" if near else f"it has {', '.join(sorted(known))}"
+            raise TypeError(f"{formula} has no option {name!r}: {others}")
     for name in ("dtype", "softmax_dtype", "device"):  # torch's own objects are replaced by their names
         if options.get(name) is not None:
             options = options | {name: str(options[name]).removeprefix("torch.")}

@@ -225,6 +225,7 @@ def test_what_is_taken_afterwards_counts_as_needed_memory():
         ),
         ({"device": "gpu"}, OptionError, "'gpu' is not a device."),
         ({"d_feat": 3}, TypeError, "sdpa has no option 'd_feat'"),
+        ({"d_k": 3}, TypeError, "sdpa has no option 'd_k': did you mean 'dk'?"),
     ],
 )
 def test_a_mistake_is_an_error_that_says_what_disagrees(options, kind, message):

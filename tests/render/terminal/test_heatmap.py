@@ -95,7 +95,7 @@ def test_of_two_numbers_that_touch_one_is_bold():
 
 def test_a_full_weight_has_a_mark_where_three_digits_do_not_fit():
     weights = np.eye(20, dtype="float32")
-    assert "100 %" not in printed(maps_of(weights), 100, colours="truecolor")
+    assert "■" not in printed(maps_of(weights), 100, colours="truecolor")
     for width in (47, 70):
         text = printed(maps_of(weights), width, colours="truecolor")
         assert text.count("■") == 20 + 1

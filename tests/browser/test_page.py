@@ -1004,9 +1004,13 @@ def test_without_javascript_one_head_is_a_table(chromium, make_stack, tmp_path):
     context = chromium.new_context(java_script_enabled=False)
     page = context.new_page()
     page.goto(path.as_uri())
-    texts = [row.locator("th, td").all_inner_texts() for row in page.locator(".still tr").all()]
+    texts = [row.locator("th, td").all_inner_texts() for row in page.locator("#still tr").all()]
     context.close()
     assert texts == [["", "[CLS]", "<b>"], ["[CLS]", "100", "0"], ["<b>", "25", "75"]]
+
+
+def test_with_javascript_that_table_is_gone(open_page, make_stack):
+    assert open_page(make_stack(SENTENCE)).page.locator("#still").count() == 0
 
 
 def test_a_single_head_does_not_fill_a_narrow_page(open_page, make_stack):

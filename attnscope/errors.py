@@ -31,6 +31,8 @@ class AttnscopeError(Exception):
         super().__init__(message)
         self.message = message
         self.hint = hint
+        if hint is not None:
+            self.add_note(f"try  {hint}")  # below the message in a traceback
 
 
 class SizeError(AttnscopeError, ValueError):

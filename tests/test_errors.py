@@ -1,4 +1,6 @@
-from attnscope.errors import heads_do_not_divide
+import traceback
+
+from attnscope.errors import OptionError, heads_do_not_divide
 
 
 def test_the_nearest_head_counts_on_both_sides_are_suggested():
@@ -13,3 +15,10 @@ def test_a_huge_width_is_answered_at_once():
 
 def test_more_heads_than_features_suggests_one_a_feature():
     assert heads_do_not_divide(200, 300).hint.startswith("--heads 200, the divisors")
+
+
+def test_a_traceback_shows_the_hint_below_the_message():
+    error = OptionError("--heads 7 is wrong.", hint="--heads 5")
+    shown = "".join(traceback.format_exception(error))
+    assert shown == "attnscope.errors.OptionError: --heads 7 is wrong.\ntry  --heads 5\n"
+    assert str(error) == "--heads 7 is wrong."

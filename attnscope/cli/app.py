@@ -81,7 +81,8 @@ class Commands(Mapping[str, Command]):
             function = getattr(module, name)
             command_class = getattr(module, "COMMAND_CLASS", Command)
             help = f"{COMMANDS[name]}\n\nIn Python: attnscope.{IN_PYTHON[name]}."
-            alone.command(name, help=help, cls=command_class)(function)
+            register = alone.command(name, cls=command_class, help=help, short_help=COMMANDS[name])
+            register(function)
             command: Command = typer.main.get_command(alone)  # type: ignore[assignment]
             command.flags, command.examples = function.flags, module.EXAMPLES
             self._imported[name] = command

@@ -174,7 +174,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     arguments = sys.argv[1:] if arguments is None else list(arguments)
     try:
         if any("\0" in argument for argument in arguments):  # impossible in a real command line
-            raise OptionError("an argument has a NUL character, which no text and no file's name has.")
+            raise OptionError("an argument contains a NUL character.")
         with _warnings_reported():
             result = app(args=arguments, prog_name="attnscope", standalone_mode=False)
         status = int(result or ExitStatus.DONE)

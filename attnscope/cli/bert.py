@@ -36,7 +36,7 @@ def bert(named: str | None = None, model: str | None = None, **options: Any) -> 
     """Run `attnscope bert` and return its exit status."""
     if named is not None and model is not None:
         raise OptionError(
-            f"MODEL is {named}, and --model {model}: one of them.", hint=f"attnscope bert {named}"
+            f"MODEL is {named}, and --model {model}: give only one.", hint=f"attnscope bert {named}"
         )
     return of_model(model=named if model is None else model, **options)
 

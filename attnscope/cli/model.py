@@ -130,13 +130,13 @@ def _check_options_of_weights(
     for name, value in about_attention.items():
         if value is not None and value is not False:
             raise OptionError(
-                f"{name} is about attention in a text, and there is none.",
+                f"{name} needs a text, and there is none.",
                 hint=f'--text "…" {name}' + ("" if value is True else f" {quoted(str(value))}"),
             )
     if not which.one_head:
         raise OptionError(
             f"weights are shown of one head: {which} are several.",
-            hint="--layer 0 --head 0; or a --text to look at",
+            hint="--layer 0 --head 0; or a --text",
         )
 
 

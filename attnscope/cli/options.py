@@ -35,7 +35,7 @@ def file_name(text: str) -> Path:
         BadParameter: the name is empty.
     """
     if not text:
-        raise typer.BadParameter("it is empty, and names no file.")
+        raise typer.BadParameter("the name of the file is empty.")
     return Path(text)
 
 

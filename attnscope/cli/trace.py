@@ -130,7 +130,7 @@ def _check_output(
     for name, value in others.items():
         if comments.annotate is not None and value:
             raise OptionError(
-                f"--annotate prints a diff and nothing else, and {name} has no place in it.",
+                f"--annotate prints a diff and nothing else, and cannot be combined with {name}.",
                 hint=f"one of them: --annotate, or {name}",
             )
     refuse_in_csv(output.format, {"--source": source, "--check": comments.check})

@@ -159,9 +159,7 @@ def test_an_argument_that_is_too_long_for_a_name_is_told_in_one_line_and_shorten
 def test_an_argument_with_a_nul_is_told_in_one_line(attnscope, command):
     r = attnscope(*command, "a\0b")
     assert (r.exit_status, r.out) == (2, "")
-    assert r.err == (
-        "attnscope: error: an argument has a NUL character, which no text and no file's name has.\n"
-    )
+    assert r.err == ("attnscope: error: an argument contains a NUL character.\n")
 
 
 @pytest.mark.parametrize(

@@ -113,4 +113,4 @@ def test_a_folder_is_named_with_and_without_the_option(attnscope, minilm):
     assert named.out == attnscope("bert", "--model", minilm, "--layer", 1, "--format", "json").out
     both = attnscope("bert", minilm, "--model", "minilm")
     assert (both.exit_status, both.out) == (2, "")
-    assert "and --model minilm: one of them" in both.err
+    assert "and --model minilm: give only one" in both.err

@@ -126,7 +126,7 @@ def test_names_that_no_disk_takes_are_told_before_the_run(tmp_path, write, write
         r = write(writer, tmp_path / f"{name}{suffix(writer)}")
         assert_one_line(r, "File name too long.")
     r = write(writer, "")
-    assert_one_line(r, "it is empty, and names no file.")
+    assert_one_line(r, "the name of the file is empty.")
     r = write(writer, tmp_path / "none" / f"x{suffix(writer)}")
     assert_one_line(r, "to write x")
     r = write(writer, tmp_path / "here" / "program.py" / f"x{suffix(writer)}")

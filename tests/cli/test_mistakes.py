@@ -154,17 +154,17 @@ def test_an_option_of_another_command_names_the_commands(attnscope, line, others
         ("sdpa --scale x", "--scale is 'x', but takes a number.", "--scale 0.125"),
         (
             "bert --query cat",
-            "--query is about attention in a text, and there is none.",
+            "--query needs a text, and there is none.",
             '--text "…" --query cat',
         ),
         (
             "bert --generate 3",
-            "--generate is about attention in a text, and there is none.",
+            "--generate needs a text, and there is none.",
             '--text "…" --generate 3',
         ),
         (
             "bert --steps",
-            "--steps is about attention in a text, and there is none.",
+            "--steps needs a text, and there is none.",
             '--text "…" --steps',
         ),
         ("model m --top 0", "--top is 0, but takes numbers from 1.", "--top 3"),
@@ -247,7 +247,7 @@ def test_an_option_of_another_command_names_the_commands(attnscope, line, others
         ("heads --text Hi", "MODEL is missing.", "attnscope heads minilm --text Hi"),
         ("trace --input x=2,3", "TARGET is missing.", "attnscope trace attn.py:Attention --input x=2,3"),
         ("run x.py", "--watch is missing.", "attnscope run --watch FILE.py:CLASS x.py"),
-        ("sdpa --save=", "--save: it is empty, and names no file.", "--save tensors.npz"),
+        ("sdpa --save=", "--save: the name of the file is empty.", "--save tensors.npz"),
     ],
 )
 def test_a_mistake_says_what_is_wrong_and_what_to_do(attnscope, line, message, hint):

@@ -184,7 +184,7 @@ def test_what_is_ours_and_what_is_the_scripts(line, sorted_line):
         (["--watch", "model.py:Thing", "-f", "csv", "--calls", "2", "train.py"], "csv holds one table"),
         (["--watch", "model.py:Thing", "--to", "no/x", "train.py"], "there is no folder no to write x"),
         (["--watch", "model.py:Thing", "--to", "model.py", "train.py"], "model.py already exists."),
-        (["--watch", "model.py:Thing", "--to", "", "train.py"], "it is empty, and names no file."),
+        (["--watch", "model.py:Thing", "--to", "", "train.py"], "the name of the file is empty."),
         (
             ["--watch", "model.py:Thing", "--calls", "0", "train.py"],
             "--calls is 0, but takes numbers from 1.",

@@ -208,7 +208,7 @@ def test_a_class_of_a_package(attnscope):
         (["mine_to_trace.py:attend", *QKV, "--device", "tpu9"], "tpu9"),
         (["mine_to_trace.py:attend", *QKV, "--write"], "--write is for --annotate."),
         (["mine_to_trace.py:attend", *QKV, "--annotate", "--check"], "--annotate prints a diff and nothing else"),
-        (["mine_to_trace.py:attend", *QKV, "--annotate", "-f", "json"], "--format has no place in it"),
+        (["mine_to_trace.py:attend", *QKV, "--annotate", "-f", "json"], "cannot be combined with --format"),
         (["mine_to_trace.py:attend", *QKV, "--stats", "--device", "meta"], "--stats needs values, and meta tensors have none."),
         (["mine_to_trace.py:attend", *QKV, "-f", "csv", "--source"], "csv holds one table"),
         (["mine_to_trace.py:attend", *QKV, "--show", "score"], "scores"),

@@ -332,9 +332,10 @@ def _base64(content: bytes) -> str:
 
 
 def _joined(names: tuple[str, ...], *, metrics: bool) -> str:
-    """Join the files that the page needs, without comments on lines of their own."""
+    """Join the files that the page needs, without indentation and comments on lines of their own."""
     text = "\n".join(_own(name) for name in names if metrics or name not in OF_METRICS)
-    return re.sub(r"^ *(//.*|/\*(?:[^*]|\*(?!/))*\*/)\n", "", text, flags=re.MULTILINE)
+    text = re.sub(r"^ *(//.*|/\*(?:[^*]|\*(?!/))*\*/)\n", "", text, flags=re.MULTILINE)
+    return re.sub("^ +", "", text, flags=re.MULTILINE)
 
 
 def _own(name: str) -> str:

@@ -94,7 +94,7 @@ def _computed_items(mapping: Any, items: Mapping[str, Any]) -> set[str]:
     return found
 
 
-# Objects that their class constructs anew.
+# Objects that their class constructs again.
 
 
 def _arguments(value: Any) -> dict[str, Any] | None:

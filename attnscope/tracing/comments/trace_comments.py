@@ -108,7 +108,8 @@ def _file_of(trace: Trace) -> Path:
     if trace.file is None:
         raise SourceError(f"the trace of {trace.title} does not say which file its code is in.")
     path = Path(os.path.abspath(trace.file))
-    if not path.exists() and {str(path), trace.file} & linecache.cache.keys():
+    entries = [linecache.cache.get(each, ()) for each in (str(path), trace.file)]
+    if not path.exists() and any(len(each) == 4 and each[1] is None for each in entries):  # no mtime
         raise SourceError(
             f"the code of {trace.title} is in a cell of a notebook, not in a file.",
             hint="save it as a .py file, and import it",

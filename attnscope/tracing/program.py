@@ -524,12 +524,18 @@ def _chain(error: BaseException) -> Iterator[BaseException]:
 
 
 def _without_own_frames(tb: TracebackType | None) -> TracebackType | None:
-    """Return a traceback without the frames of attnscope, and of torch on its behalf."""
+    """Return a traceback without the frames of attnscope, and of torch on its behalf.
+
+    What shows a trace calls no code of the user's, so nothing below it is kept.
+    """
     kept: list[TracebackType] = []
     package = str(Path(__file__).parent) + os.sep
+    output = tuple(f"{Path(__file__).parent.parent / name}{os.sep}" for name in ("render", "process"))
     is_own = False
     while tb is not None:
         file = tb.tb_frame.f_code.co_filename
+        if file.startswith(output):
+            break
         is_own = file.startswith(package) or (is_own and file.endswith(f"torch{os.sep}_ops.py"))
         if not is_own:
             kept.append(tb)

@@ -2,11 +2,13 @@
 
 import sys
 import threading
+from pathlib import Path
 from textwrap import dedent
 
 import pytest
 import torch
 
+import attnscope
 from attnscope.errors import SourceError
 from attnscope.tracing import program
 from attnscope.tracing.instrument.code_swap import Relay, Silence
@@ -200,6 +202,22 @@ def test_a_traceback_is_shown_without_our_frames(import_watched):
         names.append(tb.tb_frame.f_code.co_name)
         tb = tb.tb_next
     assert names == ["test_a_traceback_is_shown_without_our_frames", "product"]
+
+
+def test_a_traceback_ends_where_the_trace_was_being_shown(monkeypatch):
+    from attnscope.render.terminal.report import Report
+
+    def interrupted(*args, **kwargs):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("attnscope.render.terminal.report.write_file", interrupted)
+    report = Report("json", wide=False, calls=1, source=False, to=Path("trace.json"), force=False)
+    try:
+        report.show([attnscope.dry_run("sdpa")])
+    except KeyboardInterrupt as error:
+        tb = program._without_own_frames(error.__traceback__)
+    assert tb.tb_frame.f_code.co_name == "test_a_traceback_ends_where_the_trace_was_being_shown"
+    assert tb.tb_next is None
 
 
 @pytest.mark.slow

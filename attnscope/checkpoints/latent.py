@@ -13,13 +13,14 @@ section 2.1; the names are the paper's.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from attnscope.arrays import numbers, stats_of
 from attnscope.checkpoints.tensor_names import Stack
 from attnscope.checkpoints.tensors import Weights
 from attnscope.errors import ModelError
+from attnscope.results.common import UNMEASURED
 from attnscope.results.weights import Latent, WeightSlice
 
 if TYPE_CHECKING:
@@ -99,19 +100,22 @@ def read_latent(
     weights: Weights,
     stack: Stack,
     layer: int,
-    head: int,
     n_head: int,
     config: dict[str, Any],
     model: str,
-) -> tuple[list[WeightSlice], Latent]:
-    """Read the parts of one head, in the order in which they are used, and the sizes.
+) -> tuple[Latent, int, Callable[[int], list[WeightSlice]]]:
+    """Open the tensors of a layer with latent attention.
 
     Args:
         weights: the checkpoint's tensors.
-        stack, layer, head: the location of the head; the stack's layout is one of latent attention.
+        stack, layer: the location of the layer; the stack's layout is one of latent attention.
         n_head: the number of heads.
         config: the stack's part of config.json.
         model: its name in error messages.
+
+    Returns:
+        The sizes; d_feat; and a function that returns a head's parts by its index, in the order in which
+        they are used.
 
     Raises:
         ModelError: a tensor is missing, or shapes contradict each other or config.json.
@@ -150,13 +154,19 @@ def read_latent(
                 f" of latent attention with keys {d_nope} + {d_rope} and values {d_V} wide."
             )
     _check_config(latent, config, model)
-    parts = _parts(latent, head, up_Q, up_KV, out, of_O[0])
-    slices = []
-    for part in parts:
-        tensor = f"{place}.{part.module}.{part.kind}"
-        if tensor in names:
-            slices.append(_slice(part, tensor, *weights.read(tensor)))
-    return slices, latent
+    opened: dict[str, tuple[np.ndarray, str]] = {}
+
+    def slices(head: int) -> list[WeightSlice]:
+        several = []
+        for part in _parts(latent, head, up_Q, up_KV, out, of_O[0]):
+            tensor = f"{place}.{part.module}.{part.kind}"
+            if tensor in names and tensor not in opened:
+                opened[tensor] = weights.read(tensor)
+            if tensor in opened:
+                several.append(_slice(part, tensor, *opened[tensor]))
+        return several
+
+    return latent, of_O[0], slices
 
 
 def _check_config(latent: Latent, config: dict[str, Any], model: str) -> None:
@@ -217,7 +227,7 @@ def _slice(part: Part, tensor: str, stored: np.ndarray, dtype: str) -> WeightSli
         stop=part.stop,
         head_shape=tuple(values.shape),
         dtype=dtype,
-        stats=stats_of(numbers(values, dtype)),
+        stats=UNMEASURED,
         shared=part.shared,
         array=values,
     )

@@ -38,6 +38,10 @@ class Stats(Part):
     inf: int
 
 
+UNMEASURED = Stats(None, None, None, None, 0, 0)
+"""The statistics of values that nobody looked at."""
+
+
 @dataclass(frozen=True, repr=False)
 class Check(Part):
     """One comparison with a reference that is not part of attnscope.

@@ -1,0 +1,330 @@
+"""Read the attention weights of all heads of a checkpoint, layer by layer."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from attnscope.checkpoints.checkpoint import Checkpoint
+from attnscope.checkpoints.indices import check_layer
+from attnscope.checkpoints.latent import axes_of, read_latent
+from attnscope.checkpoints.tensor_names import PARTS, Layout, Packing, Stack, choose_stack, find_stacks
+from attnscope.checkpoints.tensors import Weights, open_weights
+from attnscope.errors import ModelError
+from attnscope.results.common import UNMEASURED
+from attnscope.results.weights import Latent, WeightSlice
+
+if TYPE_CHECKING:
+    import numpy as np
+
+Stored = dict[str, tuple[str, "np.ndarray", str]]
+"""W_Q … b_O → the tensor that contains it: its name, its values as stored, its dtype."""
+
+
+@dataclass(frozen=True)
+class LayerHeads:
+    """The heads of one layer.
+
+    Attributes:
+        n_kv_head, d_feat, d_head: the layer's sizes; `d_head` is the width of a query.
+        latent: the sizes of latent attention, if the model uses it.
+        weights: returns the slices of a head's weights and biases, as `read_head` describes them, by the
+            head's index. Their statistics are `UNMEASURED`.
+    """
+
+    n_kv_head: int
+    d_feat: int
+    d_head: int
+    latent: Latent | None
+    weights: Callable[[int], list[WeightSlice]]
+
+
+@dataclass(frozen=True)
+class Heads:
+    """The heads of one stack of a checkpoint.
+
+    Attributes:
+        model: its name in error messages.
+        config: the content of its config.json.
+        tensors: the tensors of the checkpoint.
+        stack: the stack of layers.
+        n_head: the number of query heads.
+    """
+
+    model: str
+    config: dict[str, Any]
+    tensors: Weights
+    stack: Stack
+    n_head: int
+
+    def check(self, layer: int) -> None:
+        """Raise a ModelError if a layer does not exist or has no attention."""
+        stack = self.stack
+        check_layer(layer, stack.numbers, stack.n_layer, self.model, stack.others.get(layer))
+
+    def layer(self, layer: int) -> LayerHeads:
+        """Open the tensors of a layer, once for all of its heads.
+
+        Of files, only the bytes of slices whose values are used are read.
+
+        Args:
+            layer: the index of a layer with attention.
+
+        Raises:
+            ModelError: a tensor is missing, or shapes contradict each other or config.json.
+        """
+        layout, n_head, model = self.stack.layout, self.n_head, self.model
+        if layout.packing is Packing.LATENT:
+            return self._latent_layer(layer)
+        stored = _stored(self.tensors, self.stack, layer, model)
+        d_head = _d_head(stored, layout, n_head, model)
+        n_kv_head = _n_kv_head(stored, layout, n_head, d_head, model)
+        _check_shapes(stored, layout, n_head, n_kv_head, d_head, model)
+        _check_config(self.config, self.stack, d_head, n_kv_head, model)
+        d_feat = stored["W_Q"][1].shape[0 if layout.transposed else 1]
+
+        def weights(head: int) -> list[WeightSlice]:
+            slots = {part: layout.packing.slot(part, head, n_head, n_kv_head) for part in PARTS}
+            slices = [
+                _slice(name, *tensor, layout.transposed, slots[name[-1]] * d_head, d_head)
+                for name, tensor in stored.items()
+            ]
+            return [replace(each, dims=_dims(each, d_feat, self.stack.name)) for each in slices]
+
+        return LayerHeads(n_kv_head, d_feat, d_head, None, weights)
+
+    def _latent_layer(self, layer: int) -> LayerHeads:
+        nested = [self.config.get(part) for part in PARTS_OF_CONFIG.get(self.stack.name, ())]
+        own_config = next((part for part in nested if isinstance(part, dict)), self.config)
+        latent, d_feat, slices = read_latent(
+            self.tensors, self.stack, layer, self.n_head, own_config, self.model
+        )
+
+        def weights(head: int) -> list[WeightSlice]:
+            return [replace(each, dims=axes_of(each.name, latent)) for each in slices(head)]
+
+        return LayerHeads(self.n_head, d_feat, latent.d_nope + latent.d_rope, latent, weights)
+
+
+def open_heads(checkpoint: Checkpoint, stack: str | None = None) -> Heads:
+    """Open one stack of a checkpoint.
+
+    Args:
+        checkpoint: the checkpoint.
+        stack: the stack's name; None: the first.
+
+    Raises:
+        ModelError: there is no such stack, or the files cannot be read.
+    """
+    config, tensors = checkpoint.config(), open_weights(checkpoint)
+    chosen = choose_stack(find_stacks(tensors.names, config, checkpoint.name), stack, checkpoint.name)
+    return heads_of(checkpoint.name, config, tensors, chosen)
+
+
+def heads_of(model: str, config: dict[str, Any], tensors: Weights, stack: Stack) -> Heads:
+    """Return the heads of a stack.
+
+    Args:
+        model: the checkpoint's name.
+        config: the content of its config.json.
+        tensors: its tensors.
+        stack: one of its stacks.
+
+    Raises:
+        ModelError: the number of heads is unknown.
+    """
+    return Heads(model, config, tensors, stack, _n_head(config, stack, model))
+
+
+def _dims(slice_: WeightSlice, d_feat: int, stack: str) -> tuple[str, ...]:
+    """Return the axes of a head's slice; the input of keys and values may be wider than d_feat."""
+    if slice_.name in ("W_O", "b_O"):
+        dims: tuple[str, ...] = ("d_feat", "d_head")
+    else:
+        d_in = slice_.head_shape[-1] if len(slice_.head_shape) == 2 else d_feat
+        other = "d_context" if stack == "cross" else "d_in"
+        dims = ("d_head", "d_feat" if d_in == d_feat else other)
+    return dims[: len(slice_.head_shape)]
+
+
+def _stored(weights: Weights, stack: Stack, layer: int, model: str) -> Stored:
+    """Read the tensors that contain a layer's weights and biases; a fused tensor contains several."""
+    names = set(weights.names)
+    stored: Stored = {}
+    for kind, letter in (("weight", "W"), ("bias", "b")):
+        for part in PARTS:
+            tensor = stack.tensor(part, layer, kind)
+            if tensor in names:
+                stored[f"{letter}_{part}"] = (tensor, *weights.read(tensor))
+            elif kind == "weight":
+                raise ModelError(
+                    f"{model} has no {tensor}, although it has {stack.tensor('Q', layer, kind)}."
+                )
+    return stored
+
+
+def _slice(
+    name: str, tensor: str, stored: np.ndarray, dtype: str, transposed: bool, start: int, d_head: int
+) -> WeightSlice:
+    """Return one head's slice of a stored tensor; the whole tensor if it belongs to no head.
+
+    Args:
+        name: W_Q … b_O.
+        tensor, stored, dtype: the tensor's name, its values, their dtype.
+        transposed: whether weights are stored as `in out`.
+        start, d_head: the start and the width of the head's slice.
+    """
+    axis = None if name == "b_O" else 0 if stored.ndim == 1 else int((name == "W_O") != transposed)
+    start, stop = (0, stored.shape[0]) if axis is None else (start, start + d_head)
+    values = stored[:, start:stop] if axis == 1 else stored[start:stop]
+    is_transposed = transposed and stored.ndim == 2
+    values = values.T if is_transposed else values
+    return WeightSlice(
+        name=name,
+        tensor=tensor,
+        shape=tuple(stored.shape),
+        axis=axis,
+        start=start,
+        stop=stop,
+        head_shape=tuple(values.shape),
+        dtype=dtype,
+        stats=UNMEASURED,
+        transposed=is_transposed,
+        array=values,
+        shared=axis is None,
+    )
+
+
+def _d_head(stored: Stored, layout: Layout, n_head: int, model: str) -> int:
+    """Return a head's width: W_O takes n_head of them as input, however Q, K and V are packed."""
+    tensor, values, _ = stored["W_O"]
+    if values.ndim != 2 or not all(values.shape):
+        raise _wrong_shape("W_O", stored, model)
+    width = values.shape[0 if layout.transposed else 1]
+    if width % n_head:
+        raise ModelError(
+            f"{tensor} is {width} wide, which is not divisible by the {n_head} heads in {model}'s"
+            " config.json."
+        )
+    return width // n_head
+
+
+def _n_kv_head(stored: Stored, layout: Layout, n_head: int, d_head: int, model: str) -> int:
+    """Return the number of key/value heads, which follows from the size of the matrix of W_K."""
+    values = stored["W_K"][1]
+    if values.ndim != 2:
+        raise _wrong_shape("W_K", stored, model)
+    slots = values.shape[1 if layout.transposed else 0] // d_head
+    n_kv_head = (slots - n_head) // 2 if layout.packing.fused else slots
+    if n_kv_head < 1 or n_head % n_kv_head:
+        raise _wrong_shape("W_K", stored, model)
+    return n_kv_head
+
+
+def _check_shapes(
+    stored: Stored, layout: Layout, n_head: int, n_kv_head: int, d_head: int, model: str
+) -> None:
+    """Raise a ModelError unless the shapes of a layer's weights and biases are consistent."""
+    d_feat = stored["W_O"][1].shape[1 if layout.transposed else 0]
+    d_key = stored["W_K"][1].shape[0 if layout.transposed else 1]
+    for name, (_, values, _) in stored.items():
+        part = name[-1]
+        width = layout.packing.slots(part, n_head, n_kv_head) * d_head
+        if part == "O":
+            expected = (d_feat, width) if name == "W_O" else (d_feat,)
+        else:
+            d_in = d_key if layout.cross and part != "Q" else d_feat
+            if layout.values_apart and name == "W_V":
+                d_in = values.shape[-1]
+            expected = (width, d_in) if name.startswith("W") else (width,)
+        is_transposed = layout.transposed and len(expected) == 2
+        if values.shape != (expected[::-1] if is_transposed else expected):
+            raise _wrong_shape(name, stored, model)
+
+
+OTHER_WIDTHS = ("linear", "mamba", "ssm", "index", "rope", "nope", "lora", "kda")
+WIDTH_OF_HEAD = re.compile(r".*(head_dim|head_size|d_kv|kv_channels)")
+KEY_HEADS = re.compile(r".*(key_value_heads|kv_heads|query_groups|n_head_kv)")
+"""The names of config.json's fields for a head's width and the number of key/value heads. OTHER_WIDTHS
+are parts of names of similar fields that mean something else."""
+
+
+def _check_config(config: dict[str, Any], stack: Stack, d_head: int, n_kv_head: int, model: str) -> None:
+    """Raise a ModelError if the heads' width or number contradicts config.json.
+
+    A model whose layers differ has several such fields; one of them has to agree.
+    """
+    parts = [config.get(part) for part in PARTS_OF_CONFIG.get(stack.name, ())]
+    nested = [part for part in parts if isinstance(part, dict)] or [config]
+    sizes = {
+        name: value
+        for part in nested
+        for name, value in part.items()
+        if type(value) is int and not any(word in name for word in OTHER_WIDTHS)
+    }
+    one_key_head = n_kv_head == 1 and any(part.get("multi_query") for part in nested)
+    for pattern, found, what in (
+        (WIDTH_OF_HEAD, d_head, f"heads {d_head} wide"),
+        (KEY_HEADS, n_kv_head, f"{n_kv_head} key heads"),
+    ):
+        expected = {name: value for name, value in sizes.items() if pattern.fullmatch(name)}
+        if not expected or found in expected.values() or (pattern is KEY_HEADS and one_key_head):
+            continue
+        fields = " and ".join(f"{name} is {value}" for name, value in expected.items())
+        raise ModelError(
+            f"the {stack.layout.path('K').strip('.')} of {model} has {what}, but in its"
+            f" config.json {fields}.",
+            hint="the config.json that the weights were saved with",
+        )
+
+
+def _wrong_shape(name: str, stored: Stored, model: str) -> ModelError:
+    tensor, values, _ = stored[name]
+    return ModelError(
+        f"{tensor} of {model} has the shape {tuple(values.shape)}, which does not fit {name}."
+    )
+
+
+PARTS_OF_CONFIG = {
+    "self": ("text_config",),
+    "text": ("text_config",),
+    "encoder": ("encoder",),
+    "decoder": ("decoder",),
+    "cross": ("decoder", "text_config"),
+    "vision": ("vision_config", "encoder"),
+    "audio": ("audio_config", "encoder"),
+}
+"""The nested configurations that may contain a stack's sizes, by the stack's name."""
+
+
+def _n_head(config: dict[str, Any], stack: Stack, model: str) -> int:
+    """Return the number of query heads that config.json gives, else the default in transformers."""
+    side = "decoder" if stack.name == "cross" or "decoder." in stack.prefix else "encoder"
+    of_side = (f"{side}_attention_heads", f"{side}_num_attention_heads")
+    words = (*of_side, "num_attention_heads", "n_head", "n_heads", "num_heads")
+    parts = PARTS_OF_CONFIG.get(stack.name, ())
+    nested = [config[part] for part in parts if isinstance(config.get(part), dict)]
+    configured = [each[word] for each in [*nested, config] for word in words if word in each]
+    n_head = configured[0] if configured else _default_n_head(config, parts)
+    if type(n_head) is not int or n_head < 1:
+        raise ModelError(
+            f"{model}'s config.json does not say how many heads it has"
+            f" (num_attention_heads is {n_head!r})."
+        )
+    return n_head
+
+
+def _default_n_head(config: dict[str, Any], parts: tuple[str, ...]) -> Any:
+    """Return the default of this model type: Gemma 3 and LLaVA omit the number in config.json."""
+    if "model_type" not in config:
+        return None
+    from transformers import AutoConfig
+
+    try:
+        complete = AutoConfig.for_model(**config)
+    except Exception:  # an unknown type, or sizes that it rejects
+        return None
+    nested = [getattr(complete, part) for part in parts if hasattr(complete, part)]
+    return getattr([*nested, complete][0], "num_attention_heads", None)

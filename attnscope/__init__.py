@@ -14,10 +14,12 @@ if TYPE_CHECKING:
     from attnscope.attention.sdpa import sdpa
     from attnscope.checkpoints.head import read_head
     from attnscope.errors import AttnscopeError
+    from attnscope.models.compare_checkpoints import compare_checkpoints
     from attnscope.models.head_weights import head_weights
     from attnscope.models.maps.attention_maps import attention_maps, attention_steps
     from attnscope.models.measure_heads import measure_heads
     from attnscope.results.common import Check, Stats
+    from attnscope.results.differences import HeadDifferences
     from attnscope.results.example import WorkedExample
     from attnscope.results.heads import HeadRow, HeadTable
     from attnscope.results.maps import AttentionMap, AttentionMaps
@@ -39,6 +41,7 @@ _HOMES = {
     "AttentionMaps": "attnscope.results.maps",
     "AttnscopeError": "attnscope.errors",
     "Check": "attnscope.results.common",
+    "HeadDifferences": "attnscope.results.differences",
     "HeadRow": "attnscope.results.heads",
     "HeadTable": "attnscope.results.heads",
     "HeadWeights": "attnscope.results.weights",
@@ -53,6 +56,7 @@ _HOMES = {
     "attention_maps": "attnscope.models.maps.attention_maps",
     "attention_steps": "attnscope.models.maps.attention_maps",
     "check_comments": "attnscope.tracing.comments.trace_comments",
+    "compare_checkpoints": "attnscope.models.compare_checkpoints",
     "compute": "attnscope.textbook.compute",
     "dry_run": "attnscope.textbook.compute",
     "head_weights": "attnscope.models.head_weights",
@@ -75,6 +79,7 @@ __all__ = [
     "AttentionMaps",
     "AttnscopeError",
     "Check",
+    "HeadDifferences",
     "HeadRow",
     "HeadTable",
     "HeadWeights",
@@ -89,6 +94,7 @@ __all__ = [
     "attention_maps",
     "attention_steps",
     "check_comments",
+    "compare_checkpoints",
     "compute",
     "dry_run",
     "head_weights",

@@ -54,7 +54,7 @@ def head_weights(
         ModelError: no such model, stack, layer or head, or its files cannot be read.
         OptionError: `model` is an object that transformers has not loaded.
     """
-    checkpoint = _checkpoint(model)
+    checkpoint = find_weights(model)
     result = read_head(checkpoint, layer=layer, head=head, stack=stack)
     if circuits and result.latent is not None:
         raise ModelError(
@@ -78,7 +78,7 @@ def head_weights(
     return result
 
 
-def _checkpoint(model: Any) -> Checkpoint:
+def find_weights(model: Any) -> Checkpoint:
     """Find a model, also by a file of weights with its config.json in the same folder."""
     if isinstance(model, (str, Path)) and Path(model).name in FILES:
         path = Path(model).expanduser()

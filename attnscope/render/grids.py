@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from math import isnan
 from typing import TYPE_CHECKING
 
-from attnscope.render.ranking import decimals, is_known
-from attnscope.results.heads import HeadRow, HeadTable
+from attnscope.render.ranking import NumberFormat, decimals, is_known
+from attnscope.results.heads import HeadMetrics, HeadRow
 
 if TYPE_CHECKING:
     import numpy as np
@@ -21,18 +21,24 @@ class Grid:
         metric: the metric's name.
         layers, heads: the indices of rows and columns.
         values: `layers heads`; NaN if there is no such head, or it has no value.
-        decimals: the number of decimals with which values are shown.
+        text: formats a value.
     """
 
     metric: str
     layers: list[int]
     heads: list[int]
     values: np.ndarray
-    decimals: int
+    text: NumberFormat
 
     @classmethod
-    def of(cls, rows: list[HeadRow], metric: str) -> Grid:
-        """Arrange heads of one stack in a grid."""
+    def of(cls, rows: list[HeadRow], metric: str, *, powers: bool = False) -> Grid:
+        """Arrange heads of one stack in a grid.
+
+        Args:
+            rows: the heads.
+            metric: the metric's name.
+            powers: whether small numbers are written with powers of ten.
+        """
         import numpy as np
 
         layers, heads = sorted({row.layer for row in rows}), sorted({row.head for row in rows})
@@ -40,7 +46,10 @@ class Grid:
         for row in rows:
             if is_known(value := row.values[metric]):
                 values[layers.index(row.layer), heads.index(row.head)] = value
-        return cls(metric, layers, heads, values, decimals(values.ravel().tolist(), DIGITS))
+        known = [value for row in rows if is_known(value := row.values[metric])]
+        whole = powers and all(isinstance(value, int) for value in known)
+        places = 0 if whole else decimals(known, DIGITS)
+        return cls(metric, layers, heads, values, NumberFormat(places, powers and not whole))
 
     @property
     def missing(self) -> int:
@@ -51,10 +60,6 @@ class Grid:
     def is_empty(self) -> bool:
         """Whether no entry has a value."""
         return self.missing == self.values.size
-
-    def text(self, value: float) -> str:
-        """Format a value with the grid's number of decimals."""
-        return f"{value:.{self.decimals}f}"
 
     def range(self, dash: str = "–") -> str:
         """Format the smallest and the largest value as a range."""
@@ -71,7 +76,7 @@ class Grid:
         return f"largest {value} in {self.layers[layer]}.{self.heads[head]}"
 
 
-def by_stack(table: HeadTable) -> dict[str, list[HeadRow]]:
+def by_stack(table: HeadMetrics) -> dict[str, list[HeadRow]]:
     """Group heads by stack, in the order of the stacks; stacks without heads are left out."""
     rows = {stack: [row for row in table.rows if row.stack == stack] for stack in table.layers}
     return {stack: own for stack, own in rows.items() if own}

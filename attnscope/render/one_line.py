@@ -7,10 +7,12 @@ from typing import Any
 
 from attnscope.render.columns import largest
 from attnscope.render.heading import named
+from attnscope.render.heads import facts
 from attnscope.render.ranking import MISSING
 from attnscope.render.text import number_text, shape_text
 from attnscope.results.comments import CommentReport, SourceDiff
 from attnscope.results.common import Check, Finding, Part, Stats
+from attnscope.results.differences import HeadDifferences
 from attnscope.results.example import WorkedExample
 from attnscope.results.heads import HeadRow, HeadTable
 from attnscope.results.maps import AttentionMap, AttentionMaps
@@ -171,6 +173,11 @@ def _(table: HeadTable) -> str:
     parts += [counted(table.sequences, "sequence"), counted(table.tokens, "token")]
     parts += ["partial"] if table.partial else []
     return f"{shortened(table.model)}: {_listed(parts)}"
+
+
+@about.register
+def _(table: HeadDifferences) -> str:
+    return f"{shortened(table.title)}: {_listed(facts(table))}"
 
 
 @about.register

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import floor, isfinite, log10
+from dataclasses import dataclass, replace
+from math import floor, isfinite, isnan, log10
 from typing import Any, TypeGuard
 
 from attnscope.render.columns import AXIS_STYLES, Column
-from attnscope.results.heads import HeadRow, HeadTable
+from attnscope.results.heads import HeadMetrics, HeadRow
 
 HEAD_STYLE = AXIS_STYLES["n_head"]
 LEADERS = 3  # heads that are named for each metric
@@ -16,7 +17,7 @@ MISSING = "–"
 
 
 def ranked(
-    table: HeadTable, sort: str | None = None, *, reverse: bool = False, top: int | None = None
+    table: HeadMetrics, sort: str | None = None, *, reverse: bool = False, top: int | None = None
 ) -> list[HeadRow]:
     """Sort the heads of a table by a metric, the largest value first.
 
@@ -31,13 +32,19 @@ def ranked(
     rows = table.rows
     if sort is not None:
         sign = 1 if reverse else -1
-        known = [(sign * value, row) for row in rows if is_known(value := row.values[sort])]
+        values = [row.values[sort] for row in rows]
+        known = [
+            (sign * value, row)
+            for value, row in zip(values, rows, strict=True)
+            if value is not None and not isnan(value)
+        ]
         known.sort(key=lambda pair: pair[0])
-        rows = [row for _, row in known] + [row for row in rows if not is_known(row.values[sort])]
+        ranks = {id(row) for _, row in known}
+        rows = [row for _, row in known] + [row for row in rows if id(row) not in ranks]
     return rows[:top]
 
 
-def shown(table: HeadTable) -> list[HeadRow]:
+def shown(table: HeadMetrics) -> list[HeadRow]:
     """Return the heads that views of a table show, in the order of its ranking."""
     return ranked(table, table.sort, reverse=table.reverse, top=table.top)
 
@@ -47,12 +54,12 @@ def is_known(value: float | None) -> TypeGuard[float]:
     return value is not None and isfinite(value)
 
 
-def several_stacks(table: HeadTable) -> bool:
+def several_stacks(table: HeadMetrics) -> bool:
     """Check whether a table has several stacks, so that layer and head do not identify a head."""
     return len(table.layers) > 1
 
 
-def place(table: HeadTable, row: HeadRow) -> str:
+def place(table: HeadMetrics, row: HeadRow) -> str:
     """Return a head's identifier: `3.7` is head 7 of layer 3; with its stack if there are several."""
     number = f"{row.layer}.{row.head}"
     return f"{row.stack} {number}" if several_stacks(table) else number
@@ -65,7 +72,29 @@ def decimals(values: Sequence[float | None], digits: int = 3) -> int:
     return min(MOST_DECIMALS, max(digits - 2, digits - 1 - before))
 
 
-def head_columns(table: HeadTable, rows: list[HeadRow], sort: str | None = None) -> list[Column]:
+@dataclass(frozen=True)
+class NumberFormat:
+    """The format of the values of one metric.
+
+    Attributes:
+        decimals: the number of decimals.
+        powers: whether whole numbers have no decimals, and numbers smaller than the last but one are
+            written with a power of ten.
+    """
+
+    decimals: int
+    powers: bool = False
+
+    def __call__(self, value: float) -> str:
+        """Format a value."""
+        if self.powers and (isinstance(value, int) or value == 0):
+            return f"{value:.0f}"
+        if self.powers and abs(value) < 10.0 ** (1 - self.decimals):
+            return f"{value:.1e}"
+        return f"{value:.{self.decimals}f}"
+
+
+def head_columns(table: HeadMetrics, rows: list[HeadRow], sort: str | None = None) -> list[Column]:
     """Return the columns of a table of heads: their location, and a column for each metric.
 
     Args:
@@ -81,31 +110,35 @@ def head_columns(table: HeadTable, rows: list[HeadRow], sort: str | None = None)
     columns = [where("stack", lead=True)] if several_stacks(table) else []
     columns += [where("layer", "bold", right=True, lead=True), where("head", HEAD_STYLE, right=True)]
     for metric in sorted(table.metrics, key=lambda name: name != sort):
-        columns += _metric_columns(table, rows, metric, "bold" if metric == sort else "")
+        of_metric = _metric_columns(table, rows, metric, "bold" if metric == sort else "")
+        if metric not in table.shown_metrics:  # only for programs
+            of_metric = [replace(column, cells=[]) for column in of_metric]
+        columns += of_metric
     return columns
 
 
-def _metric_columns(table: HeadTable, rows: list[HeadRow], metric: str, style: str) -> list[Column]:
+def _metric_columns(table: HeadMetrics, rows: list[HeadRow], metric: str, style: str) -> list[Column]:
     """Return the column of a metric, with a separate column of standard errors for programs."""
     values, errors = [row.values[metric] for row in rows], [row.errors[metric] for row in rows]
     places = decimals(values)
     if any(map(is_known, errors)):
         places = max(places, decimals(errors, 2))
+    text = NumberFormat(places, table.powers)
     margins = [f"±{error:.{places}f}" if is_known(error) else "" for error in errors]
     width = max(map(len, margins), default=0)
     cells = []
     for value, margin in zip(values, margins, strict=True):
-        shown = (MISSING, "dim") if value is None else (f"{value:.{places}f}", style)
+        shown = (MISSING, "dim") if value is None else (text(value), style)
         cells.append([shown, (margin.rjust(width), "dim")] if width else [shown])
     columns = [Column(metric, metric, cells, values, right=True)]
-    if table.sequences > 1:
+    if table.has_errors:
         columns.append(Column("", f"{metric}_error", [], errors))
     return columns
 
 
-def leader_columns(table: HeadTable) -> list[Column]:
+def leader_columns(table: HeadMetrics) -> list[Column]:
     """Return the columns of a table with the largest heads and the meaning of each metric, one a row."""
-    names = list(table.metrics)
+    names = table.shown_metrics
     columns = [Column("metric", "metric", [[(name, "bold")] for name in names], [])]
     leaders = [ranked(table, name, top=LEADERS) for name in names]
     for rank in range(min(LEADERS, len(table.rows))):
@@ -119,9 +152,12 @@ def leader_columns(table: HeadTable) -> list[Column]:
     return [*columns, Column("meaning", "meaning", meanings, [], flexible=True, below=True)]
 
 
-def _leader(table: HeadTable, row: HeadRow, metric: str, leaders: list[HeadRow]) -> tuple[str, str]:
+def _leader(table: HeadMetrics, row: HeadRow, metric: str, leaders: list[HeadRow]) -> tuple[str, str]:
     """Return a head's identifier and its value."""
     value = row.values[metric]
-    if not is_known(value):
+    if value is None or isnan(value):
         return "", MISSING
-    return place(table, row), f"{value:.{decimals([each.values[metric] for each in leaders])}f}"
+    if table.powers and value == 0:  # not a leader: most heads have it
+        return "", ""
+    places = decimals([each.values[metric] for each in leaders])
+    return place(table, row), NumberFormat(places, table.powers)(value)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from copy import copy
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, ClassVar, Self
 
 from attnscope.results.common import Part, Result
 
@@ -31,8 +32,91 @@ class HeadRow(Part):
     errors: dict[str, float | None]
 
 
+class HeadMetrics(Result):
+    """Base class of results with several numbers for each head, which share their views.
+
+    Attributes:
+        title: a name for all of them.
+        models: the names that users gave to the models in it.
+        metrics: the metrics, in order: name and meaning.
+        layers: by the stack's name, its number of layers and its number of heads.
+        rows: the selected heads, ordered by stack, layer and head.
+        notices: further sentences for the reader.
+        sort: the metric by which views rank the heads, the largest first; None: in the order of `rows`.
+        reverse: whether the smallest come first.
+        top: how many heads views show; None: all.
+        maps: attention maps to be shown on a page beside the metrics.
+        shown_metrics: the metrics that views for people show.
+        has_errors: whether values have standard errors.
+        powers: whether views write small numbers with powers of ten, since they are not nearly zero.
+    """
+
+    metrics: dict[str, str]
+    layers: dict[str, tuple[int, int]]
+    rows: list[HeadRow]
+    notices: list[str]
+    sort: str | None
+    reverse: bool
+    top: int | None
+    maps: list[AttentionMaps] | None
+    powers: ClassVar[bool] = False
+
+    @property
+    def title(self) -> str:
+        """A name for all of them."""
+        raise NotImplementedError
+
+    @property
+    def models(self) -> list[str]:
+        """The names that users gave to the models in it."""
+        raise NotImplementedError
+
+    @property
+    def has_errors(self) -> bool:
+        """Whether values have standard errors."""
+        return False
+
+    @property
+    def shown_metrics(self) -> list[str]:
+        """The metrics that views for people show."""
+        return list(self.metrics)
+
+    def __getitem__(self, place: tuple[int, int] | tuple[str, int, int]) -> HeadRow:
+        """Return one head: `table[3, 7]` is head 7 of layer 3, `table["decoder", 3, 7]` that of a stack.
+
+        Raises:
+            KeyError: it is not in the table, or several stacks have it.
+        """
+        *stack, layer, head = place
+        found = [
+            row
+            for row in self.rows
+            if (row.layer, row.head) == (layer, head) and row.stack in (stack or self.layers)
+        ]
+        if len(found) != 1:
+            raise KeyError(place)
+        return found[0]
+
+    def ranked(self, sort: str, *, reverse: bool = False, top: int | None = None) -> Self:
+        """Return the same heads, ranked in views by a metric.
+
+        Args:
+            sort: the metric.
+            reverse: the smallest first, instead of the largest.
+            top: show so many heads only.
+
+        Raises:
+            KeyError: there is no such metric.
+        """
+        if sort not in self.metrics:
+            raise KeyError(sort)
+        ranked = copy(self)
+        ranked.sort, ranked.reverse, ranked.top = sort, reverse, top
+        return ranked
+
+
 @dataclass(repr=False)
-class HeadTable(Result):
+class HeadTable(HeadMetrics):
     """Metrics of a model's heads, averaged over one text or many.
 
     Attributes:
@@ -71,33 +155,17 @@ class HeadTable(Result):
     why_no_maps: str | None = None
     unsaved: Exception | None = field(default=None, repr=False, compare=False)
 
-    def __getitem__(self, place: tuple[int, int] | tuple[str, int, int]) -> HeadRow:
-        """Return one head: `table[3, 7]` is head 7 of layer 3, `table["decoder", 3, 7]` that of a stack.
+    @property
+    def title(self) -> str:
+        """The model's name."""
+        return self.model
 
-        Raises:
-            KeyError: it was not measured, or several stacks have it.
-        """
-        *stack, layer, head = place
-        found = [
-            row
-            for row in self.rows
-            if (row.layer, row.head) == (layer, head) and row.stack in (stack or self.layers)
-        ]
-        if len(found) != 1:
-            raise KeyError(place)
-        return found[0]
+    @property
+    def models(self) -> list[str]:
+        """The model's name."""
+        return [self.model]
 
-    def ranked(self, sort: str, *, reverse: bool = False, top: int | None = None) -> HeadTable:
-        """Return the same heads, ranked in views by a metric.
-
-        Args:
-            sort: the metric.
-            reverse: the smallest first, instead of the largest.
-            top: show so many heads only.
-
-        Raises:
-            KeyError: it was not measured.
-        """
-        if sort not in self.metrics:
-            raise KeyError(sort)
-        return replace(self, sort=sort, reverse=reverse, top=top)
+    @property
+    def has_errors(self) -> bool:
+        """Whether there are several sequences, so that means have standard errors."""
+        return self.sequences > 1

@@ -1,6 +1,7 @@
 """A small result of every kind."""
 
 from functools import cache
+from math import inf
 from typing import Any
 
 import numpy as np
@@ -9,6 +10,8 @@ from render.head_tables import head_table
 import attnscope
 from attnscope.results.comments import CommentReport, Lie, SourceDiff
 from attnscope.results.common import Check, Stats
+from attnscope.results.differences import HeadDifferences
+from attnscope.results.heads import HeadRow
 from attnscope.results.maps import AttentionMap, AttentionMaps, Token
 from attnscope.results.trace import ProgramRun
 from attnscope.results.weights import Circuit, HeadWeights, WeightSlice
@@ -29,6 +32,21 @@ def head(**more: Any) -> HeadWeights:
         )
         weights[-1].array = array
     return HeadWeights("a model", 1, 1, 2, 3, 3, 12, 4, weights, **more)
+
+
+def differences(equal: bool = False) -> HeadDifferences:
+    """Return the differences of two layers of three heads, with a small, a large and an infinite one."""
+    metrics = {"W_Q": "relative change of W_Q", "b_Q": "relative change of b_Q", "rank_W_Q": "rank"}
+    rows = [
+        HeadRow("self", layer, head, dict.fromkeys(metrics, 0), dict.fromkeys(metrics))
+        for layer in range(2)
+        for head in range(3)
+    ]
+    if not equal:
+        rows[1].values.update(W_Q=2e-7, rank_W_Q=1)
+        rows[5].values.update(W_Q=0.25, b_Q=inf, rank_W_Q=12)
+    dtypes = ("float32", "bfloat16")
+    return HeadDifferences("a model", "b", None, dtypes, metrics, {"self": (2, 3)}, rows, ["a notice"])
 
 
 def maps(n: int = 5, heads: int = 3, **more: Any) -> AttentionMaps:
@@ -56,6 +74,9 @@ def every_result() -> dict[str, Any]:
         "maps": maps(),
         "metrics": head_table(),
         "ranked metrics": head_table().ranked("self", top=2),
+        "differences": differences(),
+        "equal heads": differences(equal=True),
+        "ranked differences": differences().ranked("W_Q", top=2),
         "an experiment": measured,
         "an example": attnscope.worked_example(),
         "a program": ProgramRun("model.py:Attention", traces=[trace], notes=["a note"]),

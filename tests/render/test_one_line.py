@@ -14,6 +14,8 @@ EXPECTED = {
     "one map": "AttentionMaps(a model: layer 0, head 0, 5 queries × 5 keys)",
     "maps": "AttentionMaps(a model: 3 heads, 5 queries × 5 keys)",
     "metrics": "HeadTable(tiny: 72 heads, 6 metrics, 1 sequence, 1,313 tokens)",
+    "differences": "HeadDifferences(a model → b: float32 and bfloat16, 2 of 6 heads differ)",
+    "equal heads": "HeadDifferences(a model → b: float32 and bfloat16, 6 heads equal bit for bit)",
     "an experiment": "Scaling(d_K 4, 16: with and without 1/√d_K, float32, seed 0)",
     "an example": "WorkedExample(rows, columns, query, 2 of 2 checks hold)",
     "a program": "ProgramRun(model.py:Attention: 1 of 1 call traced, exit status 0)",

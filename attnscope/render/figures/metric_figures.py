@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from attnscope.render.figures.figures import BETWEEN_LABELS, COLOURS, GREY, THIN, drawable
 from attnscope.render.grids import Grid, by_stack
 from attnscope.render.ranking import several_stacks
-from attnscope.results.heads import HeadTable
+from attnscope.results.heads import HeadMetrics
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -26,7 +26,7 @@ MOST_BESIDE = 5  # panels of a stack, if there are several stacks
 EVERY = (1, 2, 5, 10, 20, 50)  # possible distances between labelled layers or heads
 
 
-def draw_metrics(figure: Figure, table: HeadTable, metrics: Sequence[str]) -> None:
+def draw_metrics(figure: Figure, table: HeadMetrics, metrics: Sequence[str]) -> None:
     """Draw a panel for each metric, each on its own colour scale; each stack begins a new row.
 
     Args:
@@ -42,7 +42,7 @@ def draw_metrics(figure: Figure, table: HeadTable, metrics: Sequence[str]) -> No
             row, column = divmod(j, beside)
             title = f"{stack} · {metric}" if several_stacks(table) else metric
             place = i * ceil(len(metrics) / beside) + row, column
-            places.append((place, title, Grid.of(rows, metric)))
+            places.append((place, title, Grid.of(rows, metric, powers=table.powers)))
     longest, largest = (LARGE, LARGE_CELL) if len(places) == 1 else (SMALL, CELL)
     n_layer = max(len(grid.layers) for *_, grid in places)
     n_head = max(len(grid.heads) for *_, grid in places)
@@ -53,7 +53,7 @@ def draw_metrics(figure: Figure, table: HeadTable, metrics: Sequence[str]) -> No
         axes = _draw(figure, grid, column * wide, row * high, cell)
         axes.set_title(title, loc="left")
     _, height = figure.get_size_inches()
-    figure.text(0, 1 + 0.4 / height, drawable(table.model), weight="bold", parse_math=False)
+    figure.text(0, 1 + 0.4 / height, drawable(table.title), weight="bold", parse_math=False)
 
 
 def _draw(figure: Figure, grid: Grid, left: float, top: float, cell: float) -> Axes:

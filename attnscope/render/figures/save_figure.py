@@ -16,7 +16,7 @@ from attnscope.render.figures.figures import draw_grid, draw_map, draw_pictures
 from attnscope.render.figures.metric_figures import draw_metrics
 from attnscope.render.figures.scaling_figure import draw_scaling
 from attnscope.render.maps import of_query
-from attnscope.results.heads import HeadTable
+from attnscope.results.heads import HeadMetrics
 from attnscope.results.maps import AttentionMaps
 from attnscope.results.scaling import Scaling
 
@@ -88,7 +88,7 @@ def save_plot(
 
 
 def save_heads_plot(
-    path: Path, table: HeadTable, *, metrics: Sequence[str], dpi: int = 200, force: bool = False
+    path: Path, table: HeadMetrics, *, metrics: Sequence[str], dpi: int = 200, force: bool = False
 ) -> int:
     """Write a figure of metrics: a panel of layers × heads for each; a single one is larger.
 

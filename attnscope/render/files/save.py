@@ -11,7 +11,7 @@ from attnscope.render.files.map_tensors import map_metadata, map_tensors
 from attnscope.render.files.tensor_file import WRITERS, Tensors
 from attnscope.render.values import stored
 from attnscope.results.example import WorkedExample
-from attnscope.results.heads import HeadTable
+from attnscope.results.heads import HeadMetrics
 from attnscope.results.maps import AttentionMaps
 from attnscope.results.scaling import Scaling
 from attnscope.results.trace import Trace
@@ -19,7 +19,7 @@ from attnscope.results.weights import HeadWeights
 
 PICTURES = (".png", ".svg", ".pdf")
 PAGES = (".html", ".htm")
-TABLES = (Trace, HeadWeights, AttentionMaps, Scaling, HeadTable)
+TABLES = (Trace, HeadWeights, AttentionMaps, Scaling, HeadMetrics)
 TEXTS: dict[str, tuple[type, ...]] = {
     ".json": (object,),
     ".csv": TABLES,
@@ -41,10 +41,10 @@ def save(result: Any, path: Path, *, force: bool = False, **options: Any) -> int
         from attnscope.render.figures.save_figure import save_plot
 
         return save_plot(path, result, force=force, **{"query": result.query, **options})
-    if kind in PICTURES and isinstance(result, HeadTable):
+    if kind in PICTURES and isinstance(result, HeadMetrics):
         from attnscope.render.figures.save_figure import save_heads_plot
 
-        metrics = [result.sort] if result.sort else list(result.metrics)
+        metrics = [result.sort] if result.sort else result.shown_metrics or list(result.metrics)
         return save_heads_plot(path, result, force=force, **{"metrics": metrics, **options})
     if kind in PICTURES and isinstance(result, Scaling):
         from attnscope.render.figures.save_figure import save_scaling_plot
@@ -55,7 +55,7 @@ def save(result: Any, path: Path, *, force: bool = False, **options: Any) -> int
 
         check_page(path, name="attention.html", force=force)
         content = maps_page(result, **options).encode()
-    elif kind in PAGES and isinstance(result, HeadTable):
+    elif kind in PAGES and isinstance(result, HeadMetrics):
         from attnscope.render.page.page import check_page, heads_page
 
         check_page(path, name="heads.html", force=force)

@@ -9,7 +9,7 @@ from attnscope.render.columns import Column
 from attnscope.render.grids import Grid, by_stack
 from attnscope.render.notebook.pieces import shown_columns
 from attnscope.render.ranking import MISSING, head_columns, leader_columns, shown
-from attnscope.results.heads import HeadTable
+from attnscope.results.heads import HeadMetrics
 from attnscope.text import printable
 from attnscope.units import counted
 
@@ -38,14 +38,14 @@ class GridView:
     rows: list[tuple[int, list[tuple[int, str]]]]
 
 
-def grids(table: HeadTable) -> tuple[dict[str, list[GridView]], list[str]]:
+def grids(table: HeadMetrics) -> tuple[dict[str, list[GridView]], list[str]]:
     """Return the grids of each stack; and a notice if there is no room for all metrics."""
-    metrics = list(table.metrics) if table.sort is None else [table.sort]
+    metrics = table.shown_metrics if table.sort is None else [table.sort]
     n = max(1, MOST_CELLS // max(1, len(table.rows)))
-    views = {
-        stack: [_view(grid) for name in metrics[:n] if not (grid := Grid.of(rows, name)).is_empty]
-        for stack, rows in by_stack(table).items()
-    }
+    views = {}
+    for stack, rows in by_stack(table).items():
+        of_stack = [Grid.of(rows, name, powers=table.powers) for name in metrics[:n]]
+        views[stack] = [_view(grid) for grid in of_stack if not grid.is_empty]
     left_out = metrics[n:]
     notice = (
         f"without a grid: {', '.join(left_out)}; table.ranked({left_out[0]!r}) shows it"
@@ -72,8 +72,10 @@ def _share(value: float, top: float) -> int:
     return 0 if isnan(value) or top <= 0 else max(0, round(100 * value / top))
 
 
-def ranking(table: HeadTable) -> tuple[list[Column], str]:
+def ranking(table: HeadMetrics) -> tuple[list[Column], str]:
     """Return the table of heads, or of the first heads of each metric; and a line on those left out."""
+    if not table.shown_metrics:
+        return [], ""
     if table.sort is None and table.top is None:
         return shown_columns(leader_columns(table)), ""
     rows = shown(table)
@@ -82,7 +84,7 @@ def ranking(table: HeadTable) -> tuple[list[Column], str]:
     return shown_columns(head_columns(table, rows[:MOST_ROWS], table.sort)), more
 
 
-def order(table: HeadTable) -> str:
+def order(table: HeadMetrics) -> str:
     """Describe the order of the ranking, if there is one."""
     if table.sort is None:
         return ""

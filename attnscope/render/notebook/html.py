@@ -21,7 +21,7 @@ from attnscope.render.page.page import model_name
 from attnscope.render.terminal.source import annotated, source_lines
 from attnscope.results.comments import CommentReport, SourceDiff
 from attnscope.results.example import WorkedExample
-from attnscope.results.heads import HeadTable
+from attnscope.results.heads import HeadMetrics
 from attnscope.results.maps import AttentionMaps
 from attnscope.results.scaling import Scaling
 from attnscope.results.trace import ProgramRun, Trace
@@ -93,7 +93,7 @@ def _(head: HeadWeights) -> str:
 
 
 @content.register
-def _(table: HeadTable) -> str:
+def _(table: HeadMetrics) -> str:
     stacks, left_out = heads.grids(table)
     ranking, more = heads.ranking(table)
     return _rendered(

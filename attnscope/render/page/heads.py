@@ -8,32 +8,32 @@ from __future__ import annotations
 from math import isfinite
 from typing import Any
 
-from attnscope.results.heads import HeadRow, HeadTable
+from attnscope.results.heads import HeadMetrics, HeadRow
 from attnscope.results.maps import AttentionMaps
 
 VALUE_DIGITS = 6
 ERROR_DIGITS = 3
 
 
-def with_measured(stacks: list[AttentionMaps], heads: HeadTable) -> list[AttentionMaps]:
+def with_measured(stacks: list[AttentionMaps], heads: HeadMetrics) -> list[AttentionMaps]:
     """Append stacks that only have metrics, without tokens or maps, to those that have maps."""
     mapped = {stack.stack for stack in stacks}
     measured = {row.stack for row in heads.rows} - mapped
     return stacks + [
-        AttentionMaps(heads.model, name, n_layer, n_head, n_head, [], [], [])
+        AttentionMaps(heads.title, name, n_layer, n_head, n_head, [], [], [])
         for name, (n_layer, n_head) in heads.layers.items()
         if name in measured
     ]
 
 
-def metrics_data(heads: HeadTable | None) -> list[dict[str, str]]:
+def metrics_data(heads: HeadMetrics | None) -> list[dict[str, str]]:
     """Return the name and the meaning of each metric."""
     metrics = {} if heads is None else heads.metrics
     return [{"name": name, "meaning": meaning} for name, meaning in metrics.items()]
 
 
 def heads_data(
-    mapped: list[dict[str, Any]], heads: HeadTable | None, stack: str
+    mapped: list[dict[str, Any]], heads: HeadMetrics | None, stack: str
 ) -> list[dict[str, Any]]:
     """Return a stack's heads in order: those that have a map, a row of the table, or both.
 

@@ -41,12 +41,19 @@ function decimalsFor(largest, digits) {
   return clamp(digits - 1 - before, Math.max(0, digits - 2), MOST_DECIMALS);
 }
 
+/** Formats a number; whole and small ones differently where small numbers are not nearly zero. */
+function numberText(value, digits) {
+  if (data.powers && Number.isInteger(value)) return String(value);
+  if (data.powers && Math.abs(value) < 10 ** (1 - digits)) return value.toExponential(1);
+  return value.toFixed(digits);
+}
+
 /** Formats a head's value, and its standard error with two digits, if known. */
 function valueOf(stack, each, metric) {
   const value = each.values?.[metric] ?? null;
   const error = each.errors?.[metric] ?? null;
   if (value === null) return "no value";
-  if (!error) return value.toFixed(decimalsFor(largestOf(stack, metric), 4)) + (error === 0 ? " ± 0" : "");
+  if (!error) return numberText(value, decimalsFor(largestOf(stack, metric), 4)) + (error === 0 ? " ± 0" : "");
   const digits = clamp(1 - Math.floor(Math.log10(error)), 0, MOST_DECIMALS);
   const least = 10 ** -digits;
   return `${value.toFixed(digits)} ± ${error < least ? `< ${least.toFixed(digits)}` : error.toFixed(digits)}`;
@@ -66,11 +73,11 @@ function paintValues(stack, metric) {
     const value = each.values?.[metric] ?? null;
     const colour = value === null ? null : colours[Math.round(255 * clamp(value / (largest || 1), 0, 1))];
     patch.classList.toggle("none", value === null);
-    patch.dataset.value = value === null ? "" : value.toFixed(digits); // CSS shows it
+    patch.dataset.value = value === null ? "" : numberText(value, digits); // CSS shows it
     patch.style.background = colour ? cssOf(colour) : "";
     patch.style.color = colour ? contrasting(colour) : "";
   }
-  longest = (largest ?? 0).toFixed(digits).length;
+  longest = numberText(largest ?? 0, digits).length;
   makeRoom();
   const ramp = by("metric-ramp").getContext("2d");
   const image = new ImageData(256, 1);
@@ -149,7 +156,7 @@ function showChoices(stack) {
   by("maps-note").hidden = metric >= 0;
   const largest = metric < 0 ? null : largestOf(stack, metric);
   by("metric-legend").hidden = largest === null;
-  by("metric-top").textContent = largest === null ? "" : largest.toFixed(decimalsFor(largest, 3));
+  by("metric-top").textContent = largest === null ? "" : numberText(largest, decimalsFor(largest, 3));
   const without = metric >= 0 && stack.heads.some((each) => (each.values?.[metric] ?? null) === null);
   by("metric-none").hidden = !without;
   by("none-text").textContent = largest === null ? "no head has a value" : "no value";
@@ -203,7 +210,7 @@ function tableRow(stack, each, digits) {
     goTo(each);
     by(hasMap(each) ? "look" : "measures").scrollIntoView({ block: "nearest" });
   });
-  const numbers = each.values.map((value, i) => element("td", {}, value === null ? "–" : value.toFixed(digits[i])));
+  const numbers = each.values.map((value, i) => element("td", {}, value === null ? "–" : numberText(value, digits[i])));
   return element("tr", { "data-place": placeOf(each) }, element("th", { scope: "row" }, button), ...numbers);
 }
 

@@ -19,12 +19,13 @@ from typing import Any
 from attnscope.attention_sinks import sink_keys
 from attnscope.errors import SizeError
 from attnscope.files import check_file
+from attnscope.render.heads import heads_source
 from attnscope.render.page import packing
 from attnscope.render.page.heads import heads_data, metrics_data, with_measured
 from attnscope.render.pooling import SHOWN, of_cells, pooling_text, positions, row_of, tokens_of_cells
 from attnscope.render.ranking import ranked
 from attnscope.render.tokens import label
-from attnscope.results.heads import HeadTable
+from attnscope.results.heads import HeadMetrics
 from attnscope.results.maps import AttentionMap, AttentionMaps, Picture, Token
 from attnscope.units import counted
 
@@ -100,7 +101,7 @@ def page_html(
     head: int,
     query: int | None = None,
     title: str,
-    heads: HeadTable | None = None,
+    heads: HeadMetrics | None = None,
     metric: str | None = None,
     without_sink: bool = False,
 ) -> str:
@@ -147,9 +148,10 @@ def page_html(
         "first": {"layer": layer, "head": head, "query": query, "sink": not without_sink},
         "metrics": metrics_data(heads),
         "metric": metric,
+        "powers": heads is not None and heads.powers,
         "stacks": [_stack_data(*each, heads) for each in zip(stacks, packed, details, strict=True)],
     }
-    names = [stack.model for stack in stacks] + ([] if heads is None else [heads.model])
+    names = ([] if heads is None else heads.models) + [stack.model for stack in stacks]
 
     def without_folders(text: str) -> str:
         """Remove the folders from models' names in a text, since pages are passed on to others."""
@@ -168,6 +170,7 @@ def page_html(
         sizes=sizes,
         pooled=pooled,
         heads=heads,
+        source=None if heads is None else heads_source(heads),
         weights=[[Markup(each.text) for each in of_stack] for of_stack in packed],
         largest_error=max((each.largest_error for of_stack in packed for each in of_stack), default=0.0),
         data=Markup(_json_in_html(data)),
@@ -202,14 +205,14 @@ def _still(stacks: list[AttentionMaps], layer: int, head: int) -> dict[str, Any]
     return None
 
 
-def heads_page(table: HeadTable) -> str:
+def heads_page(table: HeadMetrics) -> str:
     """Return a page of head metrics, with the maps of the text that they were measured on."""
     first, *_ = ranked(table, table.sort, reverse=table.reverse)
     return page_html(
         table.maps or [],
         layer=first.layer,
         head=first.head,
-        title=f"{table.model} · heads",
+        title=f"{table.title} · heads",
         heads=table,
         metric=table.sort,
     )
@@ -239,7 +242,7 @@ def _stack_data(
     stack: AttentionMaps,
     packed: list[packing.PackedHead],
     details: dict[str, Any],
-    heads: HeadTable | None,
+    heads: HeadMetrics | None,
 ) -> dict[str, Any]:
     """Return the script's data of a stack, without its weights."""
     mapped = [_head_data(i, *each) for i, each in enumerate(zip(stack.maps, packed, strict=True))]

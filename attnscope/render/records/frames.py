@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from attnscope.errors import OptionError
 from attnscope.render.columns import Column, columns_of
 from attnscope.results.example import WorkedExample
-from attnscope.results.heads import HeadTable
+from attnscope.results.heads import HeadMetrics
 from attnscope.results.maps import AttentionMaps
 from attnscope.results.scaling import Scaling
 from attnscope.results.weights import HeadWeights
@@ -46,7 +46,7 @@ def _columns(result: Any) -> list[Column]:
         from attnscope.render.circuits import circuit_columns
 
         return circuit_columns(result.circuits, result.d_head)
-    if isinstance(result, HeadTable):
+    if isinstance(result, HeadMetrics):
         from attnscope.render.ranking import head_columns, shown
 
         return head_columns(result, shown(result), result.sort)

@@ -2,29 +2,25 @@
 
 from __future__ import annotations
 
+from functools import singledispatch
 from typing import Any
 
 from attnscope.render.heads import heads_heading
 from attnscope.render.ranking import head_columns, shown
 from attnscope.render.records.tables import csv_table, markdown, markdown_table, plain
-from attnscope.results.heads import HeadTable
+from attnscope.results.differences import HeadDifferences
+from attnscope.results.heads import HeadMetrics, HeadTable
 from attnscope.text import printable
 
 
-def heads_record(table: HeadTable) -> dict[str, Any]:
-    """Return the heads as `attnscope.heads/1`, in the order of `shown`."""
-    heads = [
-        {"stack": row.stack, "layer": row.layer, "head": row.head, **row.values, "errors": row.errors}
-        for row in shown(table)
-    ]
+def heads_record(table: HeadMetrics) -> dict[str, Any]:
+    """Return heads as `attnscope.heads/1` or `attnscope.differences/1`, in the order of `shown`."""
+    heads = []
+    for row in shown(table):
+        fields = {"stack": row.stack, "layer": row.layer, "head": row.head, **row.values}
+        heads.append(fields | ({"errors": row.errors} if isinstance(table, HeadTable) else {}))
     return {
-        "schema": "attnscope.heads/1",
-        "model": table.model,
-        "tokens": table.tokens,
-        "sequences": table.sequences,
-        "partial": table.partial,
-        "skipped": table.skipped,
-        "without_sink": table.without_sink,
+        **_facts(table),
         "stacks": {
             stack: {"n_layer": n_layer, "n_head": n_head}
             for stack, (n_layer, n_head) in table.layers.items()
@@ -35,12 +31,43 @@ def heads_record(table: HeadTable) -> dict[str, Any]:
     }
 
 
-def heads_csv(table: HeadTable) -> str:
+@singledispatch
+def _facts(table: HeadMetrics) -> dict[str, Any]:
+    """Return the schema and the fields that describe the whole table."""
+    raise TypeError(f"there is no record of {type(table).__name__}")
+
+
+@_facts.register
+def _(table: HeadDifferences) -> dict[str, Any]:
+    return {
+        "schema": "attnscope.differences/1",
+        "a": table.a,
+        "b": table.b,
+        "adapter": table.adapter,
+        "dtypes": list(table.dtypes),
+        "changed": len(table.changed),
+    }
+
+
+@_facts.register
+def _(table: HeadTable) -> dict[str, Any]:
+    return {
+        "schema": "attnscope.heads/1",
+        "model": table.model,
+        "tokens": table.tokens,
+        "sequences": table.sequences,
+        "partial": table.partial,
+        "skipped": table.skipped,
+        "without_sink": table.without_sink,
+    }
+
+
+def heads_csv(table: HeadMetrics) -> str:
     """Return a line for each head, in the order of `shown`, with values and standard errors."""
     return csv_table(head_columns(table, shown(table), table.sort))
 
 
-def heads_markdown(table: HeadTable) -> str:
+def heads_markdown(table: HeadMetrics) -> str:
     """Return the same rows as a Markdown table, with heading and meanings of the metrics."""
     columns = head_columns(table, shown(table), table.sort)
     meanings = "\n".join(f"- {name}: {meaning}" for name, meaning in table.metrics.items())

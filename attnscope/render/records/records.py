@@ -11,7 +11,7 @@ from attnscope.render.crash import crash_lines
 from attnscope.render.heading import heading, summary
 from attnscope.render.records.tables import csv_table, markdown, markdown_table, plain
 from attnscope.results.example import WorkedExample
-from attnscope.results.heads import HeadTable
+from attnscope.results.heads import HeadMetrics
 from attnscope.results.maps import AttentionMaps
 from attnscope.results.scaling import Scaling
 from attnscope.results.trace import ProgramRun, Trace
@@ -32,7 +32,7 @@ def record(result: Any) -> dict[str, Any]:
         from attnscope.render.records.maps import maps_record
 
         return maps_record(result)
-    if isinstance(result, HeadTable):
+    if isinstance(result, HeadMetrics):
         from attnscope.render.records.heads import heads_record
 
         return heads_record(result)
@@ -59,7 +59,7 @@ def json_text(record: dict[str, Any]) -> str:
     return json.dumps(record, indent=2, allow_nan=False, ensure_ascii=False)
 
 
-def csv_text(result: Trace | HeadWeights | AttentionMaps | Scaling | HeadTable) -> str:
+def csv_text(result: Trace | HeadWeights | AttentionMaps | Scaling | HeadMetrics) -> str:
     """Return a line for each tensor, weight, head or measurement, in plain numbers."""
     if isinstance(result, AttentionMaps):
         from attnscope.render.records.maps import maps_csv
@@ -67,7 +67,7 @@ def csv_text(result: Trace | HeadWeights | AttentionMaps | Scaling | HeadTable) 
         return "\n".join(maps_csv(result))
     if isinstance(result, HeadWeights) and result.circuits:
         return csv_table(circuit_columns(result.circuits, result.d_head))
-    if isinstance(result, HeadTable):
+    if isinstance(result, HeadMetrics):
         from attnscope.render.records.heads import heads_csv
 
         return heads_csv(result)
@@ -79,7 +79,7 @@ def csv_text(result: Trace | HeadWeights | AttentionMaps | Scaling | HeadTable) 
 
 
 def markdown_text(
-    result: Trace | HeadWeights | AttentionMaps | Scaling | WorkedExample | HeadTable,
+    result: Trace | HeadWeights | AttentionMaps | Scaling | WorkedExample | HeadMetrics,
     *,
     wide: bool = False,
 ) -> str:
@@ -92,7 +92,7 @@ def markdown_text(
         from attnscope.render.records.circuits import circuits_text
 
         return circuits_text(result)
-    if isinstance(result, HeadTable):
+    if isinstance(result, HeadMetrics):
         from attnscope.render.records.heads import heads_markdown
 
         return heads_markdown(result)

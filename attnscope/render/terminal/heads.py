@@ -9,14 +9,14 @@ from attnscope.render.heads import heads_heading
 from attnscope.render.ranking import head_columns, leader_columns, shown
 from attnscope.render.terminal.metric_grid import print_grids
 from attnscope.render.terminal.table import print_columns, print_heading, print_line, print_notices
-from attnscope.results.heads import HeadRow, HeadTable
+from attnscope.results.heads import HeadMetrics, HeadRow
 from attnscope.units import counted
 
 FEW = 12
 """Up to this number, heads are listed in a table and not drawn as a grid; so are those of one layer."""
 
 
-def print_heads(table: HeadTable, console: Console, *, wide: bool = False) -> None:
+def print_heads(table: HeadMetrics, console: Console, *, wide: bool = False) -> None:
     """Print heads ranked by one metric, or every metric at a glance.
 
     Args:
@@ -29,11 +29,11 @@ def print_heads(table: HeadTable, console: Console, *, wide: bool = False) -> No
     ordered, few = sort is not None or table.top is not None, _are_few(table.rows)
     if ordered:
         print_line(console, Text(_order(table, rows), "dim"))
-    if ordered or few:
+    if ordered or (few and table.shown_metrics):
         print_columns(head_columns(table, rows, sort), console, wide)
-    if not few and (sort is not None or not ordered):
-        print_grids(table, console, list(table.metrics) if sort is None else [sort])
-    if not ordered:
+    if table.shown_metrics and not few and (sort is not None or not ordered):
+        print_grids(table, console, table.shown_metrics if sort is None else [sort])
+    if not ordered and table.shown_metrics:
         print_columns(leader_columns(table), console, wide)
     print_notices(console, table.notices)
 
@@ -42,7 +42,7 @@ def _are_few(rows: list[HeadRow]) -> bool:
     return len(rows) <= FEW or len({(row.stack, row.layer) for row in rows}) == 1
 
 
-def _order(table: HeadTable, rows: list[HeadRow]) -> str:
+def _order(table: HeadMetrics, rows: list[HeadRow]) -> str:
     """Describe which heads a table shows, and in which order."""
     which = counted(len(table.rows), "head")
     if len(rows) < len(table.rows):

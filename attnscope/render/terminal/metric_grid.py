@@ -17,7 +17,7 @@ from attnscope.render.pooling import chunks
 from attnscope.render.ranking import several_stacks
 from attnscope.render.terminal.overview import HEAD, HEAD_STYLE, LAYER
 from attnscope.render.terminal.table import print_line
-from attnscope.results.heads import HeadTable
+from attnscope.results.heads import HeadMetrics
 
 if TYPE_CHECKING:
     import numpy as np
@@ -30,7 +30,7 @@ MOST_ROWS = 60  # of a large grid, likewise
 EVERY = 5  # columns between the numbers of heads, if they do not all fit
 
 
-def print_grids(table: HeadTable, console: Console, metrics: Sequence[str]) -> None:
+def print_grids(table: HeadMetrics, console: Console, metrics: Sequence[str]) -> None:
     """Print a grid for each metric and stack, each on its own scale from 0 to its largest value.
 
     Several metrics become small grids side by side. A single one becomes a large grid, labelled with
@@ -45,7 +45,7 @@ def print_grids(table: HeadTable, console: Console, metrics: Sequence[str]) -> N
         print_line(console, Text())
         if several_stacks(table):
             print_line(console, Text(f"{stack} attention", "bold"))
-        grids = [Grid.of(rows, metric) for metric in metrics]
+        grids = [Grid.of(rows, metric, powers=table.powers) for metric in metrics]
         shown = [grid for grid in grids if not grid.is_empty]
         if len(grids) > 1 and shown:
             _print_small(shown, console)

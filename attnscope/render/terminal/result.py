@@ -14,7 +14,7 @@ from attnscope.render.terminal.table import print_finding, print_line, print_not
 from attnscope.results.comments import CommentReport, SourceDiff
 from attnscope.results.common import Finding
 from attnscope.results.example import WorkedExample
-from attnscope.results.heads import HeadTable
+from attnscope.results.heads import HeadMetrics
 from attnscope.results.maps import AttentionMaps
 from attnscope.results.scaling import Scaling
 from attnscope.results.trace import ProgramRun, Trace
@@ -91,7 +91,7 @@ def _(maps: AttentionMaps, console: Console) -> None:
 
 
 @print_result.register
-def _(table: HeadTable, console: Console) -> None:
+def _(table: HeadMetrics, console: Console) -> None:
     from attnscope.render.terminal.heads import print_heads
 
     print_heads(table, console)

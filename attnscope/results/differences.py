@@ -1,0 +1,79 @@
+"""What differs between the heads of two checkpoints."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, ClassVar
+
+from attnscope.results.heads import HeadMetrics, HeadRow
+
+if TYPE_CHECKING:
+    from attnscope.results.maps import AttentionMaps
+
+
+@dataclass(repr=False)
+class HeadDifferences(HeadMetrics):
+    """How the attention weights of each head differ between two checkpoints of one architecture.
+
+    Each metric that is named after a matrix is its relative change, ‖B − A‖/‖A‖ in Frobenius norms:
+    0 if it is equal bit for bit, infinite if A is 0 and B is not. `rank_…` is the rank of that change,
+    as far as it exceeds what rounding could cause. See `attnscope.checkpoints.difference`.
+
+    Attributes:
+        a, b: the names that the user gave.
+        adapter: the folder of the adapter that is merged into `b`, if any.
+        dtypes: the dtypes in which the weights of `a` and of `b` are stored.
+        metrics: name and meaning, in order.
+        layers: by the stack's name, its number of layers and its number of heads.
+        rows: the selected heads, ordered by stack, layer and head; they have no errors.
+        notices: further sentences for the reader.
+        sort: the metric by which views rank the heads, the largest first; None: in the order of `rows`.
+        reverse: whether the smallest come first.
+        top: how many heads views show; None: all.
+        maps: None: weights have no attention maps.
+    """
+
+    a: str
+    b: str
+    adapter: str | None
+    dtypes: tuple[str, str]
+    metrics: dict[str, str]
+    layers: dict[str, tuple[int, int]]
+    rows: list[HeadRow]
+    notices: list[str] = field(default_factory=list)
+    sort: str | None = None
+    reverse: bool = False
+    top: int | None = None
+    maps: list[AttentionMaps] | None = field(default=None, repr=False, compare=False)
+    powers: ClassVar[bool] = True
+
+    @property
+    def title(self) -> str:
+        """Both names: `a → b`."""
+        adapted = "" if self.adapter is None else f" + {self.adapter}"
+        return f"{self.a} → {self.b}{adapted}"
+
+    @property
+    def models(self) -> list[str]:
+        """The names of both, and of the adapter."""
+        return [self.a, self.b, *([] if self.adapter is None else [self.adapter])]
+
+    @property
+    def shown_metrics(self) -> list[str]:
+        """The metrics that are not 0 in every head, and the one that ranks them."""
+        return [name for name in self.metrics if name in self._differing or name == self.sort]
+
+    @property
+    def unchanged_metrics(self) -> list[str]:
+        """The weights, biases and circuits whose change is 0 in every head."""
+        unchanged = [name for name in self.metrics if name not in self._differing]
+        return [name for name in unchanged if not name.startswith("rank_")]
+
+    @property
+    def _differing(self) -> set[str]:
+        return {name for row in self.rows for name, value in row.values.items() if value != 0}
+
+    @property
+    def changed(self) -> list[HeadRow]:
+        """The heads with any difference."""
+        return [row for row in self.rows if any(row.values.values())]

@@ -60,6 +60,7 @@ class LayerDifference:
     Args:
         a, b: the stacks of two checkpoints that `check_comparable` accepts.
         layer: the index of a layer with attention.
+        exact: whether `b` was computed from the very values of `a`, so that only `b` is rounded.
 
     Attributes:
         metrics: the names and meanings of what is measured for each head.
@@ -69,8 +70,8 @@ class LayerDifference:
         ModelError: the layer has other sizes, or other tensors, in the two.
     """
 
-    def __init__(self, a: Heads, b: Heads, layer: int) -> None:
-        self.a, self.b, self.layer = a, b, layer
+    def __init__(self, a: Heads, b: Heads, layer: int, *, exact: bool = False) -> None:
+        self.a, self.b, self.layer, self.exact = a, b, layer, exact
         self.of_a, self.of_b = a.layer(layer), b.layer(layer)
         where = f" in layer {layer}" + ("" if a.stack.name == "self" else f" of {a.stack.name}")
         _check_width(a, b, f"d_feat{where}", self.of_a.d_feat, self.of_b.d_feat)
@@ -91,7 +92,7 @@ class LayerDifference:
         for head in heads:
             changes = {}
             for of_a, of_b in self._pairs(head):
-                change = MatrixChange(of_a, of_b)
+                change = MatrixChange(of_a, of_b, exact=self.exact)
                 if of_a.shared or of_a.name[-1] in "KV":
                     change = shared.setdefault((of_a.name, of_a.start), change)
                 changes[of_a.name] = change

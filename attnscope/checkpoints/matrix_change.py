@@ -54,10 +54,11 @@ class MatrixChange:
 
     Args:
         a, b: the slices of two checkpoints, of the same shape.
+        exact: whether B was computed from the very values of A, so that only B is rounded.
     """
 
-    def __init__(self, a: WeightSlice, b: WeightSlice) -> None:
-        self.a, self.b = a, b
+    def __init__(self, a: WeightSlice, b: WeightSlice, *, exact: bool = False) -> None:
+        self.a, self.b, self.exact = a, b, exact
 
     @cached_property
     def equal(self) -> bool:
@@ -98,11 +99,13 @@ class MatrixChange:
             a, b = a.T, b.T
         if not (np.isfinite(a).all() and np.isfinite(b).all()):
             return Factor(a, a, 0.0, 0.0, finite=False)
-        units = UNIT_ROUNDOFF[self.a.dtype], UNIT_ROUNDOFF[self.b.dtype]
-        precise = max(units) < UNIT_ROUNDOFF["float16"]
-        unit = max(*units, max(a.shape) * UNIT_ROUNDOFF["float64"])
-        squares = a * a
-        squares += b * b
+        unit_a = 0.0 if self.exact else UNIT_ROUNDOFF[self.a.dtype]
+        unit = max(unit_a, UNIT_ROUNDOFF[self.b.dtype])
+        precise = unit < UNIT_ROUNDOFF["float16"]
+        unit = max(unit, max(a.shape) * UNIT_ROUNDOFF["float64"])
+        squares = b * b
+        if not self.exact:
+            squares += a * a
         rounding = unit * (squares.sum(1).max() ** 0.5 + squares.sum(0).max() ** 0.5)
         del squares
         if self.equal:

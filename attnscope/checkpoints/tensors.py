@@ -71,7 +71,7 @@ def open_weights(checkpoint: Checkpoint) -> Weights:
             " nor an index of shards.",
             hint="a folder written by save_pretrained",
         )
-    return Shards(checkpoint, path) if path.suffix == ".json" else _open_file(path)
+    return Shards(checkpoint, path) if path.suffix == ".json" else open_file(path)
 
 
 def bytes_of_weights(checkpoint: Checkpoint, itemsize: int | None = None) -> int | None:
@@ -115,7 +115,12 @@ def _files_here(checkpoint: Checkpoint) -> list[Path]:
     return [each for each in found if each is not None] if len(found) == len(files) else []
 
 
-def _open_file(path: Path) -> Weights:
+def open_file(path: Path) -> Weights:
+    """Open one file of weights: safetensors, or a torch pickle.
+
+    Raises:
+        ModelError: it is damaged.
+    """
     return SafetensorsFile(path) if path.suffix == ".safetensors" else TorchPickle(path)
 
 
@@ -197,7 +202,7 @@ class Shards(Weights):
                     " according to its index.",
                     hint="download it again: it may have been cut short",
                 )
-            self.shards[filename] = _open_file(path)
+            self.shards[filename] = open_file(path)
         if name not in self.shards[filename].names:
             raise ModelError(
                 f"{filename} has no {name}, although the index of its shards lists it there."

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from math import isinf
+from pathlib import Path
 from typing import Any
 
+from attnscope.checkpoints.adapter import AdaptedWeights, read_adapter
 from attnscope.checkpoints.checkpoint import Checkpoint
 from attnscope.checkpoints.difference import CIRCUITS, HINT, LayerDifference, check_comparable
 from attnscope.checkpoints.heads import Heads, heads_of
 from attnscope.checkpoints.indices import Indices, check_indices, enumerated, parse_indices
 from attnscope.checkpoints.tensor_names import Stack, choose_stack, find_stacks
-from attnscope.checkpoints.tensors import open_weights
+from attnscope.checkpoints.tensors import Weights, open_weights
 from attnscope.errors import ModelError, OptionError
 from attnscope.models.head_weights import find_weights
 from attnscope.process.progress import Progress, silent, stage
@@ -19,13 +21,17 @@ from attnscope.results.heads import HeadRow
 from attnscope.text import nearest
 
 MOST_NAMED = 3
-"""The most tensors that a notice names."""
+"""The most tensors or heads that a notice names."""
+
+Opened = tuple[Checkpoint, Weights]
+"""A checkpoint and its tensors, with an adapter or without."""
 
 
 def compare_checkpoints(
     a: Any,
-    b: Any,
+    b: Any = None,
     *,
+    adapter: str | Path | None = None,
     stack: str | None = None,
     layers: Indices = None,
     heads: Indices = None,
@@ -39,6 +45,7 @@ def compare_checkpoints(
     For example, a model before and after fine-tuning::
 
         change = attnscope.compare_checkpoints("gpt2", "./my-finetuned-gpt2")
+        change = attnscope.compare_checkpoints("gpt2", adapter="./my-lora")
         change[3, 7].values["QK"]  # relative change of W_Qᵀ·W_K in layer 3, head 7
         change.ranked("OV", top=10)
         change.save("change.html")
@@ -48,7 +55,9 @@ def compare_checkpoints(
 
     Args:
         a, b: the checkpoints, each as in `head_weights`: a folder, a hub name, a file of weights beside
-            its config.json, or a model that transformers has loaded.
+            its config.json, or a model that transformers has loaded. If `b` is None, it is `a` with the
+            adapter.
+        adapter: a folder in which PEFT has saved a LoRA adapter, which is merged into `b` in float32.
         stack: the stack of layers, if there are several; None: all.
         layers, heads: an index from 0, several, a range, or `0-3`; None or `all`: all.
         sort: the metric by which heads are ranked when shown, largest first; `rows` keep their order.
@@ -61,11 +70,18 @@ def compare_checkpoints(
 
     Raises:
         ModelError: there is no such model, stack, layer or head, files cannot be read, or the sizes of
-            the two differ.
-        OptionError: there is no such metric.
+            the two differ; or the adapter is not LoRA, or does not belong to `b`.
+        OptionError: there is no such metric, or neither `b` nor an adapter.
     """
-    one, other = find_weights(a), find_weights(b)
-    pairs = _pairs(one, other, stack)
+    if b is None and adapter is None:
+        raise OptionError(
+            "there is one model, but a comparison takes two.", hint="a second model, or --adapter FOLDER"
+        )
+    one = find_weights(a)
+    other = one if b is None else find_weights(b)
+    tensors = open_weights(one), open_weights(other)
+    adapted = None if adapter is None else AdaptedWeights(tensors[1], read_adapter(adapter))
+    pairs = _pairs((one, tensors[0]), (other, adapted or tensors[1]), stack)
     sizes = {each.stack.name: (each.stack.n_layer, each.n_head) for each, _ in pairs}
     chosen_layers, chosen_heads = parse_indices("--layer", layers), parse_indices("--head", heads)
     check_indices(
@@ -79,7 +95,7 @@ def compare_checkpoints(
     table = HeadDifferences(
         a=one.name,
         b=other.name,
-        adapter=None,
+        adapter=None if adapted is None else adapted.adapter.name,
         dtypes=("", ""),
         metrics={},
         layers=sizes,
@@ -89,7 +105,9 @@ def compare_checkpoints(
         top=top,
     )
     _check_metric(sort, pairs)
-    comparison = _Comparison(table, pairs, chosen_layers, chosen_heads)
+    if adapted is not None and adapted.unused:
+        table.notices.append(f"{other.name} has no {_some(adapted.unused)}, which the adapter adapts")
+    comparison = _Comparison(table, pairs, chosen_layers, chosen_heads, exact=b is None)
     with stage(progress, f"comparing {table.a} and {table.b} …"):
         comparison.run(progress)
     return table
@@ -117,8 +135,10 @@ class _Comparison:
         pairs: list[tuple[Heads, Heads]],
         layers: list[int] | None,
         heads: list[int] | None,
+        *,
+        exact: bool,
     ) -> None:
-        self.table = table
+        self.table, self.exact = table, exact
         self.pairs, self.layers, self.heads = pairs, layers, heads
         self.others: list[str] = []
         self.dtypes: set[tuple[str, str]] = set()
@@ -133,7 +153,7 @@ class _Comparison:
         ]
         for done, (one, other, layer) in enumerate(todo):
             progress(f"comparing layer {layer} of {self.table.a} and {self.table.b} …", done / len(todo))
-            self._add(LayerDifference(one, other, layer), one.n_head)
+            self._add(LayerDifference(one, other, layer, exact=self.exact), one.n_head)
         of_a, of_b = zip(*sorted(self.dtypes), strict=True)
         self.table.dtypes = " and ".join(dict.fromkeys(of_a)), " and ".join(dict.fromkeys(of_b))
         self.table.notices += _notices(self.table, self.others)
@@ -154,9 +174,7 @@ def _notices(table: HeadDifferences, others: list[str]) -> list[str]:
     """Return sentences about what the numbers do not say."""
     notices = []
     if others:
-        more = f" and {len(others) - MOST_NAMED} more" if len(others) > MOST_NAMED else ""
-        which = f"{', '.join(others[:MOST_NAMED])}{more}"
-        notices.append(f"other tensors of attention differ, which belong to no head: {which}")
+        notices.append(f"other tensors of attention differ, which belong to no head: {_some(others)}")
     for name, (left, right, _) in CIRCUITS.items():
         cancelled = [row for row in table.rows if _cancels(row, name, left, right)]
         if cancelled:
@@ -185,18 +203,24 @@ def _cancels(row: HeadRow, circuit: str, left: str, right: str) -> bool:
 
 def _places(rows: list[HeadRow]) -> str:
     """Name the first few heads."""
-    more = f" and {len(rows) - MOST_NAMED} more" if len(rows) > MOST_NAMED else ""
-    return ", ".join(f"{row.layer}.{row.head}" for row in rows[:MOST_NAMED]) + more
+    return _some([f"{row.layer}.{row.head}" for row in rows])
 
 
-def _pairs(a: Checkpoint, b: Checkpoint, stack: str | None) -> list[tuple[Heads, Heads]]:
+def _some(names: list[str]) -> str:
+    """Name the first few, and count the others."""
+    more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
+    return ", ".join(names[:MOST_NAMED]) + more
+
+
+def _pairs(of_a: Opened, of_b: Opened, stack: str | None) -> list[tuple[Heads, Heads]]:
     """Pair the stacks of two checkpoints by name.
 
     Raises:
         ModelError: one has a stack that the other lacks, or their sizes differ.
     """
+    (a, tensors_a), (b, tensors_b) = of_a, of_b
     marks = (" (A)", " (B)") if a.name == b.name else ("", "")
-    ours, theirs = (_stacks(each, stack, mark) for each, mark in zip((a, b), marks, strict=True))
+    ours, theirs = _stacks(a, tensors_a, stack, marks[0]), _stacks(b, tensors_b, stack, marks[1])
     if ours.keys() != theirs.keys():
         name_a, name_b = f"{a.name}{marks[0]}", f"{b.name}{marks[1]}"
         raise ModelError(
@@ -210,9 +234,9 @@ def _pairs(a: Checkpoint, b: Checkpoint, stack: str | None) -> list[tuple[Heads,
     return pairs
 
 
-def _stacks(checkpoint: Checkpoint, name: str | None, mark: str) -> dict[str, Heads]:
+def _stacks(checkpoint: Checkpoint, tensors: Weights, name: str | None, mark: str) -> dict[str, Heads]:
     """Open the stacks of a checkpoint; only one if it has a name. Errors add a mark to its name."""
-    config, tensors = checkpoint.config(), open_weights(checkpoint)
+    config = checkpoint.config()
     stacks: list[Stack] = find_stacks(tensors.names, config, checkpoint.name)
     chosen = stacks if name is None else [choose_stack(stacks, name, checkpoint.name)]
     return {each.name: heads_of(checkpoint.name + mark, config, tensors, each) for each in chosen}

@@ -54,4 +54,4 @@ def _(table: HeadDifferences) -> list[str]:
     verdict = f"{n_changed:,} of {counted(n, 'head')} differ" + ("s" if n_changed == 1 else "")
     if not n_changed:
         verdict = f"{counted(n, 'head')} equal bit for bit"
-    return [of_a if of_a == of_b else f"{of_a} and {of_b}", verdict]
+    return [of_a if of_a == of_b else f"{of_a} → {of_b}", verdict]

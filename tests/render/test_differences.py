@@ -43,7 +43,7 @@ def test_what_is_equal_in_every_head_is_named_once_and_kept_for_programs():
     lines = printed(table).splitlines()
     assert lines[:3] == [
         "a model → b",
-        "2 layers × 3 heads · float32 and bfloat16 · 2 of 6 heads differ",
+        "2 layers × 3 heads · float32 → bfloat16 · 2 of 6 heads differ",
         "unchanged in every head: b_Q",
     ]
     assert not any("b_Q" in line for line in lines[3:])
@@ -54,7 +54,7 @@ def test_what_is_equal_in_every_head_is_named_once_and_kept_for_programs():
 def test_equal_checkpoints_are_said_to_be_equal_and_nothing_else():
     assert printed(differences(equal=True)).splitlines() == [
         "a model → b",
-        "2 layers × 3 heads · float32 and bfloat16 · 6 heads equal bit for bit",
+        "2 layers × 3 heads · float32 → bfloat16 · 6 heads equal bit for bit",
         "a notice",
     ]
     assert "0 of" not in differences(equal=True)._repr_html_()

@@ -15,11 +15,12 @@ if TYPE_CHECKING:
     from attnscope.checkpoints.head import read_head
     from attnscope.errors import AttnscopeError
     from attnscope.models.compare_checkpoints import compare_checkpoints
+    from attnscope.models.compare_maps import compare_maps
     from attnscope.models.head_weights import head_weights
     from attnscope.models.maps.attention_maps import attention_maps, attention_steps
     from attnscope.models.measure_heads import measure_heads
     from attnscope.results.common import Check, Stats
-    from attnscope.results.differences import HeadDifferences
+    from attnscope.results.differences import HeadDifferences, MapDifferences
     from attnscope.results.example import WorkedExample
     from attnscope.results.heads import HeadRow, HeadTable
     from attnscope.results.maps import AttentionMap, AttentionMaps
@@ -45,6 +46,7 @@ _HOMES = {
     "HeadRow": "attnscope.results.heads",
     "HeadTable": "attnscope.results.heads",
     "HeadWeights": "attnscope.results.weights",
+    "MapDifferences": "attnscope.results.differences",
     "MultiHeadAttention": "attnscope.attention.mha",
     "Scaling": "attnscope.results.scaling",
     "Stats": "attnscope.results.common",
@@ -57,6 +59,7 @@ _HOMES = {
     "attention_steps": "attnscope.models.maps.attention_maps",
     "check_comments": "attnscope.tracing.comments.trace_comments",
     "compare_checkpoints": "attnscope.models.compare_checkpoints",
+    "compare_maps": "attnscope.models.compare_maps",
     "compute": "attnscope.textbook.compute",
     "dry_run": "attnscope.textbook.compute",
     "head_weights": "attnscope.models.head_weights",
@@ -83,6 +86,7 @@ __all__ = [
     "HeadRow",
     "HeadTable",
     "HeadWeights",
+    "MapDifferences",
     "MultiHeadAttention",
     "Scaling",
     "Stats",
@@ -95,6 +99,7 @@ __all__ = [
     "attention_steps",
     "check_comments",
     "compare_checkpoints",
+    "compare_maps",
     "compute",
     "dry_run",
     "head_weights",

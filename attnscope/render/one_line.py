@@ -12,7 +12,7 @@ from attnscope.render.ranking import MISSING
 from attnscope.render.text import number_text, shape_text
 from attnscope.results.comments import CommentReport, SourceDiff
 from attnscope.results.common import Check, Finding, Part, Stats
-from attnscope.results.differences import HeadDifferences
+from attnscope.results.differences import HeadDifferences, MapDifferences, WeightChange
 from attnscope.results.example import WorkedExample
 from attnscope.results.heads import HeadRow, HeadTable
 from attnscope.results.maps import AttentionMap, AttentionMaps
@@ -178,6 +178,16 @@ def _(table: HeadTable) -> str:
 @about.register
 def _(table: HeadDifferences) -> str:
     return f"{shortened(table.title)}: {_listed(facts(table))}"
+
+
+@about.register
+def _(table: MapDifferences) -> str:
+    return f"{shortened(table.title)}: {_listed(facts(table))}"
+
+
+@about.register
+def _(change: WeightChange) -> str:
+    return f"query {change.query}, key {change.key}: {change.a:.3f} → {change.b:.3f}"
 
 
 @about.register

@@ -8,6 +8,8 @@ from math import floor, isfinite, isnan, log10
 from typing import Any, TypeGuard
 
 from attnscope.render.columns import AXIS_STYLES, Column
+from attnscope.render.map_differences import change_columns
+from attnscope.results.differences import MapDifferences
 from attnscope.results.heads import HeadMetrics, HeadRow
 
 HEAD_STYLE = AXIS_STYLES["n_head"]
@@ -78,7 +80,7 @@ class NumberFormat:
 
     Attributes:
         decimals: the number of decimals.
-        powers: whether whole numbers have no decimals, and numbers smaller than the last but one are
+        powers: whether whole numbers have no decimals, and numbers that these decimals cannot show are
             written with a power of ten.
     """
 
@@ -89,7 +91,7 @@ class NumberFormat:
         """Format a value."""
         if self.powers and (isinstance(value, int) or value == 0):
             return f"{value:.0f}"
-        if self.powers and abs(value) < 10.0 ** (1 - self.decimals):
+        if self.powers and abs(value) < 10.0**-self.decimals:
             return f"{value:.1e}"
         return f"{value:.{self.decimals}f}"
 
@@ -114,7 +116,7 @@ def head_columns(table: HeadMetrics, rows: list[HeadRow], sort: str | None = Non
         if metric not in table.shown_metrics:  # only for programs
             of_metric = [replace(column, cells=[]) for column in of_metric]
         columns += of_metric
-    return columns
+    return [*columns, *(change_columns(table, rows) if isinstance(table, MapDifferences) else [])]
 
 
 def _metric_columns(table: HeadMetrics, rows: list[HeadRow], metric: str, style: str) -> list[Column]:

@@ -10,7 +10,7 @@ from render.head_tables import head_table
 import attnscope
 from attnscope.results.comments import CommentReport, Lie, SourceDiff
 from attnscope.results.common import Check, Stats
-from attnscope.results.differences import HeadDifferences
+from attnscope.results.differences import HeadDifferences, MapDifferences, WeightChange
 from attnscope.results.heads import HeadRow
 from attnscope.results.maps import AttentionMap, AttentionMaps, Token
 from attnscope.results.trace import ProgramRun
@@ -58,6 +58,23 @@ def maps(n: int = 5, heads: int = 3, **more: Any) -> AttentionMaps:
     return AttentionMaps("a model", "self", 1, heads, heads, tokens, tokens, own, **more)
 
 
+def map_differences(equal: bool = False, heads: int = 3) -> MapDifferences:
+    """Return the differences of random maps, of two texts whose third tokens differ."""
+    of_a, of_b = maps(heads=heads), maps(heads=heads)
+    rows, strongest = [], {}
+    for a, b in zip(of_a.maps, of_b.maps, strict=True):
+        b.attention = a.attention if equal else a.attention[:, ::-1]
+        distances = np.abs(b.attention - a.attention).sum(1) / 2
+        values = {"change": float(distances.mean()), "largest": float(distances.max())}
+        rows.append(HeadRow("self", a.layer, a.head, values, dict.fromkeys(values)))
+        pair = float(a.attention[1, 4]), float(b.attention[1, 4])
+        strongest[a.layer, a.head] = [] if equal else [WeightChange(1, 4, *pair)]
+    of_b.key_tokens = of_b.query_tokens = [*of_b.key_tokens[:2], Token(" other"), *of_b.key_tokens[3:]]
+    meanings = {"change": "the mean distance", "largest": "the largest distance"}
+    sizes = {"self": (1, heads)}
+    return MapDifferences("a model", "a model", None, of_a, of_b, meanings, sizes, rows, strongest)
+
+
 @cache
 def every_result() -> dict[str, Any]:
     """Return a result of every kind, by a name for it."""
@@ -77,6 +94,9 @@ def every_result() -> dict[str, Any]:
         "differences": differences(),
         "equal heads": differences(equal=True),
         "ranked differences": differences().ranked("W_Q", top=2),
+        "changed maps": map_differences(),
+        "changed maps of one head": map_differences(heads=1),
+        "equal maps": map_differences(equal=True),
         "an experiment": measured,
         "an example": attnscope.worked_example(),
         "a program": ProgramRun("model.py:Attention", traces=[trace], notes=["a note"]),
@@ -95,6 +115,7 @@ def every_part() -> dict[str, Any]:
         "a weight": results["a head"]["W_Q"],
         "a circuit": results["its circuits"].circuits[0],
         "a map": results["one map"].maps[0],
+        "a changed weight": results["changed maps"].strongest[0, 1][0],
         "a row of metrics": results["metrics"].rows[0],
         "a row of the experiment": results["an experiment"].rows[0],
     }

@@ -16,6 +16,8 @@ EXPECTED = {
     "metrics": "HeadTable(tiny: 72 heads, 6 metrics, 1 sequence, 1,313 tokens)",
     "differences": "HeadDifferences(a model → b: float32 → bfloat16, 2 of 6 heads differ)",
     "equal heads": "HeadDifferences(a model → b: float32 → bfloat16, 6 heads equal bit for bit)",
+    "changed maps": "MapDifferences(a model: text A → text B: 5 tokens, 3 of 3 heads differ)",
+    "equal maps": "MapDifferences(a model: text A → text B: 5 tokens, 3 maps equal bit for bit)",
     "an experiment": "Scaling(d_K 4, 16: with and without 1/√d_K, float32, seed 0)",
     "an example": "WorkedExample(rows, columns, query, 2 of 2 checks hold)",
     "a program": "ProgramRun(model.py:Attention: 1 of 1 call traced, exit status 0)",

@@ -44,7 +44,7 @@ function decimalsFor(largest, digits) {
 /** Formats a number; whole and small ones differently where small numbers are not nearly zero. */
 function numberText(value, digits) {
   if (data.powers && Number.isInteger(value)) return String(value);
-  if (data.powers && Math.abs(value) < 10 ** (1 - digits)) return value.toExponential(1);
+  if (data.powers && Math.abs(value) < 10 ** -digits) return value.toExponential(1);
   return value.toFixed(digits);
 }
 
@@ -68,16 +68,17 @@ function paintValues(stack, metric) {
   const colours = palette(isDark());
   const largest = largestOf(stack, metric);
   const digits = decimalsFor(largest, 2);
+  longest = 0;
   for (const each of stack.heads) {
     const patch = cells.get(placeOf(each)).lastChild;
     const value = each.values?.[metric] ?? null;
     const colour = value === null ? null : colours[Math.round(255 * clamp(value / (largest || 1), 0, 1))];
     patch.classList.toggle("none", value === null);
     patch.dataset.value = value === null ? "" : numberText(value, digits); // CSS shows it
+    longest = Math.max(longest, patch.dataset.value.length);
     patch.style.background = colour ? cssOf(colour) : "";
     patch.style.color = colour ? contrasting(colour) : "";
   }
-  longest = numberText(largest ?? 0, digits).length;
   makeRoom();
   const ramp = by("metric-ramp").getContext("2d");
   const image = new ImageData(256, 1);

@@ -20,11 +20,13 @@ from attnscope.attention_sinks import sink_keys
 from attnscope.errors import SizeError
 from attnscope.files import check_file
 from attnscope.render.heads import heads_source
+from attnscope.render.map_differences import by_side
 from attnscope.render.page import packing
 from attnscope.render.page.heads import heads_data, metrics_data, with_measured
 from attnscope.render.pooling import SHOWN, of_cells, pooling_text, positions, row_of, tokens_of_cells
 from attnscope.render.ranking import ranked
 from attnscope.render.tokens import label
+from attnscope.results.differences import MapDifferences
 from attnscope.results.heads import HeadMetrics
 from attnscope.results.maps import AttentionMap, AttentionMaps, Picture, Token
 from attnscope.units import counted
@@ -207,6 +209,8 @@ def _still(stacks: list[AttentionMaps], layer: int, head: int) -> dict[str, Any]
 
 def heads_page(table: HeadMetrics) -> str:
     """Return a page of head metrics, with the maps of the text that they were measured on."""
+    if isinstance(table, MapDifferences):
+        table = by_side(table)
     first, *_ = ranked(table, table.sort, reverse=table.reverse)
     return page_html(
         table.maps or [],

@@ -8,7 +8,7 @@ from typing import Any
 from attnscope.render.heads import heads_heading
 from attnscope.render.ranking import head_columns, shown
 from attnscope.render.records.tables import csv_table, markdown, markdown_table, plain
-from attnscope.results.differences import HeadDifferences
+from attnscope.results.differences import HeadDifferences, MapDifferences
 from attnscope.results.heads import HeadMetrics, HeadTable
 from attnscope.text import printable
 
@@ -17,8 +17,12 @@ def heads_record(table: HeadMetrics) -> dict[str, Any]:
     """Return heads as `attnscope.heads/1` or `attnscope.differences/1`, in the order of `shown`."""
     heads = []
     for row in shown(table):
-        fields = {"stack": row.stack, "layer": row.layer, "head": row.head, **row.values}
-        heads.append(fields | ({"errors": row.errors} if isinstance(table, HeadTable) else {}))
+        fields: dict[str, Any] = {"stack": row.stack, "layer": row.layer, "head": row.head, **row.values}
+        if isinstance(table, HeadTable):
+            fields["errors"] = row.errors
+        if isinstance(table, MapDifferences):
+            fields["strongest"] = table.strongest[row.layer, row.head]
+        heads.append(fields)
     return {
         **_facts(table),
         "stacks": {
@@ -45,6 +49,21 @@ def _(table: HeadDifferences) -> dict[str, Any]:
         "b": table.b,
         "adapter": table.adapter,
         "dtypes": list(table.dtypes),
+        "changed": len(table.changed),
+    }
+
+
+@_facts.register
+def _(table: MapDifferences) -> dict[str, Any]:
+    texts = (table.of_a, table.of_b)
+    return {
+        "schema": "attnscope.map_differences/1",
+        "a": table.a,
+        "b": table.b,
+        "adapter": table.adapter,
+        "queries": [[token.text for token in each.query_tokens] for each in texts],
+        "keys": [[token.text for token in each.key_tokens] for each in texts],
+        "first_query": table.of_a.first_query,
         "changed": len(table.changed),
     }
 

@@ -7,8 +7,10 @@ from rich.text import Text
 
 from attnscope.render.heads import heads_heading
 from attnscope.render.ranking import head_columns, leader_columns, shown
+from attnscope.render.terminal.map_differences import print_changed_maps
 from attnscope.render.terminal.metric_grid import print_grids
 from attnscope.render.terminal.table import print_columns, print_heading, print_line, print_notices
+from attnscope.results.differences import MapDifferences
 from attnscope.results.heads import HeadMetrics, HeadRow
 from attnscope.units import counted
 
@@ -35,6 +37,8 @@ def print_heads(table: HeadMetrics, console: Console, *, wide: bool = False) -> 
         print_grids(table, console, table.shown_metrics if sort is None else [sort])
     if not ordered and table.shown_metrics:
         print_columns(leader_columns(table), console, wide)
+    if isinstance(table, MapDifferences):
+        print_changed_maps(table, console, wide=wide)
     print_notices(console, table.notices)
 
 

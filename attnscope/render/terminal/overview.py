@@ -45,15 +45,15 @@ def print_overview(maps: AttentionMaps, console: Console) -> None:
     most = room // (LEAST + GAP)  # maps side by side
     bands = chunks(len(heads), ceil(len(heads) / most))
     width = min(MOST, room // len(bands[0]) - GAP)
-    high = _height(width, Scale.of(console, np.zeros(0)))
-    small = {(each.layer, each.head): _small(maps, each, width, high) for each in maps.maps}
+    high = height_of(width, Scale.of(console, np.zeros(0)))
+    small = {(each.layer, each.head): small_map(maps, each, width, high) for each in maps.maps}
     scale = Scale.of(console, np.array([np.nan_to_num(each).max(initial=0) for each in small.values()]))
     for band in bands:
         shown = [heads[i] for i in band]
         print_line(console, _head(shown, indent, width))
         for layer in layers:
-            pictures = [_picture(small.get((layer, head)), width, scale) for head in shown]
-            for i, line in enumerate(_side_by_side(pictures, width)):
+            pictures = [picture(small.get((layer, head)), width, scale) for head in shown]
+            for i, line in enumerate(side_by_side(pictures, width)):
                 label = Text(str(layer) if i == 0 else "", LAYER)
                 label.append(" " * (indent - label.cell_len)).append_text(line)
                 if not scale.ramp:
@@ -67,7 +67,7 @@ def _sentence(maps: AttentionMaps, width: int, scale: Scale) -> str:
     """Explain the small maps."""
     n_Q, n_K = len(maps.query_tokens), len(maps.key_tokens)
     queries, keys = positions(maps)
-    high = len(span(queries, chunks(len(queries), _height(width, scale))[0]))
+    high = len(span(queries, chunks(len(queries), height_of(width, scale))[0]))
     wide = len(span(keys, chunks(len(keys), width)[0]))
     kind = "max" if maps.pooling is None else maps.pooling.shown
     pooling = (
@@ -79,7 +79,7 @@ def _sentence(maps: AttentionMaps, width: int, scale: Scale) -> str:
     return f"a map for each head: {n_Q} queries downwards, {n_K} keys across{pooling}{blank}"
 
 
-def _height(width: int, scale: Scale) -> int:
+def height_of(width: int, scale: Scale) -> int:
     """Return the rows of a square map of `width` spots, or slightly fewer to leave a gap below."""
     return (width - 1) // 2 * 2 + 1 if scale.rows_per_line == 2 else ceil(width / 2)
 
@@ -93,7 +93,7 @@ def _head(heads: list[int], indent: int, width: int) -> Text:
     return line
 
 
-def _small(maps: AttentionMaps, map: AttentionMap, width: int, height: int) -> np.ndarray:
+def small_map(maps: AttentionMaps, map: AttentionMap, width: int, height: int) -> np.ndarray:
     """Pool a map to at most `height` × `width` spots; those of keys that are left out are 0."""
     rows, columns = map.attention.shape
     small, left_out = smaller_without(maps, map.attention, chunks(rows, height), chunks(columns, width))
@@ -101,18 +101,18 @@ def _small(maps: AttentionMaps, map: AttentionMap, width: int, height: int) -> n
     return small
 
 
-def _picture(small: np.ndarray | None, width: int, scale: Scale) -> list[Text]:
+def picture(small: np.ndarray | None, width: int, scale: Scale) -> list[Text]:
     """Draw a map `width` characters wide, about square, with a gap below; None has no lines."""
     import numpy as np
 
     if small is None:
         return []
-    larger = _height(width, scale) // small.shape[0], width // small.shape[1]
+    larger = height_of(width, scale) // small.shape[0], width // small.shape[1]
     lines = pixel_lines(np.kron(small, np.ones(larger, small.dtype)), scale)
     return lines if scale.rows_per_line == 2 else [*lines, Text()]
 
 
-def _side_by_side(pictures: list[list[Text]], width: int) -> Iterator[Text]:
+def side_by_side(pictures: list[list[Text]], width: int) -> Iterator[Text]:
     """Yield the lines of pictures placed side by side."""
     for parts in zip_longest(*pictures, fillvalue=Text()):
         line = Text()

@@ -1,0 +1,44 @@
+"""Load a model with a LoRA adapter merged into its weights, without PEFT."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from attnscope.checkpoints.adapter import AdaptedWeights, read_adapter
+from attnscope.checkpoints.checkpoint import Checkpoint
+from attnscope.checkpoints.loaded import LoadedModel
+from attnscope.checkpoints.tensors import Tensors
+from attnscope.models.running.load import device_of, load_config, load_model, tokenizer_of
+
+
+def load_adapted(
+    checkpoint: Checkpoint, adapter: str | Path, *, dtype: str | None, device: str
+) -> tuple[LoadedModel, str]:
+    """Load a model, merge an adapter, and return it with its tokenizer, and the adapter's name.
+
+    A model that the user has loaded is not changed: its merged weights are new parameters of a copy.
+
+    Args:
+        checkpoint: the model.
+        adapter: as in `read_adapter`.
+        dtype, device: as in `load_model`; merged weights are rounded to the model's dtype.
+
+    Raises:
+        ModelError: the model cannot be loaded, or the adapter does not belong to it.
+    """
+    import torch
+
+    read = read_adapter(adapter)
+    device = device_of(checkpoint, device)
+    model = load_model(checkpoint, load_config(checkpoint), dtype=dtype, device=device)
+    parameters = dict(model.named_parameters(remove_duplicate=False))
+    merged = AdaptedWeights(Tensors(parameters), read)
+    for name in [*merged.modules, *merged.replaced]:
+        values, _ = merged.read(name)
+        old = parameters[name]
+        new = torch.from_numpy(values[:].copy()).to(old.device, old.dtype)
+        place, _, attribute = name.rpartition(".")
+        setattr(model.get_submodule(place), attribute, torch.nn.Parameter(new, requires_grad=False))
+    image_processor = checkpoint.image_processor if isinstance(checkpoint, LoadedModel) else None
+    tokenizer = tokenizer_of(checkpoint)
+    return LoadedModel(checkpoint.name, None, model, tokenizer, image_processor), read.name

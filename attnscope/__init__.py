@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from attnscope.attention.mha import MultiHeadAttention
     from attnscope.attention.sdpa import sdpa
     from attnscope.checkpoints.head import read_head
+    from attnscope.comparison.compare import compare
     from attnscope.errors import AttnscopeError
     from attnscope.models.compare_checkpoints import compare_checkpoints
     from attnscope.models.compare_maps import compare_maps
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from attnscope.models.maps.attention_maps import attention_maps, attention_steps
     from attnscope.models.measure_heads import measure_heads
     from attnscope.results.common import Check, Stats
+    from attnscope.results.comparison import Comparison
     from attnscope.results.differences import HeadDifferences, MapDifferences
     from attnscope.results.example import WorkedExample
     from attnscope.results.heads import HeadRow, HeadTable
@@ -43,6 +45,7 @@ _HOMES = {
     "AttnscopeError": "attnscope.errors",
     "Check": "attnscope.results.common",
     "HeadDifferences": "attnscope.results.differences",
+    "Comparison": "attnscope.results.comparison",
     "HeadRow": "attnscope.results.heads",
     "HeadTable": "attnscope.results.heads",
     "HeadWeights": "attnscope.results.weights",
@@ -60,6 +63,7 @@ _HOMES = {
     "check_comments": "attnscope.tracing.comments.trace_comments",
     "compare_checkpoints": "attnscope.models.compare_checkpoints",
     "compare_maps": "attnscope.models.compare_maps",
+    "compare": "attnscope.comparison.compare",
     "compute": "attnscope.textbook.compute",
     "dry_run": "attnscope.textbook.compute",
     "head_weights": "attnscope.models.head_weights",
@@ -82,6 +86,7 @@ __all__ = [
     "AttentionMaps",
     "AttnscopeError",
     "Check",
+    "Comparison",
     "HeadDifferences",
     "HeadRow",
     "HeadTable",
@@ -98,6 +103,7 @@ __all__ = [
     "attention_maps",
     "attention_steps",
     "check_comments",
+    "compare",
     "compare_checkpoints",
     "compare_maps",
     "compute",

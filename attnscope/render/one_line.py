@@ -6,12 +6,15 @@ from functools import singledispatch
 from typing import Any
 
 from attnscope.render.columns import largest
+from attnscope.render.comparison import number as difference_text
+from attnscope.render.comparison import verdict
 from attnscope.render.heading import named
 from attnscope.render.heads import facts
 from attnscope.render.ranking import MISSING
 from attnscope.render.text import number_text, shape_text
 from attnscope.results.comments import CommentReport, SourceDiff
 from attnscope.results.common import Check, Finding, Part, Stats
+from attnscope.results.comparison import ComparedTensor, Comparison
 from attnscope.results.differences import HeadDifferences, MapDifferences, WeightChange
 from attnscope.results.example import WorkedExample
 from attnscope.results.heads import HeadRow, HeadTable
@@ -110,6 +113,16 @@ def _(run: ProgramRun) -> str:
         f"{shortened(run.target)}: {len(run.traces)} of {counted(run.calls, 'call')} traced,"
         f" exit status {run.status}"
     )
+
+
+@about.register
+def _(comparison: Comparison) -> str:
+    return f"{shortened(comparison.a)} and {shortened(comparison.b)}: {verdict(comparison)}"
+
+
+@about.register
+def _(tensor: ComparedTensor) -> str:
+    return f"{tensor.role}: {tensor.status}, largest difference {difference_text(tensor.largest)}"
 
 
 @about.register

@@ -28,6 +28,7 @@ from attnscope.options import Distribution, one_of
 from attnscope.process import interrupt
 from attnscope.process.progress import Progress, silent, stage
 from attnscope.results.trace import Condition, Exit, Source, Step, Trace
+from attnscope.tracing.target.load import load_target, title_of
 from attnscope.tracing.trials import Trials, needs_values
 
 if TYPE_CHECKING:
@@ -159,7 +160,7 @@ def inspect(
     from attnscope.process.memory import check_imports
 
     check_imports()
-    title = target if isinstance(target, str) else _title(target)
+    title = target if isinstance(target, str) else title_of(target)
     with stage(progress, f"importing {title} …"):
         if is_live:
             from attnscope.tracing.target.live_module import live_subject
@@ -169,7 +170,7 @@ def inspect(
             from attnscope.tracing.target.subject import read_subject
 
             subject = read_subject(
-                _load_target(target),
+                load_target(target),
                 init or [],
                 inputs or [],
                 where or [],
@@ -231,7 +232,7 @@ def _check_kind(
     """Raise an OptionError if options for one kind of target are set for the other."""
     if is_live and isinstance(target, str | type):
         raise OptionError(
-            f"{_title(target)} is only a name or a class: its inputs are specifications, not tensors.",
+            f"{title_of(target)} is only a name or a class: its inputs are specifications, not tensors.",
             hint="inputs=[…]; or pass a module and its tensors",
         )
     others = specification_options if is_live else tensor_options
@@ -245,26 +246,6 @@ def _check_kind(
         raise OptionError(f"{wrong[0]} does not apply: {kind}.")
     if is_live and dtype is not None:
         raise OptionError("dtype does not apply: the tensors of the call have one.")
-
-
-def _title(target: Any) -> str:
-    from attnscope.tracing.instrument.torch_internals.compiler import uncompiled
-
-    if isinstance(target, str):
-        return target
-    target = uncompiled(target)
-    return str(getattr(target, "__qualname__", type(target).__qualname__))
-
-
-def _load_target(target: Any) -> Any:
-    """Return a target with its name and module; a text is imported."""
-    from attnscope.tracing.target.load import Loaded, load
-
-    if isinstance(target, str):
-        return load(target)
-    name = _title(target).rpartition(".")[2]
-    module = sys.modules[getattr(target, "__module__", None) or type(target).__module__]
-    return Loaded(target, name, module)
 
 
 # Running.

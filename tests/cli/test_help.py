@@ -43,6 +43,23 @@ x = torch.randn(2, 3, 8)
 Attention()(x)
 torch.nn.functional.scaled_dot_product_attention(x, x, x)
 """
+CORRECT = """
+import math
+from torch import nn
+
+
+def attention(Q, K, V):
+    return (Q @ K.mT / math.sqrt(Q.size(-1))).softmax(-1) @ V
+
+
+class Attention(nn.Module):
+    def __init__(self, d_model):
+        super().__init__()
+        self.q, self.k, self.v, self.o = (nn.Linear(d_model, d_model) for _ in range(4))
+
+    def forward(self, x):
+        return self.o(attention(self.q(x), self.k(x), self.v(x)))
+"""
 EXAMPLES = {
     (command, example): what
     for command in COMMANDS
@@ -115,6 +132,8 @@ def files(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(tmp_path)
     for name in ("attn", "model"):
         Path(f"{name}.py").write_text(ATTENTION)
+    for name in ("mine", "old", "new"):
+        Path(f"{name}.py").write_text(CORRECT)
     Path("train.py").write_text(TRAIN)
     Path("texts.txt").write_text("The cat sat.\nA dog ran.\n")
     for name in "qkv":
@@ -122,7 +141,7 @@ def files(tmp_path, monkeypatch):
     np.save("x.npy", np.ones((1, 3, 8), dtype=np.float32))
     torch.save(torch.nn.MultiheadAttention(8, 2, batch_first=True).state_dict(), "mha.pt")
     yield
-    for module in ("model", "attn", "train"):
+    for module in ("model", "attn", "train", "mine", "old", "new"):
         sys.modules.pop(module, None)
 
 

@@ -6,7 +6,7 @@ from functools import cache, singledispatch
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
-from attnscope.render import scaling
+from attnscope.render import comparison, scaling
 from attnscope.render.circuits import circuit_columns
 from attnscope.render.columns import check_columns
 from attnscope.render.crash import crash_lines
@@ -20,6 +20,7 @@ from attnscope.render.notebook.rows import head_rows, trace_rows
 from attnscope.render.page.page import model_name
 from attnscope.render.terminal.source import annotated, source_lines
 from attnscope.results.comments import CommentReport, SourceDiff
+from attnscope.results.comparison import Comparison
 from attnscope.results.example import WorkedExample
 from attnscope.results.heads import HeadMetrics
 from attnscope.results.maps import AttentionMaps
@@ -116,6 +117,23 @@ def _(result: Scaling) -> str:
         bars=[(scaling.SCALED[row.scaled][1], f"{100 * row.largest_weight:.1f}") for row in result.rows],
         legend=scaling.legend(result),
         findings=[printable(finding.message) for finding in result.findings],
+    )
+
+
+@content.register
+def _(result: Comparison) -> str:
+    divergences = [
+        _printable([text for _, text in comparison.divergence_lines(result, each)])
+        for each in result.divergences or []
+    ]
+    return _rendered(
+        "comparison",
+        heading=_printable(comparison.heading(result)),
+        columns=shown_columns(comparison.columns(result)),
+        divergences=divergences,
+        after=comparison.after(result),
+        weights=shown_columns(comparison.weight_columns(result.weights)) if result.weights else [],
+        notices=_printable(result.notices),
     )
 
 

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from attnscope.errors import OptionError
 from attnscope.render.columns import Column, columns_of
+from attnscope.results.comparison import Comparison
 from attnscope.results.example import WorkedExample
 from attnscope.results.heads import HeadMetrics
 from attnscope.results.maps import AttentionMaps
@@ -54,6 +55,10 @@ def _columns(result: Any) -> list[Column]:
         from attnscope.render.scaling import columns
 
         return columns(result)
+    if isinstance(result, Comparison):
+        from attnscope.render import comparison
+
+        return comparison.columns(result)
     return columns_of(result)
 
 

@@ -13,6 +13,7 @@ from attnscope.render.terminal.console import Terminal
 from attnscope.render.terminal.table import print_finding, print_line, print_notices, print_table
 from attnscope.results.comments import CommentReport, SourceDiff
 from attnscope.results.common import Finding
+from attnscope.results.comparison import Comparison
 from attnscope.results.example import WorkedExample
 from attnscope.results.heads import HeadMetrics
 from attnscope.results.maps import AttentionMaps
@@ -102,6 +103,13 @@ def _(scaling: Scaling, console: Console) -> None:
     from attnscope.render.terminal.scaling import print_scaling
 
     print_scaling(scaling, console)
+
+
+@print_result.register
+def _(comparison: Comparison, console: Console) -> None:
+    from attnscope.render.terminal.comparison import print_comparison
+
+    print_comparison(comparison, console)
 
 
 @print_result.register

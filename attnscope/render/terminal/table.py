@@ -51,7 +51,7 @@ def print_table(result: Trace | HeadWeights, console: Console, *, wide: bool = F
             print_finding(console, finding)
         if result.crash is not None:
             for text in crash_lines(result.crash):
-                _print_hanging(console, text)
+                print_hanging(console, text)
     if result.checks:
         print_columns(check_columns(result.checks), console, wide)
 
@@ -67,10 +67,10 @@ def print_heading(lines: list[str], console: Console) -> None:
 def print_finding(console: Console, finding: Finding) -> None:
     """Print a finding: its line in colour, and the lines of its sentence below each other."""
     where = f"line {finding.line}: " if finding.line else ""
-    _print_hanging(console, Text.assemble(("! ", FINDING), (where, FINDING), printable(finding.message)))
+    print_hanging(console, Text.assemble(("! ", FINDING), (where, FINDING), printable(finding.message)))
 
 
-def _print_hanging(console: Console, text: Text) -> None:
+def print_hanging(console: Console, text: Text) -> None:
     """Print a sentence, its lines below each other, right of the sign or spaces in front of it."""
     margin = " " * re.match(r"[!✗]? *", text.plain).end()  # type: ignore[union-attr]
     sign, sentence = text.divide([len(margin)])

@@ -27,6 +27,7 @@ from typing import Any
 from attnscope.errors import FileError, SourceError, class_name, is_a, no_such_file, safe_str, stored_in
 from attnscope.suggestions import classes_with_forward
 from attnscope.text import shortened
+from attnscope.tracing.instrument.torch_internals.compiler import uncompiled
 
 FORM = "FILE.py:NAME or package.module:NAME"
 LISTED = 8
@@ -69,6 +70,27 @@ def load(text: str) -> Loaded:
             hint=f"{found.__name__}:NAME" if inspect.ismodule(found) else _choice_of(module, place),
         )
     return Loaded(found, name, module)
+
+
+def load_target(target: Any) -> Loaded:
+    """Return a class, function or module with its name and its module; a text is imported.
+
+    Raises:
+        AttnscopeError: as `load`.
+    """
+    if isinstance(target, str):
+        return load(target)
+    name = title_of(target).rpartition(".")[2]
+    module = sys.modules[getattr(target, "__module__", None) or type(target).__module__]
+    return Loaded(target, name, module)
+
+
+def title_of(target: Any) -> str:
+    """Return the qualified name of a class or function, or of a module's class; a text unchanged."""
+    if isinstance(target, str):
+        return target
+    target = uncompiled(target)
+    return str(getattr(target, "__qualname__", type(target).__qualname__))
 
 
 def describe(error: BaseException, folder: Path | None = None) -> str:

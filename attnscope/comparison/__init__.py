@@ -1,0 +1,1 @@
+"""Comparison of two attentions: where they part, and why."""

@@ -1,0 +1,133 @@
+"""The way from the product Q·Kᵀ to attention: scores, masked scores, softmax."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+
+from attnscope.comparison.anatomy.follow import MOVES, Elements
+from attnscope.comparison.anatomy.tape import Value
+
+MASKS = {"masked_fill", "where", "setitem", "masked_scatter", "index_put"}
+
+
+def scores_of(
+    raw: Value, softmax: Value, places: Mapping[Value, Elements]
+) -> Iterator[tuple[str, Value]]:
+    """Yield the tensors between a product and its softmax, by role.
+
+    Args:
+        raw: the product Q·Kᵀ.
+        softmax: the result of the softmax.
+        places: where the elements of the product are.
+    """
+    way = way_between(raw, softmax, places)
+    before = _before_softmax(way, softmax)
+    masked = way[: way.index(before) + 1]
+    first_mask = next((i for i, each in enumerate(masked) if i and _is_mask(each)), len(masked))
+    scores = masked[first_mask - 1]
+    yield "scores", scores
+    if before is not scores:
+        yield "scores_masked", before
+    yield "attention", softmax
+
+
+def way_between(raw: Value, end: Value, places: Mapping[Value, Elements]) -> list[Value]:
+    """Return the tensors from one to another that hold its elements, in order."""
+    way = [end]
+    while way[-1] is not raw:
+        before = next((each for each in way[-1].parents if each in places), None)
+        if before is None:
+            break
+        way.append(before)
+    return way[::-1]
+
+
+CASTS = {"to", "half", "float", "double", "bfloat16", "type", "type_as"}
+LAYOUT = (
+    MOVES - {"repeat", "repeat_interleave", "expand", "tile", "cat", "stack"}
+    | CASTS
+    | {"contiguous", "clone"}
+)
+"""Functions that only arrange elements otherwise."""
+
+
+def site_of_split(way: list[Value]) -> Value:
+    """Return the tensor that is split into heads: the last before anything but views and copies."""
+    n = next((i for i, each in enumerate(way) if i and each.name not in LAYOUT), len(way))
+    return _assigned(way[1:n]) or way[n - 1]
+
+
+def site_of_operand(way: list[Value]) -> Value:
+    """Return the tensor that enters a product, before it is only arranged for that."""
+    n = next((i for i in reversed(range(1, len(way))) if way[i].name not in LAYOUT), 0)
+    return way[n] if n else _assigned(way[1:]) or way[-1]
+
+
+def site_of_scale(ways: Iterable[list[Value]]) -> Value | None:
+    """Return the last tensor on some ways that is multiplied or divided by a number; None if none is."""
+    scaled = [each for way in ways for each in way[1:] if _multiplier(each) is not None]
+    return scaled[-1] if scaled else None
+
+
+def number_on(way: list[Value]) -> float:
+    """Return the product of the numbers by which a tensor is multiplied on a way."""
+    product = 1.0
+    for each in way[1:]:
+        product *= _multiplier(each) or 1.0
+    return product
+
+
+def _multiplier(value: Value) -> float | None:
+    """Return the number by which a call multiplies a tensor; None if it does something else."""
+    call = value.call
+    if call is None or call.name not in ("mul", "div") or len(call.args) != 2:
+        return None
+    first, second = (_number(each) for each in call.args)
+    if call.name == "div":
+        return 1 / second if first is None and second else None
+    return second if first is None else first
+
+
+def _number(argument: object) -> float | None:
+    """Return an argument that is a number, or a tensor of one element."""
+    if isinstance(argument, int | float):
+        return float(argument)
+    if isinstance(argument, Value) and argument.tensor.numel() == 1:
+        return float(argument.tensor)
+    return None
+
+
+def _assigned(way: list[Value]) -> Value | None:
+    """Return the last tensor that has a name; None if none has."""
+    named = [each for each in way if each.place is not None and each.place.variable is not None]
+    return named[-1] if named else None
+
+
+def _before_softmax(way: list[Value], softmax: Value) -> Value:
+    """Return the last tensor that is not part of the softmax itself, which may be written out.
+
+    A cast to another dtype is part of it.
+    """
+    end = way.index(softmax)
+    if softmax.name not in ("softmax", "_softmax"):
+        end = next(i for i, each in enumerate(way) if each.name == "exp")
+        if way[end - 1].name == "sub" and _is_maximum(way[end - 1]):
+            end -= 1
+    while end > 1 and way[end - 1].name in CASTS:
+        end -= 1
+    return way[end - 1]
+
+
+def _is_maximum(difference: Value) -> bool:
+    """Return whether what is subtracted is a maximum, or a sum of exponentials."""
+    other = difference.parents[-1]
+    names = {other.name, *(each.name for each in other.parents)}
+    return bool(names & {"max", "amax", "logsumexp"})
+
+
+def _is_mask(value: Value) -> bool:
+    """Return whether a call adds something to scores, or replaces some, position by position."""
+    if value.name in MASKS:
+        return True
+    others = [each for each in value.parents[1:] if each.tensor.ndim >= 2 and each.tensor.numel() > 1]
+    return value.name in ("add", "sub", "mul", "cat", "concat", "baddbmm") and bool(others)

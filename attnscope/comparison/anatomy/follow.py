@@ -1,0 +1,102 @@
+"""Follows the elements of a tensor through views, copies and element-wise functions."""
+
+from __future__ import annotations
+
+import torch
+
+from attnscope.comparison.anatomy.tape import Call, NotReplayableError, Tape, Value
+
+MOVES = {
+    "view", "reshape", "transpose", "permute", "swapaxes", "swapdims", "moveaxis", "movedim",
+    "T", "mT", "H", "t", "flatten", "unflatten", "squeeze", "unsqueeze", "expand", "expand_as",
+    "broadcast_to", "getitem", "chunk", "split", "split_with_sizes", "tensor_split", "unbind",
+    "select", "narrow", "repeat", "repeat_interleave", "tile", "roll", "flip", "stack", "cat",
+    "concat", "concatenate", "hstack", "vstack", "index_select", "take_along_dim", "gather",
+    "view_as", "reshape_as", "view_as_complex", "view_as_real", "real", "imag", "setitem",
+    "copy", "as_strided", "pad", "unsafe_chunk", "unsafe_split", "hsplit", "diagonal",
+    "adjoint",
+}  # fmt: skip
+"""Functions whose result consists of elements of their arguments."""
+
+Elements = torch.Tensor
+"""For each element of a tensor, the number of the element that it comes from; -1 if from elsewhere."""
+
+
+def followed(tape: Tape, source: Value) -> dict[Value, Elements]:
+    """Return where the elements of a tensor are in all tensors that are computed from it.
+
+    Functions that work element by element keep the place of each; of several arguments, the first
+    that comes from the source counts. A product or a sum over an axis ends the way.
+
+    Returns:
+        By value, a tensor of its shape: the numbers of the elements of `source`, which counts row
+        by row.
+    """
+    numbers = torch.arange(source.tensor.numel(), dtype=torch.float64).reshape(source.tensor.shape)
+    found: dict[Value, Elements] = {source: numbers}
+    begun = source.call is None
+    for call in tape.calls:
+        if begun and any(parent in found for parent in call.parents):
+            for value, elements in zip(call.outputs, _through(call, found), strict=True):
+                if elements is not None and value is not source:
+                    found[value] = elements
+        begun = begun or call is source.call
+    return found
+
+
+def _through(call: Call, found: dict[Value, Elements]) -> list[Elements | None]:
+    """Return where elements are in the results of a call."""
+    if call.name in MOVES and not _writes_number(call):
+        try:
+            return list(
+                call.run(
+                    lambda value: found[value].contiguous() if value in found else _elsewhere(value)
+                )
+            )
+        except (NotReplayableError, RuntimeError, TypeError, IndexError, ValueError):
+            return [None] * len(call.outputs)
+    return [_beside(call, value, found) for value in call.outputs]
+
+
+def _beside(call: Call, value: Value, found: dict[Value, Elements]) -> Elements | None:
+    """Return the elements of the first argument that a function works on element by element."""
+    if call.name in ("sum", "mean", "matmul", "bmm", "mm", "baddbmm", "einsum", "linear", "addmm"):
+        return None
+    shape = tuple(value.tensor.shape)
+    for parent in call.parents:
+        if parent in found:
+            elements = found[parent]
+            if elements.shape == shape:
+                return elements
+            try:
+                return elements.expand(shape)
+            except RuntimeError:
+                return None
+    return None
+
+
+def _writes_number(call: Call) -> bool:
+    """Return whether a number is assigned to elements, which stay where they are."""
+    return call.name == "setitem" and not isinstance(call.args[-1], Value)
+
+
+def _elsewhere(value: Value) -> torch.Tensor:
+    """Return an index as it is; for other tensors, elements that come from elsewhere."""
+    if not value.tensor.is_floating_point() and not value.tensor.is_complex():
+        return value.tensor
+    return torch.full(value.tensor.shape, -1.0, dtype=torch.float64)
+
+
+def values_at(tensor: torch.Tensor, elements: Elements, n_source: int) -> torch.Tensor | None:
+    """Return the values of a tensor in the order of the elements that they come from.
+
+    Returns:
+        `n_source`; None if an element is missing.
+    """
+    flat = elements.reshape(-1).real.long() if elements.is_complex() else elements.reshape(-1).long()
+    place = torch.full((n_source,), -1, dtype=torch.long)
+    inside = flat >= 0
+    place[flat[inside]] = torch.arange(flat.numel())[inside]
+    if (place < 0).any():
+        return None
+    return tensor.reshape(-1)[place]

@@ -1,0 +1,136 @@
+"""A divergence to explain, and a hypothesis about its cause."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+
+from attnscope.comparison.divergence.roots import Difference, difference, tensor_of
+from attnscope.comparison.divergence.state import State
+
+
+@dataclass(frozen=True)
+class Hypothesis:
+    """A possible cause, and what it predicts.
+
+    Attributes:
+        name: the mistake in a few words, such as `another scale`.
+        text: a sentence about a and b, if it holds.
+        predicted: what a tensor would be if the cause accounted for the difference.
+        observed: what it is.
+        corrected: b's tensor without this mistake; None: a's tensor.
+    """
+
+    name: str
+    text: str
+    predicted: torch.Tensor
+    observed: torch.Tensor
+    corrected: torch.Tensor | None = None
+
+    @cached_property
+    def rest(self) -> Difference:
+        """The difference that the hypothesis leaves."""
+        return difference("", self.predicted, self.observed)
+
+    @property
+    def holds(self) -> bool:
+        """Whether it accounts for the difference up to rounding."""
+        return self.rest.is_equal
+
+
+@dataclass(frozen=True)
+class Case:
+    """A tensor that differs although all that it comes from is equal.
+
+    Attributes:
+        role: the tensor's role.
+        a, b: the two sides.
+        found: its difference.
+    """
+
+    role: str
+    a: State
+    b: State
+    found: Difference
+
+    def of_a(self, role: str | None = None) -> torch.Tensor:
+        """Return a tensor of a, in float64; by default the one that differs."""
+        return _double(self.a, role or self.role)
+
+    def of_b(self, role: str | None = None) -> torch.Tensor:
+        """Return a tensor of b, arranged like a's."""
+        return _double(self.b, role or self.role)
+
+    def has(self, *roles: str) -> bool:
+        """Return whether both sides have tensors of some roles, with equal shapes."""
+        for role in roles:
+            first, second = tensor_of(self.a, role), tensor_of(self.b, role)
+            if first is None or second is None or first.shape != second.shape:
+                return False
+        return True
+
+    def has_unrotated(self, name: str) -> bool:
+        """Return whether Q, K or V is known on both sides as it was before any rotation."""
+        first, second = self.a.unrotated(name), self.b.unrotated(name)
+        return first is not None and second is not None and first.shape == second.shape
+
+    def unrotated_a(self, name: str) -> torch.Tensor:
+        """Return a's Q, K or V before any rotation, arranged like Q, K or V."""
+        return _unrotated(self.a, name)
+
+    def unrotated_b(self, name: str) -> torch.Tensor:
+        """Return b's Q, K or V before any rotation, arranged like Q, K or V."""
+        return _unrotated(self.b, name)
+
+    @cached_property
+    def widths(self) -> dict[str, int]:
+        """The sizes that people divide scores by, by name."""
+        d_head = self.of_a("Q").shape[-1]
+        widths = {"d_head": d_head}
+        feat = tensor_of(self.a, "Q_feat")
+        if feat is None:
+            feat = tensor_of(self.a, "output")
+        if feat is not None and feat.shape[-1] != d_head:
+            widths["d_feat"] = feat.shape[-1]
+        heads = self.n_head
+        if heads is not None:
+            widths |= {"d_feat": heads * d_head, "n_head": heads} if heads > 1 else {}
+        scores = self.of_a("scores")
+        return widths | {
+            "n_Q": scores.shape[-2],
+            "n_K": scores.shape[-1],
+            "d_V": self.of_a("V").shape[-1],
+        }
+
+    @cached_property
+    def n_head(self) -> int | None:
+        """The number of heads, if the input tells it apart from the number of sequences."""
+        for state in (self.a, self.b):
+            for name in ("Q", "V"):
+                projection = state.anatomy.projections.get(name)
+                if projection is not None and projection.out.tensor.ndim == 3:
+                    return self.of_a("Q").shape[0] // projection.out.tensor.shape[0]
+            output = state.anatomy.output.tensor
+            if output.ndim == 4:
+                return int(output.shape[1])
+        return None
+
+    @property
+    def n_batch(self) -> int:
+        """The number of sequences; 1 if it is unknown."""
+        return self.of_a("Q").shape[0] // self.n_head if self.n_head else 1
+
+
+def _unrotated(state: State, name: str) -> torch.Tensor:
+    tensor = state.unrotated(name)
+    if tensor is None:
+        raise KeyError(name)
+    return tensor.double()
+
+
+def _double(state: State, role: str) -> torch.Tensor:
+    tensor = tensor_of(state, role)
+    assert tensor is not None
+    return tensor.double()

@@ -1,0 +1,199 @@
+"""Other masks: missing, inverted, shifted, aligned otherwise, added as numbers, or filled otherwise."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+
+from attnscope.comparison.causes.case import Case, Hypothesis
+
+HIDDEN = -1e3
+"""A score that is lower by this hides its key."""
+
+NEAR = 1e-9
+
+
+def _added(case: Case, of: str) -> torch.Tensor:
+    """Return what a mask adds to scores; -inf where it replaces them by a number that hides."""
+    side = case.of_a if of == "a" else case.of_b
+    return side("scores_masked") - side("scores")
+
+
+def _hides(case: Case, of: str) -> torch.Tensor:
+    added = _added(case, of)
+    return (added < HIDDEN) | added.isnan()
+
+
+def _filled(scores: torch.Tensor, hidden: torch.Tensor) -> torch.Tensor:
+    return scores.masked_fill(hidden, float("-inf"))
+
+
+def _rows(hidden: torch.Tensor) -> str:
+    return f"{hidden.double().mean():.0%} of the keys"
+
+
+def mask_missing(case: Case) -> Iterator[Hypothesis]:
+    """Suppose that only one side masks."""
+    for one, other in (("a", "b"), ("b", "a")):
+        if bool((_added(case, other) == 0).all()):
+            hidden = _hides(case, one)
+            text = f"{other} has no mask: {one} hides {_rows(hidden)}{_causal_words(hidden, case)}"
+            scores = case.of_b("scores") if other == "b" else case.of_a("scores")
+            yield Hypothesis(
+                "mask missing" if other == "b" else "mask added",
+                text,
+                _filled(scores, hidden),
+                _filled(case.of_a() if one == "a" else case.of_b(), hidden),
+            )
+
+
+def _causal_words(hidden: torch.Tensor, case: Case) -> str:
+    offset = _causal_offset(hidden)
+    if offset is None:
+        return ""
+    return ", as a causal mask does"
+
+
+def mask_inverted(case: Case) -> Iterator[Hypothesis]:
+    """Suppose that b hides what a shows."""
+    hidden_a, hidden_b = _hides(case, "a"), _hides(case, "b")
+    if hidden_b.any() and hidden_a.any():
+        text = "b's mask is inverted: it hides the keys that a shows, and shows those that a hides"
+        yield Hypothesis("mask inverted", text, (~hidden_a).double(), hidden_b.double())
+
+
+def _causal_offset(hidden: torch.Tensor) -> int | None:
+    """Return o if each query i sees exactly the keys up to i + o; None if not."""
+    n_Q, n_K = hidden.shape[-2:]
+    if not bool((hidden == hidden[:1]).all()):
+        return None
+    visible = ~hidden[0]
+    for offset in range(-n_Q, n_K + 1):
+        expected = torch.ones(n_Q, n_K, dtype=torch.bool).tril(offset)
+        if bool((visible == expected).all()) and not bool(expected.all()):
+            return offset
+    return None
+
+
+def causal_offset(case: Case) -> Iterator[Hypothesis]:
+    """Suppose that both masks are causal, and aligned otherwise."""
+    hidden_a, hidden_b = _hides(case, "a"), _hides(case, "b")
+    in_a, in_b = _causal_offset(hidden_a), _causal_offset(hidden_b)
+    if in_a is None or in_b is None or in_a == in_b:
+        return
+    n_Q, n_K = hidden_a.shape[-2:]
+    names = {0: "top-left", n_K - n_Q: "bottom-right"}
+    kind = "causal mask shifted"
+    if n_Q != n_K and in_a in names and in_b in names:
+        kind = "causal mask aligned otherwise"
+        text = (
+            f"b aligns its causal mask {names[in_b]}, a {names[in_a]}: with {n_Q} queries and {n_K}"
+            f" keys, query 0 sees {_seen(in_b, n_K)} in b and {_seen(in_a, n_K)} in a"
+        )
+    else:
+        n = in_b - in_a
+        text = (
+            f"b's causal mask is shifted by {n:+d}: query i sees keys up to {_position(in_b)} in b,"
+            f" and up to {_position(in_a)} in a"
+        )
+    yield Hypothesis(kind, text, _filled(case.of_b("scores"), hidden_b), _filled(case.of_b(), hidden_b))
+
+
+def _seen(offset: int, n_K: int) -> str:
+    n = max(0, min(offset + 1, n_K))
+    return f"{n} key{'s' * (n != 1)}"
+
+
+def _position(offset: int) -> str:
+    return f"i{offset:+d}" if offset else "i"
+
+
+def mask_shifted(case: Case) -> Iterator[Hypothesis]:
+    """Suppose that b's mask is a's, moved by one position along the keys."""
+    hidden_a, hidden_b = _hides(case, "a"), _hides(case, "b")
+    for step in (1, -1):
+        moved = hidden_a.roll(step, -1)
+        inner = slice(1, None) if step == 1 else slice(None, -1)
+        if not bool((hidden_b == hidden_a).all()):
+            yield Hypothesis(
+                "mask shifted",
+                f"b's mask is a's, moved by {step:+d} along the keys",
+                moved[..., inner].double(),
+                hidden_b[..., inner].double(),
+            )
+
+
+def added_as_numbers(case: Case) -> Iterator[Hypothesis]:
+    """Suppose that b adds its boolean mask to the scores, as 0 and 1."""
+    scores, b = case.of_b("scores"), case.of_b()
+    ones = (b - scores - 1).abs() < NEAR
+    if not bool(ones.any()):
+        return
+    visible = _resembles(ones, ~_hides(case, "a"))
+    words = "1 where a key may be seen" if visible else "1 where a key is hidden"
+    text = f"b adds its mask as numbers, {words}, and 0 elsewhere: nothing is hidden"
+    corrected = _filled(scores, ~ones if visible else ones)
+    yield Hypothesis("boolean mask added", text, scores + ones, b, corrected)
+
+
+def multiplied(case: Case) -> Iterator[Hypothesis]:
+    """Suppose that b multiplies its scores by the mask."""
+    scores, b = case.of_b("scores"), case.of_b()
+    zeros = (b == 0) & (scores != 0)
+    if bool(zeros.any()):
+        text = "b multiplies its scores by the mask: a score of 0 hides nothing"
+        yield Hypothesis(
+            "mask multiplied", text, scores.masked_fill(zeros, 0.0), b, _filled(scores, zeros)
+        )
+
+
+def _resembles(pattern: torch.Tensor, other: torch.Tensor) -> bool:
+    """Return whether a pattern is more like another than like its opposite."""
+    return float((pattern == other).double().mean()) >= 0.5
+
+
+def finite_fill(case: Case) -> Iterator[Hypothesis]:
+    """Suppose that b gives hidden keys another number, which may not hide them."""
+    a, b, scores = case.of_a(), case.of_b(), case.of_b("scores")
+    hidden_a = _hides(case, "a")
+    changed = b != scores
+    if not bool(changed.any()) or not bool(hidden_a.any()):
+        return
+    values, in_a = b[changed].unique(), a[hidden_a].unique()
+    if values.numel() == 1 and in_a.numel() == 1 and values != in_a:
+        number = float(values)
+        text = f"b gives hidden keys the score {number:g}, a {float(in_a):g}{_blind(hidden_a)}"
+        corrected = scores.masked_fill(changed, float(in_a))
+        yield Hypothesis("another fill", text, scores.masked_fill(changed, number), b, corrected)
+    added = (b - scores)[changed]
+    if bool((added < 0).all()) and bool((added - added[0]).abs().max() < 1e-9 * added[0].abs()):
+        number = float(added[0])
+        text = f"b adds {number:g} to the scores of hidden keys, which leaves them visible"
+        corrected = scores.masked_fill(changed, float("-inf"))
+        yield Hypothesis("another fill", text, scores + number * changed, b, corrected)
+
+
+def _blind(hidden: torch.Tensor) -> str:
+    """Say how many queries see no key, where the number decides the weights."""
+    n = int(hidden.all(-1).sum())
+    if not n:
+        return ""
+    see = "query sees" if n == 1 else "queries see"
+    return f"; {n} {see} no key at all, where this decides the weights"
+
+
+def added_bias(case: Case) -> Iterator[Hypothesis]:
+    """Suppose that one side adds a bias that is the same for every sequence."""
+    difference = case.of_b() - case.of_a()
+    n_head = case.n_head
+    if n_head is None or case.n_batch < 2 or not bool(difference.isfinite().all()):
+        return
+    parts = difference.unflatten(0, (-1, n_head))
+    for one, other in (("a", "b"), ("b", "a")):
+        if bool((_added(case, other) == 0).all()):
+            text = f"{one} adds a bias to the scores, the same for every sequence, and {other} does not"
+            yield Hypothesis("position bias missing", text, parts[:1].expand_as(parts), parts)
+            return
+    text = "the two add different biases to the scores, the same for every sequence"
+    yield Hypothesis("another position bias", text, parts[:1].expand_as(parts), parts)

@@ -1,0 +1,90 @@
+"""Other projections: a bias missing, a weight transposed, or the weights of another projection."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+
+from attnscope.comparison.causes.case import Case, Hypothesis
+
+NAMES = {"Q_feat": "Q", "K_feat": "K", "V_feat": "V", "x": "O"}
+
+
+def bias_missing(case: Case) -> Iterator[Hypothesis]:
+    """Suppose that one side adds a bias, and the other does not."""
+    name = NAMES[case.role]
+    in_a, in_b = case.a.anatomy.projections.get(name), case.b.anatomy.projections.get(name)
+    for one, other, with_bias, without in (("a", "b", in_a, in_b), ("b", "a", in_b, in_a)):
+        if (
+            with_bias is None
+            or with_bias.bias is None
+            or (without is not None and without.bias is not None)
+        ):
+            continue
+        bias = with_bias.bias.tensor.double()[with_bias.features]
+        plain = case.of_b() if other == "b" else case.of_a()
+        full = case.of_a() if one == "a" else case.of_b()
+        text = f"{one} adds a bias ({with_bias.bias.weight}) in the projection, and {other} does not"
+        yield Hypothesis("bias missing" if one == "a" else "bias added", text, plain + bias, full)
+
+
+def weight_transposed(case: Case) -> Iterator[Hypothesis]:
+    """Suppose that b uses the transposed weight."""
+    name = NAMES[case.role]
+    one, other = case.a.anatomy.projections.get(name), case.b.anatomy.projections.get(name)
+    if one is None or other is None:
+        return
+    x = next((each.tensor for each in one.call.parents if not each.is_weight), None)
+    if x is None or name == "O":
+        x = _tokens(case) if name == "O" else x
+    if x is None:
+        return
+    x = x.double().reshape(-1, x.shape[-1])
+    weight = other.weight.tensor.double()
+    if weight.ndim != 2 or weight.shape[0] != weight.shape[1] or weight.shape[0] != x.shape[-1]:
+        return
+    bias = 0.0 if other.bias is None else other.bias.tensor.double()
+    b = case.of_b()
+    for used, words in (
+        (weight, f"x @ {other.weight.weight}"),
+        (weight.mT, f"x @ {other.weight.weight}.T"),
+    ):
+        if torch.allclose((x @ used + bias)[:, other.features], b):
+            right = (x @ used.mT + bias)[:, other.features]
+            yield Hypothesis(
+                "weight transposed", f"b's weight is transposed: it computes {words}", right, case.of_a()
+            )
+
+
+def _tokens(case: Case) -> torch.Tensor | None:
+    return case.b.tensor("x_merged")
+
+
+def other_projection(case: Case) -> Iterator[Hypothesis]:
+    """Suppose that b uses the weights of another projection."""
+    for other in ("Q_feat", "K_feat", "V_feat"):
+        if other != case.role and case.has(case.role) and case.a.tensor(other) is not None:
+            tensor = case.of_a(other)
+            if tensor.shape == case.of_b().shape:
+                kind = (
+                    "Q and K swapped"
+                    if {other, case.role} == {"Q_feat", "K_feat"}
+                    else "another projection"
+                )
+                name, used = case.role.removesuffix("_feat"), other.removesuffix("_feat")
+                text = f"b's {name} is a's {used}: it is projected with W_{used}"
+                if kind == "Q and K swapped":
+                    text = "Q and K are swapped: b's Q is a's K, and b's K is a's Q"
+                yield Hypothesis(kind, text, tensor, case.of_b())
+
+
+def swapped(case: Case) -> Iterator[Hypothesis]:
+    """Suppose that Q and K, or another two, are exchanged after their projections."""
+    own = case.role[0]
+    for other in "QKV":
+        role = other + case.role[1:]
+        tensor = case.a.tensor(role)
+        if other != own and tensor is not None and tensor.shape == case.of_b().shape:
+            kind = "Q and K swapped" if {own, other} == {"Q", "K"} else f"{own} and {other} swapped"
+            yield Hypothesis(kind, f"b's {own} is a's {other}", tensor.double(), case.of_b())

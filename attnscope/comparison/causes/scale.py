@@ -1,0 +1,104 @@
+"""Other factors of the scores, and soft caps."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from math import isclose, sqrt
+
+import torch
+
+from attnscope.comparison.causes.case import Case, Hypothesis
+
+
+def other_scale(case: Case) -> Iterator[Hypothesis]:
+    """Suppose that b multiplies Q·Kᵀ by another number."""
+    a, b = case.of_a(), case.of_b()
+    finite = a.isfinite() & b.isfinite()
+    x, y = a[finite], b[finite]
+    factor = float((x * y).sum() / (x * x).sum().clamp_min(1e-300))
+    if factor == 0.0:
+        return
+    in_a, in_b = _scale(case, a), _scale(case, b)
+    kind = "another scale"
+    if (isclose(in_b, in_a * in_a, rel_tol=1e-6) and not isclose(in_a, 1)) or (
+        isclose(in_a, in_b * in_b, rel_tol=1e-6) and not isclose(in_b, 1)
+    ):
+        kind = "scaled twice"
+    elif isclose(in_b, 1, rel_tol=1e-6):
+        kind = "scale missing"
+    elif isclose(in_a, 1, rel_tol=1e-6):
+        kind = "scale added"
+    widths = case.widths
+    text = (
+        f"multiplying b's scores by {_number(1 / factor)} makes both equal:"
+        f" b {_meaning(in_b, widths)}, a {_meaning(in_a, widths)}"
+    )
+    yield Hypothesis(kind, text, a, b / factor)
+
+
+def _scale(case: Case, scores: torch.Tensor) -> float:
+    """Return the factor from Q·Kᵀ to scores; Q and K are those of the side that has not scaled them."""
+    pairs = [(side("Q"), side("K")) for side in (case.of_a, case.of_b)]
+    Q, K = max(pairs, key=lambda pair: float(pair[0].norm() * pair[1].norm()))
+    product = Q @ K.mT
+    finite = scores.isfinite()
+    return float((scores[finite] * product[finite]).sum() / (product[finite] ** 2).sum())
+
+
+def _meaning(scale: float, widths: dict[str, int]) -> str:
+    """Say what a scale divides by: `divides by √d_head = √40`."""
+    if isclose(scale, 1, rel_tol=1e-6):
+        return "does not scale them"
+    for name, width in widths.items():
+        if isclose(scale, width**-0.5, rel_tol=1e-6):
+            return f"divides by √{name} = √{width}"
+    for name, width in widths.items():
+        if isclose(scale, 1 / width, rel_tol=1e-6):
+            return f"divides by {name} = {width}"
+    for name, width in widths.items():
+        if isclose(scale, sqrt(width), rel_tol=1e-6):
+            return f"multiplies by √{name} = √{width}"
+    for name, width in widths.items():
+        if isclose(scale, width**-0.25, rel_tol=1e-6):
+            return f"divides by ⁴√{name} = ⁴√{width}"
+    return f"multiplies Q·Kᵀ by {scale:.4g}"
+
+
+def _number(factor: float) -> str:
+    """Return a factor as √n or n, if it is one.
+
+    >>> _number(5**0.5), _number(0.2), _number(0.3)
+    ('√5', '1/5', '0.3')
+    """
+    for value, before in ((factor, ""), (1 / factor, "1/")):
+        if isclose(value, round(value), rel_tol=1e-9) and round(value) >= 1:
+            return f"{before}{round(value)}"
+        square = value * value
+        if isclose(square, round(square), rel_tol=1e-9) and round(square) >= 2:
+            return f"{before}√{round(square)}"
+    return f"{factor:.6g}"
+
+
+def soft_cap(case: Case) -> Iterator[Hypothesis]:
+    """Suppose that one side bounds its scores: cap · tanh(scores / cap)."""
+    a, b = case.of_a(), case.of_b()
+    for name, plain, capped in (("b", a, b), ("a", b, a)):
+        cap = _cap(plain, capped)
+        if cap is not None:
+            text = f"{name} caps its scores: {cap:.6g}·tanh(scores/{cap:.6g})"
+            kind = "soft cap" if name == "b" else "soft cap missing"
+            yield Hypothesis(kind, text, cap * torch.tanh(plain / cap), capped)
+
+
+def _cap(plain: torch.Tensor, capped: torch.Tensor) -> float | None:
+    """Return the cap with capped = cap · tanh(plain / cap) at the largest score, by bisection."""
+    place = int(plain.abs().argmax())
+    x, y = abs(float(plain.reshape(-1)[place])), abs(float(capped.reshape(-1)[place]))
+    if not 0 < y < x < float("inf"):
+        return None
+    low, high = y, 1e6 * x
+    for _ in range(200):
+        middle = (low * high) ** 0.5
+        value = middle * float(torch.tanh(torch.tensor(x / middle, dtype=torch.float64)))
+        low, high = (middle, high) if value < y else (low, middle)
+    return (low * high) ** 0.5

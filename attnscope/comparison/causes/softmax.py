@@ -1,0 +1,100 @@
+"""Other softmaxes: over another axis, in another precision, without a sink, followed by dropout."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+
+from attnscope.comparison.causes.case import Case, Hypothesis
+
+
+def softmax_axis(case: Case) -> Iterator[Hypothesis]:
+    """Suppose that b's softmax runs over another axis than the keys."""
+    scores, b = case.of_b("scores_masked"), case.of_b()
+    yield Hypothesis(
+        "softmax over another axis",
+        "b's softmax runs over the queries (n_Q), not over the keys (n_K): its columns sum to one",
+        scores.softmax(-2),
+        b,
+    )
+    if case.n_head:
+        parts = scores.unflatten(0, (-1, case.n_head))
+        for axis, name in ((0, "sequences (n_batch)"), (1, "heads (n_head)")):
+            yield Hypothesis(
+                "softmax over another axis",
+                f"b's softmax runs over the {name}, not over the keys (n_K)",
+                parts.softmax(axis).flatten(0, 1),
+                b,
+            )
+
+
+def softmax_precision(case: Case) -> Iterator[Hypothesis]:
+    """Suppose that one side computes its softmax in a narrower dtype."""
+    for one, values in (("b", case.of_b()), ("a", case.of_a())):
+        for dtype in (torch.float16, torch.bfloat16, torch.float32):
+            rounded = values.to(dtype).to(torch.float64)
+            other = case.of_a() if one == "b" else case.of_b()
+            near = torch.allclose(values, other, rtol=0, atol=8 * torch.finfo(dtype).eps)
+            if near:
+                name = str(dtype).removeprefix("torch.")
+                text = f"{one}'s softmax has the precision of {name}"
+                yield Hypothesis("softmax in lower precision", text, rounded, values)
+                break
+
+
+def sink(case: Case) -> Iterator[Hypothesis]:
+    """Suppose that one side's softmax has a sink, which takes part of the weight."""
+    for one, other, with_sink, without in (
+        ("a", "b", case.of_a(), case.of_b()),
+        ("b", "a", case.of_b(), case.of_a()),
+    ):
+        sums = with_sink.sum(-1, keepdim=True)
+        if bool((sums < 1 - 1e-9).all()):
+            text = (
+                f"{one}'s rows sum to {float(sums.min()):.3g} to {float(sums.max()):.3g}: a sink takes"
+                f" the rest of the weight, and {other} has none"
+            )
+            kind = "sink missing" if one == "a" else "sink added"
+            yield Hypothesis(kind, text, with_sink / sums, without)
+
+
+def weights_scaled(case: Case) -> Iterator[Hypothesis]:
+    """Suppose that b multiplies attention by a number."""
+    a, b = case.of_a(), case.of_b()
+    factor = float((a * b).sum() / (a * a).sum())
+    if factor:
+        yield Hypothesis(
+            "attention scaled",
+            f"b multiplies attention by {factor:.6g}: its rows no longer sum to one",
+            a * factor,
+            b,
+        )
+
+
+def temperature(case: Case) -> Iterator[Hypothesis]:
+    """Suppose that b's softmax is one of scores that are multiplied by another number."""
+    a, b = case.of_a().clamp_min(1e-300).log(), case.of_b().clamp_min(1e-300).log()
+    visible = (case.of_a() > 0) & (case.of_b() > 0)
+    if not bool(visible.all()):
+        return
+    a, b = a - a.mean(-1, keepdim=True), b - b.mean(-1, keepdim=True)
+    factor = float((a * b).sum() / (a * a).sum().clamp_min(1e-300))
+    text = f"b's softmax is one of the scores times {factor:.6g}"
+    yield Hypothesis(
+        "another scale", text, (case.of_b("scores_masked") * factor).softmax(-1), case.of_b()
+    )
+
+
+def dropout(case: Case) -> Iterator[Hypothesis]:
+    """Suppose that dropout runs on one side: some weights are zero, and the others larger."""
+    for one, dropped, whole in (("b", case.of_b(), case.of_a()), ("a", case.of_a(), case.of_b())):
+        lost = (dropped == 0) & (whole > 0)
+        if not bool(lost.any()) or bool(lost.all()):
+            continue
+        kept = ~lost & (whole > 0)
+        factor = float((dropped[kept] / whole[kept]).median())
+        p = 1 - 1 / factor if factor > 0 else 0.0
+        share = f"{lost.double().mean():.0%} of the weights are zero"
+        text = f"{one} applies dropout (p = {p:.2g}) to attention: {share}"
+        yield Hypothesis("dropout active", text, (whole * factor).masked_fill(lost, 0.0), dropped)

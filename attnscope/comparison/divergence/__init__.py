@@ -1,0 +1,1 @@
+"""Both sides arranged alike: which tensors differ, and where they part."""

@@ -1,0 +1,178 @@
+"""Finds where two attentions part: the first tensor that differs although its sources are equal."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+import torch
+
+from attnscope.comparison.divergence.state import UNCHANGED, State
+
+SOURCES: dict[str, tuple[str, ...]] = {
+    "Q_feat": (),
+    "K_feat": (),
+    "V_feat": (),
+    "Q_split": ("Q_feat",),
+    "K_split": ("K_feat",),
+    "V_split": ("V_feat",),
+    "Q": ("Q_split",),
+    "K": ("K_split",),
+    "V": ("V_split",),
+    "scores": ("Q", "K"),
+    "scores_masked": ("scores",),
+    "attention": ("scores_masked",),
+    "attention_drop": ("attention",),
+    "x_raw": ("attention_drop", "V"),
+    "x_merged": ("x_raw",),
+    "x": ("x_merged",),
+    "output": ("x",),
+}
+"""The tensors that each is computed from."""
+
+STRICT = 1e-10
+"""The largest relative difference that rounding may cause in float64."""
+
+
+@dataclass(frozen=True)
+class Difference:
+    """The difference of one tensor between two sides.
+
+    Attributes:
+        role: its role.
+        largest: the largest absolute difference; NaN if they cannot be compared, inf if only one is
+            finite somewhere.
+        size: the largest absolute value on the side of a.
+        index: where the difference is largest.
+        share: the share of elements that differ by more than rounding.
+        factor: the factor from a's tensor to b's, if there is one for all elements.
+        is_equal: whether they differ by no more than rounding.
+    """
+
+    role: str
+    largest: float
+    size: float
+    index: tuple[int, ...]
+    share: float
+    factor: float | None
+    is_equal: bool
+
+
+def difference(role: str, a: torch.Tensor, b: torch.Tensor, tolerance: float = 0.0) -> Difference:
+    """Compare two tensors of one role.
+
+    Args:
+        role: the role.
+        a, b: the tensors, arranged alike.
+        tolerance: a difference that counts as rounding, too.
+    """
+    if a.shape != b.shape:
+        return Difference(role, float("nan"), _size(a), (), 1.0, None, is_equal=False)
+    a, b = a.double(), b.double()
+    same = (a == b) | (a.isnan() & b.isnan())
+    gap = torch.where(same, 0.0, (a - b).abs())
+    gap = torch.where(gap.isnan(), float("inf"), gap)
+    limit = max(STRICT * _size(a), tolerance)
+    wrong = gap > limit
+    if gap.numel() == 0:
+        return Difference(role, 0.0, 0.0, (), 0.0, None, is_equal=True)
+    place = int(gap.argmax())
+    index = tuple(int(each) for each in torch.unravel_index(torch.tensor(place), gap.shape))
+    share = float(wrong.double().mean())
+    factor = None if not wrong.any() else factor_between(a, b)
+    return Difference(
+        role, float(gap.max()), _size(a), index, share, factor, is_equal=not bool(wrong.any())
+    )
+
+
+def factor_between(a: torch.Tensor, b: torch.Tensor) -> float | None:
+    """Return the number c with b = c · a up to rounding; None if there is none."""
+    finite = a.isfinite() & b.isfinite()
+    if not bool(finite.all()) and not bool((a.isfinite() == b.isfinite()).all()):
+        return None
+    x, y = a[finite], b[finite]
+    norm = float((x * x).sum())
+    if norm == 0.0:
+        return None
+    factor = float((x * y).sum()) / norm
+    rest = float((y - factor * x).abs().max())
+    return factor if factor != 0.0 and rest <= 1e-9 * float(y.abs().max()) else None
+
+
+def _size(tensor: torch.Tensor) -> float:
+    finite = tensor[tensor.isfinite()]
+    return float(finite.abs().max()) if finite.numel() else 0.0
+
+
+def common_roles(a: State, b: State) -> list[str]:
+    """Return the roles of tensors that both sides have, in order; missing stages count as idle."""
+    return [
+        role for role in SOURCES if tensor_of(a, role) is not None and tensor_of(b, role) is not None
+    ]
+
+
+def tensor_of(state: State, role: str) -> torch.Tensor | None:
+    """Return a role's tensor; where a stage is missing, what it would have received."""
+    tensor = state.tensor(role)
+    if tensor is None and role in UNCHANGED:
+        return tensor_of(state, UNCHANGED[role])
+    return tensor
+
+
+def known(state: State, role: str) -> torch.Tensor:
+    """Return a role's tensor, which must be there."""
+    tensor = tensor_of(state, role)
+    if tensor is None:
+        raise KeyError(role)
+    return tensor
+
+
+def differences(
+    a: State, b: State, tolerances: Mapping[str, float] | None = None
+) -> dict[str, Difference]:
+    """Compare all tensors that both sides have."""
+    result = {}
+    for role in common_roles(a, b):
+        tolerance = (tolerances or {}).get(role, 0.0)
+        result[role] = difference(role, known(a, role), known(b, role), tolerance)
+    return result
+
+
+def roots(found: Mapping[str, Difference]) -> list[str]:
+    """Return the tensors that matter and differ although their sources are equal, in order.
+
+    A difference matters if the output differs, and every tensor on the way to it. A factor between
+    two Qs, or Ks, does not count: it may come back in the scale.
+    """
+    last = next((role for role in reversed(SOURCES) if role in found), None)
+    if last is None or found[last].is_equal:
+        return []
+    wrong: set[str] = set()
+    _collect(last, found, wrong)
+    return [role for role in SOURCES if role in wrong]
+
+
+def _collect(role: str, found: Mapping[str, Difference], wrong: set[str]) -> None:
+    """Add the tensors that explain why one differs."""
+    sources = list(_known_sources(role, found))
+    if role == "scores" and found[role].factor is not None:
+        wrong.add(role)
+        return
+    different = [each for each in sources if not _is_harmless(found[each])]
+    if not different:
+        wrong.add(role)
+    for each in different:
+        _collect(each, found, wrong)
+
+
+def _is_harmless(each: Difference) -> bool:
+    return each.is_equal or (each.role in ("Q", "K") and each.factor is not None)
+
+
+def _known_sources(role: str, found: Mapping[str, Difference]) -> Iterator[str]:
+    """Yield the nearest sources of a tensor that both sides have."""
+    for source in SOURCES[role]:
+        if source in found:
+            yield source
+        else:
+            yield from _known_sources(source, found)

@@ -1,0 +1,125 @@
+"""The tensors of one side by role, also after some of them were replaced."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+import torch
+
+from attnscope.comparison.anatomy.chain import way_between
+from attnscope.comparison.anatomy.follow import followed, values_at
+from attnscope.comparison.anatomy.roles import Anatomy, Role
+from attnscope.comparison.anatomy.tape import Value
+
+LEADING = {"Q", "K", "V", "scores", "scores_masked", "attention", "attention_drop", "x_raw"}
+
+UNCHANGED = {"scores_masked": "scores", "attention_drop": "attention"}
+"""Stages that may be missing: their result is then what they would receive."""
+
+
+class State:
+    """The tensors of one side by role, in its own order of leads.
+
+    Args:
+        anatomy: the roles.
+        order: for each lead of the other side, the lead of this one; None: the same order.
+    """
+
+    def __init__(self, anatomy: Anatomy, order: torch.Tensor | None = None) -> None:
+        self.anatomy = anatomy
+        self.order = order
+        self.inside: dict[str, torch.Tensor] = {}  # replaced tensors inside a fused kernel
+        self.replaced: dict[Value, torch.Tensor] = {}
+        self.values: dict[Value, torch.Tensor] = {}
+
+    def tensor(self, name: str) -> torch.Tensor | None:
+        """Return a role's tensor in the order of the other side's leads; None if there is none."""
+        own = self._own(name)
+        if own is None or self.order is None or name not in LEADING:
+            return own
+        return own[self.order]
+
+    def _own(self, name: str) -> torch.Tensor | None:
+        if name in self.inside:
+            return self.inside[name]
+        role = self.anatomy.roles.get(name)
+        if role is None:
+            return None
+        if role.elements is None:
+            return self._recomputed(role)
+        tensor = self.values.get(role.value)
+        return role.tensor if tensor is None else role.of(tensor)
+
+    def _recomputed(self, role: Role) -> torch.Tensor:
+        """Return a tensor inside a fused kernel, computed from what precedes it."""
+        return role.tensor if not (self.values or self.inside) else self._inside()[role.name]
+
+    def _inside(self) -> dict[str, torch.Tensor]:
+        """Return the tensors inside a fused kernel."""
+        from attnscope.comparison.anatomy.fused import inside
+
+        Q, K, V = (self._own(name) for name in ("Q", "K", "V"))
+        call = self.anatomy.fused
+        if call is None or Q is None or K is None or V is None:
+            raise KeyError("Q, K, V")
+        factors = [self.anatomy.roles[name].factor for name in ("Q", "K")]
+        return inside(call, Q * factors[0], K * factors[1], V, self.inside)
+
+    def replace(self, name: str, tensor: torch.Tensor) -> None:
+        """Replace a role's tensor, and compute again what depends on it.
+
+        Args:
+            name: the role; a missing stage stands for what it would have received.
+            tensor: in the order of the other side's leads.
+
+        Raises:
+            NotReplayableError: what follows cannot run again.
+        """
+        while name not in self.anatomy.roles and name in UNCHANGED:
+            name = UNCHANGED[name]
+        if self.order is not None and name in LEADING:
+            own = torch.empty_like(tensor)
+            own[self.order] = tensor
+            tensor = own
+        role = self.anatomy.roles[name]
+        if role.elements is None:
+            self.inside[name] = tensor
+            result = self.anatomy.roles["x_raw"]
+            self.replaced[result.value] = result.replaced(self._inside()["x_raw"])
+        else:
+            current = self.values.get(role.value, role.value.tensor)
+            self.replaced[role.value] = role.replaced(tensor, current)
+        self.values = self.anatomy.tape.replayed(self.replaced)
+
+    def unrotated(self, name: str) -> torch.Tensor | None:
+        """Return Q, K or V as it was split, in the arrangement in which it enters its product.
+
+        Args:
+            name: `Q`, `K` or `V`.
+        """
+        split, elements = self.anatomy.roles.get(f"{name}_split"), self.anatomy.origins.get(name)
+        if split is None or elements is None:
+            return None
+        own = self.values.get(split.value, split.value.tensor).reshape(-1)[elements]
+        return own if self.order is None else own[self.order]
+
+    def stages(self, name: str) -> Iterator[torch.Tensor]:
+        """Yield the tensors between the split of Q, K or V and its product, arranged like that.
+
+        Args:
+            name: `Q`, `K` or `V`.
+        """
+        split, elements = self.anatomy.roles.get(f"{name}_split"), self.anatomy.origins.get(name)
+        if split is None or elements is None:
+            return
+        places = followed(self.anatomy.tape, split.value)
+        for value in way_between(split.value, self.anatomy.roles[name].value, places):
+            arranged = values_at(value.tensor, places[value], split.value.tensor.numel())
+            if arranged is not None:
+                own = arranged[elements]
+                yield own if self.order is None else own[self.order]
+
+    def tensors(self) -> Mapping[str, torch.Tensor]:
+        """Return all tensors by role."""
+        found = {name: self.tensor(name) for name in self.anatomy.roles}
+        return {name: tensor for name, tensor in found.items() if tensor is not None}

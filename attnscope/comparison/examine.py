@@ -1,0 +1,173 @@
+"""Runs both sides, in float64 and in the run's dtype, and finds where they part, and why."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import torch
+
+from attnscope.comparison.anatomy.roles import Anatomy, NoAttentionError
+from attnscope.comparison.anatomy.tape import NotReplayableError
+from attnscope.comparison.causes import hypotheses
+from attnscope.comparison.causes.case import Case
+from attnscope.comparison.divergence.align import matching_leads, order_by_origin
+from attnscope.comparison.divergence.roots import Difference, difference, differences, roots, tensor_of
+from attnscope.comparison.divergence.state import State
+from attnscope.comparison.sides.side import Recorded, Side, default_dtype
+from attnscope.results.comparison import Divergence
+
+MOST = 12
+"""The number of divergences that are looked for, one after the other."""
+
+CLOSE = 4.0
+"""A difference of so many times the rounding counts as rounding."""
+
+
+@dataclass
+class Examination:
+    """What two runs have in common.
+
+    Attributes:
+        a, b: the tensors by role, in float64.
+        found: their differences.
+        rounding: by role, the difference that the run's dtype causes on the side where it is smaller.
+        divergences: where they part.
+        small: those of them that are smaller than rounding in the run's dtype.
+        explained: whether the causes together make both outputs equal.
+        notices: further sentences.
+    """
+
+    a: State
+    b: State
+    found: dict[str, Difference]
+    rounding: dict[str, float]
+    divergences: list[Divergence] = field(default_factory=list)
+    small: list[Divergence] = field(default_factory=list)
+    explained: bool = False
+    notices: list[str] = field(default_factory=list)
+
+
+@dataclass
+class Runs:
+    """Both sides' runs in one dtype."""
+
+    a: Recorded
+    b: Recorded
+
+
+def run_both(a: Side, b: Side, dtype: torch.dtype, seed: int) -> Runs:
+    """Run both sides in a dtype, from the same random state."""
+    with default_dtype(dtype):
+        return Runs(a.in_dtype(dtype).run(seed), b.in_dtype(dtype).run(seed))
+
+
+def states(runs: Runs) -> tuple[State, State]:
+    """Return the tensors of both sides by role, arranged alike.
+
+    Raises:
+        NoAttentionError: one side computes none that can be recognised.
+    """
+    a, b = State(anatomy(runs.a, "a")), State(anatomy(runs.b, "b"))
+    if "Q" in a.anatomy.origins and "Q" in b.anatomy.origins:
+        return _ordered(a.anatomy), _ordered(b.anatomy)
+    return a, State(b.anatomy, matching_leads(a.tensors(), b.tensors()))
+
+
+def _ordered(anatomy: Anatomy) -> State:
+    return State(anatomy, order_by_origin(anatomy.origins["Q"]))
+
+
+def anatomy(recorded: Recorded, side: str) -> Anatomy:
+    """Find the attention of one side.
+
+    Raises:
+        NoAttentionError: there is none; the message names the side.
+    """
+    try:
+        return recorded.anatomy()
+    except NoAttentionError as error:
+        raise NoAttentionError(f"{side}: {error}") from error
+
+
+def examine(exact: Runs, narrow: Runs) -> Examination:
+    """Compare two runs in float64, and decide with those in the run's dtype what is rounding.
+
+    Raises:
+        NoAttentionError: one side computes no attention that can be recognised.
+    """
+    a, b = states(exact)
+    examination = Examination(a, b, differences(a, b), _rounding((a, b), narrow))
+    b = State(b.anatomy, b.order)  # in which what differs is replaced, one after the other
+    for _ in range(MOST):
+        found = differences(a, b)
+        first = _first_root(found, b)
+        if first is None:
+            examination.explained = True
+            return examination
+        divergence, corrected = _explained(Case(first, a, b, found[first]))
+        is_small = found[first].largest <= CLOSE * examination.rounding.get(first, 0.0)
+        (examination.small if is_small else examination.divergences).append(divergence)
+        if not _mended(b, first, a, corrected):
+            break
+    return examination
+
+
+def _first_root(found: Mapping[str, Difference], b: State) -> str | None:
+    """Return the tensor that parts first in the order of b's code; None if the outputs are equal."""
+    wrong = roots(found)
+    if not wrong:
+        return None
+
+    def time(role: str) -> int:
+        known = b.anatomy.roles.get(role)
+        return known.value.index if known is not None else -1
+
+    return min(wrong, key=lambda role: (time(role) < 0, time(role)))
+
+
+def _explained(case: Case) -> tuple[Divergence, torch.Tensor | None]:
+    """Return a divergence with its cause, or the closest one; and b's tensor without the mistake."""
+    if case.found.largest != case.found.largest:  # shapes that differ
+        return Divergence(case.role, None, None, None), None
+    tested = hypotheses(case)
+    if not tested:
+        return Divergence(case.role, None, None, None), None
+    best = tested[0]
+    name = best.name if best.holds else None
+    return Divergence(case.role, name, best.text, best.rest.largest), best.corrected if name else None
+
+
+def _mended(b: State, role: str, a: State, corrected: torch.Tensor | None) -> bool:
+    """Replace a tensor of b, by default with a's, and return whether that succeeded."""
+    for name in (role, role.removesuffix("_split")):
+        own = tensor_of(b, name)
+        wanted = tensor_of(a, name) if corrected is None or name != role else corrected
+        if own is None or wanted is None or own.shape != wanted.shape:
+            return False
+        try:
+            b.replace(name, wanted)
+        except (NotReplayableError, RuntimeError):
+            return False
+        now = tensor_of(b, name)
+        if now is not None and difference(name, wanted, now).is_equal:
+            return True
+    return False
+
+
+def _rounding(exact: tuple[State, State], narrow: Runs) -> dict[str, float]:
+    """Return by role how far the run's dtype is from float64, on the side where that is less."""
+    try:
+        runs = states(narrow)
+    except NoAttentionError:
+        return {}
+    result: dict[str, float] = {}
+    for each, other in zip(exact, runs, strict=True):
+        other = State(other.anatomy, each.order)
+        for role in each.anatomy.roles:
+            first, second = tensor_of(each, role), tensor_of(other, role)
+            if first is None or second is None or first.shape != second.shape:
+                continue
+            gap = difference(role, first, second).largest
+            result[role] = min(gap, result.get(role, gap))
+    return result

@@ -1,0 +1,59 @@
+"""Options of `attnscope compare`: keywords of `compare`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from attnscope.options import DTYPES, option
+
+CODE, RUN = "Your code", "Run"
+
+
+@dataclass(frozen=True)
+class Arguments:
+    """The arguments of both sides."""
+
+    PANEL = CODE
+
+    init: list[str] | None = option(
+        "Argument of the classes: a literal, an expression of sizes, or module:Class(name=value, …)."
+        " Repeatable.",
+        metavar="NAME=VALUE",
+        common=True,
+    )
+    inputs: list[str] | None = option(
+        "Argument of the calls, as in trace: q=n_batch:2,n_head:3,n_Q:5,d_head:8. Repeatable.",
+        "--input",
+        metavar="NAME=SPEC",
+        shown="the usual ones",
+        common=True,
+    )
+    where: list[str] | None = option(
+        "A size that follows from others: d_head=d_feat/n_head. Repeatable.",
+        metavar="NAME=EXPRESSION",
+        common=True,
+    )
+    call: str | None = option("Method to call.", metavar="METHOD", shown="forward", common=True)
+    same: list[str] | None = option(
+        "Parameters of the two that get the same input: query=x. Repeatable.",
+        metavar="NAME=NAME",
+        common=True,
+    )
+    map: list[str] | None = option(
+        "Weights of the two that are the same: lin_Q.weight=W_Q.weight. Repeatable.",
+        metavar="NAME=NAME",
+        common=True,
+    )
+    causal: bool = option("Hide later keys in the reference, sdpa or mha.", default=False, common=True)
+
+
+@dataclass(frozen=True)
+class Execution:
+    """The dtype and seed of a run."""
+
+    PANEL = RUN
+
+    dtype: str = option(
+        "float64, float32, float16 or bfloat16.", default="float32", common=True, values=DTYPES
+    )
+    seed: int | None = option("Seed of weights and inputs.", shown="0", common=True)

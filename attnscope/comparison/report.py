@@ -1,0 +1,237 @@
+"""The result of a comparison, from both sides' runs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+import torch
+
+import attnscope
+from attnscope.comparison.anatomy.roles import NoAttentionError, Role
+from attnscope.comparison.causes import N_CAUSES
+from attnscope.comparison.causes.case import Case
+from attnscope.comparison.divergence.roots import SOURCES, Difference, difference, known, tensor_of
+from attnscope.comparison.divergence.state import UNCHANGED, State
+from attnscope.comparison.examine import Examination, Runs, examine, run_both
+from attnscope.comparison.sides.pair import Pairing
+from attnscope.comparison.sides.side import Side
+from attnscope.errors import SizeError
+from attnscope.files import shown_path
+from attnscope.results.common import Check
+from attnscope.results.comparison import ComparedTensor, Comparison, Site, WeightCopy
+
+
+def comparison_of(a: Side, b: Side, copies: list[WeightCopy] | None, pairing: Pairing) -> Comparison:
+    """Run both sides and compare all that they compute.
+
+    Raises:
+        AttnscopeError: one side raises, or the outputs have different sizes.
+    """
+    dtype = getattr(torch, pairing.dtype)
+    exact, narrow = run_both(a, b, torch.float64, pairing.seed), run_both(a, b, dtype, pairing.seed)
+    result = Comparison(
+        a.title,
+        b.title,
+        "undecided",
+        dtype=pairing.dtype,
+        device="cpu",
+        seed=pairing.seed,
+        weights=copies,
+    )
+    try:
+        examination = examine(exact, narrow)
+    except NoAttentionError as error:
+        return _by_output(result, exact, narrow, str(error))
+    _check_shapes(examination, a, b)
+    result.sizes = _sizes(examination)
+    result.divergences = examination.divergences
+    result.explained = examination.explained and all(each.cause for each in examination.divergences)
+    result.n_causes = N_CAUSES
+    result.status = "different" if examination.divergences else "equal"
+    if not examination.divergences and not examination.explained:
+        result.status = "undecided"
+    result.tensors = list(_tensors(examination))
+    result.notices += list(_notices(examination, pairing.dtype))
+    result.checks = [_check(exact, narrow, result.status == "equal")]
+    return result
+
+
+def _check(exact: Runs, narrow: Runs, is_equal: bool) -> Check:
+    """Compare the outputs in the run's dtype."""
+    a, b = narrow.a.output.tensor, narrow.b.output.tensor
+    found = difference("output", a, b)
+    rounding = sum(
+        difference("output", wide.output.tensor, each.output.tensor).largest
+        for wide, each in ((exact.a, narrow.a), (exact.b, narrow.b))
+    )
+    note = "largest difference of the outputs; rounding on both sides together is the tolerance"
+    return Check("output", found.largest, rounding, is_equal, note)
+
+
+def _by_output(result: Comparison, exact: Runs, narrow: Runs, reason: str) -> Comparison:
+    """Compare only the outputs, because one side has no attention that could be found."""
+    a, b = exact.a.output.tensor, exact.b.output.tensor
+    if a.shape != b.shape:
+        raise _other_shapes("the output", a.shape, b.shape, result.a, result.b)
+    tolerance = min(
+        difference("output", wide.output.tensor, each.output.tensor).largest
+        for wide, each in ((exact.a, narrow.a), (exact.b, narrow.b))
+    )
+    found = difference("output", a, b, tolerance)
+    result.status = "equal" if found.is_equal else "different"
+    result.checks = [_check(exact, narrow, found.is_equal)]
+    result.divergences = [] if found.is_equal else None
+    result.notices.append(f"only the outputs were compared: {reason}")
+    return result
+
+
+def _check_shapes(examination: Examination, a: Side, b: Side) -> None:
+    """Raise a SizeError if the outputs, or what they first differ in, have different shapes."""
+    for each in examination.divergences:
+        found = examination.found.get(each.role)
+        if found is not None and found.largest != found.largest:
+            shapes = [known(side, each.role).shape for side in (examination.a, examination.b)]
+            raise _other_shapes(each.role, shapes[0], shapes[1], a.title, b.title)
+
+
+def _other_shapes(name: str, a: Iterable[int], b: Iterable[int], of_a: str, of_b: str) -> SizeError:
+    first, second = ("×".join(map(str, each)) for each in (a, b))
+    return SizeError(
+        f"{name} is {first} in {of_a}, and {second} in {of_b}: they are not comparable.",
+        hint="the same sizes for both: --init, --input",
+    )
+
+
+def _n_head(examination: Examination) -> int | None:
+    found = Difference("Q", 0.0, 0.0, (), 0.0, None, is_equal=True)
+    return Case("Q", examination.a, examination.b, found).n_head
+
+
+def _sizes(examination: Examination) -> dict[str, int]:
+    """Return the sizes of the axes by name."""
+    state = examination.a
+    scores, Q, V = (known(state, name) for name in ("scores", "Q", "V"))
+    n_lead, n_Q, n_K = scores.shape
+    n_head = _n_head(examination)
+    sizes = {"n_batch": n_lead // n_head, "n_head": n_head} if n_head else {"lead": n_lead}
+    sizes |= {"n_Q": n_Q, "n_K": n_K, "d_head": Q.shape[-1]}
+    return sizes | ({"d_V": V.shape[-1]} if V.shape[-1] != Q.shape[-1] else {})
+
+
+def _tensors(examination: Examination) -> Iterable[ComparedTensor]:
+    """Yield the tensors that both sides have, each with its status."""
+    parted = {each.role for each in examination.divergences}
+    of_scale = {each.role for each in examination.divergences if each.cause and "scale" in each.cause}
+    n_head = _n_head(examination)
+    for role, found in examination.found.items():
+        if (role == "output" and "x" in examination.found) or (
+            role in UNCHANGED and not _is_stage(examination, role)
+        ):
+            continue
+        tensor = known(examination.a, role)
+        dims, shape = _axes(examination, role, tensor, n_head)
+        yield ComparedTensor(
+            role=role,
+            dims=dims,
+            shape=shape,
+            a=_site(examination.a, role, is_scale=role in of_scale),
+            b=_site(examination.b, role, is_scale=role in of_scale),
+            largest=found.largest if found.largest == found.largest else None,
+            index=dict(zip(dims, _unfolded(found.index, shape), strict=False)) if found.index else {},
+            share=found.share,
+            rounding=examination.rounding.get(role),
+            status=_status(examination, role, found, parted),
+            factor=found.factor,
+        )
+
+
+def _is_stage(examination: Examination, role: str) -> bool:
+    """Return whether either side has a stage of its own, that changes something."""
+    for state in (examination.a, examination.b):
+        own, before = state.tensor(role), tensor_of(state, UNCHANGED[role])
+        if own is not None and before is not None and not difference(role, before, own).is_equal:
+            return True
+    return False
+
+
+def _status(examination: Examination, role: str, found: Difference, parted: set[str]) -> str:
+    if role in parted:
+        return "different"
+    rounding = examination.rounding.get(role, 0.0)
+    if found.is_equal or found.largest <= rounding:
+        return "equal"
+    later = [each for each, sources in SOURCES.items() if role in sources and each in examination.found]
+    if later and all(examination.found[each].is_equal for each in later):
+        return "form"
+    return "follows" if parted else "form"
+
+
+def _axes(
+    examination: Examination, role: str, tensor: torch.Tensor, n_head: int | None
+) -> tuple[tuple[str, ...], tuple[int, ...]]:
+    """Return the names and sizes of a tensor's axes, heads apart from sequences if these are known."""
+    own = examination.a.anatomy.roles.get(role) or examination.a.anatomy.roles[UNCHANGED[role]]
+    dims, shape = own.axes, tuple(tensor.shape)
+    if dims[0] == "heads" and n_head and shape[0] % (known(examination.a, "Q").shape[0] // n_head) == 0:
+        n_batch = known(examination.a, "Q").shape[0] // n_head
+        heads = "n_head" if shape[0] == n_batch * n_head else "n_kv_head"
+        return ("n_batch", heads, *dims[1:]), (n_batch, shape[0] // n_batch, *shape[1:])
+    if dims[0] == "lead" and n_head:
+        return ("n_batch", "n_head", *dims[1:]), (shape[0] // n_head, n_head, *shape[1:])
+    if dims[0] == "tokens":
+        whole = own.value.tensor.shape
+        if len(whole) == 3:
+            n = "n_Q" if role[0] in "Qxo" else "n_K"
+            return ("n_batch", n, "d_feat"), (whole[0], whole[1], shape[-1])
+    return dims, shape
+
+
+def _unfolded(index: tuple[int, ...], shape: tuple[int, ...]) -> tuple[int, ...]:
+    """Return an index whose first axis counts several, by these axes."""
+    n_more = len(shape) - len(index)
+    first = []
+    rest = index[0]
+    for size in reversed(shape[: n_more + 1]):
+        first.append(rest % size)
+        rest //= size
+    return (*reversed(first), *index[1:])
+
+
+def _site(state: State, role: str, *, is_scale: bool = False) -> Site:
+    """Return where a side computes a tensor.
+
+    Args:
+        state: the side.
+        role: the tensor.
+        is_scale: whether it matters where the scores are scaled.
+    """
+    own: Role = state.anatomy.roles.get(role) or state.anatomy.roles[UNCHANGED[role]]
+    scaled = state.anatomy.scaled if is_scale and role == "scores" else None
+    shown = scaled or own.site or own.value
+    place = shown.place
+    inside = own.elements is None
+    shape = tuple(own.tensor.shape if inside else shown.tensor.shape)
+    if place is None:
+        return Site(shown.input or shown.weight or role, "", None, None, shape)
+    expression = f"inside {place.text}" if inside else place.text
+    return Site(place.variable, expression, _shown_file(place.file), place.line, shape)
+
+
+def _shown_file(file: str) -> str:
+    """Return a file as messages name it: from its package on, if it is an installed one."""
+    installed = Path(attnscope.__file__).parent.parent, Path(torch.__file__).parent.parent
+    for folder in installed:
+        if Path(file).is_relative_to(folder) and not Path(file).is_relative_to(Path.cwd()):
+            return str(Path(file).relative_to(folder))
+    return str(shown_path(file))
+
+
+def _notices(examination: Examination, dtype: str) -> Iterable[str]:
+    """Yield sentences about what differs less than rounding."""
+    for each in examination.small:
+        size = examination.found[each.role].largest
+        why = f": {each.explanation}" if each.cause else ""
+        yield (
+            f"in float64 the two differ by {size:.1e} at {each.role}, less than rounding in {dtype}{why}"
+        )

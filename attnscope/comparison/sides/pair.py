@@ -1,0 +1,204 @@
+"""Pairs two sides: the same inputs, and the same weights."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from attnscope.comparison.anatomy.roles import Anatomy, NoAttentionError
+from attnscope.comparison.sides.code import code_side, constructor_names, parameter_names
+from attnscope.comparison.sides.parameters import matched
+from attnscope.comparison.sides.references import mha_side, sdpa_side
+from attnscope.comparison.sides.side import Side, default_dtype
+from attnscope.comparison.sides.weights import copy_weights
+from attnscope.errors import OptionError
+from attnscope.results.comparison import WeightCopy
+from attnscope.tracing.target.load import Loaded, load_target, title_of
+from attnscope.tracing.target.signatures import callee
+
+
+@dataclass(frozen=True)
+class Pairing:
+    """The options of a comparison, as `compare` takes them.
+
+    Attributes:
+        init, inputs, where, call: the arguments of the code.
+        same: parameters that get the same value.
+        map: weights that are the same.
+        options: of the reference.
+        dtype, seed: of the run.
+    """
+
+    init: list[str] = field(default_factory=list)
+    inputs: list[str] = field(default_factory=list)
+    where: list[str] = field(default_factory=list)
+    call: str | None = None
+    same: Mapping[str, str] = field(default_factory=dict)
+    map: Mapping[str, str] = field(default_factory=dict)
+    options: dict[str, Any] = field(default_factory=dict)
+    dtype: str = "float32"
+    seed: int = 0
+
+
+def paired(a: Any, b: Any, pairing: Pairing) -> tuple[Side, Side, list[WeightCopy] | None]:
+    """Return both sides, and which weights were copied to make them alike.
+
+    Raises:
+        AttnscopeError: one side cannot be built or run, or they cannot be paired.
+    """
+    if a == "sdpa":
+        second = _code(b, pairing, pairing.init, pairing.inputs)
+        first = sdpa_side(second, dict(pairing.same), dict(pairing.options))
+        return first, second, None
+    if a == "mha":
+        second = _code(b, pairing, pairing.init, pairing.inputs)
+        anatomy = _anatomy(second, pairing.seed)
+        first = mha_side(second, anatomy, dict(pairing.same), dict(pairing.options))
+        copies = _with_weights_of(second, first, anatomy, pairing)
+        return first, second, [each.reversed() for each in copies or ()]
+    return _two_codes(a, b, pairing)
+
+
+def _code(target: Any, pairing: Pairing, init: Sequence[str], inputs: Sequence[str]) -> Side:
+    return code_side(
+        load_target(target),
+        title_of(target),
+        init,
+        inputs,
+        pairing.where,
+        pairing.call,
+        pairing.dtype,
+        pairing.seed,
+    )
+
+
+def _anatomy(side: Side, seed: int) -> Anatomy:
+    """Run a side in float64, and find its attention.
+
+    Raises:
+        OptionError: there is none.
+    """
+    with default_dtype(torch.float64):
+        recorded = side.in_dtype(torch.float64).run(seed)
+    try:
+        return recorded.anatomy()
+    except NoAttentionError as error:
+        raise OptionError(f"no attention was found in {side.title}: {error}.") from error
+
+
+def _with_weights_of(
+    source: Side, target: Side, anatomy: Anatomy, pairing: Pairing
+) -> list[WeightCopy] | None:
+    """Copy the weights of one side to the other, and return which."""
+    if source.module is None or target.module is None:
+        return None
+    copies = copy_weights(
+        anatomy,
+        source.module,
+        _anatomy(_with_drawn_weights(target), pairing.seed),
+        target.module,
+        pairing.map,
+        (source.title, target.title),
+    )
+    return copies
+
+
+def _with_drawn_weights(side: Side) -> Side:
+    """Return the side itself; weights that are zero would hide what is done with them."""
+    assert side.module is not None
+    with torch.no_grad():
+        for parameter in side.module.parameters():
+            if not bool(parameter.any()):
+                parameter.normal_()
+    return side
+
+
+def _two_codes(a: Any, b: Any, pairing: Pairing) -> tuple[Side, Side, list[WeightCopy] | None]:
+    """Build two sides of the user's code, the second with the inputs and weights of the first."""
+    targets = [load_target(a), load_target(b)]
+    inits = _split_init(targets, pairing.init)
+    names = [parameter_names(callee(each, pairing.call)) for each in targets]
+    of_first = [text for text in pairing.inputs if _name(text) is None or _name(text) in names[0]]
+    first = _code(a, pairing, inits[0], of_first)
+    own = [text for text in pairing.inputs if text not in of_first]
+    second = _second(b, targets[1], first, names[1], inits[1], own, pairing)
+    copies = None
+    if first.module is not None and second.module is not None:
+        copies = _with_weights_of(first, second, _anatomy(first, pairing.seed), pairing)
+    return first, second, copies
+
+
+def _second(
+    target: Any,
+    loaded: Loaded,
+    first: Side,
+    names: list[str],
+    init: list[str],
+    own: list[str],
+    pairing: Pairing,
+) -> Side:
+    """Build the second side with the inputs of the first."""
+    own_names = [_name(text) for text in own]
+    pairs = matched(
+        [name for name in names if name not in own_names],
+        list(first.inputs),
+        pairing.same,
+        title_of(target),
+    )
+    if not pairs:
+        raise OptionError(
+            f"no input of {title_of(target)} ({', '.join(names)}) is one of {first.title}"
+            f" ({', '.join(first.inputs)}).",
+            hint=f"--same {next(iter(first.inputs), 'x')}={names[0] if names else 'x'}",
+        )
+    texts = [f"{name}={_spec(first.inputs[other])}" for name, other in pairs.items()]
+    side = code_side(
+        loaded,
+        title_of(target),
+        init,
+        [*texts, *own],
+        pairing.where,
+        pairing.call,
+        pairing.dtype,
+        pairing.seed,
+    )
+    for name, other in pairs.items():
+        side.inputs[name] = first.inputs[other]
+    return side
+
+
+def _spec(value: Any) -> str:
+    """Return a specification of an input that has the shape of a value, which then replaces it."""
+    if isinstance(value, torch.Tensor):
+        return ",".join(map(str, value.shape)) or "1"
+    return "None"
+
+
+def _name(text: str) -> str | None:
+    """Return the name in a specification of an input; None if it is positional."""
+    name, equals, _ = text.partition("=")
+    return name.strip() if equals and name.strip().isidentifier() else None
+
+
+def _split_init(targets: list[Loaded], init: list[str]) -> list[list[str]]:
+    """Return the constructor's arguments of both sides.
+
+    Raises:
+        OptionError: neither has a parameter of some name.
+    """
+    known = [constructor_names(each) for each in targets]
+    result: list[list[str]] = [[], []]
+    for text in init:
+        name = text.partition("=")[0].strip()
+        takers = [i for i, names in enumerate(known) if names is None or name in names]
+        if not takers:
+            raise OptionError(
+                f"--init {name}: neither {targets[0].name} nor {targets[1].name} has a parameter of"
+                " that name."
+            )
+        for i in takers:
+            result[i].append(text)
+    return result

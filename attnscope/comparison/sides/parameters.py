@@ -1,0 +1,63 @@
+"""Which parameter of one side is which of the other, by name."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from attnscope.errors import OptionError
+
+WORDS = {
+    "Q": ("q", "query", "queries", "xq", "x_q", "q_in", "q_input", "query_states"),
+    "K": ("k", "key", "keys", "xk", "x_k", "k_in", "k_input", "key_states"),
+    "V": ("v", "value", "values", "xv", "x_v", "v_in", "v_input", "value_states"),
+    "x": ("x", "hidden_states", "hidden", "input", "inputs", "inp", "src", "tokens", "embeddings", "h"),
+    "mask": ("mask", "attn_mask", "attention_mask", "attn_bias", "bias", "m"),
+}
+"""The names that parameters usually have, in lower case."""
+
+
+def role_of(name: str) -> str | None:
+    """Return `Q`, `K`, `V`, `x` or `mask` for a parameter of attention; None for another.
+
+    >>> role_of("query"), role_of("attn_mask"), role_of("rate")
+    ('Q', 'mask', None)
+    """
+    return next((role for role, words in WORDS.items() if name.lower() in words), None)
+
+
+def matched(
+    wanted: Sequence[str], offered: Sequence[str], same: Mapping[str, str], title: str
+) -> dict[str, str]:
+    """Return for each parameter of one side the one of the other that gives its value.
+
+    Args:
+        wanted: the parameters of one side.
+        offered: those of the other that have values.
+        same: pairs that the user states.
+        title: the name of the side whose parameters are `wanted`.
+
+    Raises:
+        OptionError: a pair names a parameter that does not exist.
+    """
+    result: dict[str, str] = {}
+    for name, other in same.items():
+        if name in wanted and other in offered:
+            result[name] = other
+        elif other in wanted and name in offered:
+            result[other] = name
+        else:
+            raise OptionError(
+                f"--same {name}={other}: {title} has the parameters {', '.join(wanted)}; the other side"
+                f" gives {', '.join(offered)}."
+            )
+    lower = {each.lower(): each for each in offered}
+    roles = {role: each for each in reversed(offered) if (role := role_of(each)) is not None}
+    for name in wanted:
+        role = role_of(name)
+        found = name if name in offered else lower.get(name.lower())
+        if found is None and role is not None:
+            found = roles.get(role) or (roles.get("x") if role in "QKV" else None)
+            found = found or (roles.get("Q") if role == "x" else None)
+        if name not in result and found is not None:
+            result[name] = found
+    return result

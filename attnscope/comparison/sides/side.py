@@ -1,0 +1,121 @@
+"""One side of a comparison: what is called, with its inputs and weights; and its run on a tape."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from copy import deepcopy
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from attnscope.comparison.anatomy.roles import Anatomy, anatomy_of
+from attnscope.comparison.anatomy.tape import Tape, Value
+from attnscope.errors import SourceError
+
+
+@dataclass
+class Side:
+    """Something that computes attention, with its arguments.
+
+    Attributes:
+        title: its name, as the user wrote it.
+        callable: what is called: a function, a module, or a method.
+        inputs: the arguments by parameter.
+        positional: the parameters among them that are passed by position, in order.
+        module: the module that holds its weights, if any.
+        axes: the axes of inputs that have names.
+    """
+
+    title: str
+    callable: Callable[..., Any]
+    inputs: dict[str, Any]
+    positional: list[str] = field(default_factory=list)
+    module: torch.nn.Module | None = None
+    axes: dict[str, tuple[Any, ...] | None] = field(default_factory=dict)
+
+    def in_dtype(self, dtype: torch.dtype) -> Side:
+        """Return a copy that computes in another dtype, with the same numbers."""
+        module = deepcopy(self.module)
+        called = self.callable
+        if module is not None:
+            owner = getattr(called, "__self__", None)
+            called = getattr(module, called.__name__) if owner is self.module else module
+            module.to(dtype)
+        inputs = _cast(self.inputs, dtype)
+        return Side(self.title, called, inputs, self.positional, module, self.axes)
+
+    def run(self, seed: int = 0) -> Recorded:
+        """Call it once, and return what it computed.
+
+        Raises:
+            SourceError: the code raises.
+        """
+        weights: dict[int, str] = {}
+        if self.module is not None:
+            named = [*self.module.named_parameters(), *self.module.named_buffers()]
+            weights = {id(tensor): name for name, tensor in named}
+        given = dict(self.inputs)
+        tape = Tape(weights, {id(each): name for name, each in given.items()})
+        args = [given.pop(name) for name in self.positional]
+        torch.manual_seed(seed)
+        try:
+            with torch.no_grad(), tape:
+                out = self.callable(*args, **given)
+        except Exception as error:
+            from attnscope.tracing.target.load import describe
+
+            raise SourceError(f"running {self.title} raises {describe(error)}.") from error
+        tensors = list(_tensors(out))
+        if not tensors:
+            raise SourceError(f"{self.title} returns no tensor, but {type(out).__name__}.")
+        return Recorded(tape, tape.value_of(tensors[0]), out)
+
+
+@dataclass
+class Recorded:
+    """A run of one side: its tape, and the first tensor that it returns."""
+
+    tape: Tape
+    output: Value
+    returned: Any
+
+    def anatomy(self) -> Anatomy:
+        """Find the tensors of its attention; see `anatomy_of`."""
+        return anatomy_of(self.tape, self.output)
+
+
+def _cast(value: Any, dtype: torch.dtype) -> Any:
+    """Return a value with copies of its floating-point tensors in a dtype."""
+    if isinstance(value, torch.Tensor):
+        return value.detach().to(dtype) if value.is_floating_point() else value.clone()
+    if isinstance(value, Mapping) and type(value) is dict:
+        return {name: _cast(each, dtype) for name, each in value.items()}
+    if type(value) in (list, tuple):
+        return type(value)(_cast(each, dtype) for each in value)
+    if isinstance(value, torch.nn.Module):
+        return deepcopy(value).to(dtype)
+    return deepcopy(value)
+
+
+def _tensors(out: Any) -> Iterator[torch.Tensor]:
+    if isinstance(out, torch.Tensor):
+        yield out
+    elif isinstance(out, Mapping):
+        for each in out.values():
+            yield from _tensors(each)
+    elif isinstance(out, tuple | list):
+        for each in out:
+            yield from _tensors(each)
+
+
+@contextmanager
+def default_dtype(dtype: torch.dtype) -> Iterator[None]:
+    """Create new tensors in a dtype by default."""
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(dtype)
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(before)

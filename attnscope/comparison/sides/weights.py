@@ -1,0 +1,242 @@
+"""Copies the weights of one side to the other: which part of which tensor is W_Q, W_K, W_V, W_O."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+
+from attnscope.comparison.anatomy.follow import followed
+from attnscope.comparison.anatomy.roles import Anatomy, Projection
+from attnscope.comparison.anatomy.tape import Tape
+from attnscope.errors import OptionError
+from attnscope.results.comparison import WeightCopy
+
+
+@dataclass(frozen=True)
+class Slot:
+    """A weight inside a parameter.
+
+    Attributes:
+        role: `W_Q` or `b_Q`, and so on.
+        parameter: the name of the parameter.
+        elements: the flat index of each element: `out in`, or `out` for a bias.
+        words: which part of the parameter it is: `rows 0–767`.
+    """
+
+    role: str
+    parameter: str
+    elements: torch.Tensor
+    words: str
+
+
+def slots_of(anatomy: Anatomy, module: nn.Module) -> dict[str, Slot]:
+    """Return the weights and biases of the projections by role."""
+    return {
+        slot.role: slot
+        for name, projection in anatomy.projections.items()
+        for slot in _slots(name, projection, anatomy.tape, module)
+    }
+
+
+def _slots(name: str, projection: Projection, tape: Tape, module: nn.Module) -> Iterator[Slot]:
+    weight = projection.weight
+    assert weight.weight is not None
+    matrix, is_transposed = _matrix(projection, tape)
+    owner = module.get_submodule(weight.weight.rpartition(".")[0])
+    if isinstance(owner, nn.Linear) and matrix.shape[0] == matrix.shape[1]:
+        matrix = torch.arange(weight.tensor.numel()).reshape(weight.tensor.shape)
+        is_transposed = False
+    elements = matrix[projection.features]
+    yield Slot(f"W_{name}", weight.weight, elements, _words(projection, matrix.shape[0], is_transposed))
+    if projection.bias is not None and projection.bias.weight is not None:
+        words = _words(projection, projection.bias.tensor.shape[-1], is_transposed=False)
+        yield Slot(
+            f"b_{name}", projection.bias.weight, projection.features, words.replace("rows", "elements")
+        )
+
+
+def _matrix(projection: Projection, tape: Tape) -> tuple[torch.Tensor, bool]:
+    """Return the flat index of a weight's elements as `out in`; and whether it is stored `in out`."""
+    call, weight = projection.call, projection.weight
+    used = next(each for each in reversed(call.parents) if each in (places := followed(tape, weight)))
+    numbers = torch.arange(weight.tensor.numel(), dtype=torch.float64).reshape(weight.tensor.shape)
+    at = places[used].long()
+    is_second = used is not call.parents[0] or call.name == "linear"
+    if call.name == "einsum":
+        from attnscope.comparison.anatomy.products import product_of
+
+        product = product_of(call)
+        assert product is not None
+        product = product if product.second.value is used else product.swapped()
+        at = product.second_of(at)[0]
+    elif call.name != "linear" and is_second:
+        at = at.mT
+    at = at.reshape(-1, at.shape[-1])
+    stored_alike = (
+        bool((at == numbers.long().reshape(at.shape)).all()) if at.numel() == numbers.numel() else False
+    )
+    return at, not stored_alike
+
+
+def _words(projection: Projection, n_out: int, is_transposed: bool) -> str:
+    """Describe which features of a weight a projection uses."""
+    features = projection.features
+    words = "columns" if is_transposed else "rows"
+    if features.numel() == n_out:
+        return "transposed" if is_transposed else ""
+    first, last = int(features[0]), int(features[-1])
+    if last - first + 1 == features.numel():
+        return f"{words} {first}–{last}"
+    return f"{features.numel()} {words} between {first} and {last}"
+
+
+def copy_weights(
+    a: Anatomy,
+    of_a: nn.Module,
+    b: Anatomy,
+    of_b: nn.Module,
+    stated: Mapping[str, str],
+    titles: tuple[str, str],
+) -> list[WeightCopy]:
+    """Copy the weights of one module into another, and return what went where.
+
+    Weights of one name and shape are copied as they are if both modules have the same ones; otherwise
+    the projections are copied by role, and others by name, or by a shape that only one has.
+
+    Args:
+        a, of_a: what the first side computes, and the module whose weights are copied.
+        b, of_b: the second side, whose weights are replaced.
+        stated: parameters of b by those of a, or the other way round, that belong together.
+        titles: the names of both sides.
+
+    Raises:
+        OptionError: a weight cannot be copied, or it is not clear which.
+    """
+    ours, theirs = _tensors(of_a), _tensors(of_b)
+    done: list[WeightCopy] = []
+    used: set[str] = set()
+    for name, other in stated.items():
+        first, second = (name, other) if name in ours and other in theirs else (other, name)
+        if first not in ours or second not in theirs:
+            raise OptionError(
+                f"--map {name}={other}: {titles[0]} has {', '.join(ours)}; {titles[1]} has"
+                f" {', '.join(theirs)}."
+            )
+        _copy_whole(ours, theirs, first, second, titles)
+        done.append(WeightCopy(None, first, "", second, "", tuple(theirs[second].shape)))
+        used.add(second)
+    if _shapes(ours) == _shapes(theirs):
+        for name in ours:
+            if name not in used:
+                theirs[name].data.copy_(ours[name])
+                done.append(WeightCopy(None, name, "", name, "", tuple(ours[name].shape)))
+        return done
+    done += _by_role(slots_of(a, of_a), slots_of(b, of_b), ours, theirs, used, titles)
+    copied = {each.a for each in done}
+    done += _others(ours, theirs, copied, {each.b for each in done} | used, titles)
+    return done
+
+
+def _tensors(module: nn.Module) -> dict[str, torch.Tensor]:
+    return dict(module.named_parameters())
+
+
+def _shapes(tensors: Mapping[str, torch.Tensor]) -> dict[str, tuple[int, ...]]:
+    return {name: tuple(each.shape) for name, each in tensors.items()}
+
+
+def _copy_whole(
+    ours: Mapping[str, torch.Tensor],
+    theirs: Mapping[str, torch.Tensor],
+    first: str,
+    second: str,
+    titles: tuple[str, str],
+) -> None:
+    """Copy one parameter to another, transposed if only that fits."""
+    source, target = ours[first], theirs[second]
+    if source.shape != target.shape and source.ndim == 2 and source.mT.shape == target.shape:
+        source = source.mT
+    if source.shape != target.shape:
+        shapes = ["×".join(map(str, each.shape)) for each in (source, target)]
+        raise OptionError(
+            f"{first} of {titles[0]} is {shapes[0]}, and {second} of {titles[1]} is {shapes[1]}.",
+            hint="--map NAME=NAME, with two weights of one shape",
+        )
+    target.data.copy_(source.data)
+
+
+def _by_role(
+    first: Mapping[str, Slot],
+    second: Mapping[str, Slot],
+    ours: Mapping[str, torch.Tensor],
+    theirs: Mapping[str, torch.Tensor],
+    used: set[str],
+    titles: tuple[str, str],
+) -> list[WeightCopy]:
+    """Copy the projections' weights and biases by role; a bias that only b has becomes zero."""
+    done = []
+    for role, target in second.items():
+        source = first.get(role)
+        if target.parameter in used:
+            continue
+        flat = theirs[target.parameter].data.view(-1)
+        if source is None:
+            if role.startswith("b_"):
+                flat[target.elements.reshape(-1)] = 0
+            continue
+        if source.elements.shape != target.elements.shape:
+            shapes = ["×".join(map(str, each.elements.shape)) for each in (source, target)]
+            raise OptionError(
+                f"{role} is {shapes[0]} in {titles[0]} ({source.parameter}), and {shapes[1]}"
+                f" in {titles[1]} ({target.parameter}).",
+                hint="--map NAME=NAME, or sizes that agree",
+            )
+        values = ours[source.parameter].data.reshape(-1)[source.elements.reshape(-1)]
+        flat[target.elements.reshape(-1)] = values.to(flat.dtype)
+        done.append(
+            WeightCopy(
+                role,
+                source.parameter,
+                source.words,
+                target.parameter,
+                target.words,
+                tuple(target.elements.shape),
+            )
+        )
+    return done
+
+
+def _others(
+    ours: Mapping[str, torch.Tensor],
+    theirs: Mapping[str, torch.Tensor],
+    copied: set[str],
+    filled: set[str],
+    titles: tuple[str, str],
+) -> list[WeightCopy]:
+    """Copy the other weights: by name, or by a shape that only one on each side has."""
+    left = {name: each for name, each in ours.items() if name not in copied}
+    free = {name: each for name, each in theirs.items() if name not in filled}
+    done = []
+    for name, target in free.items():
+        same = [other for other in left if other == name and left[other].shape == target.shape]
+        tail = [
+            other
+            for other in left
+            if other.split(".")[-2:] == name.split(".")[-2:] and left[other].shape == target.shape
+        ]
+        shaped = [other for other in left if left[other].shape == target.shape]
+        rivals = [other for other in free if free[other].shape == target.shape]
+        choice = same or tail or (shaped if len(shaped) == len(rivals) == 1 else [])
+        if not choice and shaped:
+            raise OptionError(
+                f"{name} of {titles[1]} may be any of {', '.join(shaped)} of {titles[0]}: they have"
+                " one shape.",
+                hint=f"--map {name}={shaped[0]}",
+            )
+        if choice:
+            target.data.copy_(left[choice[0]].data)
+            done.append(WeightCopy(None, choice[0], "", name, "", tuple(target.shape)))
+    return done

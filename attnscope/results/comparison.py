@@ -1,0 +1,145 @@
+"""Two attentions on the same input: which tensors are equal, where they part, and why."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from attnscope.results.common import Check, Part, Result
+
+
+@dataclass(frozen=True)
+class Site:
+    """Where one side computes a tensor.
+
+    Attributes:
+        name: the variable that it is assigned to, or the input that it is; None for an expression.
+        expression: what computes it, on one line; empty for an input.
+        file, line: the location; None if it is an input, or inside a kernel.
+        shape: its shape there.
+    """
+
+    name: str | None
+    expression: str
+    file: str | None
+    line: int | None
+    shape: tuple[int, ...]
+
+
+@dataclass(repr=False)
+class ComparedTensor(Part):
+    """One tensor that both sides compute.
+
+    Attributes:
+        role: what it is, such as `scores`.
+        dims, shape: its axes in the arrangement in which both are compared.
+        a, b: where each side computes it.
+        largest: the largest absolute difference in float64; None if the shapes differ.
+        index: where that is, by axis.
+        share: the share of elements that differ by more than rounding.
+        rounding: the difference that rounding in the run's dtype causes on either side.
+        status: `equal`; `different`; `follows` if it differs because an earlier one does;
+            `form` if it differs, but what follows from it does not.
+        factor: the factor from a's tensor to b's, if it differs by that alone.
+    """
+
+    role: str
+    dims: tuple[str, ...]
+    shape: tuple[int, ...]
+    a: Site
+    b: Site
+    largest: float | None
+    index: dict[str, int]
+    share: float
+    rounding: float | None
+    status: str
+    factor: float | None = None
+
+
+@dataclass(frozen=True)
+class Divergence:
+    """A tensor that differs although all that it comes from is equal, and why.
+
+    Attributes:
+        role: the tensor.
+        cause: the mistake in a few words, such as `another scale`; None if no hypothesis holds.
+        explanation: a sentence with the numbers; of the closest hypothesis if none holds.
+        rest: the largest difference that the hypothesis leaves; None if there is no hypothesis.
+    """
+
+    role: str
+    cause: str | None
+    explanation: str | None
+    rest: float | None
+
+
+@dataclass(frozen=True)
+class WeightCopy:
+    """Weights that both sides have: one side's were copied to the other.
+
+    Attributes:
+        role: `W_Q`, `b_Q` and so on; None if they were copied by name or shape.
+        a, a_part: the parameter of a, and which part of it.
+        b, b_part: the parameter of b, and which part of it.
+        shape: the shape of the part.
+    """
+
+    role: str | None
+    a: str
+    a_part: str
+    b: str
+    b_part: str
+    shape: tuple[int, ...]
+
+    def reversed(self) -> WeightCopy:
+        """Return the same weights with a and b exchanged."""
+        return WeightCopy(self.role, self.b, self.b_part, self.a, self.a_part, self.shape)
+
+
+@dataclass(repr=False)
+class Comparison(Result):
+    """Two attentions on the same input.
+
+    Attributes:
+        a, b: the names of both; a is the reference, if one is.
+        status: `equal`, `different`, or `undecided` if not all could be compared.
+        sizes: the sizes by name.
+        dtype, device, seed: those of the run.
+        tensors: the tensors that both compute, in order.
+        divergences: where they part, in order; empty if they are equal; None if that is unknown.
+        explained: whether the causes together make both outputs equal.
+        n_causes: the number of common causes that were tested.
+        weights: which weights were copied; None if there are none.
+        checks: the outputs, compared in the run's dtype.
+        notices: further sentences for the reader.
+    """
+
+    a: str
+    b: str
+    status: str
+    sizes: dict[str, int] = field(default_factory=dict)
+    dtype: str | None = None
+    device: str | None = None
+    seed: int | None = None
+    tensors: list[ComparedTensor] = field(default_factory=list)
+    divergences: list[Divergence] | None = None
+    explained: bool = False
+    n_causes: int = 0
+    weights: list[WeightCopy] | None = None
+    checks: list[Check] = field(default_factory=list)
+    notices: list[str] = field(default_factory=list)
+
+    @property
+    def is_equal(self) -> bool:
+        """Whether the two are equal up to rounding."""
+        return self.status == "equal"
+
+    def __getitem__(self, role: str) -> ComparedTensor:
+        """Return a tensor by its role.
+
+        Raises:
+            KeyError: the two were not compared there.
+        """
+        for each in self.tensors:
+            if each.role == role:
+                return each
+        raise KeyError(role)

@@ -1,0 +1,144 @@
+"""Two attentions: equal if they are, and the right place and cause if a mistake is planted in one."""
+
+import itertools
+
+import pytest
+from comparison.code.styles import MISTAKES, STYLES, has, source, written
+
+from attnscope import compare
+
+INIT = ["d_feat=24", "n_head=4", "n_kv_head=2"]
+INPUTS = ["x=2,5,24", "y=2,7,24"]
+NAMES = list(STYLES)
+PLANTED = [(style, mistake) for style in STYLES for mistake in MISTAKES if has(style, mistake)]
+WITHOUT_EFFECT = {
+    ("mask missing", "mask added as numbers"),
+    ("mask missing", "small fill"),
+    ("rotary interleaved", "rotary missing"),
+    ("rotary base", "rotary missing"),
+    ("rotary interleaved", "rotary missing in K"),
+    ("rotary base", "rotary missing in K"),
+}
+"""Pairs of which one hides the other in one of the tensors."""
+PAIRS = [
+    (style, one, other)
+    for style in STYLES
+    for one, other in itertools.combinations(MISTAKES, 2)
+    if has(style, one)
+    and has(style, other)
+    and MISTAKES[one].tag != MISTAKES[other].tag
+    and (one, other) not in WITHOUT_EFFECT
+]
+
+
+def compared(tmp_path, a, b, *mistakes, **options):
+    """Compare a style with another, in which mistakes are planted."""
+    first, second = written(tmp_path, "correct", a), written(tmp_path, "other", b, *mistakes)
+    return compare(first, second, init=INIT, inputs=INPUTS, **options)
+
+
+def other_style(style):
+    return NAMES[(NAMES.index(style) + 1) % len(NAMES)]
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32", "bfloat16"])
+@pytest.mark.parametrize("b", NAMES)
+@pytest.mark.parametrize("a", NAMES)
+@pytest.mark.pairwise
+def test_correct_attention_in_two_styles_is_equal(tmp_path, a, b, dtype):
+    result = compared(tmp_path, a, b, dtype=dtype)
+    assert (result.status, result.divergences, result.notices) == ("equal", [], [])
+    assert {each.status for each in result.tensors} <= {"equal", "form"}
+
+
+@pytest.mark.parametrize(("style", "mistake"), PLANTED)
+@pytest.mark.few(60)
+def test_a_planted_mistake_is_found(tmp_path, style, mistake):
+    planted = MISTAKES[mistake]
+    result = compared(tmp_path, other_style(style), style, mistake)
+    assert result.status == "different"
+    assert (result.divergences[0].role, result.divergences[0].cause) == (planted.role, planted.cause)
+    assert result.explained
+    assert {each.cause for each in result.divergences} == {planted.cause}
+
+
+@pytest.mark.parametrize(("style", "one", "other"), PAIRS)
+@pytest.mark.few(30)
+def test_two_planted_mistakes_are_found(tmp_path, style, one, other):
+    result = compared(tmp_path, other_style(style), style, one, other)
+    found = {(each.role, each.cause) for each in result.divergences}
+    planted = {(MISTAKES[each].role, MISTAKES[each].cause) for each in (one, other)}
+    assert planted <= found
+    assert {cause for _, cause in found} == {cause for _, cause in planted}
+    assert result.explained
+
+
+@pytest.mark.parametrize(
+    "mistake", ["scale of d_feat", "mask top-left", "keys shared interleaved", "bias missing in V"]
+)
+@pytest.mark.parametrize("style", NAMES)
+def test_the_place_of_a_mistake_is_its_line(tmp_path, style, mistake):
+    text = source(style, mistake).splitlines()
+    tag = {"mask top-left": "fill"}.get(mistake, MISTAKES[mistake].tag)
+    if style == "fused":
+        tag = {"mask top-left": "scale", "keys shared interleaved": "share_k"}.get(mistake, tag)
+    result = compared(tmp_path, other_style(style), style, mistake)
+    site = result[result.divergences[0].role].b
+    assert text[site.line - 1].endswith(f"# {tag}")
+
+
+def test_what_no_common_cause_explains_is_reported_as_unexplained(tmp_path):
+    path = tmp_path / "strange.py"
+    text = source("heads first").replace(
+        "scores = scores / math.sqrt(self.d)", "scores = (scores / 3).sin()"
+    )
+    path.write_text(text)
+    result = compare(
+        written(tmp_path, "correct", "einsum"), f"{path}:Attention", init=INIT, inputs=INPUTS
+    )
+    [divergence] = result.divergences
+    assert (divergence.role, divergence.cause, result.explained) == ("scores", None, False)
+    assert divergence.rest > 0.01
+
+
+def test_the_class_that_divides_by_the_root_of_d_feat_is_told_so(tmp_path):
+    path = tmp_path / "attn.py"
+    path.write_text(TUTORIAL)
+    result = compare(f"{path}:MultiHeadAttention", "mha", init=["d_feat=200", "n_head=5"])
+    [divergence] = result.divergences
+    assert "√d_feat = √200" in divergence.explanation
+    assert "√d_head = √40" in divergence.explanation
+    assert "√5" in divergence.explanation
+    path.write_text(TUTORIAL.replace("d_feat)  # scale", "(d_feat // self.n_head))"))
+    corrected = compare(
+        f"{tmp_path / 'attn.py'}:MultiHeadAttention", "mha", init=["d_feat=200", "n_head=5"]
+    )
+    assert corrected.a == "mha"
+
+
+TUTORIAL = """
+import math
+from torch import nn
+
+
+class MultiHeadAttention(nn.Module):
+    def __init__(self, d_feat, n_head):
+        super().__init__()
+        self.n_head = n_head
+        self.lin_Q = nn.Linear(d_feat, d_feat)
+        self.lin_K = nn.Linear(d_feat, d_feat)
+        self.lin_V = nn.Linear(d_feat, d_feat)
+        self.lin = nn.Linear(d_feat, d_feat)
+
+    def forward(self, Q, K, V):
+        n_batch, n_Q, d_feat = Q.shape
+        Q_split = self.lin_Q(Q).view(n_batch, n_Q, self.n_head, -1).transpose(1, 2)
+        K_split = self.lin_K(K).view(n_batch, K.shape[1], self.n_head, -1).transpose(1, 2)
+        V_split = self.lin_V(V).view(n_batch, V.shape[1], self.n_head, -1).transpose(1, 2)
+        scores = Q_split @ K_split.transpose(2, 3) / math.sqrt(d_feat)  # scale
+        attention = scores.softmax(-1)
+        x_raw = attention @ V_split
+        x_rsh1 = x_raw.transpose(1, 2).contiguous()
+        x_rsh2 = x_rsh1.view(n_batch, n_Q, d_feat)
+        return self.lin(x_rsh2)
+"""

@@ -22,6 +22,7 @@ from attnscope.arrays import numbers
 from attnscope.checkpoints.checkpoint import find_checkpoint, read_json
 from attnscope.checkpoints.tensors import Weights, open_file
 from attnscope.errors import ModelError
+from attnscope.text import shortened
 
 if TYPE_CHECKING:
     import numpy as np
@@ -87,20 +88,23 @@ def read_adapter(folder: str | Path) -> Adapter:
     weights = open_file(weights_path)
     pairs: dict[str, dict[str, tuple[np.ndarray, str]]] = {}
     others = {}
-    for name in weights.names:
-        if "lora_embedding_" in name:
+    for tensor in weights.names:
+        if "lora_embedding_" in tensor:
             continue  # of an embedding, which is no weight of attention
-        own = name.removeprefix(WRAPPER)
+        own = tensor.removeprefix(WRAPPER)
         if match := FACTOR.fullmatch(own):
             module, factor, kind = match.groups()
             key = factor if kind == "weight" else f"{factor}.bias"
-            pairs.setdefault(module, {})[key] = weights.read(name)
+            pairs.setdefault(module, {})[key] = weights.read(tensor)
         else:
-            others[re.sub(r"\.(base_layer|modules_to_save(\.\w+)?)\.", ".", own)] = weights.read(name)
+            others[re.sub(r"\.(base_layer|modules_to_save(\.\w+)?)\.", ".", own)] = weights.read(tensor)
     for module, pair in pairs.items():
         _check_pair(module, pair, checkpoint.name)
-    scales = {module: _scale(config, module, pair["A"][0].shape[0]) for module, pair in pairs.items()}
-    return Adapter(checkpoint.name, pairs, others, scales, bool(config.get("fan_in_fan_out")))
+    name = checkpoint.name
+    scales = {
+        module: _scale(config, module, pair["A"][0].shape[0], name) for module, pair in pairs.items()
+    }
+    return Adapter(name, pairs, others, scales, bool(config.get("fan_in_fan_out")))
 
 
 def _check_kind(config: dict[str, Any], name: str) -> None:
@@ -134,13 +138,24 @@ def _check_pair(module: str, pair: dict[str, tuple[np.ndarray, str]], name: str)
         )
 
 
-def _scale(config: dict[str, Any], module: str, r: int) -> float:
-    """Return s of a module: α/r or α/√r, where α may depend on its name."""
-    alpha = config.get("lora_alpha", 8)
-    for pattern, own in (config.get("alpha_pattern") or {}).items():
-        if re.match(rf"(.*\.)?({pattern})$", module):
-            alpha = own
-            break
+def _scale(config: dict[str, Any], module: str, r: int, name: str) -> float:
+    """Return s of a module: α/r or α/√r, where α may depend on its name.
+
+    Raises:
+        ModelError: α is not a number, or a pattern of names is not a regular expression.
+    """
+    alpha, patterns = config.get("lora_alpha", 8), config.get("alpha_pattern") or {}
+    try:
+        for pattern, own in patterns.items():
+            if re.match(rf"(.*\.)?({pattern})$", module):
+                alpha = own
+                break
+    except (AttributeError, re.error) as error:
+        raise ModelError(
+            f"{name} is damaged: its alpha_pattern is {shortened(repr(patterns))}."
+        ) from error
+    if not isinstance(alpha, int | float) or isinstance(alpha, bool):
+        raise ModelError(f"{name} is damaged: its lora_alpha is {shortened(repr(alpha))}.")
     return float(alpha / (sqrt(r) if config.get("use_rslora") else r))
 
 

@@ -177,6 +177,9 @@ def rewrite(folder, **settings):
         ({"peft_type": "IA3"}, "is an adapter of the kind IA3, not LoRA"),
         ({"layer_replication": [[0, 1]]}, "uses replicated layers"),
         ({"init_lora_weights": "pissa_niter_4"}, "was initialised by pissa_niter_4"),
+        ({"lora_alpha": "8"}, "is damaged: its lora_alpha is '8'"),
+        ({"alpha_pattern": ["query"]}, r"is damaged: its alpha_pattern is \['query'\]"),
+        ({"alpha_pattern": {"(": 3}}, r"is damaged: its alpha_pattern is \{'\(': 3\}"),
     ],
 )
 def test_adapters_that_are_no_sum_are_refused(adapted, tmp_path, settings, message):

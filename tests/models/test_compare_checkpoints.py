@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 import copy
+import shutil
 import subprocess
 import sys
 from math import inf
 
 import pytest
 import torch
+from models.families import FAMILIES as FAMILIES_OF_MODELS
 from models.families import build
+from models.tiny import save_tiny
+from safetensors.torch import load_file, save_file
+from sweeps import swept
 
 from attnscope import compare_checkpoints
+from attnscope.checkpoints.head import read_head
+from attnscope.checkpoints.tensors import SafetensorsFile
 from attnscope.errors import ModelError, OptionError
 
 LAYER = 1
@@ -274,6 +281,60 @@ def test_what_is_not_there_is_an_error(options, message):
     model = build("bert")
     with pytest.raises((ModelError, OptionError), match=message):
         compare_checkpoints(model, model, **options)
+
+
+@pytest.mark.parametrize("family", swept([*FAMILIES_OF_MODELS], ["bert", "falcon", "qwen3_next"]))
+def test_every_family_is_read_on_both_sides(family):
+    """Half of each weight of attention is another: each head differs in each of its weights."""
+    one = build(family)
+    other = copy.deepcopy(one)
+    with torch.no_grad():
+        for parameter in other.parameters():
+            if parameter.ndim:
+                parameter[: max(1, len(parameter) // 2)] *= 1.25
+            parameter *= 0.9
+    table = compare_checkpoints(one, other)
+    assert len(table.changed) == len(table.rows) > 0
+    for row in table.rows:
+        weights = [value for name, value in row.values.items() if name.startswith("W_")]
+        assert len(weights) >= 4
+        assert all(0.09 < value < 0.13 for value in weights)
+
+
+def test_the_parts_of_latent_attention_are_compared_and_have_no_circuits(tmp_path):
+    save_tiny("deepseek_v3", tmp_path / "a", head_dim=8, num_key_value_heads=4)
+    shutil.copytree(tmp_path / "a", tmp_path / "b")
+    path = tmp_path / "b/model.safetensors"
+    tensors = load_file(path)
+    head = read_head(tmp_path / "a", layer=1, head=2)
+    part = head["W_UK"]
+    tensors[part.tensor][part.start : part.stop] *= 1.5
+    tensors[head["W_DKV"].tensor][0] *= 3
+    save_file(tensors, path, metadata={"format": "pt"})
+    table = compare_checkpoints(tmp_path / "a", tmp_path / "b")
+    assert not {"QK", "OV"} & table.metrics.keys()
+    assert table[1, 2].values["W_UK"] == pytest.approx(0.5)
+    assert table[1, 2].values["rank_W_UK"] == min(part.head_shape)
+    layer = [row for row in table.rows if row.layer == 1]
+    assert {row.head for row in layer if row.values["W_UK"]} == {2}
+    assert len({row.values["W_DKV"] for row in layer}) == 1  # all heads share it
+    assert {row.values["rank_W_DKV"] for row in layer} == {1}
+    assert {row.layer for row in table.changed} == {1}
+
+
+def test_only_attention_is_read(tmp_path, monkeypatch):
+    build("llama").save_pretrained(tmp_path)
+    names, read = [], SafetensorsFile.read
+
+    def recorded(self, name):
+        names.append(name)
+        return read(self, name)
+
+    monkeypatch.setattr(SafetensorsFile, "read", recorded)
+    compare_checkpoints(tmp_path, tmp_path, layers=1)
+    modules = [f"layers.1.self_attn.{part}_proj.weight" for part in "qkvo"]
+    assert sorted(set(names)) == sorted(modules)
+    assert len(names) == 2 * len(modules)  # once for all heads, on each side
 
 
 def test_neither_torch_nor_transformers_is_imported():

@@ -56,7 +56,10 @@ def print_changed_maps(table: MapDifferences, console: Console, *, wide: bool = 
 
 
 def _print_pictures(table: MapDifferences, rows: list[HeadRow], console: Console) -> None:
-    """Print small maps: a row for each head, and a column for A, for B and for the differences."""
+    """Print small maps: a row for each head, and a column for A, for B and for the differences.
+
+    A and B share a scale, and so do the differences, which may be much smaller.
+    """
     import numpy as np
 
     labels = [place(table, row) for row in rows]
@@ -70,19 +73,28 @@ def _print_pictures(table: MapDifferences, rows: list[HeadRow], console: Console
         for maps in columns
         for each in maps.maps
     }
-    scale = Scale.of(console, np.array([np.nan_to_num(each).max(initial=0) for each in small.values()]))
+    tops = dict.fromkeys(SIDES, 0.0)
+    for (side, *_), each in small.items():
+        tops[side] = max(tops[side], float(np.nan_to_num(each).max(initial=0)))
+    both, differences = SIDES[:2], SIDES[2:]
+    scales = {
+        side: Scale.of(console, np.array([tops[each] for each in sides_of_scale]))
+        for sides_of_scale in (both, differences)
+        for side in sides_of_scale
+    }
     heading = Text("head".ljust(indent), "dim")
     for side in SIDES:
         heading.append(side.ljust(width + GAP), "bold")
     heading.rstrip()
     print_line(console, heading)
     for row, label in zip(rows, labels, strict=True):
-        pictures = [picture(small[side, row.layer, row.head], width, scale) for side in SIDES]
+        pictures = [picture(small[side, row.layer, row.head], width, scales[side]) for side in SIDES]
         for i, line in enumerate(side_by_side(pictures, width)):
             whole = Text(label if i == 0 else "", HEAD_STYLE)
             whole.append(" " * (indent - whole.cell_len)).append_text(line)
-            if not scale.ramp:
+            if not scales[both[0]].ramp:
                 whole.rstrip()
             console.print(whole, soft_wrap=True)
-    print_line(console, scale.legend(console.width))
+    for name, side in (("A, B", both[0]), ("more, less", differences[0])):
+        print_line(console, scales[side].legend(console.width).append(f"  {name}", "dim"))
     print_line(console, Text())

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from attnscope.checkpoints.adapter import Adapter, read_adapter
 from attnscope.checkpoints.checkpoint import Checkpoint
 from attnscope.checkpoints.indices import Indices, enumerated
 from attnscope.checkpoints.loaded import find_model
@@ -92,10 +93,7 @@ def compare_maps(
     _check_options(b, other_text, adapter, sort)
     one = _found(a, tokenizer, image_processor)
     other = one if b is None else _found(b, tokenizer, image_processor)
-    name_b, of_adapter = other.name, None
-    if adapter is not None:
-        with stage(progress, f"merging {adapter} into {name_b} …"):
-            other, of_adapter = _adapted(other, adapter, dtype, device)
+    merged = None if adapter is None else read_adapter(adapter)
     options: dict[str, Any] = {
         "ids": ids,
         "pair": pair,
@@ -112,12 +110,15 @@ def compare_maps(
         "progress": progress,
     }
     of_a = attention_maps(one, text, **options)
+    if merged is not None:
+        with stage(progress, f"merging {merged.name} into {other.name} …"):
+            other = _adapted(other, merged, dtype, device)
     of_b = attention_maps(other, text if other_text is None else other_text, **options)
-    _check_comparable(of_a, of_b, name_b, two_texts=other_text is not None)
+    _check_comparable(of_a, of_b, two_texts=other_text is not None)
     table = MapDifferences(
         a=one.name,
-        b=name_b,
-        adapter=of_adapter,
+        b=other.name,
+        adapter=None if merged is None else merged.name,
         of_a=of_a,
         of_b=of_b,
         metrics=METRICS,
@@ -142,10 +143,8 @@ def _found(model: Any, tokenizer: Any, image_processor: Any) -> Checkpoint:
     return find_model(model, tokenizer, image_processor)
 
 
-def _adapted(
-    checkpoint: Checkpoint, adapter: str | Path, dtype: str | None, device: str
-) -> tuple[Checkpoint, str]:
-    """Load a model with an adapter; return it, and the adapter's name."""
+def _adapted(checkpoint: Checkpoint, adapter: Adapter, dtype: str | None, device: str) -> Checkpoint:
+    """Load a model with an adapter."""
     from attnscope.models.running.adapt import load_adapted
     from attnscope.models.running.load import kept_verbosity
     from attnscope.process.memory import check_imports
@@ -174,9 +173,9 @@ def _check_options(b: Any, other_text: str | None, adapter: str | Path | None, s
         )
 
 
-def _check_comparable(of_a: AttentionMaps, of_b: AttentionMaps, name_b: str, *, two_texts: bool) -> None:
+def _check_comparable(of_a: AttentionMaps, of_b: AttentionMaps, *, two_texts: bool) -> None:
     """Raise a ModelError if maps have other layers, heads or sizes, or models other tokens."""
-    a, b = (of_a.model, name_b) if of_a.model != name_b else ("A", "B")
+    a, b = (of_a.model, of_b.model) if of_a.model != of_b.model else ("A", "B")
     a, b = ("text A", "text B") if two_texts else (a, b)
     pairs = {
         "layers": (of_a.n_layer, of_b.n_layer),

@@ -2,37 +2,37 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
-from attnscope.checkpoints.adapter import AdaptedWeights, read_adapter
+from attnscope.checkpoints.adapter import AdaptedWeights, Adapter
 from attnscope.checkpoints.checkpoint import Checkpoint
 from attnscope.checkpoints.loaded import LoadedModel
 from attnscope.checkpoints.tensors import Tensors
 from attnscope.models.running.load import device_of, load_config, load_model, tokenizer_of
+from attnscope.models.running.weights_fit import check_weights_fit
 
 
 def load_adapted(
-    checkpoint: Checkpoint, adapter: str | Path, *, dtype: str | None, device: str
-) -> tuple[LoadedModel, str]:
-    """Load a model, merge an adapter, and return it with its tokenizer, and the adapter's name.
+    checkpoint: Checkpoint, adapter: Adapter, *, dtype: str | None, device: str
+) -> LoadedModel:
+    """Load a model, merge an adapter, and return it with its tokenizer.
 
     A model that the user has loaded is not changed: its merged weights are new parameters of a copy.
 
     Args:
         checkpoint: the model.
-        adapter: as in `read_adapter`.
+        adapter: the adapter.
         dtype, device: as in `load_model`; merged weights are rounded to the model's dtype.
 
     Raises:
         ModelError: the model cannot be loaded, or the adapter does not belong to it.
+        SizeError: its weights do not fit into memory.
     """
     import torch
 
-    read = read_adapter(adapter)
-    device = device_of(checkpoint, device)
-    model = load_model(checkpoint, load_config(checkpoint), dtype=dtype, device=device)
+    config, device = load_config(checkpoint), device_of(checkpoint, device)
+    check_weights_fit(checkpoint, config, dtype, device)
+    model = load_model(checkpoint, config, dtype=dtype, device=device)
     parameters = dict(model.named_parameters(remove_duplicate=False))
-    merged = AdaptedWeights(Tensors(parameters), read)
+    merged = AdaptedWeights(Tensors(parameters), adapter)
     for name in [*merged.modules, *merged.replaced]:
         values, _ = merged.read(name)
         old = parameters[name]
@@ -41,4 +41,4 @@ def load_adapted(
         setattr(model.get_submodule(place), attribute, torch.nn.Parameter(new, requires_grad=False))
     image_processor = checkpoint.image_processor if isinstance(checkpoint, LoadedModel) else None
     tokenizer = tokenizer_of(checkpoint)
-    return LoadedModel(checkpoint.name, None, model, tokenizer, image_processor), read.name
+    return LoadedModel(checkpoint.name, None, model, tokenizer, image_processor)

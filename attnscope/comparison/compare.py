@@ -9,6 +9,9 @@ from attnscope.errors import OptionError
 from attnscope.process.progress import Progress, silent, stage
 from attnscope.results.comparison import Comparison
 
+Texts = Sequence[str] | Mapping[str, Any]
+"""Specifications as `NAME=VALUE`; or by name, as texts or objects."""
+
 REFERENCES = ("sdpa", "mha")
 
 
@@ -16,8 +19,8 @@ def compare(
     a: Any,
     b: Any,
     *,
-    init: Sequence[str] | None = None,
-    inputs: Sequence[str] | None = None,
+    init: Texts | None = None,
+    inputs: Texts | None = None,
     where: Sequence[str] | None = None,
     call: str | None = None,
     same: Sequence[str] | None = None,
@@ -69,8 +72,8 @@ def compare(
     if causal and not _is_reference(a):
         raise OptionError("--causal is for the references sdpa and mha: your code decides itself.")
     pairing = Pairing(
-        init=list(init or ()),
-        inputs=list(inputs or ()),
+        init=init or (),
+        inputs=inputs or (),
         where=list(where or ()),
         call=call,
         same=_pairs(same, "--same"),

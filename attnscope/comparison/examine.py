@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from math import isfinite
 
 import torch
 
@@ -33,9 +34,8 @@ class Examination:
         found: their differences.
         rounding: by role, the difference that the run's dtype causes on the side where it is smaller.
         divergences: where they part.
-        small: those of them that are smaller than rounding in the run's dtype.
-        explained: whether the causes together make both outputs equal.
-        notices: further sentences.
+        small: where they part in float64 by less than rounding in the run's dtype.
+        explained: whether the outputs are equal once all tensors in which they part are corrected.
     """
 
     a: State
@@ -45,7 +45,11 @@ class Examination:
     divergences: list[Divergence] = field(default_factory=list)
     small: list[Divergence] = field(default_factory=list)
     explained: bool = False
-    notices: list[str] = field(default_factory=list)
+
+    @property
+    def tolerances(self) -> dict[str, float]:
+        """By role, the difference that counts as rounding."""
+        return {role: CLOSE * each for role, each in self.rounding.items() if isfinite(each)}
 
 
 @dataclass
@@ -56,10 +60,18 @@ class Runs:
     b: Recorded
 
 
-def run_both(a: Side, b: Side, dtype: torch.dtype, seed: int) -> Runs:
-    """Run both sides in a dtype, from the same random state."""
+def run_both(a: Side, b: Side, dtype: torch.dtype, seed: int, *, exact: bool = False) -> Runs:
+    """Run both sides in a dtype, from the same random state.
+
+    Args:
+        a, b: the sides.
+        dtype: the dtype of inputs and weights.
+        seed: the seed of what they draw.
+        exact: whether they get float64 where they ask for float32.
+    """
     with default_dtype(dtype):
-        return Runs(a.in_dtype(dtype).run(seed), b.in_dtype(dtype).run(seed))
+        first, second = (each.in_dtype(dtype).run(seed, exact=exact) for each in (a, b))
+    return Runs(first, second)
 
 
 def states(runs: Runs) -> tuple[State, State]:
@@ -98,19 +110,38 @@ def examine(exact: Runs, narrow: Runs) -> Examination:
     """
     a, b = states(exact)
     examination = Examination(a, b, differences(a, b), _rounding((a, b), narrow))
-    b = State(b.anatomy, b.order)  # in which what differs is replaced, one after the other
+    parted = _partings(examination, examination.tolerances)
+    examination.divergences, examination.explained = parted
+    if not examination.divergences:
+        small, _ = _partings(examination, {})
+        rounding = examination.tolerances
+        examination.small = [
+            each
+            for each in small
+            if examination.found[each.role].largest <= rounding.get(each.role, 0.0)
+        ]
+    return examination
+
+
+def _partings(
+    examination: Examination, tolerances: Mapping[str, float]
+) -> tuple[list[Divergence], bool]:
+    """Return where two sides part, one place after the other, and whether nothing else does.
+
+    Each tensor in which they part is corrected, and what follows is computed again.
+    """
+    a, b = examination.a, State(examination.b.anatomy, examination.b.order)
+    parted: list[Divergence] = []
     for _ in range(MOST):
-        found = differences(a, b)
+        found = differences(a, b, tolerances)
         first = _first_root(found, b)
         if first is None:
-            examination.explained = True
-            return examination
+            return parted, True
         divergence, corrected = _explained(Case(first, a, b, found[first]))
-        is_small = found[first].largest <= CLOSE * examination.rounding.get(first, 0.0)
-        (examination.small if is_small else examination.divergences).append(divergence)
+        parted.append(divergence)
         if not _mended(b, first, a, corrected):
             break
-    return examination
+    return parted, False
 
 
 def _first_root(found: Mapping[str, Difference], b: State) -> str | None:

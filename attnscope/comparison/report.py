@@ -29,7 +29,8 @@ def comparison_of(a: Side, b: Side, copies: list[WeightCopy] | None, pairing: Pa
         AttnscopeError: one side raises, or the outputs have different sizes.
     """
     dtype = getattr(torch, pairing.dtype)
-    exact, narrow = run_both(a, b, torch.float64, pairing.seed), run_both(a, b, dtype, pairing.seed)
+    exact = run_both(a, b, torch.float64, pairing.seed, exact=True)
+    narrow = run_both(a, b, dtype, pairing.seed)
     result = Comparison(
         a.title,
         b.title,
@@ -158,8 +159,7 @@ def _is_stage(examination: Examination, role: str) -> bool:
 def _status(examination: Examination, role: str, found: Difference, parted: set[str]) -> str:
     if role in parted:
         return "different"
-    rounding = examination.rounding.get(role, 0.0)
-    if found.is_equal or found.largest <= rounding:
+    if found.is_equal or found.largest <= examination.tolerances.get(role, 0.0):
         return "equal"
     later = [each for each, sources in SOURCES.items() if role in sources and each in examination.found]
     if later and all(examination.found[each].is_equal for each in later):
@@ -220,18 +220,20 @@ def _site(state: State, role: str, *, is_scale: bool = False) -> Site:
 
 def _shown_file(file: str) -> str:
     """Return a file as messages name it: from its package on, if it is an installed one."""
-    installed = Path(attnscope.__file__).parent.parent, Path(torch.__file__).parent.parent
-    for folder in installed:
-        if Path(file).is_relative_to(folder) and not Path(file).is_relative_to(Path.cwd()):
-            return str(Path(file).relative_to(folder))
+    installed = Path(torch.__file__).parent.parent
+    if Path(file).is_relative_to(installed):
+        return str(Path(file).relative_to(installed))
+    own = Path(attnscope.__file__).parent.parent
+    if Path(file).is_relative_to(own) and not Path(file).is_relative_to(Path.cwd()):
+        return str(Path(file).relative_to(own))
     return str(shown_path(file))
 
 
 def _notices(examination: Examination, dtype: str) -> Iterable[str]:
     """Yield sentences about what differs less than rounding."""
-    for each in examination.small:
-        size = examination.found[each.role].largest
-        why = f": {each.explanation}" if each.cause else ""
-        yield (
-            f"in float64 the two differ by {size:.1e} at {each.role}, less than rounding in {dtype}{why}"
-        )
+    if examination.small:
+        first = examination.small[0]
+        size = examination.found[first.role].largest
+        why = f": {first.explanation}" if first.cause else ""
+        where = f"in float64 they differ by {size:.1e} from {first.role} on"
+        yield f"{where}, less than rounding in {dtype}{why}"

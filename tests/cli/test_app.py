@@ -12,7 +12,7 @@ import attnscope as package
 from attnscope.cli import app
 from attnscope.cli.app import main
 
-COMMANDS = ["sdpa", "mha", "example", "scaling", "trace", "run", "bert", "model", "heads"]
+COMMANDS = ["sdpa", "mha", "example", "scaling", "trace", "compare", "run", "bert", "model", "heads"]
 OF_THE_USERS_CODE = {"trace", "run"}
 
 

@@ -18,6 +18,8 @@ MOVES = {
 }  # fmt: skip
 """Functions whose result consists of elements of their arguments."""
 
+REDUCTIONS = {"sum", "mean", "matmul", "bmm", "mm", "baddbmm", "einsum", "linear", "addmm"}
+
 Elements = torch.Tensor
 """For each element of a tensor, the number of the element that it comes from; -1 if from elsewhere."""
 
@@ -37,14 +39,14 @@ def followed(tape: Tape, source: Value) -> dict[Value, Elements]:
     begun = source.call is None
     for call in tape.calls:
         if begun and any(parent in found for parent in call.parents):
-            for value, elements in zip(call.outputs, _through(call, found), strict=True):
+            for value, elements in zip(call.outputs, _through(call, found, source), strict=True):
                 if elements is not None and value is not source:
                     found[value] = elements
         begun = begun or call is source.call
     return found
 
 
-def _through(call: Call, found: dict[Value, Elements]) -> list[Elements | None]:
+def _through(call: Call, found: dict[Value, Elements], source: Value) -> list[Elements | None]:
     """Return where elements are in the results of a call."""
     if call.name in MOVES and not _writes_number(call):
         try:
@@ -55,24 +57,35 @@ def _through(call: Call, found: dict[Value, Elements]) -> list[Elements | None]:
             )
         except (NotReplayableError, RuntimeError, TypeError, IndexError, ValueError):
             return [None] * len(call.outputs)
-    return [_beside(call, value, found) for value in call.outputs]
+    return [_beside(call, value, found, source) for value in call.outputs]
 
 
-def _beside(call: Call, value: Value, found: dict[Value, Elements]) -> Elements | None:
-    """Return the elements of the first argument that a function works on element by element."""
-    if call.name in ("sum", "mean", "matmul", "bmm", "mm", "baddbmm", "einsum", "linear", "addmm"):
+def _beside(call: Call, value: Value, found: dict[Value, Elements], source: Value) -> Elements | None:
+    """Return the elements of the argument that a function works on element by element.
+
+    Of two terms, the one that holds more of its elements counts: in x·cos + y·sin, x stays in place,
+    because most angles of rotary positions are small.
+    """
+    if call.name in REDUCTIONS:
         return None
     shape = tuple(value.tensor.shape)
-    for parent in call.parents:
-        if parent in found:
-            elements = found[parent]
-            if elements.shape == shape:
-                return elements
-            try:
-                return elements.expand(shape)
-            except RuntimeError:
-                return None
-    return None
+    known = [parent for parent in call.parents if parent in found]
+    if call.name in ("add", "sub") and len(known) == 2:
+        known.sort(key=lambda parent: -_share(parent, found[parent], source))
+    try:
+        return found[known[0]].expand(shape) if known else None
+    except RuntimeError:
+        return None
+
+
+def _share(value: Value, elements: Elements, source: Value) -> float:
+    """Return the mean square of a tensor's values relative to the elements that they come from."""
+    flat = elements.real.reshape(-1).long() if elements.is_complex() else elements.reshape(-1).long()
+    inside = flat >= 0
+    before = source.tensor.reshape(-1)[flat[inside]]
+    ratio = value.tensor.reshape(-1)[inside] / before
+    ratio = ratio[ratio.isfinite()]
+    return float(ratio.abs().square().mean()) if ratio.numel() else 0.0
 
 
 def _writes_number(call: Call) -> bool:

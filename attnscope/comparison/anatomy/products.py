@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -56,6 +57,16 @@ class Product:
             self.call, self.second, self.first, self.lead, self.columns, self.rows, self.width,
             self.out, self.sizes,
         )  # fmt: skip
+
+    def with_other_rows(self) -> Iterator[Product]:
+        """Yield the product with each axis of only the first operand as its rows, this one first."""
+        yield self
+        for each in self.first.axes:
+            if each in self.lead and each not in self.second.axes:
+                lead = "".join(
+                    axis for axis in self.out if axis in self.lead + self.rows and axis != each
+                )
+                yield replace(self, lead=lead, rows=each)
 
     def arranged(self, operand: Operand, tensor: torch.Tensor, axes: str) -> torch.Tensor:
         """Return an operand as `lead n width`, repeated over the lead axes that it does not have."""

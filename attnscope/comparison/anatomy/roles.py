@@ -7,8 +7,10 @@ product consumes; scores are the product that the softmax is computed from. All 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from itertools import islice
+from typing import Any
 
 import torch
 
@@ -184,43 +186,52 @@ def _core_at(tape: Tape, call: Call) -> tuple[Value, Product, Product] | None:
 
 
 def _is_softmax(value: Value) -> bool:
-    """Return whether a tensor is the result of a softmax, of torch's or one written out."""
+    """Return whether a tensor is the result of a softmax, of torch's or one written out.
+
+    Written out, exponentials are divided by their sum, to which a sink may be added; or differences
+    to a logarithm of a sum are exponentiated.
+    """
     if value.name in ("softmax", "_softmax"):
         return True
-    tensor = value.tensor
-    if value.name not in ("div", "exp", "mul") or tensor.ndim < 2 or not tensor.is_floating_point():
-        return False
-    if not any(call.name in ("exp", "logsumexp") for call in _calls_before(value, depth=6)):
-        return False
-    if tensor.numel() == 0 or bool((tensor < 0).any()):
-        return False
-    sums = [tensor.double().sum(axis) for axis in range(tensor.ndim) if tensor.shape[axis] > 1]
-    return any(torch.allclose(each, torch.ones_like(each), atol=1e-3) for each in sums)
+    if value.name == "div" and len(value.parents) == 2:
+        numerator, denominator = value.parents
+        sums = [
+            call
+            for call in islice(_before(denominator, through=lambda _: True), 6)
+            if call.name == "sum"
+        ]
+        return numerator.name == "exp" and any(numerator in call.parents for call in sums)
+    if value.name == "exp" and value.parents:
+        nearest = islice(_before(value.parents[0], through=lambda call: call.name not in PRODUCTS), 3)
+        return any(call.name == "logsumexp" for call in nearest)
+    return False
 
 
-def _calls_before(value: Value, depth: int) -> Iterator[Call]:
-    """Yield the calls that a tensor is computed by, up to some number of steps back."""
-    if value.call is None or depth == 0:
-        return
-    yield value.call
-    for parent in value.parents:
-        yield from _calls_before(parent, depth - 1)
+def _before(value: Value, *, through: Callable[[Call], bool]) -> Iterator[Call]:
+    """Yield the calls that a tensor comes from, the nearest first of each argument, each once.
+
+    Args:
+        value: the tensor.
+        through: whether to go on behind a call.
+    """
+    visited: set[Call] = set()
+    left = [value.call]
+    while left:
+        call = left.pop()
+        if call is None or call in visited:
+            continue
+        visited.add(call)
+        yield call
+        if through(call):
+            left += [parent.call for parent in reversed(call.parents)]
 
 
 def _product_before(value: Value) -> Product | None:
     """Return the product from which a tensor comes, element by element; None if there is none."""
-    for parent in value.parents:
-        call = parent.call
-        if call is None:
-            continue
-        if call.name in PRODUCTS or call.name == "linear":
-            product = product_of(call)
-            if product is not None:
-                return product
-            continue
-        found = _product_before(parent)
-        if found is not None:
-            return found
+    products = {*PRODUCTS, "linear"}
+    for call in _before(value, through=lambda call: call.name not in products):
+        if call.name in products and (product := product_of(call)) is not None:
+            return product
     return None
 
 
@@ -246,8 +257,9 @@ def _add_core(anatomy: Anatomy, softmax: Value, before: Product, after: Product)
     weights = after.first.value
     if weights not in places:
         raise NoAttentionError("the scores cannot be followed to the product with V")
-    at_product = after.first_of(places[weights]).long()  # lead n_Q n_K: elements of Q·Kᵀ
-    before, lead, rows, columns = _aligned(before, raw, at_product)
+    after, at_product, (before, lead, rows, columns) = _aligned_products(
+        before, after, raw, places[weights]
+    )
     anatomy.first, anatomy.second = before, after
     n_raw = raw.tensor.numel()
 
@@ -271,6 +283,29 @@ def _add_core(anatomy: Anatomy, softmax: Value, before: Product, after: Product)
             anatomy.add(role)
     x_elements = after.out_of(_numbers(after.call.outputs[0]))
     anatomy.add(_role("x_raw", after.call.outputs[0], x_elements, ("lead", "n_Q", "d_V")))
+
+
+def _aligned_products(
+    before: Product, after: Product, raw: Value, elements: Elements
+) -> tuple[Product, torch.Tensor, Any]:
+    """Return attention·V, the element of Q·Kᵀ at each lead, query and key there, and Q·Kᵀ aligned.
+
+    Args:
+        before, after: the products Q·Kᵀ and attention·V.
+        raw: the result of the former.
+        elements: its elements in the operand of the latter.
+
+    Raises:
+        NoAttentionError: the elements of scores are mixed on the way.
+    """
+    failure: NoAttentionError | None = None
+    for each in after.with_other_rows():
+        at_product = each.first_of(elements).long()  # lead n_Q n_K
+        try:
+            return each, at_product, _aligned(before, raw, at_product)
+        except NoAttentionError as error:
+            failure = failure or error
+    raise failure or NoAttentionError("")
 
 
 def _aligned(
@@ -403,19 +438,11 @@ def _projection_before(tape: Tape, role: Role) -> Projection | None:
     )
 
 
-def _linear_before(value: Value, depth: int = 60) -> Call | None:
+def _linear_before(value: Value) -> Call | None:
     """Return the nearest product with a weight before a tensor."""
-    if depth == 0 or value.call is None:
-        return None
-    call = value.call
-    if _weight_of_or_none(call) is not None:
-        return call
-    if call.name in PRODUCTS:
-        return None
-    for parent in value.parents:
-        found = _linear_before(parent, depth - 1)
-        if found is not None:
-            return found
+    for call in _before(value, through=lambda call: call.name not in PRODUCTS):
+        if _weight_of_or_none(call) is not None:
+            return call
     return None
 
 

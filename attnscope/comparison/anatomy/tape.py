@@ -20,7 +20,7 @@ from torch.overrides import TorchFunctionMode, resolve_name
 from attnscope.comparison.anatomy.place import Place, place_of, user_frame
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class Value:
     """A tensor at one moment of a call.
 
@@ -39,6 +39,11 @@ class Value:
     member: int = 0
     weight: str | None = None
     input: str | None = None
+
+    def __repr__(self) -> str:
+        return (
+            f"Value({self.index}: {self.name or self.input or self.weight}, {tuple(self.tensor.shape)})"
+        )
 
     @property
     def is_weight(self) -> bool:
@@ -61,7 +66,7 @@ class Value:
         return self.call.place if self.call is not None else None
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class Call:
     """One call of a function of torch.
 
@@ -83,6 +88,9 @@ class Call:
     place: Place | None
     in_place: bool
     outputs: list[Value] = field(default_factory=list)
+
+    def __repr__(self) -> str:
+        return f"Call({self.name}, {self.parents} → {self.outputs})"
 
     def argument(self, position: int, name: str, default: Any = None) -> Any:
         """Return an argument by its position or name."""
@@ -117,6 +125,8 @@ class Tape(TorchFunctionMode):
     Args:
         weights: the names of parameters and buffers, by their `id`.
         inputs: the names of arguments, likewise.
+        exact: whether code that asks for float32 gets float64. Models compute norms and softmaxes in
+            float32 whatever their dtype is, which would hide how exact the rest is.
 
     Attributes:
         values: all tensors, in the order in which they were computed.
@@ -124,9 +134,14 @@ class Tape(TorchFunctionMode):
     """
 
     def __init__(
-        self, weights: Mapping[int, str] | None = None, inputs: Mapping[int, str] | None = None
+        self,
+        weights: Mapping[int, str] | None = None,
+        inputs: Mapping[int, str] | None = None,
+        *,
+        exact: bool = False,
     ) -> None:
         super().__init__()
+        self.exact = exact
         self.weights, self.inputs = dict(weights or {}), dict(inputs or {})
         self.values: list[Value] = []
         self.calls: list[Call] = []
@@ -159,6 +174,8 @@ class Tape(TorchFunctionMode):
     ) -> Any:
         """Run a function, and note its tensors."""
         kwargs = kwargs or {}
+        if self.exact:
+            func, args, kwargs = _widened(func, args, kwargs)
         name = resolve_name(func) or getattr(func, "__name__", "")
         if func is functional.multi_head_attention_forward:
             with _opened(), self:  # its own calls are noted
@@ -211,6 +228,15 @@ class Tape(TorchFunctionMode):
             for value, tensor in zip(call.outputs, tensors, strict=True):
                 new.setdefault(value, tensor.detach())
         return new
+
+
+def _widened(func: Any, args: tuple, kwargs: dict[str, Any]) -> tuple[Any, tuple, dict[str, Any]]:
+    """Return a call with float64 in place of float32."""
+    if func is torch.Tensor.float:
+        func = torch.Tensor.double
+    wide = {torch.float32: torch.float64}
+    args, kwargs = _mapped((args, kwargs), torch.dtype, lambda dtype: wide.get(dtype, dtype))
+    return func, args, kwargs
 
 
 @contextmanager

@@ -40,7 +40,6 @@ def softmax_precision(case: Case) -> Iterator[Hypothesis]:
                 name = str(dtype).removeprefix("torch.")
                 text = f"{one}'s softmax has the precision of {name}"
                 yield Hypothesis("softmax in lower precision", text, rounded, values)
-                break
 
 
 def sink(case: Case) -> Iterator[Hypothesis]:

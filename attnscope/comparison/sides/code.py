@@ -12,14 +12,14 @@ from attnscope.errors import AttnscopeError, OptionError, SourceError
 from attnscope.tracing.target.examples import HEADS, WIDTH
 from attnscope.tracing.target.load import Loaded, load
 from attnscope.tracing.target.signatures import VARIADIC, Callee, callee, signature_of
-from attnscope.tracing.target.subject import read_subject
+from attnscope.tracing.target.subject import Texts, read_subject
 
 
 def code_side(
     target: str | Loaded,
     title: str,
-    init: Sequence[str],
-    inputs: Sequence[str],
+    init: Texts,
+    inputs: Texts,
     where: Sequence[str],
     call: str | None,
     dtype: str,
@@ -60,13 +60,17 @@ def code_side(
 def _built(
     loaded: Loaded,
     title: str,
-    init: Sequence[str],
-    inputs: Sequence[str],
+    init: Texts,
+    inputs: Texts,
     where: Sequence[str],
     call: str | None,
     dtype: str,
     seed: int,
 ) -> Side:
+    objects: dict[str, Any] = {}
+    if isinstance(inputs, Mapping):  # tensors and the like are passed as they are
+        objects = {name: each for name, each in inputs.items() if not isinstance(each, str)}
+        inputs = {name: "None" if name in objects else each for name, each in inputs.items()}
     subject = read_subject(loaded, init, inputs, where, call, dtype)
     built = subject.build(seed=seed)
     args, values = iter(built.args), {}
@@ -77,7 +81,16 @@ def _built(
             values[each.label] = next(args)
         else:
             values[each.label] = built.kwargs[each.name]
-    return Side(title, built.callable, values, positional, built.module, dict(subject.axes))
+    module = built.module or _module_of(built.callable)
+    return Side(title, built.callable, values | objects, positional, module, dict(subject.axes))
+
+
+def _module_of(called: Any) -> Any:
+    """Return the module that is called, or whose method is; None if there is none."""
+    import torch
+
+    owner = getattr(called, "__self__", called)
+    return owner if isinstance(owner, torch.nn.Module) else None
 
 
 def constructor_names(target: Any) -> list[str] | None:
@@ -98,7 +111,7 @@ def parameter_names(target: Callee) -> list[str]:
     return [each.name for each in parameters if each.kind not in VARIADIC]
 
 
-def usual_inputs(target: Callee, init: Sequence[str]) -> Iterator[list[str]]:
+def usual_inputs(target: Callee, init: Texts) -> Iterator[list[str]]:
     """Yield the inputs that attention usually has, with another size for every axis if possible."""
     parameters = target.signature.parameters.values() if target.signature is not None else ()
     required = [
@@ -126,9 +139,12 @@ def usual_inputs(target: Callee, init: Sequence[str]) -> Iterator[list[str]]:
             yield [f"{name}={lead}{axes[str(role)]}" for name, role in roles.items()]
 
 
-def _width(init: Sequence[str]) -> str:
+def _width(init: Texts) -> str:
     """Return the name of the constructor's argument that is the width of the input, or a width."""
-    values: Mapping[str, str] = dict(each.split("=", 1) for each in init if "=" in each)
+    if isinstance(init, Mapping):
+        values = {name: str(each) for name, each in init.items()}
+    else:
+        values = dict(each.split("=", 1) for each in init if "=" in each)
     names = [name for name, value in values.items() if WIDTH.search(name) and not HEADS.search(name)]
     names = [name for name in names if values[name].isdigit()]
     return max(names, key=lambda name: int(values[name])) if names else "d_feat:64"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,6 +18,7 @@ from attnscope.errors import OptionError
 from attnscope.results.comparison import WeightCopy
 from attnscope.tracing.target.load import Loaded, load_target, title_of
 from attnscope.tracing.target.signatures import callee
+from attnscope.tracing.target.subject import Texts
 
 
 @dataclass(frozen=True)
@@ -32,8 +33,8 @@ class Pairing:
         dtype, seed: of the run.
     """
 
-    init: list[str] = field(default_factory=list)
-    inputs: list[str] = field(default_factory=list)
+    init: Texts = ()
+    inputs: Texts = ()
     where: list[str] = field(default_factory=list)
     call: str | None = None
     same: Mapping[str, str] = field(default_factory=dict)
@@ -62,7 +63,7 @@ def paired(a: Any, b: Any, pairing: Pairing) -> tuple[Side, Side, list[WeightCop
     return _two_codes(a, b, pairing)
 
 
-def _code(target: Any, pairing: Pairing, init: Sequence[str], inputs: Sequence[str]) -> Side:
+def _code(target: Any, pairing: Pairing, init: Texts, inputs: Texts) -> Side:
     return code_side(
         load_target(target),
         title_of(target),
@@ -121,9 +122,8 @@ def _two_codes(a: Any, b: Any, pairing: Pairing) -> tuple[Side, Side, list[Weigh
     targets = [load_target(a), load_target(b)]
     inits = _split_init(targets, pairing.init)
     names = [parameter_names(callee(each, pairing.call)) for each in targets]
-    of_first = [text for text in pairing.inputs if _name(text) is None or _name(text) in names[0]]
+    of_first, own = _split_inputs(pairing.inputs, names[0], names[1])
     first = _code(a, pairing, inits[0], of_first)
-    own = [text for text in pairing.inputs if text not in of_first]
     second = _second(b, targets[1], first, names[1], inits[1], own, pairing)
     copies = None
     if first.module is not None and second.module is not None:
@@ -136,12 +136,13 @@ def _second(
     loaded: Loaded,
     first: Side,
     names: list[str],
-    init: list[str],
-    own: list[str],
+    init: Texts,
+    own: Texts,
     pairing: Pairing,
 ) -> Side:
     """Build the second side with the inputs of the first."""
-    own_names = [_name(text) for text in own]
+    own_inputs = dict(own) if isinstance(own, Mapping) else dict(_pair(text) for text in own)
+    own_names = list(own_inputs)
     pairs = matched(
         [name for name in names if name not in own_names],
         list(first.inputs),
@@ -154,27 +155,30 @@ def _second(
             f" ({', '.join(first.inputs)}).",
             hint=f"--same {next(iter(first.inputs), 'x')}={names[0] if names else 'x'}",
         )
-    texts = [f"{name}={_spec(first.inputs[other])}" for name, other in pairs.items()]
+    specifications: dict[str, Any] = {name: first.inputs[other] for name, other in pairs.items()}
     side = code_side(
         loaded,
         title_of(target),
         init,
-        [*texts, *own],
+        specifications | own_inputs,
         pairing.where,
         pairing.call,
         pairing.dtype,
         pairing.seed,
     )
-    for name, other in pairs.items():
-        side.inputs[name] = first.inputs[other]
     return side
 
 
-def _spec(value: Any) -> str:
-    """Return a specification of an input that has the shape of a value, which then replaces it."""
-    if isinstance(value, torch.Tensor):
-        return ",".join(map(str, value.shape)) or "1"
-    return "None"
+def _split_inputs(inputs: Texts, of_first: list[str], of_second: list[str]) -> tuple[Texts, Texts]:
+    """Return the inputs of the first side, and those of which only the second has a parameter."""
+    if isinstance(inputs, Mapping):
+        only = {name for name in inputs if name in of_second and name not in of_first}
+        return (
+            {name: each for name, each in inputs.items() if name not in only},
+            {name: each for name, each in inputs.items() if name in only},
+        )
+    only = {text for text in inputs if (name := _name(text)) in of_second and name not in of_first}
+    return [text for text in inputs if text not in only], [text for text in inputs if text in only]
 
 
 def _name(text: str) -> str | None:
@@ -183,16 +187,16 @@ def _name(text: str) -> str | None:
     return name.strip() if equals and name.strip().isidentifier() else None
 
 
-def _split_init(targets: list[Loaded], init: list[str]) -> list[list[str]]:
+def _split_init(targets: list[Loaded], init: Texts) -> list[Texts]:
     """Return the constructor's arguments of both sides.
 
     Raises:
         OptionError: neither has a parameter of some name.
     """
     known = [constructor_names(each) for each in targets]
-    result: list[list[str]] = [[], []]
-    for text in init:
-        name = text.partition("=")[0].strip()
+    items = init if isinstance(init, Mapping) else dict(_pair(text) for text in init)
+    result: list[dict[str, Any]] = [{}, {}]
+    for name, value in items.items():
         takers = [i for i, names in enumerate(known) if names is None or name in names]
         if not takers:
             raise OptionError(
@@ -200,5 +204,10 @@ def _split_init(targets: list[Loaded], init: list[str]) -> list[list[str]]:
                 " that name."
             )
         for i in takers:
-            result[i].append(text)
-    return result
+            result[i][name] = value
+    return [*result]
+
+
+def _pair(text: str) -> tuple[str, str]:
+    name, _, value = text.partition("=")
+    return name.strip(), value

@@ -46,8 +46,12 @@ class Side:
         inputs = _cast(self.inputs, dtype)
         return Side(self.title, called, inputs, self.positional, module, self.axes)
 
-    def run(self, seed: int = 0) -> Recorded:
+    def run(self, seed: int = 0, *, exact: bool = False) -> Recorded:
         """Call it once, and return what it computed.
+
+        Args:
+            seed: the seed of what it draws.
+            exact: whether it gets float64 where it asks for float32.
 
         Raises:
             SourceError: the code raises.
@@ -57,7 +61,7 @@ class Side:
             named = [*self.module.named_parameters(), *self.module.named_buffers()]
             weights = {id(tensor): name for name, tensor in named}
         given = dict(self.inputs)
-        tape = Tape(weights, {id(each): name for name, each in given.items()})
+        tape = Tape(weights, {id(each): name for name, each in given.items()}, exact=exact)
         args = [given.pop(name) for name in self.positional]
         torch.manual_seed(seed)
         try:

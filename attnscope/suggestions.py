@@ -118,6 +118,7 @@ KEYWORDS = {
     "example": ("demo", "tutorial", "worked-example"),
     "scaling": ("scale", "sqrt"),
     "trace": ("attention", "attn", "inspect", "debug", "shapes", "code"),
+    "compare": ("diff", "difference", "verify", "reference", "equal", "divergence"),
     "run": ("exec", "python", "script", "program", "watch"),
     "bert": (),
     "model": ("checkpoint", "weights", "maps", "llama", "gpt", "vit"),

@@ -56,7 +56,9 @@ def compare(
         AttnscopeError: one side cannot run, or the two are not comparable.
 
     >>> import attnscope
-    >>> attnscope.compare("torch.nn.functional:scaled_dot_product_attention", "sdpa").status
+    >>> sizes = {"embed_dim": 24, "num_heads": 4, "batch_first": True}
+    >>> inputs = {"query": "2,5,embed_dim", "key": "2,7,embed_dim", "value": "2,7,embed_dim"}
+    >>> attnscope.compare("torch.nn:MultiheadAttention", "mha", init=sizes, inputs=inputs).status
     'equal'
     """
     from attnscope.comparison.report import comparison_of

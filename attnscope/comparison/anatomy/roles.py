@@ -15,6 +15,7 @@ from typing import Any
 import torch
 
 from attnscope.comparison.anatomy.chain import (
+    LAYOUT,
     number_on,
     scores_of,
     site_of_operand,
@@ -92,6 +93,12 @@ class Projection:
     bias: Value | None
     features: torch.Tensor
     head_features: torch.Tensor | None
+
+    @property
+    def bias_name(self) -> str | None:
+        """The name of the parameter that the bias is, or is part of."""
+        whole = leaf(self.bias) if self.bias is not None else None
+        return whole.weight if whole is not None else None
 
 
 @dataclass
@@ -360,16 +367,18 @@ def _add_projections(anatomy: Anatomy) -> None:
         projection = _projection_before(anatomy.tape, role)
         if projection is not None:
             anatomy.projections[name] = projection
-            anatomy.add(_feature_role(f"{name}_feat", projection.out, projection.features))
-        origin = _source(role.value) if projection is None else projection.out
-        elements = _origin(anatomy.tape, role, origin)
+            origin = _origin(anatomy.tape, role, projection.out)
+            order = None if origin is None else token_order(origin, projection.out.tensor.shape[-1])
+            anatomy.add(_feature_role(f"{name}_feat", projection.out, projection.features, order))
+        source = _source(role.value) if projection is None else projection.out
+        elements = _origin(anatomy.tape, role, source)
         if elements is None:
             continue
         anatomy.origins[name] = elements
         split = _role(
-            f"{name}_split", origin, elements[distinct_leads(elements)], ("heads", *role.axes[1:])
+            f"{name}_split", source, elements[distinct_leads(elements)], ("heads", *role.axes[1:])
         )
-        way = way_between(origin, role.value, followed(anatomy.tape, origin))
+        way = way_between(source, role.value, followed(anatomy.tape, source))
         split.site, role.site = site_of_split(way), site_of_operand(way)
         anatomy.add(split)
         if name != "V":
@@ -411,13 +420,42 @@ def _origin(tape: Tape, role: Role, source: Value) -> torch.Tensor | None:
     return origin if bool((origin >= 0).all()) else None
 
 
-def _feature_role(name: str, value: Value, features: torch.Tensor | None = None) -> Role:
-    """Return a tensor as `tokens features`."""
-    width = value.tensor.shape[-1]
-    elements = torch.arange(value.tensor.numel()).reshape(-1, width)
+def _feature_role(
+    name: str, value: Value, features: torch.Tensor | None = None, order: torch.Tensor | None = None
+) -> Role:
+    """Return a tensor as `tokens features`.
+
+    Args:
+        name: the role.
+        value: the tensor.
+        features: those to keep; None: all.
+        order: the order of the tokens; None: as they are.
+    """
+    elements = _numbers(value).reshape(-1, value.tensor.shape[-1])
     if features is not None:
         elements = elements[:, features]
+    if order is not None and order.numel() == elements.shape[0]:
+        elements = elements[order]
     return _role(name, value, elements, ("tokens", "features"))
+
+
+def token_order(elements: torch.Tensor, width: int) -> torch.Tensor | None:
+    """Return the tokens of a source sequence by sequence; None if heads mix them.
+
+    Args:
+        elements: `lead n d`, the elements of a source with the tokens as all of its axes but the last.
+        width: the size of its last axis.
+    """
+    tokens = elements // width
+    if not bool((tokens == tokens[:, :, :1]).all()):
+        return None
+    rows = tokens[elements.flatten(1).min(1).values.argsort(stable=True), :, 0]
+    kept = [rows[0]]
+    for row in rows[1:]:
+        if not torch.equal(row, kept[-1]):
+            kept.append(row)
+    order = torch.cat(kept)
+    return order if order.unique().numel() == order.numel() else None
 
 
 def _projection_before(tape: Tape, role: Role) -> Projection | None:
@@ -449,12 +487,12 @@ def _linear_before(value: Value) -> Call | None:
 def _weight_of_or_none(call: Call) -> Value | None:
     """Return the weight of a linear map: a matrix that nothing computes but transposing."""
     if call.name == "linear":
-        return _leaf(call.parents[1])
+        return leaf(call.parents[1])
     if call.name == "addmm" and len(call.parents) == 3:
-        return _leaf(call.parents[2])
+        return leaf(call.parents[2])
     if call.name in PRODUCTS and len(call.parents) == 2:
-        weights = [_leaf(each) for each in call.parents]
-        computed = [_leaf(each) is None for each in call.parents]
+        weights = [leaf(each) for each in call.parents]
+        computed = [leaf(each) is None for each in call.parents]
         for weight in (weights[1], weights[0]):
             if weight is not None and (any(computed) or isinstance(weight.tensor, torch.nn.Parameter)):
                 return weight if weight.is_weight else None
@@ -468,20 +506,10 @@ def _weight_of(call: Call) -> Value:
     return weight
 
 
-def _leaf(value: Value) -> Value | None:
-    """Return the input or weight that a tensor is a view of."""
+def leaf(value: Value) -> Value | None:
+    """Return the weight that a tensor is, or is a part or a view of; None if it is none."""
     while value.call is not None:
-        if value.name not in (
-            "T",
-            "mT",
-            "t",
-            "transpose",
-            "permute",
-            "view",
-            "reshape",
-            "to",
-            "contiguous",
-        ):
+        if value.name not in LAYOUT:
             return None
         value = value.parents[0]
     return value if value.is_weight else None
@@ -499,7 +527,7 @@ def _with_bias(tape: Tape, linear: Call) -> tuple[Value, Value | None]:
     for call in tape.calls:
         if call.name == "add" and len(call.parents) == 2 and out in call.parents:
             other = call.parents[0] if call.parents[1] is out else call.parents[1]
-            if other.call is None and other.is_weight and other.tensor.ndim <= 1:
+            if leaf(other) is not None and other.tensor.ndim <= 1:
                 return call.outputs[0], other
     return out, None
 
@@ -534,7 +562,17 @@ def _add_output(anatomy: Anatomy) -> None:
         out, bias = _with_bias(tape, linear)
         features = torch.arange(out.tensor.shape[-1])
         anatomy.projections["O"] = Projection(linear, out, _weight_of(linear), bias, features, None)
-        anatomy.add(_feature_role("x_merged", merged))
-        anatomy.add(_feature_role("x", out))
+        order = _merged_order(anatomy, merged, places[merged])
+        anatomy.add(_feature_role("x_merged", merged, order=order))
+        anatomy.add(_feature_role("x", out, order=order))
     if anatomy.output.tensor.ndim:
         anatomy.add(_feature_role("output", anatomy.output))
+
+
+def _merged_order(anatomy: Anatomy, merged: Value, elements: Elements) -> torch.Tensor | None:
+    """Return the tokens of the merged heads sequence by sequence; None if they are mixed."""
+    raw = anatomy.roles["x_raw"]
+    place = values_at(_numbers(merged), elements, raw.value.tensor.numel())
+    if place is None or raw.elements is None:
+        return None
+    return token_order(place[raw.elements], merged.tensor.shape[-1])

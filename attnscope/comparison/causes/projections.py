@@ -25,7 +25,7 @@ def bias_missing(case: Case) -> Iterator[Hypothesis]:
         bias = with_bias.bias.tensor.double()[with_bias.features]
         plain = case.of_b() if other == "b" else case.of_a()
         full = case.of_a() if one == "a" else case.of_b()
-        text = f"{one} adds a bias ({with_bias.bias.weight}) in the projection, and {other} does not"
+        text = f"{one} adds a bias ({with_bias.bias_name}) in the projection, and {other} does not"
         yield Hypothesis("bias missing" if one == "a" else "bias added", text, plain + bias, full)
 
 

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from math import prod
 
 import torch
 from torch import nn
 
 from attnscope.comparison.anatomy.follow import followed
-from attnscope.comparison.anatomy.roles import Anatomy, Projection
+from attnscope.comparison.anatomy.products import product_of
+from attnscope.comparison.anatomy.roles import Anatomy, Projection, leaf
 from attnscope.comparison.anatomy.tape import Tape
 from attnscope.errors import OptionError
 from attnscope.results.comparison import WeightCopy
@@ -43,54 +45,53 @@ def slots_of(anatomy: Anatomy, module: nn.Module) -> dict[str, Slot]:
 
 def _slots(name: str, projection: Projection, tape: Tape, module: nn.Module) -> Iterator[Slot]:
     weight = projection.weight
-    assert weight.weight is not None
-    matrix, is_transposed = _matrix(projection, tape)
-    owner = module.get_submodule(weight.weight.rpartition(".")[0])
-    if isinstance(owner, nn.Linear) and matrix.shape[0] == matrix.shape[1]:
+    matrix = _matrix(projection, tape)
+    owner = module.get_submodule((weight.weight or "").rpartition(".")[0])
+    if isinstance(owner, nn.Linear) and matrix.shape[0] == matrix.shape[1]:  # stored as `out in`
         matrix = torch.arange(weight.tensor.numel()).reshape(weight.tensor.shape)
-        is_transposed = False
     elements = matrix[projection.features]
-    yield Slot(f"W_{name}", weight.weight, elements, _words(projection, matrix.shape[0], is_transposed))
-    if projection.bias is not None and projection.bias.weight is not None:
-        words = _words(projection, projection.bias.tensor.shape[-1], is_transposed=False)
-        yield Slot(
-            f"b_{name}", projection.bias.weight, projection.features, words.replace("rows", "elements")
-        )
+    yield Slot(f"W_{name}", weight.weight or "", elements, _words(elements, weight.tensor.shape))
+    whole = leaf(projection.bias) if projection.bias is not None else None
+    if projection.bias is not None and whole is not None and whole.weight is not None:
+        elements = followed(tape, whole)[projection.bias].long().reshape(-1)[projection.features]
+        yield Slot(f"b_{name}", whole.weight, elements, _words(elements, whole.tensor.shape))
 
 
-def _matrix(projection: Projection, tape: Tape) -> tuple[torch.Tensor, bool]:
-    """Return the flat index of a weight's elements as `out in`; and whether it is stored `in out`."""
-    call, weight = projection.call, projection.weight
-    used = next(each for each in reversed(call.parents) if each in (places := followed(tape, weight)))
-    numbers = torch.arange(weight.tensor.numel(), dtype=torch.float64).reshape(weight.tensor.shape)
+def _matrix(projection: Projection, tape: Tape) -> torch.Tensor:
+    """Return the flat index of a weight's elements as `out in`."""
+    call = projection.call
+    places = followed(tape, projection.weight)
+    used = next(each for each in reversed(call.parents) if each in places)
     at = places[used].long()
-    is_second = used is not call.parents[0] or call.name == "linear"
-    if call.name == "einsum":
-        from attnscope.comparison.anatomy.products import product_of
-
-        product = product_of(call)
-        assert product is not None
+    if call.name == "einsum" and (product := product_of(call)) is not None:
         product = product if product.second.value is used else product.swapped()
         at = product.second_of(at)[0]
-    elif call.name != "linear" and is_second:
+    elif call.name != "linear":
         at = at.mT
-    at = at.reshape(-1, at.shape[-1])
-    stored_alike = (
-        bool((at == numbers.long().reshape(at.shape)).all()) if at.numel() == numbers.numel() else False
-    )
-    return at, not stored_alike
+    return at.reshape(-1, at.shape[-1])
 
 
-def _words(projection: Projection, n_out: int, is_transposed: bool) -> str:
-    """Describe which features of a weight a projection uses."""
-    features = projection.features
-    words = "columns" if is_transposed else "rows"
-    if features.numel() == n_out:
+def _words(elements: torch.Tensor, shape: tuple[int, ...]) -> str:
+    """Describe which part of a parameter some elements are.
+
+    Args:
+        elements: their flat index: `out in`, or `out` for a bias.
+        shape: the parameter's shape.
+    """
+    width = shape[-1]
+    if elements.ndim == 1:
+        used, kind, is_transposed = elements, "elements", False
+    else:
+        is_transposed = elements.shape[1] > 1 and int(elements[0, 1] - elements[0, 0]) != 1
+        used = elements[:, 0] % width if is_transposed else elements[:, 0] // width
+        kind = "columns" if is_transposed else "rows"
+    whole = elements.numel() == prod(shape)
+    first, last = int(used.min()), int(used.max())
+    if whole:
         return "transposed" if is_transposed else ""
-    first, last = int(features[0]), int(features[-1])
-    if last - first + 1 == features.numel():
-        return f"{words} {first}–{last}"
-    return f"{features.numel()} {words} between {first} and {last}"
+    if last - first + 1 == used.numel():
+        return f"{kind} {first}–{last}"
+    return f"{used.numel()} {kind} between {first} and {last}"
 
 
 def copy_weights(

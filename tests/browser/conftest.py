@@ -135,6 +135,7 @@ def open_page(chromium: Browser, tmp_path: Path) -> Iterator[Callable[..., Opene
         heads: HeadTable | None = None,
         metric: str | None = None,
         without_sink: bool = False,
+        beside: bool = False,
         ready: bool = True,
     ) -> Opened:
         path = tmp_path / "page.html"
@@ -147,6 +148,7 @@ def open_page(chromium: Browser, tmp_path: Path) -> Iterator[Callable[..., Opene
             heads=heads,
             metric=metric,
             without_sink=without_sink,
+            beside=beside,
         )
         path.write_text(html, encoding="utf-8")
         context = chromium.new_context(

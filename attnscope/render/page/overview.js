@@ -84,21 +84,24 @@ async function smallMapOf(stack, each) {
 
 async function paintMaps(stack) {
   const heads = stack.heads.filter(hasMap);
-  await Promise.all(
-    heads.map(async (each) => {
-      if (!each.small?.bytes) each.small = await smallMapOf(stack, each);
-    }),
-  );
+  await Promise.all(heads.map((each) => withBytes(stack, each)));
   if (stack !== stackNow() || metricNow() >= 0) return;
   const colours = Uint32Array.from(palette(isDark()), wordOf);
-  for (const each of heads) {
-    const { rows, columns, bytes } = each.small;
-    const image = new ImageData(columns, rows);
-    const words = new Uint32Array(image.data.buffer);
-    for (let i = 0; i < words.length; i++) words[i] = colours[bytes[i]];
-    const canvas = cells.get(placeOf(each)).firstChild;
-    canvas.getContext("2d").putImageData(image, 0, 0);
-  }
+  for (const each of heads) putSmall(each, cells.get(placeOf(each)).firstChild, colours);
+}
+
+/** Unpacks the small map of a head. */
+async function withBytes(stack, each) {
+  if (!each.small?.bytes) each.small = await smallMapOf(stack, each);
+}
+
+/** Draws a head's unpacked small map on a canvas of its size. */
+function putSmall(each, canvas, colours) {
+  const { rows, columns, bytes } = each.small;
+  const image = new ImageData(columns, rows);
+  const words = new Uint32Array(image.data.buffer);
+  for (let i = 0; i < words.length; i++) words[i] = colours[bytes[i]];
+  canvas.getContext("2d").putImageData(image, 0, 0);
 }
 
 // ---- the visible part of the overview: described in words, and scrolled by buttons

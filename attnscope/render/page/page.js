@@ -134,6 +134,7 @@ async function show() {
   showHead();
   if (inHeads) cellNow().focus();
   if (measured) showMetrics();
+  if (data.beside) showBeside();
   const stack = stackNow();
   if (!hasMap(headNow())) return showNoMap();
   try {
@@ -682,6 +683,7 @@ function onMessage({ source, data: theme }) {
 function repaint() {
   paintHeads();
   paintScene();
+  if (data.beside) showBeside();
 }
 
 /** Handles character keys, only if the maps or nothing has the focus (WCAG 2.2, 2.1.4). */

@@ -31,12 +31,15 @@ from attnscope.results.heads import HeadMetrics
 from attnscope.results.maps import AttentionMap, AttentionMaps, Picture, Token
 from attnscope.units import counted
 
-SCRIPTS = ("weights.js", "drawing.js", "overview.js", "metrics.js", "page.js")
-STYLES = ("page.css", "metrics.css")
+SCRIPTS = ("weights.js", "drawing.js", "overview.js", "metrics.js", "beside.js", "page.js")
+STYLES = ("page.css", "metrics.css", "beside.css")
 """The files that form the page's script and its style, in this order."""
 
 OF_METRICS = {"metrics.js", "metrics.css"}
 """The files that a page without metrics does not need."""
+
+OF_SIDES = {"beside.js", "beside.css"}
+"""The files that a page needs only if its stacks are shown side by side."""
 
 
 MOST = 16_384
@@ -106,6 +109,7 @@ def page_html(
     heads: HeadMetrics | None = None,
     metric: str | None = None,
     without_sink: bool = False,
+    beside: bool = False,
 ) -> str:
     """Return a self-contained HTML document that shows attention in a browser.
 
@@ -117,6 +121,7 @@ def page_html(
         heads: metrics that colour the overview, of these heads and of others.
         metric: the metric shown at first, or `map`; None: the first metric.
         without_sink: whether the switch that leaves the sink out is initially on.
+        beside: whether to show small maps of the head in all stacks side by side.
 
     Raises:
         SizeError: a map is larger than browsers can draw.
@@ -140,7 +145,10 @@ def page_html(
         details += [_details(stack) for stack in stacks[len(details) :]]
         pooled += ["" for _ in stacks[len(pooled) :]]
         sizes += ["no maps" for _ in stacks[len(sizes) :]]
-    script, style = (_joined(names, metrics=heads is not None) for names in (SCRIPTS, STYLES))
+    unneeded = (set() if heads is not None else OF_METRICS) | (set() if beside else OF_SIDES)
+    script, style = (
+        _joined([name for name in names if name not in unneeded]) for names in (SCRIPTS, STYLES)
+    )
     data = {
         "coding": {
             "cells": packing.CELLS,
@@ -150,6 +158,7 @@ def page_html(
         "first": {"layer": layer, "head": head, "query": query, "sink": not without_sink},
         "metrics": metrics_data(heads),
         "metric": metric,
+        "beside": beside,
         "powers": heads is not None and heads.powers,
         "stacks": [_stack_data(*each, heads) for each in zip(stacks, packed, details, strict=True)],
     }
@@ -172,6 +181,7 @@ def page_html(
         sizes=sizes,
         pooled=pooled,
         heads=heads,
+        beside=beside,
         source=None if heads is None else heads_source(heads),
         weights=[[Markup(each.text) for each in of_stack] for of_stack in packed],
         largest_error=max((each.largest_error for of_stack in packed for each in of_stack), default=0.0),
@@ -209,6 +219,7 @@ def _still(stacks: list[AttentionMaps], layer: int, head: int) -> dict[str, Any]
 
 def heads_page(table: HeadMetrics) -> str:
     """Return a page of head metrics, with the maps of the text that they were measured on."""
+    beside = isinstance(table, MapDifferences)
     if isinstance(table, MapDifferences):
         table = by_side(table)
     first, *_ = ranked(table, table.sort, reverse=table.reverse)
@@ -219,6 +230,7 @@ def heads_page(table: HeadMetrics) -> str:
         title=f"{table.title} · heads",
         heads=table,
         metric=table.sort,
+        beside=beside,
     )
 
 
@@ -338,9 +350,9 @@ def _base64(content: bytes) -> str:
     return b64encode(content).decode("ascii")
 
 
-def _joined(names: tuple[str, ...], *, metrics: bool) -> str:
-    """Join the files that the page needs, without indentation and comments on lines of their own."""
-    text = "\n".join(_own(name) for name in names if metrics or name not in OF_METRICS)
+def _joined(names: list[str]) -> str:
+    """Join files, without indentation and comments on lines of their own."""
+    text = "\n".join(map(_own, names))
     text = re.sub(r"^ *(//.*|/\*(?:[^*]|\*(?!/))*\*/)\n", "", text, flags=re.MULTILINE)
     return re.sub("^ +", "", text, flags=re.MULTILINE)
 

@@ -14,7 +14,7 @@ from dataclasses import replace
 from hashlib import sha256
 from importlib.resources import files
 from pathlib import Path, PurePath
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from attnscope.attention_sinks import sink_keys
 from attnscope.errors import SizeError
@@ -30,6 +30,9 @@ from attnscope.results.differences import MapDifferences
 from attnscope.results.heads import HeadMetrics
 from attnscope.results.maps import AttentionMap, AttentionMaps, Picture, Token
 from attnscope.units import counted
+
+if TYPE_CHECKING:
+    from jinja2 import Template
 
 SCRIPTS = ("weights.js", "drawing.js", "overview.js", "metrics.js", "beside.js", "page.js")
 STYLES = ("page.css", "metrics.css", "beside.css")
@@ -127,7 +130,6 @@ def page_html(
         SizeError: a map is larger than browsers can draw.
         ModelError: a weight is not between 0 and 1. (NaN is shown as such.)
     """
-    from jinja2 import Environment, StrictUndefined
     from markupsafe import Markup
 
     stacks = [stack for stack in stacks if stack.maps]
@@ -145,9 +147,8 @@ def page_html(
         details += [_details(stack) for stack in stacks[len(details) :]]
         pooled += ["" for _ in stacks[len(pooled) :]]
         sizes += ["no maps" for _ in stacks[len(sizes) :]]
-    unneeded = (set() if heads is not None else OF_METRICS) | (set() if beside else OF_SIDES)
     script, style = (
-        _joined([name for name in names if name not in unneeded]) for names in (SCRIPTS, STYLES)
+        _joined(names, metrics=heads is not None, beside=beside) for names in (SCRIPTS, STYLES)
     )
     data = {
         "coding": {
@@ -170,10 +171,7 @@ def page_html(
             text = text.replace(name, model_name(name))
         return text
 
-    template = Environment(
-        autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
-    )
-    html = template.from_string(_own("page.html.j2")).render(
+    html = _template().render(
         title=without_folders(title),
         without_folders=without_folders,
         stacks=stacks,
@@ -192,6 +190,15 @@ def page_html(
         style_hash=_hash(style),
     )
     return html.encode("utf-8", "replace").decode("utf-8")  # a path's undecodable bytes have no UTF-8
+
+
+def _template() -> Template:
+    from jinja2 import Environment, StrictUndefined
+
+    environment = Environment(
+        autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
+    return environment.from_string(_own("page.html.j2"))
 
 
 STILL = 32
@@ -350,9 +357,10 @@ def _base64(content: bytes) -> str:
     return b64encode(content).decode("ascii")
 
 
-def _joined(names: list[str]) -> str:
-    """Join files, without indentation and comments on lines of their own."""
-    text = "\n".join(map(_own, names))
+def _joined(names: tuple[str, ...], *, metrics: bool, beside: bool) -> str:
+    """Join the files that the page needs, without indentation and comments on lines of their own."""
+    unneeded = (set() if metrics else OF_METRICS) | (set() if beside else OF_SIDES)
+    text = "\n".join(_own(name) for name in names if name not in unneeded)
     text = re.sub(r"^ *(//.*|/\*(?:[^*]|\*(?!/))*\*/)\n", "", text, flags=re.MULTILINE)
     return re.sub("^ +", "", text, flags=re.MULTILINE)
 

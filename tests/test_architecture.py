@@ -44,9 +44,10 @@ MAY_IMPORT = {
     "tracing/comments": LOW | {"tracing/axes"},
     # Two attentions side by side.
     "comparison": READS
-    | {"options"}
+    | {"options", "models"}
     | {f"comparison/{each}" for each in ("sides", "anatomy", "divergence", "causes")},
-    "comparison/sides": READS | {"attention", "comparison/anatomy", "tracing", "tracing/target"},
+    "comparison/sides": READS
+    | {"attention", "comparison/anatomy", "models", "tracing", "tracing/target"},
     "comparison/anatomy": set(),
     "comparison/divergence": {"comparison/anatomy"},
     "comparison/causes": {"comparison/anatomy", "comparison/divergence"},

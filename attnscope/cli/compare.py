@@ -6,21 +6,33 @@ from typing import Annotated
 
 import typer
 
-from attnscope.cli.options import Format, TableOptions, expanded
-from attnscope.cli.output import print_json, put, shown_progress, stdout, tell
-from attnscope.comparison.options import Arguments, Execution
+from attnscope.cli.options import FigureOptions, Format, TableOptions, expanded
+from attnscope.cli.output import (
+    draw,
+    notices_shown,
+    print_json,
+    put,
+    shown_progress,
+    stdout,
+    tell,
+    written_first,
+)
+from attnscope.comparison.options import Arguments, Execution, Models
 from attnscope.completion import completion
-from attnscope.errors import warn_idle
+from attnscope.errors import OptionError, warn_idle
 from attnscope.options import keywords
 from attnscope.process.streams import user_streams
 from attnscope.results.comparison import Comparison
+from attnscope.results.differences import HeadDifferences, MapDifferences
 
 EXAMPLES = {
     "attnscope compare mine.py:attention sdpa": "your function with softmax(Q·Kᵀ/√d_K)·V",
-    "attnscope compare mine.py:Attention mha --init d_model=64": (
+    "attnscope compare mine.py:MHA mha --init d_model=64 --init h=8": (
         "your class with multi-head attention of its weights"
     ),
-    "attnscope compare old.py:Attention new.py:Attention --init d_model=64": "before and after a change",
+    "attnscope compare mine.py:MHA minilm --layer 0": "your class with a layer of a model",
+    "attnscope compare old.py:MHA new.py:MHA --init d_model=64 --init h=8": "before and after a change",
+    "attnscope compare minilm ./my-minilm": "two models, head by head",
 }
 
 EQUAL, DIFFERENT = 0, 1
@@ -32,34 +44,49 @@ def compare(
         str,
         typer.Argument(
             metavar="A",
-            help="file.py:Class, file.py:function or package.module:Class.",
-            autocompletion=completion("targets"),
-        ),
-    ],
-    b: Annotated[
-        str,
-        typer.Argument(
-            metavar="B",
-            help="What to compare it with: sdpa, mha, or other code.",
+            help="file.py:Class, file.py:function or package.module:Class; or a model.",
             autocompletion=completion("targets"),
         ),
     ],
     arguments: Arguments,
+    models: Models,
     execution: Execution,
+    files: FigureOptions,
     output: TableOptions,
+    b: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="B",
+            help="What to compare it with: sdpa, mha, other code, or a model.",
+            autocompletion=completion("targets"),
+        ),
+    ] = None,
 ) -> int:
     """Run `attnscope compare` and return its exit status."""
     from attnscope import compare
 
+    files.check_drawings("heads.html")
     always_wide = output.wide and output.format in (Format.JSON, Format.CSV)
     warn_idle([(always_wide, "--wide", f"{output.format} has all columns anyway")])
-    with shown_progress() as progress, user_streams():
-        result = compare(a, b, **keywords(arguments), **keywords(execution), progress=progress)
-    _print(result, output)
-    return EQUAL if result.is_equal else DIFFERENT
+    with shown_progress() as progress, user_streams(), notices_shown():
+        result = compare(
+            a, b, **keywords(arguments), **keywords(models), **keywords(execution), progress=progress
+        )
+    if isinstance(result, Comparison):
+        if files.plot or files.page:
+            raise OptionError(
+                f"--{'plot' if files.plot else 'page'} is for two models, and one side is code."
+            )
+        _print(result, output)
+        return EQUAL if result.is_equal else DIFFERENT
+    with written_first(
+        lambda: draw(result, files.plot, files.page, lambda: ("their heads", ""), force=files.force)
+    ):
+        _print(result, output)
+    return DIFFERENT if result.changed else EQUAL
 
 
-def _print(result: Comparison, output: TableOptions) -> None:
+def _print(result: Comparison | HeadDifferences | MapDifferences, output: TableOptions) -> None:
     from attnscope.render.records import records
 
     if output.format is Format.JSON:
@@ -68,9 +95,15 @@ def _print(result: Comparison, output: TableOptions) -> None:
         put(records.csv_text(result))
         for notice in result.notices:
             tell(notice)
-    elif output.format is Format.MARKDOWN:
+    elif output.format is Format.MARKDOWN and isinstance(result, Comparison):
         put(records.markdown_text(result, wide=output.wide))
-    else:
+    elif output.format is Format.MARKDOWN:
+        put(records.markdown_text(result))
+    elif isinstance(result, Comparison):
         from attnscope.render.terminal.comparison import print_comparison
 
         print_comparison(result, stdout(), wide=output.wide)
+    else:
+        from attnscope.render.terminal.heads import print_heads
+
+        print_heads(result, stdout(), wide=output.wide)

@@ -1,13 +1,17 @@
-"""`compare`: run two attentions on the same input, and find where they part, and why."""
+"""`compare`: two attentions on the same input, or two models head by head."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from attnscope.errors import OptionError
 from attnscope.process.progress import Progress, silent, stage
 from attnscope.results.comparison import Comparison
+
+if TYPE_CHECKING:
+    from attnscope.comparison.sides.pair import Pairing
+    from attnscope.results.differences import HeadDifferences, MapDifferences
 
 Texts = Sequence[str] | Mapping[str, Any]
 """Specifications as `NAME=VALUE`; or by name, as texts or objects."""
@@ -15,9 +19,9 @@ Texts = Sequence[str] | Mapping[str, Any]
 REFERENCES = ("sdpa", "mha")
 
 
-def compare(
+def compare(  # long, because it takes the options of all kinds of comparison
     a: Any,
-    b: Any,
+    b: Any = None,
     *,
     init: Texts | None = None,
     inputs: Texts | None = None,
@@ -26,21 +30,32 @@ def compare(
     same: Sequence[str] | None = None,
     map: Sequence[str] | None = None,
     causal: bool = False,
+    layer: int | str | None = None,
+    head: int | str | None = None,
+    text: str | Sequence[str] | None = None,
+    adapter: Any = None,
+    sort: str | None = None,
+    reverse: bool = False,
+    top: int | None = None,
     dtype: str | None = None,
     seed: int | None = None,
     progress: Progress = silent,
-) -> Comparison:
-    """Run two attentions on the same input, and find the first tensor that differs, and why.
+) -> Comparison | HeadDifferences | MapDifferences:
+    """Compare two attentions on the same input, and find the first tensor that differs, and why.
 
     Tensors are found by what is done with them, not by their names, and compared in float64, whatever
-    the layout of their axes. What differs by less than rounding in the run's dtype is equal.
+    the layout of their axes. What differs by less than rounding in the run's dtype is equal. Two
+    models are compared head by head: their weights, or what they attend to in a text; one model, in
+    two texts.
 
     Args:
-        a, b: code, as in `attnscope.inspect`: a class or function, itself or as `file.py:NAME`; or a
+        a, b: code, as in `attnscope.inspect`: a class or function, itself or as `file.py:NAME`; a
             reference: `sdpa`, scaled dot-product attention, or `mha`, multi-head attention with the
-            same weights. The result calls the reference a.
-        init: arguments of the classes, each for the side that has a parameter of that name.
-        inputs: arguments of the calls; None: the usual ones, with another size for every axis.
+            same weights; or a model, as in `head_weights`. The result calls the reference a.
+        init: arguments of the classes, each for the side that has a parameter of that name. Those that
+            follow from a model's configuration need not be given.
+        inputs: arguments of the calls; None: the usual ones, with another size for every axis; or what
+            the layer of a model receives.
         where: equations between sizes.
         call: the method to call; None: `forward`.
         same: parameters of the two sides that get the same value, where names and roles do not show
@@ -48,8 +63,14 @@ def compare(
         map: weights of the two sides that are the same, where their role does not show it:
             `["lin_Q.weight=W_Q.weight"]`.
         causal: whether the reference hides later keys.
-        dtype: the dtype of the run: float32 (None), float64, float16 or bfloat16.
-        seed: the seed of weights and inputs; None: 0.
+        layer: the layer of a model, from 0; the code gets its weights, and the input that it has in
+            the model. Of two models: an index, several, or a range `0-3`; None: all.
+        head: the heads of two models, likewise.
+        text: what a model reads; beside code, None is a short sentence. Two texts for one model.
+        adapter: a folder with a LoRA adapter, which is merged into b, or into a if there is no b.
+        sort, reverse, top: how heads of two models are ranked, and how many are shown.
+        dtype: the dtype of the run of code: float32 (None), float64, float16 or bfloat16.
+        seed: the seed of weights and inputs of code; None: 0.
         progress: receives sentences about what is being done.
 
     Raises:
@@ -61,18 +82,35 @@ def compare(
     >>> attnscope.compare("torch.nn:MultiheadAttention", "mha", init=sizes, inputs=inputs).status
     'equal'
     """
-    from attnscope.comparison.report import comparison_of
-    from attnscope.comparison.sides.pair import Pairing, paired
-    from attnscope.process.random_state import kept_global_random_state
+    of_code: dict[str, Any] = {
+        "--init": init,
+        "--input": inputs,
+        "--where": where,
+        "--call": call,
+        "--same": same,
+    }
+    of_code |= {"--map": map, "--causal": causal, "--seed": seed}
+    of_models = {
+        "--head": head,
+        "--adapter": adapter,
+        "--sort": sort,
+        "--reverse": reverse,
+        "--top": top,
+    }
+    if not _is_code(a) and not _is_code(b):
+        if _is_reference(a) or _is_reference(b):
+            raise OptionError(
+                f"{a} is a reference, and code is compared with it.",
+                hint="attnscope compare FILE.py:NAME sdpa",
+            )
+        _refuse(of_code, "is for code, and both are models")
+        return _models(
+            a, b, text, layers=layer, heads=head, adapter=adapter, sort=sort, reverse=reverse, top=top,
+            dtype=dtype, progress=progress,
+        )  # fmt: skip
+    _refuse(of_models, "is for two models, and one side is code")
+    from attnscope.comparison.sides.pair import Pairing
 
-    if _is_reference(a) and _is_reference(b):
-        raise OptionError(
-            f"{a} and {b} are both references.", hint="attnscope compare FILE.py:NAME sdpa"
-        )
-    if _is_reference(b):
-        a, b = b, a
-    if causal and not _is_reference(a):
-        raise OptionError("--causal is for the references sdpa and mha: your code decides itself.")
     pairing = Pairing(
         init=init or (),
         inputs=inputs or (),
@@ -84,11 +122,87 @@ def compare(
         dtype=dtype or "float32",
         seed=seed or 0,
     )
+    return _code(a, b, pairing, layer, text, progress)
+
+
+def _code(
+    a: Any, b: Any, pairing: Pairing, layer: int | str | None, text: Any, progress: Progress
+) -> Comparison:
+    """Compare code with a reference, a model's layer, or other code."""
+    from attnscope.comparison.report import comparison_of
+    from attnscope.comparison.sides.pair import paired, paired_with_layer
+    from attnscope.process.random_state import kept_global_random_state
+
+    if b is None:
+        raise OptionError("a comparison takes two sides.", hint=f"attnscope compare {a} sdpa")
+    if not _is_code(b):
+        a, b = b, a
+    is_model = not _is_code(a) and not _is_reference(a)
+    if pairing.options and not _is_reference(a):
+        raise OptionError("--causal is for the references sdpa and mha: other sides decide themselves.")
+    if not is_model and (layer is not None or text is not None):
+        option = "--layer" if layer is not None else "--text"
+        raise OptionError(f"{option} is for a model, and neither {a} nor {b} is one.")
     with kept_global_random_state():
-        with stage(progress, "building both sides …"):
-            first, second, copies = paired(a, b, pairing)
+        if is_model:
+            from attnscope.models.attention_layer import attention_layer
+
+            attention = attention_layer(a, _index(layer, a), _one_text(text), progress=progress)
+            first, second, copies = paired_with_layer(attention, b, pairing)
+        else:
+            with stage(progress, "building both sides …"):
+                first, second, copies = paired(a, b, pairing)
         with stage(progress, "running both sides …"):
-            return comparison_of(first, second, copies, pairing)
+            return comparison_of(first, second, copies, pairing, part=is_model)
+
+
+def _models(a: Any, b: Any, text: Any, **options: Any) -> HeadDifferences | MapDifferences:
+    """Compare the weights of two models, or what they attend to."""
+    texts = [text] if isinstance(text, str) else list(text or ())
+    if len(texts) > 2:
+        raise OptionError(f"there are {len(texts)} texts, and two can be compared.")
+    if texts:
+        from attnscope.models.compare_maps import compare_maps
+
+        return compare_maps(a, b, texts[0], other_text=texts[1] if texts[1:] else None, **options)
+    from attnscope.models.compare_checkpoints import compare_checkpoints
+
+    if options.pop("dtype") is not None:
+        raise OptionError(
+            "--dtype is for runs, and weights are compared as they are stored.", hint='--text "…"'
+        )
+    return compare_checkpoints(a, b, **options)
+
+
+def _refuse(options: Mapping[str, Any], why: str) -> None:
+    """Raise an OptionError if an option is set that is for another kind of comparison."""
+    for name, value in options.items():
+        if value not in (None, False):
+            raise OptionError(f"{name} {why}.")
+
+
+def _index(layer: int | str | None, model: Any) -> int:
+    """Return the index of one layer."""
+    text = "" if layer is None else str(layer)
+    if not text.isdecimal():
+        problem = f"--layer {text} is not one layer" if text else f"{model} has several layers"
+        raise OptionError(f"{problem}, and the code is compared with one.", hint="--layer 0")
+    return int(text)
+
+
+def _one_text(text: Any) -> str | None:
+    if text is None or isinstance(text, str):
+        return text
+    if len(text) > 1:
+        raise OptionError("there are several texts, and the code is compared on one.")
+    return text[0] if text else None
+
+
+def _is_code(side: Any) -> bool:
+    """Return whether a side is code, or its name: a class, function or module, but not a whole model."""
+    if isinstance(side, str):
+        return ":" in side or side.endswith(".py")
+    return callable(side) and not hasattr(side, "save_pretrained")
 
 
 def _is_reference(side: Any) -> bool:

@@ -35,6 +35,7 @@ class Examination:
         rounding: by role, the difference that the run's dtype causes on the side where it is smaller.
         divergences: where they part.
         small: where they part in float64 by less than rounding in the run's dtype.
+        left_out: whether a computes more after the tensor that b ends with, its `end`.
         explained: whether the outputs are equal once all tensors in which they part are corrected.
     """
 
@@ -45,6 +46,8 @@ class Examination:
     divergences: list[Divergence] = field(default_factory=list)
     small: list[Divergence] = field(default_factory=list)
     explained: bool = False
+    left_out: bool = False
+    end: str = "output"
 
     @property
     def tolerances(self) -> dict[str, float]:
@@ -102,14 +105,21 @@ def anatomy(recorded: Recorded, side: str) -> Anatomy:
         raise NoAttentionError(f"{side}: {error}") from error
 
 
-def examine(exact: Runs, narrow: Runs) -> Examination:
+def examine(exact: Runs, narrow: Runs, *, part: bool = False) -> Examination:
     """Compare two runs in float64, and decide with those in the run's dtype what is rounding.
+
+    Args:
+        exact: both runs in float64.
+        narrow: both runs in the run's dtype.
+        part: whether b may end earlier than a, such as before the output projection.
 
     Raises:
         NoAttentionError: one side computes no attention that can be recognised.
     """
     a, b = states(exact)
+    left_out = part and _cut(a.anatomy, b.anatomy)
     examination = Examination(a, b, differences(a, b), _rounding((a, b), narrow))
+    examination.left_out, examination.end = left_out, b.anatomy.end
     parted = _partings(examination, examination.tolerances)
     examination.divergences, examination.explained = parted
     if not examination.divergences:
@@ -121,6 +131,17 @@ def examine(exact: Runs, narrow: Runs) -> Examination:
             if examination.found[each.role].largest <= rounding.get(each.role, 0.0)
         ]
     return examination
+
+
+def _cut(a: Anatomy, b: Anatomy) -> bool:
+    """Leave out what a computes after the tensor that b returns; return whether there is anything."""
+    if b.end == "output" or b.end == a.end:
+        return False
+    b.roles.pop("output", None)
+    for role in ("output", "x"):
+        if role != b.end:
+            a.roles.pop(role, None)
+    return True
 
 
 def _partings(

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 
 from attnscope.options import DTYPES, option
 
-CODE, RUN = "Your code", "Run"
+CODE, MODELS, RUN = "Your code", "Models", "Run"
 
 
 @dataclass(frozen=True)
@@ -48,12 +49,35 @@ class Arguments:
 
 
 @dataclass(frozen=True)
+class Models:
+    """The parts and inputs of models."""
+
+    PANEL = MODELS
+
+    layer: str | None = option(
+        "Layer, from 0; of two models 0-3, 1,4 or all.", metavar="N", shown="all", common=True
+    )
+    head: str | None = option("Heads of two models, likewise.", metavar="N", shown="all", common=True)
+    text: list[str] | None = option(
+        "Text for models to read; given twice, two texts for one model.",
+        metavar="TEXT",
+        common=True,
+    )
+    adapter: Path | None = option(
+        "Merge this LoRA adapter into B, or into A if there is no B.", metavar="FOLDER", common=True
+    )
+    sort: str | None = option("Rank heads by QK, OV, W_Q, change or another metric.", metavar="METRIC")
+    reverse: bool = option("Rank the smallest first.", default=False)
+    top: int | None = option("Number of heads to list.", metavar="N", min=1, common=True)
+
+
+@dataclass(frozen=True)
 class Execution:
     """The dtype and seed of a run."""
 
     PANEL = RUN
 
-    dtype: str = option(
-        "float64, float32, float16 or bfloat16.", default="float32", common=True, values=DTYPES
+    dtype: str | None = option(
+        "float64, float32, float16 or bfloat16.", shown="float32", common=True, values=DTYPES
     )
     seed: int | None = option("Seed of weights and inputs.", shown="0", common=True)

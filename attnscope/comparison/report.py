@@ -22,7 +22,9 @@ from attnscope.results.common import Check
 from attnscope.results.comparison import ComparedTensor, Comparison, Site, WeightCopy
 
 
-def comparison_of(a: Side, b: Side, copies: list[WeightCopy] | None, pairing: Pairing) -> Comparison:
+def comparison_of(
+    a: Side, b: Side, copies: list[WeightCopy] | None, pairing: Pairing, *, part: bool = False
+) -> Comparison:
     """Run both sides and compare all that they compute.
 
     Raises:
@@ -41,7 +43,7 @@ def comparison_of(a: Side, b: Side, copies: list[WeightCopy] | None, pairing: Pa
         weights=copies,
     )
     try:
-        examination = examine(exact, narrow)
+        examination = examine(exact, narrow, part=part)
     except NoAttentionError as error:
         return _by_output(result, exact, narrow, str(error))
     _check_shapes(examination, a, b)
@@ -53,8 +55,13 @@ def comparison_of(a: Side, b: Side, copies: list[WeightCopy] | None, pairing: Pa
     if not examination.divergences and not examination.explained:
         result.status = "undecided"
     result.tensors = list(_tensors(examination))
+    if examination.left_out:
+        result.notices.append(
+            f"{b.title} ends with {examination.end}: what {a.title} computes after that is left out"
+        )
     result.notices += list(_notices(examination, pairing.dtype))
-    result.checks = [_check(exact, narrow, result.status == "equal")]
+    if not examination.left_out:
+        result.checks = [_check(exact, narrow, result.status == "equal")]
     return result
 
 
@@ -123,12 +130,12 @@ def _sizes(examination: Examination) -> dict[str, int]:
 def _tensors(examination: Examination) -> Iterable[ComparedTensor]:
     """Yield the tensors that both sides have, each with its status."""
     parted = {each.role for each in examination.divergences}
+    ends = examination.a.anatomy.end, examination.b.anatomy.end
     of_scale = {each.role for each in examination.divergences if each.cause and "scale" in each.cause}
     n_head = _n_head(examination)
     for role, found in examination.found.items():
-        if (role == "output" and "x" in examination.found) or (
-            role in UNCHANGED and not _is_stage(examination, role)
-        ):
+        is_idle = role in UNCHANGED and not _is_stage(examination, role)
+        if is_idle or (role == "output" and ends[0] == ends[1] != "output"):
             continue
         tensor = known(examination.a, role)
         dims, shape = _axes(examination, role, tensor, n_head)

@@ -13,7 +13,7 @@ from attnscope.cli import app
 from attnscope.cli.app import main
 
 COMMANDS = ["sdpa", "mha", "example", "scaling", "trace", "compare", "run", "bert", "model", "heads"]
-OF_THE_USERS_CODE = {"trace", "run"}
+OF_THE_USERS_CODE = {"trace", "compare", "run"}
 
 
 def process(*arguments, **options):

@@ -52,13 +52,15 @@ def attention(Q, K, V):
     return (Q @ K.mT / math.sqrt(Q.size(-1))).softmax(-1) @ V
 
 
-class Attention(nn.Module):
-    def __init__(self, d_model):
+class MHA(nn.Module):
+    def __init__(self, d_model, h):
         super().__init__()
+        self.h = h
         self.q, self.k, self.v, self.o = (nn.Linear(d_model, d_model) for _ in range(4))
 
     def forward(self, x):
-        return self.o(attention(self.q(x), self.k(x), self.v(x)))
+        q, k, v = (each(x).unflatten(-1, (self.h, -1)).transpose(1, 2) for each in (self.q, self.k, self.v))
+        return self.o(attention(q, k, v).transpose(1, 2).flatten(2))
 """
 EXAMPLES = {
     (command, example): what
@@ -126,7 +128,7 @@ def test_the_whole_help_of_all_commands(attnscope):
 
 
 @pytest.fixture
-def files(tmp_path, monkeypatch):
+def files(tmp_path, monkeypatch, minilm):
     """Create the files that the examples name."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
@@ -134,6 +136,7 @@ def files(tmp_path, monkeypatch):
         Path(f"{name}.py").write_text(ATTENTION)
     for name in ("mine", "old", "new"):
         Path(f"{name}.py").write_text(CORRECT)
+    Path("my-minilm").symlink_to(minilm)
     Path("train.py").write_text(TRAIN)
     Path("texts.txt").write_text("The cat sat.\nA dog ran.\n")
     for name in "qkv":

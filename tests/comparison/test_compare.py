@@ -5,7 +5,7 @@ import itertools
 import pytest
 from comparison.code.styles import MISTAKES, STYLES, has, source, written
 
-from attnscope import compare
+from attnscope import AttnscopeError, compare
 
 INIT = ["d_feat=24", "n_head=4", "n_kv_head=2"]
 INPUTS = ["x=2,5,24", "y=2,7,24"]
@@ -142,3 +142,94 @@ class MultiHeadAttention(nn.Module):
         x_rsh2 = x_rsh1.view(n_batch, n_Q, d_feat)
         return self.lin(x_rsh2)
 """
+
+
+BERT = """
+import math
+from torch import nn
+
+
+class MyBertAttention(nn.Module):
+    def __init__(self, d_model, n_head):
+        super().__init__()
+        self.n_head = n_head
+        self.query, self.key, self.value, self.out = (nn.Linear(d_model, d_model) for _ in range(4))
+
+    def heads(self, x):
+        b, n, d = x.shape
+        q, k, v = (
+            each(x).view(b, n, self.n_head, -1).transpose(1, 2) for each in (self.query, self.key, self.value)
+        )
+        scores = q @ k.transpose(-2, -1) / math.sqrt(d // self.n_head)
+        return (scores.softmax(-1) @ v).transpose(1, 2).reshape(b, n, d)
+
+    def forward(self, x):
+        return self.out(self.heads(x))
+
+
+class WithoutProjection(MyBertAttention):
+    def forward(self, x):
+        return self.heads(x)
+
+
+class WithNorm(MyBertAttention):
+    def __init__(self, config):
+        super().__init__(config.hidden_size, config.num_attention_heads)
+        self.norm = nn.LayerNorm(config.hidden_size, eps=1e-12)
+
+    def forward(self, x):
+        return self.norm(x + super().forward(x))
+"""
+
+
+@pytest.fixture
+def bert(tmp_path):
+    path = tmp_path / "my_bert.py"
+    path.write_text(BERT)
+    return str(path)
+
+
+@pytest.mark.parametrize(
+    ("name", "end"), [("MyBertAttention", "x"), ("WithoutProjection", "x_merged"), ("WithNorm", None)]
+)
+def test_own_attention_with_the_weights_of_a_model_equals_its_layer(bert, name, end):
+    result = compare(f"{bert}:{name}", "minilm", layer=3, text="The cat sat.")
+    assert (result.status, result.divergences) == ("equal", [])
+    assert result.a == "minilm, encoder.layer.3.attention"
+    assert any(f"ends with {end}" in each for each in result.notices) == (end is not None)
+    assert {"W_Q", "b_Q", "W_K", "b_K", "W_V", "b_V"} <= {each.role for each in result.weights}
+
+
+@pytest.mark.parametrize("layer", range(6))
+@pytest.mark.few(1)
+def test_own_attention_equals_every_layer_of_minilm(bert, layer):
+    assert compare(f"{bert}:WithNorm", "minilm", layer=layer).is_equal
+
+
+def test_a_layer_with_another_scale_is_found(bert, tmp_path):
+    path = tmp_path / "wrong.py"
+    path.write_text(BERT.replace("math.sqrt(d // self.n_head)", "math.sqrt(d)"))
+    [divergence] = compare(f"{path}:MyBertAttention", "minilm", layer=0).divergences
+    assert "√d_feat = √384" in divergence.explanation
+    assert "√d_head = √32" in divergence.explanation
+
+
+@pytest.mark.parametrize(
+    ("sides", "options", "message"),
+    [
+        (("sdpa", "mha"), {}, "sdpa is a reference, and code is compared with it."),
+        (("mine.py:f", None), {}, "a comparison takes two sides."),
+        (("mine.py:f", "sdpa"), {"layer": 0}, "--layer is for a model, and neither sdpa nor mine.py:f is one."),
+        (("mine.py:f", "sdpa"), {"adapter": "lora"}, "--adapter is for two models, and one side is code."),
+        (("mine.py:f", "minilm"), {}, "minilm has several layers, and the code is compared with one."),
+        (("mine.py:f", "minilm"), {"layer": "0-3"}, "--layer 0-3 is not one layer, and the code is compared with one."),
+        (("mine.py:f", "other.py:f"), {"causal": True}, "--causal is for the references sdpa and mha: other sides decide themselves."),
+        (("minilm", "minilm"), {"init": ["d=3"]}, "--init is for code, and both are models."),
+        (("minilm", "minilm"), {"dtype": "float32"}, "--dtype is for runs, and weights are compared as they are stored."),
+        (("mine.py:f", "sdpa"), {"same": ["q"]}, "--same 'q' is not a pair of names."),
+    ],
+)  # fmt: skip
+def test_a_mistake_gets_one_clear_line(sides, options, message):
+    with pytest.raises(AttnscopeError) as failure:
+        compare(*sides, **options)
+    assert failure.value.message == message

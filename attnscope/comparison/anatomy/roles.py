@@ -126,6 +126,18 @@ class Anatomy:
     fused: Call | None = None
 
     @property
+    def end(self) -> str:
+        """The role of the tensor that is returned, whatever its layout; `output` if it has none."""
+        for role in ("x", "x_merged"):
+            if role in self.roles:
+                start = self.roles[role].value
+                places = followed(self.tape, start)
+                if self.output in places:
+                    way = way_between(start, self.output, places)
+                    return role if all(each.name in LAYOUT for each in way[1:]) else "output"
+        return "output"
+
+    @property
     def scaled(self) -> Value | None:
         """The last tensor that is multiplied by a number on the way to the scores; None if none is."""
         ways = []
@@ -565,6 +577,12 @@ def _add_output(anatomy: Anatomy) -> None:
         order = _merged_order(anatomy, merged, places[merged])
         anatomy.add(_feature_role("x_merged", merged, order=order))
         anatomy.add(_feature_role("x", out, order=order))
+    elif (
+        anatomy.output in places
+        and anatomy.output.tensor.shape[-1] != anatomy.roles["x_raw"].tensor.shape[-1]
+    ):
+        order = _merged_order(anatomy, anatomy.output, places[anatomy.output])
+        anatomy.add(_feature_role("x_merged", anatomy.output, order=order))
     if anatomy.output.tensor.ndim:
         anatomy.add(_feature_role("output", anatomy.output))
 

@@ -10,11 +10,13 @@ import torch
 
 from attnscope.comparison.anatomy.roles import Anatomy, NoAttentionError
 from attnscope.comparison.sides.code import code_side, constructor_names, parameter_names
+from attnscope.comparison.sides.layer import layer_side, sizes_for, tensors_of
 from attnscope.comparison.sides.parameters import matched
 from attnscope.comparison.sides.references import mha_side, sdpa_side
 from attnscope.comparison.sides.side import Side, default_dtype
 from attnscope.comparison.sides.weights import copy_weights
 from attnscope.errors import OptionError
+from attnscope.models.attention_layer import AttentionLayer
 from attnscope.results.comparison import WeightCopy
 from attnscope.tracing.target.load import Loaded, load_target, title_of
 from attnscope.tracing.target.signatures import callee
@@ -30,6 +32,7 @@ class Pairing:
         same: parameters that get the same value.
         map: weights that are the same.
         options: of the reference.
+        layer, text: which layer of a model is a side, and what the model reads.
         dtype, seed: of the run.
     """
 
@@ -40,6 +43,8 @@ class Pairing:
     same: Mapping[str, str] = field(default_factory=dict)
     map: Mapping[str, str] = field(default_factory=dict)
     options: dict[str, Any] = field(default_factory=dict)
+    layer: int | None = None
+    text: str | None = None
     dtype: str = "float32"
     seed: int = 0
 
@@ -61,6 +66,29 @@ def paired(a: Any, b: Any, pairing: Pairing) -> tuple[Side, Side, list[WeightCop
         copies = _with_weights_of(second, first, anatomy, pairing)
         return first, second, [each.reversed() for each in copies or ()]
     return _two_codes(a, b, pairing)
+
+
+def paired_with_layer(
+    layer: AttentionLayer, target: Any, pairing: Pairing
+) -> tuple[Side, Side, list[WeightCopy] | None]:
+    """Return the attention of a model's layer, and code with its weights and inputs.
+
+    Raises:
+        AttnscopeError: the code cannot be built or run, or has other sizes.
+    """
+    first = layer_side(layer)
+    loaded = load_target(target)
+    called = callee(loaded, pairing.call)
+    init = (
+        pairing.init if isinstance(pairing.init, Mapping) else dict(_pair(text) for text in pairing.init)
+    )
+    init = {**sizes_for(called, layer.config, set(init)), **init} if called.owner is not None else init
+    own, _ = _split_inputs(pairing.inputs, parameter_names(called), [])
+    second = _second(target, loaded, first, parameter_names(called), init, own, pairing)
+    copies = None
+    if second.module is not None:
+        copies = _with_weights_of(first, second, _anatomy(first, pairing.seed), pairing)
+    return first, second, copies
 
 
 def _code(target: Any, pairing: Pairing, init: Texts, inputs: Texts) -> Side:
@@ -145,7 +173,7 @@ def _second(
     own_names = list(own_inputs)
     pairs = matched(
         [name for name in names if name not in own_names],
-        list(first.inputs),
+        [*tensors_of(first), *(name for name in first.inputs if name not in tensors_of(first))],
         pairing.same,
         title_of(target),
     )

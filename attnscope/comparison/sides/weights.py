@@ -137,7 +137,8 @@ def copy_weights(
         return done
     done += _by_role(slots_of(a, of_a), slots_of(b, of_b), ours, theirs, used, titles)
     copied = {each.a for each in done}
-    done += _others(ours, theirs, copied, {each.b for each in done} | used, titles)
+    idle = set(theirs) - {value.weight for value in b.tape.values}  # the code does not use them
+    done += _others(ours, theirs, copied, {each.b for each in done} | used | idle, titles)
     return done
 
 
@@ -222,15 +223,16 @@ def _others(
     free = {name: each for name, each in theirs.items() if name not in filled}
     done = []
     for name, target in free.items():
-        same = [other for other in left if other == name and left[other].shape == target.shape]
-        tail = [
-            other
-            for other in left
-            if other.split(".")[-2:] == name.split(".")[-2:] and left[other].shape == target.shape
-        ]
         shaped = [other for other in left if left[other].shape == target.shape]
         rivals = [other for other in free if free[other].shape == target.shape]
-        choice = same or tail or (shaped if len(shaped) == len(rivals) == 1 else [])
+        choice = [other for other in shaped if other == name]
+        for n_parts in (2, 1):  # `norm.weight`, then `weight`
+            if not choice:
+                alike = [other for other in shaped if _ends_alike(other, name, n_parts)]
+                same = [other for other in rivals if _ends_alike(other, name, n_parts)]
+                choice = alike if len(alike) == len(same) == 1 else []
+        if not choice and len(shaped) == len(rivals) == 1:
+            choice = shaped
         if not choice and shaped:
             raise OptionError(
                 f"{name} of {titles[1]} may be any of {', '.join(shaped)} of {titles[0]}: they have"
@@ -241,3 +243,8 @@ def _others(
             target.data.copy_(left[choice[0]].data)
             done.append(WeightCopy(None, choice[0], "", name, "", tuple(target.shape)))
     return done
+
+
+def _ends_alike(name: str, other: str, n_parts: int) -> bool:
+    """Return whether the last parts of two dotted names are the same."""
+    return name.split(".")[-n_parts:] == other.split(".")[-n_parts:]

@@ -1,0 +1,105 @@
+"""`attnscope compare`: exit status, formats and errors."""
+
+import csv
+import io
+import json
+
+import pytest
+from comparison.code.styles import source
+
+CORRECT = """
+import math
+
+
+def attention(Q, K, V, mask=None):
+    scores = Q @ K.mT / math.sqrt(Q.size(-1))
+    if mask is not None:
+        scores = scores.masked_fill(~mask, float("-inf"))
+    return scores.softmax(-1) @ V
+"""
+SIZES = ["--init", "d_feat=24", "--init", "n_head=4", "--init", "n_kv_head=2"]
+
+
+@pytest.fixture
+def files(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "right.py").write_text(CORRECT)
+    (tmp_path / "wrong.py").write_text(CORRECT.replace("math.sqrt(Q.size(-1))", "Q.size(-1)"))
+    (tmp_path / "old.py").write_text(source("heads first"))
+    (tmp_path / "new.py").write_text(source("einsum", "mask top-left"))
+
+
+def test_a_correct_function_has_status_0_and_a_wrong_one_1(attnscope, files):
+    r = attnscope("compare", "right.py:attention", "sdpa")
+    assert (r.exit_status, r.err) == (0, "")
+    assert r.out.startswith(
+        "compare: equal up to rounding in float32\na: sdpa · b: right.py:attention\n"
+    )
+    r = attnscope("compare", "wrong.py:attention", "sdpa")
+    assert r.exit_status == 1
+    assert "b divides by d_head = 8, a divides by √d_head = √8" in r.out
+    assert "b  wrong.py:6  scores = Q @ K.mT / Q.size(-1)" in r.out
+
+
+def test_a_mask_goes_to_both_sides(attnscope, files):
+    sizes = "Q=n_batch:2,n_Q:5,d:8", "K=n_batch,n_K:7,d", "V=n_batch,n_K,d", "mask=n_Q,n_K@bool"
+    options = [word for each in sizes for word in ("--input", each)]
+    r = attnscope("compare", "right.py:attention", "sdpa", *options)
+    assert r.exit_status == 0
+    assert "scores_masked" in r.out
+
+
+def test_causal_is_for_the_reference(attnscope, files):
+    r = attnscope("compare", "right.py:attention", "sdpa", "--causal")
+    assert r.exit_status == 1
+    assert "b has no mask: a hides" in r.out
+
+
+def test_before_and_after_a_change(attnscope, files):
+    inputs = ["--input", "x=2,5,24", "--input", "y=2,7,24"]
+    r = attnscope("compare", "old.py:Attention", "new.py:Attention", *SIZES, *inputs)
+    assert r.exit_status == 1
+    assert "b aligns its causal mask top-left, a bottom-right" in r.out
+    assert "with this corrected, the outputs are equal" in r.out
+
+
+def test_formats(attnscope, files):
+    command = ("compare", "wrong.py:attention", "sdpa", "--format")
+    record = json.loads(attnscope(*command, "json").out)
+    assert record["schema"] == "attnscope.comparison/1"
+    assert record["status"] == "different"
+    assert record["divergences"][0]["cause"] == "scaled twice"
+    rows = list(csv.DictReader(io.StringIO(attnscope(*command, "csv").out)))
+    assert [row["status"] for row in rows if row["role"] == "scores"] == ["different"]
+    assert {row["b_line"] for row in rows if row["role"] == "scores"} == {"6"}
+    markdown = attnscope(*command, "markdown").out
+    assert "| scores |" in markdown
+    assert "scaled twice" in markdown
+
+
+def test_other_sizes_are_not_comparable(attnscope, files, tmp_path):
+    (tmp_path / "short.py").write_text(
+        CORRECT + "\n\ndef half(Q, K, V):\n    return attention(Q, K, V)[..., :3]\n"
+    )
+    r = attnscope("compare", "short.py:half", "sdpa")
+    assert r.exit_status == 2
+    assert "output is" in r.err
+    assert "they are not comparable" in r.err
+
+
+def test_two_models_and_two_texts(attnscope):
+    assert attnscope("compare", "minilm", "minilm").exit_status == 0
+    r = attnscope("compare", "minilm", "--text", "The cat sat.", "--text", "The dog sat.", "--layer", 0)
+    assert r.exit_status == 1
+    assert "minilm: text A → text B" in r.out
+
+
+@pytest.mark.parametrize("columns", [60, 80, 200])
+def test_it_fits_into_a_terminal(attnscope, files, monkeypatch, columns):
+    monkeypatch.setenv("COLUMNS", str(columns))
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    lines = attnscope("compare", "wrong.py:attention", "sdpa").out.splitlines()
+    import re
+
+    plain = [re.sub(r"\x1b\[[\d;]*m", "", line) for line in lines]
+    assert max(map(len, plain)) <= columns

@@ -173,7 +173,7 @@ def _first_root(found: Mapping[str, Difference], b: State) -> str | None:
 
     def time(role: str) -> int:
         known = b.anatomy.roles.get(role)
-        return known.value.index if known is not None else -1
+        return (known.site or known.value).index if known is not None else -1
 
     return min(wrong, key=lambda role: (time(role) < 0, time(role)))
 

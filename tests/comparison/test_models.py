@@ -1,5 +1,9 @@
 """The attention of transformers' models and attention written from their papers: equal; and with mistakes, not."""
 
+import importlib.util
+import sys
+from pathlib import Path
+
 import pytest
 import torch
 from comparison.code import papers
@@ -131,3 +135,66 @@ def test_attention_from_the_paper_equals_that_of_the_model(model, dtype):
     result = compared(model, dtype=dtype)
     assert result.status == "equal", result.divergences
     assert result.divergences == []
+
+
+MISTAKES = {
+    # model: what stands in its source → what is planted, the first tensor that differs, the cause
+    "llama": [
+        ("q.shape[-1] ** 0.5", "x.shape[-1] ** 0.5", "scores", "another scale"),
+        ("rotated(split(keys, self.n_kv_head), self.base)", "split(keys, self.n_kv_head)", "K", "rotary positions missing"),
+        (", self.base)\n        k", ", 500000.0)\n        k", "Q", "rotary base"),
+        ("causal(x.shape[1])", "causal(x.shape[1]).T", "scores_masked", None),
+    ],
+    "bert": [
+        ("(d_feat // self.n_head) ** 0.5", "d_feat**0.5", "scores", "another scale"),
+        (".transpose(1, 2).reshape", ".reshape", "x_merged", "heads merged without moving them back"),
+        ("scores.softmax(-1)", "scores.softmax(-2)", "attention", "softmax over another axis"),
+    ],
+    "gpt2": [
+        ("~causal(x.shape[1])", "causal(x.shape[1])", "scores_masked", "mask inverted"),
+        ("~causal(x.shape[1])", "~causal(x.shape[1]).tril(-1)", "scores_masked", "causal mask shifted"),
+        ("return self.out(merge(scores.softmax(-1) @ v))", "return merge(scores.softmax(-1) @ v) @ self.out.weight.T", "x", "bias missing"),
+    ],
+    "qwen3": [
+        ("self.normalised(split(self.wq(x), self.n_head), self.norm_of_q)", "split(self.wq(x), self.n_head)", "Q", "norm missing"),
+        ("first * angle.cos() - second * angle.sin()", "first * angle.cos() + second * angle.sin()", "Q", None),
+        ("each.repeat_interleave(self.n_head // self.n_kv_head, 1)", "each.repeat(1, self.n_head // self.n_kv_head, 1, 1)", "K", "shared heads in another order"),
+    ],
+    "t5": [
+        (" + self.bias(self.buckets(x.shape[1])).permute(2, 0, 1)", "", "scores_masked", "position bias missing"),
+        ("permute(2, 0, 1)", "permute(2, 1, 0)", "scores_masked", "another position bias"),
+        ("q @ k.mT +", "q @ k.mT / q.shape[-1] ** 0.5 +", "scores", "scale added"),
+    ],
+    "gpt_oss": [
+        (" + self.sink.exp()[:, None, None]", "", "attention", "sink missing"),
+        ("each.repeat_interleave(self.n_head // self.n_kv_head, 1)", "each.repeat(1, self.n_head // self.n_kv_head, 1, 1)", "K", "shared heads in another order"),
+        ("q @ k.mT / q.shape[-1] ** 0.5", "q @ k.mT", "scores", "scale missing"),
+    ],
+}  # fmt: skip
+PLANTED = [(model, *each) for model, mistakes in MISTAKES.items() for each in mistakes]
+
+
+@pytest.mark.parametrize(("model", "right", "wrong", "role", "cause"), PLANTED)
+def test_a_mistake_in_attention_from_a_paper_is_found(
+    tmp_path, monkeypatch, model, right, wrong, role, cause
+):
+    name = MODELS[model]()[2][0]
+    head, around, body = Path(papers.__file__).read_text().partition(f"class {name}(")
+    text = (
+        head + around + body.replace(right, wrong, 1)
+        if right in body
+        else head.replace(right, wrong, 1) + around + body
+    )
+    assert text != head + around + body
+    path = tmp_path / "planted.py"
+    path.write_text(text)
+    spec = importlib.util.spec_from_file_location("planted", path)
+    source = importlib.util.module_from_spec(spec)
+    monkeypatch.setitem(sys.modules, "planted", source)
+    spec.loader.exec_module(source)
+    result = compared(model, source)
+    assert result.status == "different"
+    assert result.divergences[0].role == role
+    if cause is not None:
+        assert result.divergences[0].cause == cause
+        assert result.explained

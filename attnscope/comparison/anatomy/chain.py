@@ -58,9 +58,9 @@ def site_of_split(way: list[Value]) -> Value:
 
 
 def site_of_operand(way: list[Value]) -> Value:
-    """Return the tensor that enters a product, before it is only arranged for that."""
-    n = next((i for i in reversed(range(1, len(way))) if way[i].name not in LAYOUT), 0)
-    return way[n] if n else _assigned(way[1:]) or way[-1]
+    """Return the tensor that enters a product, before it is only arranged or scaled for that."""
+    changes = [each for each in way[1:] if each.name not in LAYOUT and _multiplier(each) is None]
+    return changes[-1] if changes else _assigned(way[1:]) or way[-1]
 
 
 def site_of_scale(ways: Iterable[list[Value]]) -> Value | None:

@@ -179,14 +179,14 @@ def norm_missing(case: Case) -> Iterator[Hypothesis]:
         rotation = rotation_between(before_other, of_other())
         if rotation is None:
             continue
-        for stage in state.stages(name):
-            kind = _norm(before, stage)
-            if kind is None:
-                continue
+        found = [
+            (kind, each) for each in state.stages(name) if (kind := _norm(before, each)) is not None
+        ]
+        if found:
+            kind, stage = found[-1]  # with its weight
             text = f"{one} normalises {name} ({kind}), and {other} does not"
             words = "norm missing" if one == "a" else "norm added"
             yield Hypothesis(words, text, rotation.apply(stage.double()), of_one())
-            break
 
 
 def _norm(before: torch.Tensor, after: torch.Tensor) -> str | None:

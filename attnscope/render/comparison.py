@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -18,7 +19,7 @@ STATUS = {
 }
 """The word and the style for the status of a tensor."""
 
-LONGEST = 32
+LONGEST = 24
 """The most characters of an expression in the table."""
 
 
@@ -71,8 +72,8 @@ def columns(result: Comparison) -> list[Column]:
         Column("", "status", status, [each.status for each in tensors], essential=True),
         numbers("largest", "difference", essential=True),
         numbers("rounding", "rounding", "dim"),
-        texts("b", "b", [_short(each.b) for each in tensors], flexible=True),
-        texts("a", "a", [_short(each.a) for each in tensors], flexible=True),
+        texts("b", "b", [_short(each.b) for each in tensors]),
+        texts("a", "a", [_short(each.a) for each in tensors]),
         Column(
             "dims", "dims", [_dims(each) for each in tensors], [" ".join(each.dims) for each in tensors]
         ),
@@ -99,14 +100,23 @@ def _dims(each: ComparedTensor) -> list[tuple[str, str]]:
 def _short(site: Site) -> str:
     """Return a tensor's variable, or the expression that computes it, and its line."""
     where = f" :{site.line}" if site.line else ""
-    return shorten(site.name or site.expression, LONGEST) + where
+    text = shorten(site.name or site.expression, LONGEST)
+    return (text if len(text) <= LONGEST else f"{text[: LONGEST - 1]}…") + where
 
 
 def _assignment(site: Site) -> str:
     """Return an expression with the variable that it is assigned to."""
-    if not site.expression or site.name is None or site.expression.startswith(site.name):
+    if not site.expression or site.name is None or _is_statement(site):
         return site.expression or site.name or ""
     return f"{site.name} = {site.expression}"
+
+
+def _is_statement(site: Site) -> bool:
+    """Return whether an expression is a statement that changes its variable, such as `scores /= 2`."""
+    return (
+        re.match(rf"{re.escape(site.name or '')}(\[.*\])?\s*[^\s=!<>\w]*=(?!=)", site.expression)
+        is not None
+    )
 
 
 def divergence_lines(result: Comparison, each: Divergence) -> Iterator[tuple[str, str]]:
@@ -124,7 +134,7 @@ def divergence_lines(result: Comparison, each: Divergence) -> Iterator[tuple[str
         else f"by up to {number(tensor.largest)}"
     )
     rounding = f" (rounding is {number(tensor.rounding)})" if tensor.rounding else ""
-    yield "✗ ", f"{each.role} differs, {largest} at {at}{rounding}; {share}"
+    yield "✗ ", f"{each.role}: differs, {largest} at {at}{rounding}; {share}"
     for letter, site in (("a", tensor.a), ("b", tensor.b)):
         yield "  ", f"{letter}  {place(site)}"
     yield "  ", cause(result, each)
@@ -140,7 +150,7 @@ def place(site: Site) -> str:
 def cause(result: Comparison, each: Divergence) -> str:
     """Return a sentence about the cause, or that none is known."""
     if each.cause is not None:
-        return f"cause: {each.cause}: {each.explanation}; then they differ by {number(each.rest)}"
+        return f"{each.cause}: {each.explanation}; then they differ by {number(each.rest)}"
     none = f"none of {result.n_causes} common causes explains it"
     if each.explanation is None:
         return none

@@ -76,6 +76,8 @@ def mha_side(side: Side, anatomy: Anatomy, same: dict[str, str], options: dict[s
             hint="compare it with sdpa",
         )
     inputs = _inputs(side, same, "mha")
+    if "mask" in inputs and inputs["mask"].ndim == 3:  # one for all heads
+        inputs["mask"] = inputs["mask"].unsqueeze(1)
     if options.pop("causal", False):
         inputs["mask"] = _causal(inputs)
     d_feat = inputs["Q"].shape[-1]

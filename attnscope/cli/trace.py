@@ -25,10 +25,12 @@ from attnscope.errors import Interrupted, OptionError, warn_idle
 from attnscope.options import keywords, option
 from attnscope.process import interrupt
 from attnscope.process.streams import user_streams
+from attnscope.results.comparison import Comparison
 from attnscope.text import printable_lines
 from attnscope.tracing.options import Arguments, Comments, Execution, Scope
 
 if TYPE_CHECKING:
+    from attnscope.results.common import Check
     from attnscope.results.trace import Trace
 
 EXAMPLES = {
@@ -51,6 +53,11 @@ class TraceOutput(Output):
     """The options of the output."""
 
     strict: bool = option("Exit with status 1 if there are findings.", default=False, common=True)
+    verify: bool = option(
+        "Compare with the textbook: sdpa, or mha with the same weights. See attnscope compare.",
+        default=False,
+        common=True,
+    )
 
 
 @expanded
@@ -101,6 +108,8 @@ def trace(
 
         for notice in check_comments(result).notices:
             tell(notice)
+    if output.verify and result.crash is None:
+        result.checks = [_verified(target, arguments, execution)]
     _show(result, output, source=scope.source)
     if result.exit is not None:
         if result.exit.text is not None:
@@ -123,10 +132,17 @@ def _check_output(
             f"{values[0]} needs values, and meta tensors have none.",
             hint=f"leave out {values[0]}, or choose --device cpu",
         )
+    if output.verify and (execution.device != "cpu" or execution.train):
+        option = "--train" if execution.train else f"--device {execution.device}"
+        raise OptionError(f"--verify compares on the CPU, in evaluation, and not with {option}.")
     if comments.write and not comments.annotate:
         raise OptionError("--write is for --annotate.", hint="--annotate --write")
     others = {"--check": comments.check, "--source": source, **need_values}
-    others |= {"--format": output.format is not Format.TABLE, "--strict": output.strict}
+    others |= {
+        "--verify": output.verify,
+        "--format": output.format is not Format.TABLE,
+        "--strict": output.strict,
+    }
     for name, value in others.items():
         if comments.annotate is not None and value:
             raise OptionError(
@@ -136,6 +152,22 @@ def _check_output(
     refuse_in_csv(output.format, {"--source": source, "--check": comments.check})
     output.check([execution.dtype])
     warn_idle([(comments.annotate is not None and output.wide, "--wide", "a diff has no columns")])
+
+
+def _verified(target: str, arguments: Arguments, execution: Execution) -> Check:
+    """Compare the code with the reference that fits, and return the result as a check."""
+    from attnscope import compare
+
+    with shown_progress() as progress, user_streams():
+        result = compare(
+            target,
+            **keywords(arguments),
+            dtype=execution.dtype,
+            seed=execution.seed,
+            progress=progress,
+        )
+    assert isinstance(result, Comparison)  # of code
+    return result.check
 
 
 def _show(trace: Trace, output: Output, *, source: bool) -> None:

@@ -30,6 +30,7 @@ def compare(  # long, because it takes the options of all kinds of comparison
     same: Sequence[str] | None = None,
     map: Sequence[str] | None = None,
     causal: bool = False,
+    backward: bool = False,
     layer: int | str | None = None,
     head: int | str | None = None,
     text: str | Sequence[str] | None = None,
@@ -51,7 +52,8 @@ def compare(  # long, because it takes the options of all kinds of comparison
     Args:
         a, b: code, as in `attnscope.inspect`: a class or function, itself or as `file.py:NAME`; a
             reference: `sdpa`, scaled dot-product attention, or `mha`, multi-head attention with the
-            same weights; or a model, as in `head_weights`. The result calls the reference a.
+            same weights; or a model, as in `head_weights`. Code alone is compared with the reference
+            that fits: `mha` if it has projections. The result calls the reference a.
         init: arguments of the classes, each for the side that has a parameter of that name. Those that
             follow from a model's configuration need not be given.
         inputs: arguments of the calls; None: the usual ones, with another size for every axis; or what
@@ -63,6 +65,7 @@ def compare(  # long, because it takes the options of all kinds of comparison
         map: weights of the two sides that are the same, where their role does not show it:
             `["lin_Q.weight=W_Q.weight"]`.
         causal: whether the reference hides later keys.
+        backward: whether to compare the gradients of inputs and weights, too.
         layer: the layer of a model, from 0; the code gets its weights, and the input that it has in
             the model. Of two models: an index, several, or a range `0-3`; None: all.
         head: the heads of two models, likewise.
@@ -89,7 +92,7 @@ def compare(  # long, because it takes the options of all kinds of comparison
         "--call": call,
         "--same": same,
     }
-    of_code |= {"--map": map, "--causal": causal, "--seed": seed}
+    of_code |= {"--map": map, "--causal": causal, "--backward": backward, "--seed": seed}
     of_models = {
         "--head": head,
         "--adapter": adapter,
@@ -98,7 +101,7 @@ def compare(  # long, because it takes the options of all kinds of comparison
         "--top": top,
     }
     if not _is_code(a) and not _is_code(b):
-        if _is_reference(a) or _is_reference(b):
+        if _is_reference(a) or (b is not None and _is_reference(b)):
             raise OptionError(
                 f"{a} is a reference, and code is compared with it.",
                 hint="attnscope compare FILE.py:NAME sdpa",
@@ -119,6 +122,7 @@ def compare(  # long, because it takes the options of all kinds of comparison
         same=_pairs(same, "--same"),
         map=_pairs(map, "--map"),
         options={"causal": True} if causal else {},
+        backward=backward,
         dtype=dtype or "float32",
         seed=seed or 0,
     )
@@ -133,16 +137,15 @@ def _code(
     from attnscope.comparison.sides.pair import paired, paired_with_layer
     from attnscope.process.random_state import kept_global_random_state
 
-    if b is None:
-        raise OptionError("a comparison takes two sides.", hint=f"attnscope compare {a} sdpa")
-    if not _is_code(b):
+    if b is None or not _is_code(b):
         a, b = b, a
-    is_model = not _is_code(a) and not _is_reference(a)
+    is_model = a is not None and not _is_code(a) and not _is_reference(a)
     if pairing.options and not _is_reference(a):
         raise OptionError("--causal is for the references sdpa and mha: other sides decide themselves.")
     if not is_model and (layer is not None or text is not None):
         option = "--layer" if layer is not None else "--text"
-        raise OptionError(f"{option} is for a model, and neither {a} nor {b} is one.")
+        sides = f"{b} is not one" if a is None else f"neither {a} nor {b} is one"
+        raise OptionError(f"{option} is for a model, and {sides}.")
     with kept_global_random_state():
         if is_model:
             from attnscope.models.attention_layer import attention_layer
@@ -206,7 +209,7 @@ def _is_code(side: Any) -> bool:
 
 
 def _is_reference(side: Any) -> bool:
-    return isinstance(side, str) and side in REFERENCES
+    return side is None or (isinstance(side, str) and side in REFERENCES)
 
 
 def _pairs(texts: Sequence[str] | None, option: str) -> Mapping[str, str]:

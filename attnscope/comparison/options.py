@@ -45,6 +45,9 @@ class Arguments:
         metavar="NAME=NAME",
         common=True,
     )
+    backward: bool = option(
+        "Compare the gradients of inputs and weights, too.", default=False, common=True
+    )
     causal: bool = option("Hide later keys in the reference, sdpa or mha.", default=False, common=True)
 
 

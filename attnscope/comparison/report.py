@@ -9,6 +9,7 @@ import torch
 
 import attnscope
 from attnscope.comparison.anatomy.roles import NoAttentionError, Role
+from attnscope.comparison.backward import compared_gradients
 from attnscope.comparison.causes import N_CAUSES
 from attnscope.comparison.causes.case import Case
 from attnscope.comparison.divergence.roots import SOURCES, Difference, difference, known, tensor_of
@@ -62,6 +63,12 @@ def comparison_of(
     result.notices += list(_notices(examination, pairing.dtype))
     if not examination.left_out:
         result.checks = [_check(exact, narrow, result.status == "equal")]
+        if pairing.backward:
+            result.gradients = compared_gradients(a, b, copies or [], dtype, pairing.seed)
+            if any(each.status == "different" for each in result.gradients):
+                result.status = "different"
+    elif pairing.backward:
+        result.notices.append(f"gradients were not compared: {b.title} ends before {a.title} does")
     return result
 
 

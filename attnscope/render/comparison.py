@@ -9,7 +9,14 @@ from typing import Any
 from attnscope.render.columns import AXIS_STYLES, WIDTH_STYLE, Column
 from attnscope.render.styles import GOOD, WRONG
 from attnscope.render.text import shape_text, shorten
-from attnscope.results.comparison import ComparedTensor, Comparison, Divergence, Site, WeightCopy
+from attnscope.results.comparison import (
+    ComparedGradient,
+    ComparedTensor,
+    Comparison,
+    Divergence,
+    Site,
+    WeightCopy,
+)
 
 STATUS = {
     "equal": ("equal", GOOD),
@@ -41,6 +48,8 @@ def verdict(result: Comparison) -> str:
     if result.status == "undecided":
         return "undecided"
     where = [each.role for each in result.divergences or []]
+    if not where and any(each.status == "different" for each in result.gradients or []):
+        return "different: the outputs are equal, and the gradients are not"
     return f"different, first in {where[0]}" if where else "different"
 
 
@@ -171,6 +180,23 @@ def after(result: Comparison) -> str | None:
     if all(each.cause for each in result.divergences):
         return "with all of this corrected, the outputs still differ"
     return None
+
+
+def gradient_columns(gradients: list[ComparedGradient]) -> list[Column]:
+    """Return the columns of the gradients that were compared."""
+
+    def texts(key: str, title: str, values: list[str], **more: Any) -> Column:
+        return Column(title, key, [[(value, "")] for value in values], values, essential=True, **more)
+
+    status = [[STATUS[each.status]] for each in gradients]
+    return [
+        texts("a", "gradient of a", [each.a for each in gradients], lead=True),
+        Column("", "status", status, [each.status for each in gradients], essential=True),
+        texts("largest", "difference", [number(each.largest) for each in gradients], right=True),
+        texts("rounding", "rounding", [number(each.rounding) for each in gradients], right=True),
+        texts("b", "of b", [each.b for each in gradients]),
+        texts("shape", "shape", [shape_text(each.shape) for each in gradients]),
+    ]
 
 
 def weight_columns(copies: list[WeightCopy]) -> list[Column]:

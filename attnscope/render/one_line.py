@@ -14,7 +14,7 @@ from attnscope.render.ranking import MISSING
 from attnscope.render.text import number_text, shape_text
 from attnscope.results.comments import CommentReport, SourceDiff
 from attnscope.results.common import Check, Finding, Part, Stats
-from attnscope.results.comparison import ComparedTensor, Comparison
+from attnscope.results.comparison import ComparedGradient, ComparedTensor, Comparison
 from attnscope.results.differences import HeadDifferences, MapDifferences, WeightChange
 from attnscope.results.example import WorkedExample
 from attnscope.results.heads import HeadRow, HeadTable
@@ -123,6 +123,11 @@ def _(comparison: Comparison) -> str:
 @about.register
 def _(tensor: ComparedTensor) -> str:
     return f"{tensor.role}: {tensor.status}, largest difference {difference_text(tensor.largest)}"
+
+
+@about.register
+def _(gradient: ComparedGradient) -> str:
+    return f"{gradient.a}: {gradient.status}, largest difference {difference_text(gradient.largest)}"
 
 
 @about.register

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any
 
 from attnscope.results.common import Check, Part, Result
 
@@ -81,6 +82,7 @@ class WeightCopy:
         a, a_part: the parameter of a, and which part of it.
         b, b_part: the parameter of b, and which part of it.
         shape: the shape of the part.
+        a_elements, b_elements: the flat index of its elements in both; None: all.
     """
 
     role: str | None
@@ -89,10 +91,43 @@ class WeightCopy:
     b: str
     b_part: str
     shape: tuple[int, ...]
+    a_elements: Any = field(default=None, repr=False, compare=False)
+    b_elements: Any = field(default=None, repr=False, compare=False)
 
     def reversed(self) -> WeightCopy:
         """Return the same weights with a and b exchanged."""
-        return WeightCopy(self.role, self.b, self.b_part, self.a, self.a_part, self.shape)
+        return WeightCopy(
+            self.role,
+            self.b,
+            self.b_part,
+            self.a,
+            self.a_part,
+            self.shape,
+            self.b_elements,
+            self.a_elements,
+        )
+
+
+@dataclass(frozen=True, repr=False)
+class ComparedGradient(Part):
+    """The gradient of an input or a weight that both sides have.
+
+    The gradient is that of the sum of the output times fixed random numbers.
+
+    Attributes:
+        a, b: its name on both sides.
+        shape: its shape.
+        largest: the largest absolute difference in float64.
+        rounding: the difference that rounding in the run's dtype causes.
+        status: `equal` or `different`.
+    """
+
+    a: str
+    b: str
+    shape: tuple[int, ...]
+    largest: float
+    rounding: float
+    status: str
 
 
 @dataclass(repr=False)
@@ -109,6 +144,7 @@ class Comparison(Result):
         explained: whether the causes together make both outputs equal.
         n_causes: the number of common causes that were tested.
         weights: which weights were copied; None if there are none.
+        gradients: the gradients of inputs and weights; None if they were not compared.
         checks: the outputs, compared in the run's dtype.
         notices: further sentences for the reader.
     """
@@ -125,6 +161,7 @@ class Comparison(Result):
     explained: bool = False
     n_causes: int = 0
     weights: list[WeightCopy] | None = None
+    gradients: list[ComparedGradient] | None = None
     checks: list[Check] = field(default_factory=list)
     notices: list[str] = field(default_factory=list)
 
@@ -132,6 +169,15 @@ class Comparison(Result):
     def is_equal(self) -> bool:
         """Whether the two are equal up to rounding."""
         return self.status == "equal"
+
+    @property
+    def check(self) -> Check:
+        """The comparison as one check: that the outputs are equal, and where the two part if not."""
+        output = self.checks[0] if self.checks else Check(self.a, None, None, None)
+        parted = [f"{each.role}: {each.cause or 'unexplained'}" for each in self.divergences or []]
+        ok = {"equal": True, "different": False}.get(self.status)
+        note = "; ".join(parted) or "; ".join(self.notices)
+        return Check(self.a, output.max_abs_diff, output.tolerance, ok, note)
 
     def __getitem__(self, role: str) -> ComparedTensor:
         """Return a tensor by its role.

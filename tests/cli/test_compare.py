@@ -103,3 +103,34 @@ def test_it_fits_into_a_terminal(attnscope, files, monkeypatch, columns):
 
     plain = [re.sub(r"\x1b\[[\d;]*m", "", line) for line in lines]
     assert max(map(len, plain)) <= columns
+
+
+def test_code_alone_is_compared_with_the_reference_that_fits(attnscope, files):
+    assert "a: sdpa · b: right.py:attention" in attnscope("compare", "right.py:attention").out
+    inputs = ["--input", "x=2,5,24", "--input", "y=2,5,24"]
+    r = attnscope("compare", "old.py:Attention", *SIZES, *inputs, "--same", "K=y", "--same", "V=y")
+    assert "a: mha · b: old.py:Attention" in r.out
+
+
+def test_backward_compares_gradients(attnscope, files):
+    r = attnscope("compare", "right.py:attention", "sdpa", "--backward")
+    assert r.exit_status == 0
+    assert "gradient of a" in r.out
+    record = json.loads(
+        attnscope("compare", "right.py:attention", "sdpa", "--backward", "--format", "json").out
+    )
+    assert [each["status"] for each in record["gradients"]] == ["equal"] * 3
+
+
+def test_trace_verify_adds_the_comparison_as_a_check(attnscope, files):
+    inputs = [word for each in ("Q=2,5,8", "K=2,7,8", "V=2,7,8") for word in ("--input", each)]
+    r = attnscope("trace", "right.py:attention", *inputs, "--verify", "--format", "json")
+    assert r.exit_status == 0
+    [check] = json.loads(r.out)["checks"]
+    assert (check["name"], check["ok"]) == ("sdpa", True)
+    r = attnscope("trace", "wrong.py:attention", *inputs, "--verify")
+    assert r.exit_status == 1
+    assert "FAILS" in r.out
+    assert "scores: scaled twice" in r.out
+    r = attnscope("trace", "right.py:attention", *inputs, "--verify", "--device", "meta")
+    assert r.err.startswith("attnscope: error: --verify compares on the CPU")

@@ -3,6 +3,7 @@
 import itertools
 
 import pytest
+import torch
 from comparison.code.styles import MISTAKES, STYLES, has, source, written
 
 from attnscope import AttnscopeError, compare
@@ -218,7 +219,7 @@ def test_a_layer_with_another_scale_is_found(bert, tmp_path):
     ("sides", "options", "message"),
     [
         (("sdpa", "mha"), {}, "sdpa is a reference, and code is compared with it."),
-        (("mine.py:f", None), {}, "a comparison takes two sides."),
+        (("mine.py:f", None), {"layer": 0}, "--layer is for a model, and mine.py:f is not one."),
         (("mine.py:f", "sdpa"), {"layer": 0}, "--layer is for a model, and neither sdpa nor mine.py:f is one."),
         (("mine.py:f", "sdpa"), {"adapter": "lora"}, "--adapter is for two models, and one side is code."),
         (("mine.py:f", "minilm"), {}, "minilm has several layers, and the code is compared with one."),
@@ -233,3 +234,114 @@ def test_a_mistake_gets_one_clear_line(sides, options, message):
     with pytest.raises(AttnscopeError) as failure:
         compare(*sides, **options)
     assert failure.value.message == message
+
+
+@pytest.mark.parametrize("style", ["heads first", "fused", "einsum"])
+def test_gradients_of_correct_attention_are_equal(tmp_path, style):
+    result = compared(tmp_path, other_style(style), style, backward=True)
+    assert result.status == "equal"
+    assert {each.status for each in result.gradients} == {"equal"}
+    assert [each.a for each in result.gradients[:2]] == ["x", "y"]
+    assert len(result.gradients) == 2 + 8  # inputs; weights and biases
+    assert all(each.rounding > 0 for each in result.gradients)
+
+
+def test_a_wrong_gradient_behind_an_equal_output_is_found(tmp_path):
+    path = tmp_path / "stopped.py"
+    path.write_text(
+        source("heads first").replace(
+            "weights = scores.softmax(-1)", "weights = scores.softmax(-1).detach()"
+        )
+    )
+    correct = written(tmp_path, "correct", "einsum")
+    options = {"init": INIT, "inputs": INPUTS}
+    assert compare(correct, f"{path}:Attention", **options).status == "equal"
+    result = compare(correct, f"{path}:Attention", **options, backward=True)
+    assert (result.status, result.divergences) == ("different", [])
+    wrong = {each.a for each in result.gradients if each.status == "different"}
+    assert wrong == {"x", "y", "W_Q.weight", "W_Q.bias", "W_K.weight", "W_K.bias"}
+
+
+def test_gradients_equal_those_of_torch_for_its_own_module():
+    """The gradient of an input that is passed three times is the sum of the three."""
+    sizes = {"embed_dim": 24, "num_heads": 4, "batch_first": True}
+    inputs = {"query": "2,5,embed_dim", "key": "query", "value": "query"}
+    result = compare("torch.nn:MultiheadAttention", "mha", init=sizes, inputs=inputs, backward=True)
+    assert result.status == "equal"
+    assert result.gradients[0].a == "Q, K, V"
+    assert result.gradients[0].b == "query, key, value"
+
+
+OTHER_MISTAKES = {
+    "Q and K swapped": (
+        {"q = self.W_Q(x)": "q = self.W_K(x)", "k = self.W_K(y)": "k = self.W_Q(y)"},
+        [("Q_feat", "Q and K swapped"), ("K_feat", "Q and K swapped")],
+    ),
+    "rotary before the split": (
+        {
+            "q = self.W_Q(x)": "q = rotated(self.W_Q(x))",
+            "k = self.W_K(y)": "k = rotated(self.W_K(y))",
+            "q = rotated(q)": "q = q * 1",
+            "k = rotated(k)": "k = k * 1",
+        },
+        [("Q", "rotary before the split"), ("K", "rotary before the split")],
+    ),
+    "rotary offset": (
+        {"position = torch.arange(n, dtype=x.dtype)": "position = torch.arange(n, dtype=x.dtype) + (n == 7)"},
+        [("K", "rotary offset")],
+    ),
+    "rotary direction": (
+        {"first * cos - second * sin, second * cos + first * sin": "first * cos + second * sin, second * cos - first * sin"},
+        [("Q", "rotary direction"), ("K", "rotary direction")],
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("mistake", OTHER_MISTAKES)
+@pytest.mark.parametrize("style", ["heads first", "folded batch", "fused"])
+def test_a_mistake_in_several_lines_is_found(tmp_path, style, mistake):
+    lines, expected = OTHER_MISTAKES[mistake]
+    text = source(style)
+    for right, wrong in lines.items():
+        assert right in text
+        text = text.replace(right, wrong)
+    path = tmp_path / "wrong.py"
+    path.write_text(text)
+    init = ["d_feat=24", "n_head=4", "n_kv_head=4"]
+    result = compare(
+        written(tmp_path, "correct", "heads last"), f"{path}:Attention", init=init, inputs=INPUTS
+    )
+    found = [(each.role, each.cause) for each in result.divergences]
+    assert sorted(found) == sorted(expected)
+    assert result.explained
+
+
+MASKS = """
+def blind(Q, K, V, mask):
+    scores = Q @ K.mT / Q.shape[-1] ** 0.5
+    scores = scores.masked_fill(~mask, {fill})
+    return scores.softmax(-1) @ V
+"""
+
+
+def test_the_fill_matters_only_where_a_query_sees_no_key(tmp_path):
+    paths = [tmp_path / f"{name}.py" for name in ("infinite", "finite")]
+    for path, fill in zip(paths, ("float('-inf')", "-1e9"), strict=True):
+        path.write_text(MASKS.format(fill=fill))
+    mask = torch.ones(5, 7, dtype=torch.bool).tril(1)
+    shapes = {"Q": (2, 3, 5, 8), "K": (2, 3, 7, 8), "V": (2, 3, 7, 6)}
+    inputs = {name: torch.randn(shape) for name, shape in shapes.items()}
+    targets = [f"{path}:blind" for path in paths]
+    assert compare(*targets, inputs={**inputs, "mask": mask}).status == "equal"
+    mask[2] = False
+    result = compare(*targets, inputs={**inputs, "mask": mask})
+    [divergence] = result.divergences
+    assert (divergence.role, divergence.cause) == ("scores_masked", "another fill")
+    assert "1 query sees no key at all" in divergence.explanation
+
+
+def test_a_mask_of_numbers_is_one_for_all_heads(tmp_path):
+    path = tmp_path / "numbers.py"
+    path.write_text(MASKS.format(fill="-1e9").replace("~mask", "mask == 0"))
+    inputs = ["Q=2,3,5,8", "K=2,3,7,8", "V=2,3,7,6", "mask=5,7<2"]
+    assert compare(f"{path}:blind", "sdpa", inputs=inputs, seed=3).status == "equal"

@@ -176,7 +176,7 @@ def finite_fill(case: Case) -> Iterator[Hypothesis]:
 
 def _blind(hidden: torch.Tensor) -> str:
     """Say how many queries see no key, where the number decides the weights."""
-    n = int(hidden.all(-1).sum())
+    n = int(hidden.all(-1).any(0).sum())
     if not n:
         return ""
     see = "query sees" if n == 1 else "queries see"

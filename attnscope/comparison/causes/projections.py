@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 import torch
 
+from attnscope.comparison.anatomy.tape import Call, Value
 from attnscope.comparison.causes.case import Case, Hypothesis
 
 NAMES = {"Q_feat": "Q", "K_feat": "K", "V_feat": "V", "x": "O"}
@@ -63,20 +64,33 @@ def _tokens(case: Case) -> torch.Tensor | None:
 
 def other_projection(case: Case) -> Iterator[Hypothesis]:
     """Suppose that b uses the weights of another projection."""
-    for other in ("Q_feat", "K_feat", "V_feat"):
-        if other != case.role and case.has(case.role) and case.a.tensor(other) is not None:
-            tensor = case.of_a(other)
-            if tensor.shape == case.of_b().shape:
-                kind = (
-                    "Q and K swapped"
-                    if {other, case.role} == {"Q_feat", "K_feat"}
-                    else "another projection"
-                )
-                name, used = case.role.removesuffix("_feat"), other.removesuffix("_feat")
-                text = f"b's {name} is a's {used}: it is projected with W_{used}"
-                if kind == "Q and K swapped":
-                    text = "Q and K are swapped: b's Q is a's K, and b's K is a's Q"
-                yield Hypothesis(kind, text, tensor, case.of_b())
+    own = NAMES[case.role]
+    projection, role = case.b.anatomy.projections.get(own), case.b.anatomy.roles.get(case.role)
+    if projection is None or role is None or role.elements is None:
+        return
+    for other in "QKV":
+        rival = case.a.anatomy.projections.get(other)
+        if other == own or rival is None or not _is_alike(projection.call, rival.call):
+            continue
+        kind, text = "another projection", f"b's {own} is projected with W_{other}"
+        if {own, other} == {"Q", "K"}:
+            kind, text = "Q and K swapped", f"Q and K are swapped: b's {own} is projected with W_{other}"
+        [out] = projection.call.run(_replacing(projection.call.parents[1:], rival.call.parents[1:]))
+        yield Hypothesis(kind, text, out.double().reshape(-1)[role.elements], case.of_b())
+
+
+def _replacing(values: Sequence[Value], others: Sequence[Value]) -> Callable[[Value], torch.Tensor]:
+    """Return a function that gives each value its tensor, and some that of others."""
+    replaced = dict(zip(values, others, strict=True))
+    return lambda value: replaced.get(value, value).tensor
+
+
+def _is_alike(one: Call, other: Call) -> bool:
+    """Return whether two calls of `linear` have weights of one shape."""
+    if one.name != "linear" or other.name != "linear" or len(one.parents) != len(other.parents):
+        return False
+    pairs = zip(one.parents[1:], other.parents[1:], strict=True)
+    return all(first.tensor.shape == second.tensor.shape for first, second in pairs)
 
 
 def swapped(case: Case) -> Iterator[Hypothesis]:

@@ -32,7 +32,7 @@ class Pairing:
         same: parameters that get the same value.
         map: weights that are the same.
         options: of the reference.
-        layer, text: which layer of a model is a side, and what the model reads.
+        backward: whether gradients are compared, too.
         dtype, seed: of the run.
     """
 
@@ -43,8 +43,7 @@ class Pairing:
     same: Mapping[str, str] = field(default_factory=dict)
     map: Mapping[str, str] = field(default_factory=dict)
     options: dict[str, Any] = field(default_factory=dict)
-    layer: int | None = None
-    text: str | None = None
+    backward: bool = False
     dtype: str = "float32"
     seed: int = 0
 
@@ -55,12 +54,14 @@ def paired(a: Any, b: Any, pairing: Pairing) -> tuple[Side, Side, list[WeightCop
     Raises:
         AttnscopeError: one side cannot be built or run, or they cannot be paired.
     """
-    if a == "sdpa":
+    if a is None or a in ("sdpa", "mha"):
         second = _code(b, pairing, pairing.init, pairing.inputs)
+    if a is None:
+        a = "mha" if _has_projections(second, pairing.seed) else "sdpa"
+    if a == "sdpa":
         first = sdpa_side(second, dict(pairing.same), dict(pairing.options))
         return first, second, None
     if a == "mha":
-        second = _code(b, pairing, pairing.init, pairing.inputs)
         anatomy = _anatomy(second, pairing.seed)
         first = mha_side(second, anatomy, dict(pairing.same), dict(pairing.options))
         copies = _with_weights_of(second, first, anatomy, pairing)
@@ -102,6 +103,11 @@ def _code(target: Any, pairing: Pairing, init: Texts, inputs: Texts) -> Side:
         pairing.dtype,
         pairing.seed,
     )
+
+
+def _has_projections(side: Side, seed: int) -> bool:
+    """Return whether the Q, K and V of a side are computed with weights."""
+    return side.module is not None and {"Q", "K", "V"} <= set(_anatomy(side, seed).projections)
 
 
 def _anatomy(side: Side, seed: int) -> Anatomy:

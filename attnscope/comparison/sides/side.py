@@ -71,7 +71,7 @@ class Side:
             from attnscope.tracing.target.load import describe
 
             raise SourceError(f"running {self.title} raises {describe(error)}.") from error
-        tensors = list(_tensors(out))
+        tensors = list(tensors_in(out))
         if not tensors:
             raise SourceError(f"{self.title} returns no tensor, but {type(out).__name__}.")
         return Recorded(tape, tape.value_of(tensors[0]), out)
@@ -103,15 +103,16 @@ def _cast(value: Any, dtype: torch.dtype) -> Any:
     return deepcopy(value)
 
 
-def _tensors(out: Any) -> Iterator[torch.Tensor]:
+def tensors_in(out: Any) -> Iterator[torch.Tensor]:
+    """Yield the tensors in what a call returns, in order."""
     if isinstance(out, torch.Tensor):
         yield out
     elif isinstance(out, Mapping):
         for each in out.values():
-            yield from _tensors(each)
+            yield from tensors_in(each)
     elif isinstance(out, tuple | list):
         for each in out:
-            yield from _tensors(each)
+            yield from tensors_in(each)
 
 
 @contextmanager

@@ -206,6 +206,8 @@ def _by_role(
                 target.parameter,
                 target.words,
                 tuple(target.elements.shape),
+                source.elements,
+                target.elements,
             )
         )
     return done

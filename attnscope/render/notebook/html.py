@@ -132,6 +132,7 @@ def _(result: Comparison) -> str:
         columns=shown_columns(comparison.columns(result)),
         divergences=divergences,
         after=comparison.after(result),
+        gradients=shown_columns(comparison.gradient_columns(result.gradients or [])),
         weights=shown_columns(comparison.weight_columns(result.weights)) if result.weights else [],
         notices=_printable(result.notices),
     )

@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
-from attnscope.render.comparison import after, columns, divergence_lines, heading, weight_columns
+from attnscope.render.comparison import (
+    after,
+    columns,
+    divergence_lines,
+    gradient_columns,
+    heading,
+    weight_columns,
+)
 from attnscope.render.records.tables import csv_table, markdown, markdown_table
 from attnscope.results.comparison import Comparison
 from attnscope.text import printable
@@ -16,6 +23,8 @@ def csv_text(result: Comparison) -> str:
 def markdown_text(result: Comparison, *, wide: bool = False) -> str:
     """Return the tensors as a table, and below it where the two part."""
     parts = [markdown_table(columns(result), wide)]
+    if result.gradients:
+        parts.append(markdown_table(gradient_columns(result.gradients)))
     if result.weights:
         parts.append(markdown_table(weight_columns(result.weights)))
     for each in result.divergences or []:

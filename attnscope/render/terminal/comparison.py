@@ -9,6 +9,7 @@ from attnscope.render.comparison import (
     after,
     columns,
     divergence_lines,
+    gradient_columns,
     heading,
     weight_columns,
 )
@@ -51,4 +52,7 @@ def print_comparison(result: Comparison, console: Console, *, wide: bool = False
                 ("✓ " if result.explained else "✗ ", GOOD if result.explained else WRONG), sentence
             ),
         )
+    if result.gradients is not None:
+        print_line(console, Text())
+        print_columns(gradient_columns(result.gradients), console, wide)
     print_notices(console, result.notices)

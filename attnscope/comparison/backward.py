@@ -1,0 +1,121 @@
+"""Compares the gradients of two sides: of their common inputs, and of the weights that both have."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+
+from attnscope.comparison.anatomy.tape import Tape
+from attnscope.comparison.divergence.roots import difference
+from attnscope.comparison.examine import CLOSE
+from attnscope.comparison.sides.side import Side, default_dtype, tensors_in
+from attnscope.errors import SizeError, SourceError
+from attnscope.results.comparison import ComparedGradient, WeightCopy
+
+
+@dataclass(frozen=True)
+class Gradients:
+    """The gradients of one side, of the sum of its output times fixed random numbers.
+
+    Attributes:
+        inputs: by the `id` of the tensor that was passed, in the sum over all parameters that got it.
+        weights: by the name of the parameter.
+    """
+
+    inputs: Mapping[int, torch.Tensor]
+    weights: Mapping[str, torch.Tensor]
+
+
+def compared_gradients(
+    a: Side, b: Side, copies: Sequence[WeightCopy], dtype: torch.dtype, seed: int
+) -> list[ComparedGradient]:
+    """Compare the gradients of both sides in float64; what rounding in a dtype explains is equal.
+
+    Raises:
+        SizeError: the outputs have different shapes.
+        SourceError: a side cannot be differentiated.
+    """
+    exact = [_gradients(each, torch.float64, seed, exact=True) for each in (a, b)]
+    narrow = [_gradients(each, dtype, seed, exact=False) for each in (a, b)]
+    compared = []
+    pairs = zip(*(_common(a, b, copies, *each) for each in (exact, narrow)), strict=True)
+    for (name, other, first, second), (_, _, first_narrow, second_narrow) in pairs:
+        rounding = min(
+            difference("", wide, each).largest
+            for wide, each in ((first, first_narrow), (second, second_narrow))
+        )
+        found = difference("", first, second, CLOSE * rounding)
+        status = "equal" if found.is_equal else "different"
+        shape = tuple(first.shape)
+        compared.append(ComparedGradient(name, other, shape, found.largest, rounding, status))
+    return compared
+
+
+def _gradients(side: Side, dtype: torch.dtype, seed: int, *, exact: bool) -> Gradients:
+    """Run a side forwards and backwards."""
+    own = side.in_dtype(dtype)
+    leaves = {
+        name: each
+        for name, each in own.inputs.items()
+        if isinstance(each, torch.Tensor) and each.is_floating_point()
+    }
+    module = own.module
+    weights = dict(module.named_parameters()) if module is not None else {}
+    wanted: list[torch.Tensor] = [*leaves.values(), *weights.values()]
+    for tensor in wanted:
+        tensor.requires_grad_()
+    given = dict(own.inputs)
+    args = [given.pop(name) for name in own.positional]
+    torch.manual_seed(seed)
+    try:
+        with default_dtype(dtype), torch.enable_grad(), Tape(exact=exact):
+            out = next(tensors_in(own.callable(*args, **given)))
+        torch.manual_seed(seed)
+        direction = torch.randn(out.shape, dtype=torch.float64).to(out.dtype)
+        found = torch.autograd.grad(
+            out, [*leaves.values(), *weights.values()], direction, allow_unused=True
+        )
+    except RuntimeError as error:
+        raise SourceError(
+            f"{side.title} has no gradients: {error}.", hint="leave out --backward"
+        ) from error
+    known = [
+        torch.zeros_like(leaf) if each is None else each
+        for leaf, each in zip([*leaves.values(), *weights.values()], found, strict=True)
+    ]
+    inputs: dict[int, torch.Tensor] = {}
+    for name, each in zip(leaves, known, strict=False):
+        key = id(side.inputs[name])
+        inputs[key] = inputs[key] + each if key in inputs else each
+    return Gradients(inputs, dict(zip(weights, known[len(leaves) :], strict=True)))
+
+
+def _common(
+    a: Side, b: Side, copies: Sequence[WeightCopy], of_a: Gradients, of_b: Gradients
+) -> Iterator[tuple[str, str, torch.Tensor, torch.Tensor]]:
+    """Yield the gradients that both sides have, with their names on both sides."""
+    for key in of_a.inputs:
+        if key in of_b.inputs:
+            names = [
+                ", ".join(n for n, each in side.inputs.items() if id(each) == key) for side in (a, b)
+            ]
+            yield names[0], names[1], of_a.inputs[key], of_b.inputs[key]
+    for copy in copies:
+        if copy.a in of_a.weights and copy.b in of_b.weights:
+            first = _part(of_a.weights[copy.a], copy.a_elements)
+            second = _part(of_b.weights[copy.b], copy.b_elements)
+            if first.shape != second.shape:
+                raise SizeError(f"the gradients of {copy.a} and {copy.b} have different shapes.")
+            role = f"{copy.role}: " if copy.role else ""
+            yield f"{role}{copy.a}", copy.b, first, second
+
+
+def _names(side: Side, key: int) -> str:
+    """Return the parameters that got a tensor."""
+    return ", ".join(name for name, each in side.inputs.items() if id(each) == key)
+
+
+def _part(gradient: torch.Tensor, elements: torch.Tensor | None) -> torch.Tensor:
+    return gradient if elements is None else gradient.reshape(-1)[elements]

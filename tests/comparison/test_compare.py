@@ -53,7 +53,7 @@ def test_correct_attention_in_two_styles_is_equal(tmp_path, a, b, dtype):
 
 
 @pytest.mark.parametrize(("style", "mistake"), PLANTED)
-@pytest.mark.few(60)
+@pytest.mark.few(30)
 def test_a_planted_mistake_is_found(tmp_path, style, mistake):
     planted = MISTAKES[mistake]
     result = compared(tmp_path, other_style(style), style, mistake)
@@ -64,7 +64,7 @@ def test_a_planted_mistake_is_found(tmp_path, style, mistake):
 
 
 @pytest.mark.parametrize(("style", "one", "other"), PAIRS)
-@pytest.mark.few(30)
+@pytest.mark.few(12)
 def test_two_planted_mistakes_are_found(tmp_path, style, one, other):
     result = compared(tmp_path, other_style(style), style, one, other)
     found = {(each.role, each.cause) for each in result.divergences}

@@ -68,7 +68,7 @@ def test_a_planted_mistake_is_found(tmp_path, style, mistake):
 @pytest.mark.few(12)
 def test_two_planted_mistakes_are_found(tmp_path, style, one, other):
     result = compared(tmp_path, other_style(style), style, one, other)
-    found = {(each.role, cause) for each in result.divergences for cause in each.cause.split(", ")}
+    found = {(each.role, cause) for each in result.divergences for cause in each.cause.split(" + ")}
     planted = {(MISTAKES[each].role, MISTAKES[each].cause) for each in (one, other)}
     assert planted <= found
     assert {cause for _, cause in found} == {cause for _, cause in planted}

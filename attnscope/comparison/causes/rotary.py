@@ -126,7 +126,7 @@ def _difference(name: str, a: Rotation, b: Rotation) -> tuple[str, str]:
             kind = "rotary positions missing" if other == "b" else "rotary positions added"
             return kind, f"{other} does not rotate {name} by its positions, and {words}"
     found = list(_parts(name, a, b)) or [("rotary angles", f"b rotates {name} by other angles than a")]
-    return ", ".join(kind for kind, _ in found), "; ".join(text for _, text in found)
+    return " + ".join(kind for kind, _ in found), "; ".join(text for _, text in found)
 
 
 def _parts(name: str, a: Rotation, b: Rotation) -> Iterator[tuple[str, str]]:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import torch
+from torch import nn
 
 import attnscope
 from attnscope.comparison.anatomy.roles import NoAttentionError, Role
@@ -60,6 +61,7 @@ def comparison_of(
         result.notices.append(
             f"{b.title} ends with {examination.end}: what {a.title} computes after that is left out"
         )
+    result.notices += _dropout_notices(a, b)
     result.notices += list(_notices(examination, pairing.dtype))
     if not examination.left_out:
         result.checks = [_check(exact, narrow, result.status == "equal")]
@@ -88,7 +90,7 @@ def _by_output(result: Comparison, exact: Runs, narrow: Runs, reason: str) -> Co
     """Compare only the outputs, because one side has no attention that could be found."""
     a, b = exact.a.output.tensor, exact.b.output.tensor
     if a.shape != b.shape:
-        raise _other_shapes("the output", a.shape, b.shape, result.a, result.b)
+        raise _error_of_shapes("output", a.shape, b.shape, result.a, result.b)
     tolerance = min(
         difference("output", wide.output.tensor, each.output.tensor).largest
         for wide, each in ((exact.a, narrow.a), (exact.b, narrow.b))
@@ -106,16 +108,39 @@ def _check_shapes(examination: Examination, a: Side, b: Side) -> None:
     for each in examination.divergences:
         found = examination.found.get(each.role)
         if found is not None and found.largest != found.largest:
-            shapes = [known(side, each.role).shape for side in (examination.a, examination.b)]
-            raise _other_shapes(each.role, shapes[0], shapes[1], a.title, b.title)
+            raise _other_shapes(examination, each.role, a, b)
 
 
-def _other_shapes(name: str, a: Iterable[int], b: Iterable[int], of_a: str, of_b: str) -> SizeError:
+def _other_shapes(examination: Examination, role: str, a: Side, b: Side) -> SizeError:
+    """Return an error that says which axis of a tensor has another size."""
+    shapes = []
+    for state in (examination.a, examination.b):
+        own = state.anatomy.roles.get(role) or state.anatomy.roles[UNCHANGED[role]]
+        whole = own.value.tensor.shape if role == "output" else known(state, role).shape
+        shapes.append(tuple(whole))
+    own = examination.a.anatomy.roles.get(role) or examination.a.anatomy.roles[UNCHANGED[role]]
+    return _error_of_shapes(
+        role, shapes[0], shapes[1], a.title, b.title, () if role == "output" else own.axes
+    )
+
+
+def _error_of_shapes(
+    name: str, a: Sequence[int], b: Sequence[int], of_a: str, of_b: str, axes: Sequence[str] = ()
+) -> SizeError:
     first, second = ("×".join(map(str, each)) for each in (a, b))
+    where = "they are not comparable"
+    if len(a) == len(b):
+        place = next(i for i, (one, other) in enumerate(zip(a, b, strict=True)) if one != other)
+        axis = AXES.get(axes[place], axes[place]) if axes else f"axis {place}"
+        where = f"{axis} is {a[place]} and {b[place]}, and so they are not comparable"
     return SizeError(
-        f"{name} is {first} in {of_a}, and {second} in {of_b}: they are not comparable.",
+        f"{name} is {first} in {of_a}, and {second} in {of_b}: {where}.",
         hint="the same sizes for both: --init, --input",
     )
+
+
+AXES = {"lead": "n_batch·n_head", "heads": "n_batch·n_head", "tokens": "n_batch·n", "features": "d_feat"}
+"""How messages call an axis that counts several."""
 
 
 def _n_head(examination: Examination) -> int | None:
@@ -241,6 +266,17 @@ def _shown_file(file: str) -> str:
     if Path(file).is_relative_to(own) and not Path(file).is_relative_to(Path.cwd()):
         return str(Path(file).relative_to(own))
     return str(shown_path(file))
+
+
+def _dropout_notices(*sides: Side) -> list[str]:
+    """Return a sentence for each side whose dropout is off, because it runs in evaluation mode."""
+    found = []
+    for side in sides:
+        modules = side.module.modules() if side.module is not None else ()
+        rates = sorted({each.p for each in modules if isinstance(each, nn.Dropout) and each.p > 0})
+        if rates:
+            found.append(f"dropout is off in {side.title} (p = {', '.join(f'{p:g}' for p in rates)})")
+    return found
 
 
 def _notices(examination: Examination, dtype: str) -> Iterable[str]:

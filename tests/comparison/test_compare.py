@@ -346,3 +346,17 @@ def test_a_mask_of_numbers_is_one_for_all_heads(tmp_path):
     path.write_text(MASKS.format(fill="-1e9").replace("~mask", "mask == 0"))
     inputs = ["Q=2,3,5,8", "K=2,3,7,8", "V=2,3,7,6", "mask=5,7<2"]
     assert compare(f"{path}:blind", "sdpa", inputs=inputs, seed=3).status == "equal"
+
+
+def test_dropout_is_off_and_that_is_said(tmp_path):
+    path = tmp_path / "dropout.py"
+    path.write_text(
+        source("heads first")
+        .replace("self.W_O = ", "self.drop = nn.Dropout(0.25)\n        self.W_O = ")
+        .replace("F.dropout(weights, 0.5, self.training)", "self.drop(weights)")
+    )
+    result = compare(
+        written(tmp_path, "correct", "einsum"), f"{path}:Attention", init=INIT, inputs=INPUTS
+    )
+    assert result.status == "equal"
+    assert result.notices == [f"dropout is off in {path}:Attention (p = 0.25)"]

@@ -360,3 +360,22 @@ def test_dropout_is_off_and_that_is_said(tmp_path):
     )
     assert result.status == "equal"
     assert result.notices == [f"dropout is off in {path}:Attention (p = 0.25)"]
+
+
+def test_what_would_take_too_much_memory_is_refused(tmp_path, monkeypatch):
+    from attnscope.comparison.sides import side
+    from attnscope.process.memory import FreeMemory
+
+    monkeypatch.setattr(side, "free_host_memory", lambda: FreeMemory(16 * 2**14))
+    with pytest.raises(
+        AttnscopeError, match=r"takes too much memory: its tensors, .*, take more than 16\.0 KiB"
+    ):
+        compared(tmp_path, "einsum", "heads first")
+
+
+def test_an_ordinary_layer_stays_within_a_few_times_its_tensors(tmp_path):
+    """A layer of 300 tokens and 12 heads is compared, and not refused."""
+    path = tmp_path / "long.py"
+    path.write_text(MASKS.format(fill="-1e9"))
+    inputs = ["Q=1,12,300,8", "K=1,12,300,8", "V=1,12,300,8", "mask=300,300@bool"]
+    assert compare(f"{path}:blind", "sdpa", inputs=inputs).status == "equal"

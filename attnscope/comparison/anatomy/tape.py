@@ -115,6 +115,10 @@ VIEWS = tuple(f".{name}.__get__" for name in ("T", "mT", "H", "mH", "data", "rea
 """Attributes of a tensor that are tensors."""
 
 
+class TooLargeError(Exception):
+    """The copies of all tensors take more memory than a tape may."""
+
+
 class NotReplayableError(Exception):
     """A call that cannot run again."""
 
@@ -125,6 +129,7 @@ class Tape(TorchFunctionMode):
     Args:
         weights: the names of parameters and buffers, by their `id`.
         inputs: the names of arguments, likewise.
+        limit: the bytes that its copies may take; None: any number.
         exact: whether code that asks for float32 gets float64. Models compute norms and softmaxes in
             float32 whatever their dtype is, which would hide how exact the rest is.
 
@@ -138,10 +143,12 @@ class Tape(TorchFunctionMode):
         weights: Mapping[int, str] | None = None,
         inputs: Mapping[int, str] | None = None,
         *,
+        limit: int | None = None,
         exact: bool = False,
     ) -> None:
         super().__init__()
-        self.exact = exact
+        self.exact, self.limit = exact, limit
+        self.n_bytes = 0  # of the copies
         self.weights, self.inputs = dict(weights or {}), dict(inputs or {})
         self.values: list[Value] = []
         self.calls: list[Call] = []
@@ -165,6 +172,9 @@ class Tape(TorchFunctionMode):
         return self._remember(tensor, value)
 
     def _remember(self, tensor: torch.Tensor, value: Value) -> Value:
+        self.n_bytes += value.tensor.nbytes
+        if self.limit is not None and self.n_bytes > self.limit:
+            raise TooLargeError
         self.values.append(value)
         self._live[id(tensor)] = (tensor, _version(tensor), value)
         return value

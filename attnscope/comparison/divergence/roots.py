@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -72,17 +72,16 @@ def difference(role: str, a: torch.Tensor, b: torch.Tensor, tolerance: float = 0
     same = (a == b) | (a.isnan() & b.isnan())
     gap = torch.where(same, 0.0, (a - b).abs())
     gap = torch.where(gap.isnan(), float("inf"), gap)
-    limit = max(STRICT * _size(a), tolerance)
+    size = _size(a)
+    limit = max(STRICT * size, tolerance)
     wrong = gap > limit
     if gap.numel() == 0:
         return Difference(role, 0.0, 0.0, (), 0.0, None, is_equal=True)
     place = int(gap.argmax())
-    index = tuple(int(each) for each in torch.unravel_index(torch.tensor(place), gap.shape))
+    index = _unraveled(place, gap.shape)
     share = float(wrong.double().mean())
     factor = None if not wrong.any() else factor_between(a, b)
-    return Difference(
-        role, float(gap.max()), _size(a), index, share, factor, is_equal=not bool(wrong.any())
-    )
+    return Difference(role, float(gap.max()), size, index, share, factor, is_equal=not bool(wrong.any()))
 
 
 def factor_between(a: torch.Tensor, b: torch.Tensor) -> float | None:
@@ -100,8 +99,18 @@ def factor_between(a: torch.Tensor, b: torch.Tensor) -> float | None:
 
 
 def _size(tensor: torch.Tensor) -> float:
-    finite = tensor[tensor.isfinite()]
-    return float(finite.abs().max()) if finite.numel() else 0.0
+    """Return the largest absolute value that is finite; 0 if there is none."""
+    finite = torch.where(tensor.isfinite(), tensor.abs(), 0)
+    return float(finite.max()) if finite.numel() else 0.0
+
+
+def _unraveled(place: int, shape: Sequence[int]) -> tuple[int, ...]:
+    """Return the index of an element by its place; `torch.unravel_index` imports sympy for that."""
+    index = []
+    for size in reversed(shape):
+        index.append(place % size)
+        place //= size
+    return tuple(reversed(index))
 
 
 def common_roles(a: State, b: State) -> list[str]:

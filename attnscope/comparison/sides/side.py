@@ -11,8 +11,13 @@ from typing import Any
 import torch
 
 from attnscope.comparison.anatomy.roles import Anatomy, anatomy_of
-from attnscope.comparison.anatomy.tape import Tape, Value
-from attnscope.errors import SourceError
+from attnscope.comparison.anatomy.tape import Tape, TooLargeError, Value
+from attnscope.errors import SizeError, SourceError
+from attnscope.process.memory import free_host_memory
+from attnscope.units import bytes_text
+
+SHARE = 16
+"""One run may keep this part of the free memory: both sides run twice, and elements are followed."""
 
 
 @dataclass
@@ -61,12 +66,20 @@ class Side:
             named = [*self.module.named_parameters(), *self.module.named_buffers()]
             weights = {id(tensor): name for name, tensor in named}
         given = dict(self.inputs)
-        tape = Tape(weights, {id(each): name for name, each in given.items()}, exact=exact)
+        limit = free_host_memory().n_bytes // SHARE
+        names = {id(each): name for name, each in given.items()}
+        tape = Tape(weights, names, limit=limit, exact=exact)
         args = [given.pop(name) for name in self.positional]
         torch.manual_seed(seed)
         try:
             with torch.no_grad(), tape:
                 out = self.callable(*args, **given)
+        except TooLargeError as error:
+            raise SizeError(
+                f"comparing {self.title} takes too much memory: its tensors, of which several copies are"
+                f" kept, take more than {bytes_text(limit)}.",
+                hint="smaller sizes; a mistake shows at small sizes, too",
+            ) from error
         except Exception as error:
             from attnscope.tracing.target.load import describe
 

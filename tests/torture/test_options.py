@@ -321,6 +321,13 @@ def drawn(drawing, name, models, picture):
     if name == "trace":
         line += [drawing.choice(["traced.py:attend", "traced.py:Layer", "traced:Layer"])]
         line += ["--input", drawing.choice(VALUES["input"][:5])] if drawing.random() < 0.8 else []
+    if name == "compare":
+        codes = ["traced.py:attend", "traced.py:Layer", "traced:Layer", models[0]]
+        line += [drawing.choice(codes)]
+        line += (
+            [drawing.choice([*codes, "sdpa", "mha", "sdpa", "mha"])] if drawing.random() < 0.9 else []
+        )
+        line += ["--input", drawing.choice(VALUES["input"][:5])] if drawing.random() < 0.5 else []
     if name in SMALL:
         line += SMALL[name]
     if name in ("model", "bert", "heads") and drawing.random() < 0.7:
@@ -380,7 +387,7 @@ def test_drawn_options_are_done_or_refused(cases, files, model_folder, picture, 
 @pytest.mark.parametrize("name", COMMANDS)
 def test_every_option_is_told_alone_and_twice_and_without_a_value(cases, files, model_folder, name):
     drawing = random.Random(name)
-    needed = {"model": [model_folder("bert")], "heads": [model_folder("bert"), "--text", "the cat"], "trace": ["traced.py:attend", "--input", "x=n:2,d:3"],
+    needed = {"model": [model_folder("bert")], "heads": [model_folder("bert"), "--text", "the cat"], "trace": ["traced.py:attend", "--input", "x=n:2,d:3"], "compare": ["traced.py:attend", "sdpa", "--input", "x=n:2,d:3"],
               "run": ["--watch", "traced.py:attend"], "bert": ["--model", model_folder("bert")]}.get(name, SMALL.get(name, []))  # fmt: skip
     program = ["program.py"] if name == "run" else []
     may = [files / target for target in TARGETS if "out" in target and "missing" not in target]

@@ -105,7 +105,7 @@ def _size(tensor: torch.Tensor) -> float:
 
 
 def _unraveled(place: int, shape: Sequence[int]) -> tuple[int, ...]:
-    """Return the index of an element by its place; `torch.unravel_index` imports sympy for that."""
+    """Return the index of an element by its position; `torch.unravel_index` imports sympy for that."""
     index = []
     for size in reversed(shape):
         index.append(place % size)

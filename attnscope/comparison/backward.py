@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 
 import torch
 
-from attnscope.comparison.anatomy.tape import Tape
+from attnscope.comparison.anatomy.tape import Widened, tensors_in
 from attnscope.comparison.divergence.roots import difference
 from attnscope.comparison.examine import CLOSE
-from attnscope.comparison.sides.side import Side, default_dtype, tensors_in
+from attnscope.comparison.sides.side import Side, tensors_of
 from attnscope.errors import SizeError, SourceError
+from attnscope.process.default_dtype import default_dtype
 from attnscope.results.comparison import ComparedGradient, WeightCopy
 
 
@@ -56,40 +58,30 @@ def compared_gradients(
 def _gradients(side: Side, dtype: torch.dtype, seed: int, *, exact: bool) -> Gradients:
     """Run a side forwards and backwards."""
     own = side.in_dtype(dtype)
-    leaves = {
-        name: each
-        for name, each in own.inputs.items()
-        if isinstance(each, torch.Tensor) and each.is_floating_point()
-    }
-    module = own.module
-    weights = dict(module.named_parameters()) if module is not None else {}
-    wanted: list[torch.Tensor] = [*leaves.values(), *weights.values()]
-    for tensor in wanted:
+    leaves = {name: each for name, each in tensors_of(own).items() if each.is_floating_point()}
+    weights = dict(own.module.named_parameters()) if own.module is not None else {}
+    variables: list[torch.Tensor] = [*leaves.values(), *weights.values()]
+    for tensor in variables:
         tensor.requires_grad_()
-    given = dict(own.inputs)
-    args = [given.pop(name) for name in own.positional]
     torch.manual_seed(seed)
     try:
-        with default_dtype(dtype), torch.enable_grad(), Tape(exact=exact):
-            out = next(tensors_in(own.callable(*args, **given)))
+        with default_dtype(dtype), torch.enable_grad(), Widened() if exact else nullcontext():
+            out = next(tensors_in(own.call()))
         torch.manual_seed(seed)
         direction = torch.randn(out.shape, dtype=torch.float64).to(out.dtype)
-        found = torch.autograd.grad(
-            out, [*leaves.values(), *weights.values()], direction, allow_unused=True
-        )
+        found = torch.autograd.grad(out, variables, direction, allow_unused=True)
     except RuntimeError as error:
-        raise SourceError(
-            f"{side.title} has no gradients: {error}.", hint="leave out --backward"
-        ) from error
-    known = [
-        torch.zeros_like(leaf) if each is None else each
-        for leaf, each in zip([*leaves.values(), *weights.values()], found, strict=True)
+        message = f"{side.title} has no gradients: {error}."
+        raise SourceError(message, hint="leave out --backward") from error
+    gradients = [
+        torch.zeros_like(tensor) if each is None else each
+        for tensor, each in zip(variables, found, strict=True)
     ]
     inputs: dict[int, torch.Tensor] = {}
-    for name, each in zip(leaves, known, strict=False):
+    for name, each in zip(leaves, gradients, strict=False):
         key = id(side.inputs[name])
         inputs[key] = inputs[key] + each if key in inputs else each
-    return Gradients(inputs, dict(zip(weights, known[len(leaves) :], strict=True)))
+    return Gradients(inputs, dict(zip(weights, gradients[len(leaves) :], strict=True)))
 
 
 def _common(
@@ -98,10 +90,7 @@ def _common(
     """Yield the gradients that both sides have, with their names on both sides."""
     for key in of_a.inputs:
         if key in of_b.inputs:
-            names = [
-                ", ".join(n for n, each in side.inputs.items() if id(each) == key) for side in (a, b)
-            ]
-            yield names[0], names[1], of_a.inputs[key], of_b.inputs[key]
+            yield _names(a, key), _names(b, key), of_a.inputs[key], of_b.inputs[key]
     for copy in copies:
         if copy.a in of_a.weights and copy.b in of_b.weights:
             first = _part(of_a.weights[copy.a], copy.a_elements)

@@ -8,14 +8,15 @@ from math import isfinite
 
 import torch
 
-from attnscope.comparison.anatomy.roles import Anatomy, NoAttentionError
+from attnscope.comparison.anatomy.anatomy import Anatomy, NoAttentionError
 from attnscope.comparison.anatomy.tape import NotReplayableError
 from attnscope.comparison.causes import hypotheses
 from attnscope.comparison.causes.case import Case
 from attnscope.comparison.divergence.align import matching_leads, order_by_origin
 from attnscope.comparison.divergence.roots import Difference, difference, differences, roots, tensor_of
 from attnscope.comparison.divergence.state import State
-from attnscope.comparison.sides.side import Recorded, Side, default_dtype
+from attnscope.comparison.sides.side import Recorded, Side
+from attnscope.process.default_dtype import default_dtype
 from attnscope.results.comparison import Divergence
 
 MOST = 12
@@ -83,7 +84,7 @@ def states(runs: Runs) -> tuple[State, State]:
     Raises:
         NoAttentionError: one side computes none that can be recognised.
     """
-    a, b = State(anatomy(runs.a, "a")), State(anatomy(runs.b, "b"))
+    a, b = State(_anatomy(runs.a, "a")), State(_anatomy(runs.b, "b"))
     if "Q" in a.anatomy.origins and "Q" in b.anatomy.origins:
         return _ordered(a.anatomy), _ordered(b.anatomy)
     return a, State(b.anatomy, matching_leads(a.tensors(), b.tensors()))
@@ -93,7 +94,7 @@ def _ordered(anatomy: Anatomy) -> State:
     return State(anatomy, order_by_origin(anatomy.origins["Q"]))
 
 
-def anatomy(recorded: Recorded, side: str) -> Anatomy:
+def _anatomy(recorded: Recorded, side: str) -> Anatomy:
     """Find the attention of one side.
 
     Raises:
@@ -180,7 +181,7 @@ def _first_root(found: Mapping[str, Difference], b: State) -> str | None:
 
 def _explained(case: Case) -> tuple[Divergence, torch.Tensor | None]:
     """Return a divergence with its cause, or the closest one; and b's tensor without the mistake."""
-    if case.found.largest != case.found.largest:  # shapes that differ
+    if not case.found.is_comparable:
         return Divergence(case.role, None, None, None), None
     tested = hypotheses(case)
     if not tested:

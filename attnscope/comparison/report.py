@@ -9,12 +9,18 @@ import torch
 from torch import nn
 
 import attnscope
-from attnscope.comparison.anatomy.roles import NoAttentionError, Role
+from attnscope.comparison.anatomy.anatomy import NoAttentionError
 from attnscope.comparison.backward import compared_gradients
 from attnscope.comparison.causes import N_CAUSES
-from attnscope.comparison.causes.case import Case
-from attnscope.comparison.divergence.roots import SOURCES, Difference, difference, known, tensor_of
-from attnscope.comparison.divergence.state import UNCHANGED, State
+from attnscope.comparison.divergence.roots import (
+    SOURCES,
+    Difference,
+    difference,
+    require_tensor,
+    tensor_of,
+    unraveled,
+)
+from attnscope.comparison.divergence.state import UNCHANGED, State, n_head_of
 from attnscope.comparison.examine import Examination, Runs, examine, run_both
 from attnscope.comparison.sides.pair import Pairing
 from attnscope.comparison.sides.side import Side
@@ -78,12 +84,15 @@ def _check(exact: Runs, narrow: Runs, is_equal: bool) -> Check:
     """Compare the outputs in the run's dtype."""
     a, b = narrow.a.output.tensor, narrow.b.output.tensor
     found = difference("output", a, b)
-    rounding = sum(
-        difference("output", wide.output.tensor, each.output.tensor).largest
-        for wide, each in ((exact.a, narrow.a), (exact.b, narrow.b))
-    )
+    rounding = sum(_rounding_of_outputs(exact, narrow))
     note = "largest difference of the outputs; rounding on both sides together is the tolerance"
     return Check("output", found.largest, rounding, is_equal, note)
+
+
+def _rounding_of_outputs(exact: Runs, narrow: Runs) -> list[float]:
+    """Return how far the run's dtype is from float64 in the output of each side."""
+    pairs = (exact.a, narrow.a), (exact.b, narrow.b)
+    return [difference("output", one.output.tensor, other.output.tensor).largest for one, other in pairs]
 
 
 def _by_output(result: Comparison, exact: Runs, narrow: Runs, reason: str) -> Comparison:
@@ -91,11 +100,7 @@ def _by_output(result: Comparison, exact: Runs, narrow: Runs, reason: str) -> Co
     a, b = exact.a.output.tensor, exact.b.output.tensor
     if a.shape != b.shape:
         raise _error_of_shapes("output", a.shape, b.shape, result.a, result.b)
-    tolerance = min(
-        difference("output", wide.output.tensor, each.output.tensor).largest
-        for wide, each in ((exact.a, narrow.a), (exact.b, narrow.b))
-    )
-    found = difference("output", a, b, tolerance)
+    found = difference("output", a, b, min(_rounding_of_outputs(exact, narrow)))
     result.status = "equal" if found.is_equal else "different"
     result.checks = [_check(exact, narrow, found.is_equal)]
     result.divergences = [] if found.is_equal else None
@@ -107,21 +112,19 @@ def _check_shapes(examination: Examination, a: Side, b: Side) -> None:
     """Raise a SizeError if the outputs, or what they first differ in, have different shapes."""
     for each in examination.divergences:
         found = examination.found.get(each.role)
-        if found is not None and found.largest != found.largest:
+        if found is not None and not found.is_comparable:
             raise _other_shapes(examination, each.role, a, b)
 
 
 def _other_shapes(examination: Examination, role: str, a: Side, b: Side) -> SizeError:
     """Return an error that says which axis of a tensor has another size."""
-    shapes = []
-    for state in (examination.a, examination.b):
-        own = state.anatomy.roles.get(role) or state.anatomy.roles[UNCHANGED[role]]
-        whole = own.value.tensor.shape if role == "output" else known(state, role).shape
-        shapes.append(tuple(whole))
-    own = examination.a.anatomy.roles.get(role) or examination.a.anatomy.roles[UNCHANGED[role]]
-    return _error_of_shapes(
-        role, shapes[0], shapes[1], a.title, b.title, () if role == "output" else own.axes
+    is_output = role == "output"
+    one, other = (
+        each.role(role).value.tensor.shape if is_output else require_tensor(each, role).shape
+        for each in (examination.a, examination.b)
     )
+    axes = () if is_output else examination.a.role(role).axes
+    return _error_of_shapes(role, one, other, a.title, b.title, axes)
 
 
 def _error_of_shapes(
@@ -143,17 +146,12 @@ AXES = {"lead": "n_batch·n_head", "heads": "n_batch·n_head", "tokens": "n_batc
 """How messages call an axis that counts several."""
 
 
-def _n_head(examination: Examination) -> int | None:
-    found = Difference("Q", 0.0, 0.0, (), 0.0, None, is_equal=True)
-    return Case("Q", examination.a, examination.b, found).n_head
-
-
 def _sizes(examination: Examination) -> dict[str, int]:
     """Return the sizes of the axes by name."""
     state = examination.a
-    scores, Q, V = (known(state, name) for name in ("scores", "Q", "V"))
+    scores, Q, V = (require_tensor(state, name) for name in ("scores", "Q", "V"))
     n_lead, n_Q, n_K = scores.shape
-    n_head = _n_head(examination)
+    n_head = n_head_of(examination.a, examination.b)
     sizes = {"n_batch": n_lead // n_head, "n_head": n_head} if n_head else {"lead": n_lead}
     sizes |= {"n_Q": n_Q, "n_K": n_K, "d_head": Q.shape[-1]}
     return sizes | ({"d_V": V.shape[-1]} if V.shape[-1] != Q.shape[-1] else {})
@@ -164,12 +162,12 @@ def _tensors(examination: Examination) -> Iterable[ComparedTensor]:
     parted = {each.role for each in examination.divergences}
     ends = examination.a.anatomy.end, examination.b.anatomy.end
     of_scale = {each.role for each in examination.divergences if each.cause and "scale" in each.cause}
-    n_head = _n_head(examination)
+    n_head = n_head_of(examination.a, examination.b)
     for role, found in examination.found.items():
         is_idle = role in UNCHANGED and not _is_stage(examination, role)
         if is_idle or (role == "output" and ends[0] == ends[1] != "output"):
             continue
-        tensor = known(examination.a, role)
+        tensor = require_tensor(examination.a, role)
         dims, shape = _axes(examination, role, tensor, n_head)
         yield ComparedTensor(
             role=role,
@@ -177,7 +175,7 @@ def _tensors(examination: Examination) -> Iterable[ComparedTensor]:
             shape=shape,
             a=_site(examination.a, role, is_scale=role in of_scale),
             b=_site(examination.b, role, is_scale=role in of_scale),
-            largest=found.largest if found.largest == found.largest else None,
+            largest=found.largest if found.is_comparable else None,
             index=dict(zip(dims, _unfolded(found.index, shape), strict=False)) if found.index else {},
             share=found.share,
             rounding=examination.rounding.get(role),
@@ -210,10 +208,10 @@ def _axes(
     examination: Examination, role: str, tensor: torch.Tensor, n_head: int | None
 ) -> tuple[tuple[str, ...], tuple[int, ...]]:
     """Return the names and sizes of a tensor's axes, heads apart from sequences if these are known."""
-    own = examination.a.anatomy.roles.get(role) or examination.a.anatomy.roles[UNCHANGED[role]]
+    own = examination.a.role(role)
     dims, shape = own.axes, tuple(tensor.shape)
-    if dims[0] == "heads" and n_head and shape[0] % (known(examination.a, "Q").shape[0] // n_head) == 0:
-        n_batch = known(examination.a, "Q").shape[0] // n_head
+    n_batch = require_tensor(examination.a, "Q").shape[0] // n_head if n_head else 1
+    if dims[0] == "heads" and n_head and shape[0] % n_batch == 0:
         heads = "n_head" if shape[0] == n_batch * n_head else "n_kv_head"
         return ("n_batch", heads, *dims[1:]), (n_batch, shape[0] // n_batch, *shape[1:])
     if dims[0] == "lead" and n_head:
@@ -228,13 +226,8 @@ def _axes(
 
 def _unfolded(index: tuple[int, ...], shape: tuple[int, ...]) -> tuple[int, ...]:
     """Return an index whose first axis counts several, by these axes."""
-    n_more = len(shape) - len(index)
-    first = []
-    rest = index[0]
-    for size in reversed(shape[: n_more + 1]):
-        first.append(rest % size)
-        rest //= size
-    return (*reversed(first), *index[1:])
+    n_counted = len(shape) - len(index) + 1
+    return (*unraveled(index[0], shape[:n_counted]), *index[1:])
 
 
 def _site(state: State, role: str, *, is_scale: bool = False) -> Site:
@@ -245,7 +238,7 @@ def _site(state: State, role: str, *, is_scale: bool = False) -> Site:
         role: the tensor.
         is_scale: whether it matters where the scores are scaled.
     """
-    own: Role = state.anatomy.roles.get(role) or state.anatomy.roles[UNCHANGED[role]]
+    own = state.role(role)
     scaled = state.anatomy.scaled if is_scale and role == "scores" else None
     shown = scaled or own.site or own.value
     place = shown.place

@@ -22,6 +22,7 @@ from attnscope.models.running.load import (
     load_model,
     load_tokenizer,
 )
+from attnscope.process.default_dtype import default_dtype
 from attnscope.results.common import Check
 from attnscope.results.weights import HeadWeights, Latent
 
@@ -177,14 +178,9 @@ def _float64() -> Iterator[None]:
     """
     import torch
 
-    before = torch.get_default_dtype()
-    torch.set_default_dtype(torch.float64)
-    try:
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(0)
-            yield
-    finally:
-        torch.set_default_dtype(before)
+    with default_dtype(torch.float64), torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        yield
 
 
 def _check_head(model: Any, checkpoint: Checkpoint, head: HeadWeights, layer_run: LayerRun) -> Check:

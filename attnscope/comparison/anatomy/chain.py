@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from attnscope.comparison.anatomy.follow import MOVES, Elements
-from attnscope.comparison.anatomy.tape import Value
+from attnscope.comparison.anatomy.tape import Call, Value
 
 MASKS = {"masked_fill", "where", "setitem", "masked_scatter", "index_put"}
 
@@ -131,3 +131,22 @@ def _is_mask(value: Value) -> bool:
         return True
     others = [each for each in value.parents[1:] if each.tensor.ndim >= 2 and each.tensor.numel() > 1]
     return value.name in ("add", "sub", "mul", "cat", "concat", "baddbmm") and bool(others)
+
+
+def calls_before(value: Value, *, through: Callable[[Call], bool]) -> Iterator[Call]:
+    """Yield the calls that a tensor comes from, the nearest first of each argument, each once.
+
+    Args:
+        value: the tensor.
+        through: whether to go on behind a call.
+    """
+    visited: set[Call] = set()
+    left = [value.call]
+    while left:
+        call = left.pop()
+        if call is None or call in visited:
+            continue
+        visited.add(call)
+        yield call
+        if through(call):
+            left += [parent.call for parent in reversed(call.parents)]

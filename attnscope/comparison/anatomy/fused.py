@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
 
 import torch
 
+from attnscope.comparison.anatomy.anatomy import Anatomy, Role
 from attnscope.comparison.anatomy.tape import Call, Value
-
-if TYPE_CHECKING:
-    from attnscope.comparison.anatomy.roles import Anatomy
 
 
 def add_fused(anatomy: Anatomy, call: Call) -> None:
@@ -19,8 +16,6 @@ def add_fused(anatomy: Anatomy, call: Call) -> None:
     Source: the definition in
     https://docs.pytorch.org/docs/stable/generated/torch.nn.functional.scaled_dot_product_attention.html
     """
-    from attnscope.comparison.anatomy.roles import Role
-
     anatomy.fused = call
     values = {name: call.argument(i, name) for i, name in enumerate(("query", "key", "value"))}
     out = call.outputs[0]
@@ -32,22 +27,18 @@ def add_fused(anatomy: Anatomy, call: Call) -> None:
         strict=True,
     ):
         value: Value = values[name]
-        elements = _numbers(value)
+        elements = value.flat_indices
         if groups and role != "Q":
             elements = elements.repeat_interleave(lead[-1] // elements.shape[-3], -3)
         elements = elements.expand(*lead, *elements.shape[-2:]).flatten(0, -3)
         elements = elements if elements.ndim == 3 else elements[None]
-        anatomy.add(Role(role, value, value.tensor.reshape(-1)[elements], ("lead", n, d), elements))
+        anatomy.add(Role.arranged(role, value, elements, ("lead", n, d)))
     Q, K, V = (anatomy.roles[name].tensor for name in ("Q", "K", "V"))
     for name, tensor in inside(call, Q, K, V, {}).items():
         if name != "x_raw":  # the kernel returns it
             anatomy.add(Role(name, out, tensor, ("lead", "n_Q", "n_K")))
-    elements = _numbers(out).reshape(-1, *out.tensor.shape[-2:])
-    anatomy.add(Role("x_raw", out, out.tensor.reshape(-1)[elements], ("lead", "n_Q", "d_V"), elements))
-
-
-def _numbers(value: Value) -> torch.Tensor:
-    return torch.arange(value.tensor.numel()).reshape(value.tensor.shape)
+    elements = out.flat_indices.reshape(-1, *out.tensor.shape[-2:])
+    anatomy.add(Role.arranged("x_raw", out, elements, ("lead", "n_Q", "d_V")))
 
 
 def inside(

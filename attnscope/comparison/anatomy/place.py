@@ -23,30 +23,28 @@ class Place:
         file, line: its location; the line is 0 if it is unknown.
         text: the expression, on one line.
         variable: the name that it is assigned to, or None.
-        function: the name of the function that contains it.
     """
 
     file: str
     line: int
     text: str
     variable: str | None
-    function: str
 
 
 def place_of(frame: FrameType) -> Place:
     """Return the place of the expression that a frame evaluates."""
     code = frame.f_code
     span = next(islice(code.co_positions(), frame.f_lasti // 2, None), (None,) * 4)
-    return _place(code.co_filename, frame.f_lineno, span, code.co_name)
+    return _place(code.co_filename, frame.f_lineno, span)
 
 
 @cache
-def _place(file: str, line: int, span: tuple[int | None, ...], function: str) -> Place:
+def _place(file: str, line: int, span: tuple[int | None, ...]) -> Place:
     if None in span:
-        return Place(file, line, linecache.getline(file, line).strip(), None, function)
+        return Place(file, line, linecache.getline(file, line).strip(), None)
     first, last, begin, end = (each or 0 for each in span)
     where: Span = (first, last, begin, end)
-    return Place(file, first, _text(file, where), _assigned(file).get(where), function)
+    return Place(file, first, _text(file, where), _assigned(file).get(where))
 
 
 def _text(file: str, span: Span) -> str:

@@ -28,7 +28,6 @@ class Value:
         index: its number on the tape.
         tensor: a copy of its values.
         call: the call that computed it; None for an input or a weight.
-        member: its position among the call's outputs.
         weight: the name of the parameter or buffer that it is, or None.
         input: the name of the argument that it is, or None.
     """
@@ -36,7 +35,6 @@ class Value:
     index: int
     tensor: torch.Tensor
     call: Call | None = None
-    member: int = 0
     weight: str | None = None
     input: str | None = None
 
@@ -49,6 +47,11 @@ class Value:
     def is_weight(self) -> bool:
         """Whether it is a parameter or a buffer of a module."""
         return self.weight is not None
+
+    @property
+    def flat_indices(self) -> torch.Tensor:
+        """The flat index of each element, in its shape."""
+        return torch.arange(self.tensor.numel()).reshape(self.tensor.shape)
 
     @property
     def name(self) -> str:
@@ -108,7 +111,7 @@ class Call:
         if self.in_place:
             args = (args[0].clone(), *args[1:])
         out = self.func(*args, **kwargs)
-        return [args[0]] if self.in_place else list(_tensors(out))
+        return [args[0]] if self.in_place else list(tensors_in(out))
 
 
 VIEWS = tuple(f".{name}.__get__" for name in ("T", "mT", "H", "mH", "data", "real", "imag"))
@@ -123,6 +126,24 @@ class NotReplayableError(Exception):
     """A call that cannot run again."""
 
 
+class Widened(TorchFunctionMode):
+    """A context in which code that asks for float32 gets float64.
+
+    Models compute norms and softmaxes in float32 whatever their dtype is, which would hide how exact the
+    rest is.
+    """
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        """Run a function with float64 in place of float32."""
+        func, args, kwargs = _widened(func, args, kwargs or {})
+        if func is functional.multi_head_attention_forward:
+            with _opened(), self:
+                return func(*args, **kwargs)
+        return func(*args, **kwargs)
+
+
 class Tape(TorchFunctionMode):
     """A context that records the calls of torch's functions.
 
@@ -130,8 +151,7 @@ class Tape(TorchFunctionMode):
         weights: the names of parameters and buffers, by their `id`.
         inputs: the names of arguments, likewise.
         limit: the bytes that its copies may take; None: any number.
-        exact: whether code that asks for float32 gets float64. Models compute norms and softmaxes in
-            float32 whatever their dtype is, which would hide how exact the rest is.
+        exact: whether code that asks for float32 gets float64, as in `Widened`.
 
     Attributes:
         values: all tensors, in the order in which they were computed.
@@ -202,7 +222,7 @@ class Tape(TorchFunctionMode):
         first = args[0] if args and isinstance(args[0], torch.Tensor) else None
         before = None if first is None else _version(first)
         out = func(*args, **kwargs)
-        outputs = list(_tensors(out))
+        outputs = list(tensors_in(out))
         is_changed = first is not None and _version(first) != before
         if is_changed and first is not None and not outputs:  # as in x[…] = y
             outputs = [first]
@@ -217,8 +237,8 @@ class Tape(TorchFunctionMode):
 
     def _note(self, call: Call, outputs: Sequence[torch.Tensor]) -> None:
         """Add a call with its results."""
-        for member, tensor in enumerate(outputs):
-            value = Value(len(self.values), _copied(tensor), call, member)
+        for tensor in outputs:
+            value = Value(len(self.values), _copied(tensor), call)
             call.outputs.append(self._remember(tensor, value))
         if call.in_place:
             self._changed[_storage(outputs[0])] = call.outputs[0]
@@ -308,13 +328,13 @@ def _mapped(structure: Any, kind: type, change: Callable[[Any], Any]) -> Any:
     return structure
 
 
-def _tensors(out: Any) -> Iterator[torch.Tensor]:
-    """Yield the tensors in an output, in order."""
+def tensors_in(out: Any) -> Iterator[torch.Tensor]:
+    """Yield the tensors in what a call returns, in order."""
     if isinstance(out, torch.Tensor):
         yield out
     elif isinstance(out, tuple | list):
         for each in out:
-            yield from _tensors(each)
-    elif isinstance(out, dict):
+            yield from tensors_in(each)
+    elif isinstance(out, Mapping):
         for each in out.values():
-            yield from _tensors(each)
+            yield from tensors_in(each)

@@ -42,7 +42,7 @@ CAUSES: dict[str, tuple[Cause, ...]] = {
 def hypotheses(case: Case) -> list[Hypothesis]:
     """Return all hypotheses about a divergence, tested; those that hold come first."""
     found = [each for cause in CAUSES.get(case.role, ()) for each in cause(case)]
-    comparable = [each for each in found if each.rest.largest == each.rest.largest]  # not NaN
+    comparable = [each for each in found if each.rest.is_comparable]
     return sorted(
         comparable, key=lambda each: (not each.holds, each.rest.largest if not each.holds else 0.0)
     )

@@ -7,8 +7,8 @@ from functools import cached_property
 
 import torch
 
-from attnscope.comparison.divergence.roots import Difference, difference, tensor_of
-from attnscope.comparison.divergence.state import State
+from attnscope.comparison.divergence.roots import Difference, difference, require_tensor, tensor_of
+from attnscope.comparison.divergence.state import State, n_head_of
 
 
 @dataclass(frozen=True)
@@ -57,19 +57,11 @@ class Case:
 
     def of_a(self, role: str | None = None) -> torch.Tensor:
         """Return a tensor of a, in float64; by default the one that differs."""
-        return _double(self.a, role or self.role)
+        return require_tensor(self.a, role or self.role).double()
 
     def of_b(self, role: str | None = None) -> torch.Tensor:
         """Return a tensor of b, arranged like a's."""
-        return _double(self.b, role or self.role)
-
-    def has(self, *roles: str) -> bool:
-        """Return whether both sides have tensors of some roles, with equal shapes."""
-        for role in roles:
-            first, second = tensor_of(self.a, role), tensor_of(self.b, role)
-            if first is None or second is None or first.shape != second.shape:
-                return False
-        return True
+        return require_tensor(self.b, role or self.role).double()
 
     def has_unrotated(self, name: str) -> bool:
         """Return whether Q, K or V is known on both sides as it was before any rotation."""
@@ -106,16 +98,8 @@ class Case:
 
     @cached_property
     def n_head(self) -> int | None:
-        """The number of heads, if the input tells it apart from the number of sequences."""
-        for state in (self.a, self.b):
-            for name in ("Q", "V"):
-                projection = state.anatomy.projections.get(name)
-                if projection is not None and projection.out.tensor.ndim == 3:
-                    return self.of_a("Q").shape[0] // projection.out.tensor.shape[0]
-            output = state.anatomy.output.tensor
-            if output.ndim == 4:
-                return int(output.shape[1])
-        return None
+        """The number of heads, if it is known."""
+        return n_head_of(self.a, self.b)
 
     @property
     def n_batch(self) -> int:
@@ -127,10 +111,4 @@ def _unrotated(state: State, name: str) -> torch.Tensor:
     tensor = state.unrotated(name)
     if tensor is None:
         raise KeyError(name)
-    return tensor.double()
-
-
-def _double(state: State, role: str) -> torch.Tensor:
-    tensor = tensor_of(state, role)
-    assert tensor is not None
     return tensor.double()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from math import isnan
 
 import torch
 
@@ -42,7 +43,6 @@ class Difference:
         role: its role.
         largest: the largest absolute difference; NaN if they cannot be compared, inf if only one is
             finite somewhere.
-        size: the largest absolute value on the side of a.
         index: where the difference is largest.
         share: the share of elements that differ by more than rounding.
         factor: the factor from a's tensor to b's, if there is one for all elements.
@@ -51,11 +51,15 @@ class Difference:
 
     role: str
     largest: float
-    size: float
     index: tuple[int, ...]
     share: float
     factor: float | None
     is_equal: bool
+
+    @property
+    def is_comparable(self) -> bool:
+        """Whether the two have one shape."""
+        return not isnan(self.largest)
 
 
 def difference(role: str, a: torch.Tensor, b: torch.Tensor, tolerance: float = 0.0) -> Difference:
@@ -67,21 +71,20 @@ def difference(role: str, a: torch.Tensor, b: torch.Tensor, tolerance: float = 0
         tolerance: a difference that counts as rounding, too.
     """
     if a.shape != b.shape:
-        return Difference(role, float("nan"), _size(a), (), 1.0, None, is_equal=False)
+        return Difference(role, float("nan"), (), 1.0, None, is_equal=False)
     a, b = a.double(), b.double()
     same = (a == b) | (a.isnan() & b.isnan())
     gap = torch.where(same, 0.0, (a - b).abs())
     gap = torch.where(gap.isnan(), float("inf"), gap)
-    size = _size(a)
-    limit = max(STRICT * size, tolerance)
+    limit = max(STRICT * _size(a), tolerance)
     wrong = gap > limit
     if gap.numel() == 0:
-        return Difference(role, 0.0, 0.0, (), 0.0, None, is_equal=True)
+        return Difference(role, 0.0, (), 0.0, None, is_equal=True)
     place = int(gap.argmax())
-    index = _unraveled(place, gap.shape)
+    index = unraveled(place, gap.shape)
     share = float(wrong.double().mean())
     factor = None if not wrong.any() else factor_between(a, b)
-    return Difference(role, float(gap.max()), size, index, share, factor, is_equal=not bool(wrong.any()))
+    return Difference(role, float(gap.max()), index, share, factor, is_equal=not bool(wrong.any()))
 
 
 def factor_between(a: torch.Tensor, b: torch.Tensor) -> float | None:
@@ -104,12 +107,12 @@ def _size(tensor: torch.Tensor) -> float:
     return float(finite.max()) if finite.numel() else 0.0
 
 
-def _unraveled(place: int, shape: Sequence[int]) -> tuple[int, ...]:
-    """Return the index of an element by its position; `torch.unravel_index` imports sympy for that."""
+def unraveled(flat_index: int, shape: Sequence[int]) -> tuple[int, ...]:
+    """Return the index of an element by its flat index; `torch.unravel_index` imports sympy for that."""
     index = []
     for size in reversed(shape):
-        index.append(place % size)
-        place //= size
+        index.append(flat_index % size)
+        flat_index //= size
     return tuple(reversed(index))
 
 
@@ -128,7 +131,7 @@ def tensor_of(state: State, role: str) -> torch.Tensor | None:
     return tensor
 
 
-def known(state: State, role: str) -> torch.Tensor:
+def require_tensor(state: State, role: str) -> torch.Tensor:
     """Return a role's tensor, which must be there."""
     tensor = tensor_of(state, role)
     if tensor is None:
@@ -146,7 +149,7 @@ def differences(
     result = {}
     for role in common_roles(a, b):
         tolerance = (tolerances or {}).get(role, 0.0)
-        first, second = known(a, role), known(b, role)
+        first, second = require_tensor(a, role), require_tensor(b, role)
         result[role] = difference(role, first, second, tolerance)
         if role == "scores_masked" and not result[role].is_equal and first.shape == second.shape:
             same = difference(role, first.softmax(-1), second.softmax(-1), tolerance).is_equal

@@ -6,9 +6,9 @@ from collections.abc import Iterator, Mapping
 
 import torch
 
+from attnscope.comparison.anatomy.anatomy import Anatomy, Role
 from attnscope.comparison.anatomy.chain import way_between
 from attnscope.comparison.anatomy.follow import followed, values_at
-from attnscope.comparison.anatomy.roles import Anatomy, Role
 from attnscope.comparison.anatomy.tape import Value
 
 LEADING = {"Q", "K", "V", "scores", "scores_masked", "attention", "attention_drop", "x_raw"}
@@ -32,12 +32,18 @@ class State:
         self.replaced: dict[Value, torch.Tensor] = {}
         self.values: dict[Value, torch.Tensor] = {}
 
+    def role(self, name: str) -> Role:
+        """Return a role; where a stage is missing, that of what it would have received."""
+        roles = self.anatomy.roles
+        return roles.get(name) or roles[UNCHANGED[name]]
+
     def tensor(self, name: str) -> torch.Tensor | None:
         """Return a role's tensor in the order of the other side's leads; None if there is none."""
         own = self._own(name)
-        if own is None or self.order is None or name not in LEADING:
-            return own
-        return own[self.order]
+        return own if own is None or name not in LEADING else self._ordered(own)
+
+    def _ordered(self, own: torch.Tensor) -> torch.Tensor:
+        return own if self.order is None else own[self.order]
 
     def _own(self, name: str) -> torch.Tensor | None:
         if name in self.inside:
@@ -75,13 +81,12 @@ class State:
         Raises:
             NotReplayableError: what follows cannot run again.
         """
-        while name not in self.anatomy.roles and name in UNCHANGED:
-            name = UNCHANGED[name]
+        role = self.role(name)
+        name = role.name
         if self.order is not None and name in LEADING:
             own = torch.empty_like(tensor)
             own[self.order] = tensor
             tensor = own
-        role = self.anatomy.roles[name]
         if role.elements is None:
             self.inside[name] = tensor
             result = self.anatomy.roles["x_raw"]
@@ -100,8 +105,7 @@ class State:
         split, elements = self.anatomy.roles.get(f"{name}_split"), self.anatomy.origins.get(name)
         if split is None or elements is None:
             return None
-        own = self.values.get(split.value, split.value.tensor).reshape(-1)[elements]
-        return own if self.order is None else own[self.order]
+        return self._ordered(self.values.get(split.value, split.value.tensor).reshape(-1)[elements])
 
     def stages(self, name: str) -> Iterator[torch.Tensor]:
         """Yield the tensors between the split of Q, K or V and its product, arranged like that.
@@ -116,10 +120,22 @@ class State:
         for value in way_between(split.value, self.anatomy.roles[name].value, places):
             arranged = values_at(value.tensor, places[value], split.value.tensor.numel())
             if arranged is not None:
-                own = arranged[elements]
-                yield own if self.order is None else own[self.order]
+                yield self._ordered(arranged[elements])
 
     def tensors(self) -> Mapping[str, torch.Tensor]:
         """Return all tensors by role."""
         found = {name: self.tensor(name) for name in self.anatomy.roles}
         return {name: tensor for name, tensor in found.items() if tensor is not None}
+
+
+def n_head_of(a: State, b: State) -> int | None:
+    """Return the number of heads, if an input or output tells it apart from the number of sequences."""
+    for state in (a, b):
+        for name in ("Q", "V"):
+            projection = state.anatomy.projections.get(name)
+            if projection is not None and projection.out.tensor.ndim == 3:
+                return a.anatomy.roles["Q"].tensor.shape[0] // projection.out.tensor.shape[0]
+        output = state.anatomy.output.tensor
+        if output.ndim == 4:
+            return int(output.shape[1])
+    return None

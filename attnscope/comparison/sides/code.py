@@ -82,7 +82,7 @@ def _built(
         else:
             values[each.label] = built.kwargs[each.name]
     module = built.module or _module_of(built.callable)
-    return Side(title, built.callable, values | objects, positional, module, dict(subject.axes))
+    return Side(title, built.callable, values | objects, positional, module)
 
 
 def _module_of(called: Any) -> Any:

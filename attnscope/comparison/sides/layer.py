@@ -6,8 +6,6 @@ import inspect
 import re
 from typing import Any
 
-import torch
-
 from attnscope.comparison.sides.side import Side
 from attnscope.models.attention_layer import AttentionLayer
 from attnscope.tracing.target.examples import HEADS, WIDTH
@@ -30,11 +28,6 @@ def layer_side(layer: AttentionLayer) -> Side:
 def _is_cache(name: str) -> bool:
     """Return whether an argument is a cache, to which every run would append."""
     return name.startswith("past_key_value") or name == "cache_position"
-
-
-def tensors_of(side: Side) -> dict[str, torch.Tensor]:
-    """Return the arguments of a side that are tensors."""
-    return {name: each for name, each in side.inputs.items() if isinstance(each, torch.Tensor)}
 
 
 def sizes_for(target: Callee, config: Any, known: set[str]) -> dict[str, Any]:

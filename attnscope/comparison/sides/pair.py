@@ -8,15 +8,16 @@ from typing import Any
 
 import torch
 
-from attnscope.comparison.anatomy.roles import Anatomy, NoAttentionError
+from attnscope.comparison.anatomy.anatomy import Anatomy, NoAttentionError
 from attnscope.comparison.sides.code import code_side, constructor_names, parameter_names
-from attnscope.comparison.sides.layer import layer_side, sizes_for, tensors_of
+from attnscope.comparison.sides.layer import layer_side, sizes_for
 from attnscope.comparison.sides.parameters import matched
 from attnscope.comparison.sides.references import mha_side, sdpa_side
-from attnscope.comparison.sides.side import Side, default_dtype
+from attnscope.comparison.sides.side import Side, tensors_of
 from attnscope.comparison.sides.weights import copy_weights
 from attnscope.errors import OptionError
 from attnscope.models.attention_layer import AttentionLayer
+from attnscope.process.default_dtype import default_dtype
 from attnscope.results.comparison import WeightCopy
 from attnscope.tracing.target.load import Loaded, load_target, title_of
 from attnscope.tracing.target.signatures import callee

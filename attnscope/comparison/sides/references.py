@@ -6,11 +6,12 @@ from typing import Any
 
 import torch
 
+from attnscope.attention.masks import causal
 from attnscope.attention.mha import MultiHeadAttention
 from attnscope.attention.sdpa import sdpa
-from attnscope.comparison.anatomy.roles import Anatomy
+from attnscope.comparison.anatomy.anatomy import Anatomy
 from attnscope.comparison.sides.parameters import matched
-from attnscope.comparison.sides.side import Side
+from attnscope.comparison.sides.side import Side, tensors_of
 from attnscope.errors import OptionError
 
 NAMES = ("Q", "K", "V", "mask")
@@ -18,7 +19,7 @@ NAMES = ("Q", "K", "V", "mask")
 
 def _inputs(side: Side, same: dict[str, str], title: str) -> dict[str, Any]:
     """Return Q, K, V and the mask from the inputs of the other side."""
-    tensors = {name: each for name, each in side.inputs.items() if isinstance(each, torch.Tensor)}
+    tensors = tensors_of(side)
     pairs = matched(NAMES, list(tensors), same, title)
     missing = [name for name in NAMES[:3] if name not in pairs]
     if missing:
@@ -43,17 +44,12 @@ def sdpa_side(side: Side, same: dict[str, str], options: dict[str, Any]) -> Side
     """Return scaled dot-product attention on the inputs of the other side."""
     inputs = _inputs(side, same, "sdpa")
     if options.pop("causal", False):
-        inputs["mask"] = _causal(inputs)
+        inputs["mask"] = causal(inputs["Q"].shape[-2], inputs["K"].shape[-2])
 
     def reference(**given: Any) -> Any:
         return sdpa(**given, **options)
 
     return Side("sdpa", reference, inputs)
-
-
-def _causal(inputs: dict[str, Any]) -> torch.Tensor:
-    n_Q, n_K = inputs["Q"].shape[-2], inputs["K"].shape[-2]
-    return torch.ones(n_Q, n_K, dtype=torch.bool, device=inputs["Q"].device).tril()
 
 
 def mha_side(side: Side, anatomy: Anatomy, same: dict[str, str], options: dict[str, Any]) -> Side:
@@ -79,7 +75,7 @@ def mha_side(side: Side, anatomy: Anatomy, same: dict[str, str], options: dict[s
     if "mask" in inputs and inputs["mask"].ndim == 3:  # one for all heads
         inputs["mask"] = inputs["mask"].unsqueeze(1)
     if options.pop("causal", False):
-        inputs["mask"] = _causal(inputs)
+        inputs["mask"] = causal(inputs["Q"].shape[-2], inputs["K"].shape[-2])
     d_feat = inputs["Q"].shape[-1]
     d_head = anatomy.roles["Q"].tensor.shape[-1]
     d_V = anatomy.roles["V"].tensor.shape[-1]

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from copy import deepcopy
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 
-from attnscope.comparison.anatomy.roles import Anatomy, anatomy_of
-from attnscope.comparison.anatomy.tape import Tape, TooLargeError, Value
+from attnscope.comparison.anatomy.anatomy import Anatomy
+from attnscope.comparison.anatomy.roles import anatomy_of
+from attnscope.comparison.anatomy.tape import Tape, TooLargeError, Value, tensors_in
 from attnscope.errors import SizeError, SourceError
 from attnscope.process.memory import free_host_memory
 from attnscope.units import bytes_text
@@ -30,7 +30,6 @@ class Side:
         inputs: the arguments by parameter.
         positional: the parameters among them that are passed by position, in order.
         module: the module that holds its weights, if any.
-        axes: the axes of inputs that have names.
     """
 
     title: str
@@ -38,7 +37,6 @@ class Side:
     inputs: dict[str, Any]
     positional: list[str] = field(default_factory=list)
     module: torch.nn.Module | None = None
-    axes: dict[str, tuple[Any, ...] | None] = field(default_factory=dict)
 
     def in_dtype(self, dtype: torch.dtype) -> Side:
         """Return a copy that computes in another dtype, with the same numbers."""
@@ -49,7 +47,13 @@ class Side:
             called = getattr(module, called.__name__) if owner is self.module else module
             module.to(dtype)
         inputs = _cast(self.inputs, dtype)
-        return Side(self.title, called, inputs, self.positional, module, self.axes)
+        return Side(self.title, called, inputs, self.positional, module)
+
+    def call(self) -> Any:
+        """Call it, and return what it returns."""
+        keywords = dict(self.inputs)
+        args = [keywords.pop(name) for name in self.positional]
+        return self.callable(*args, **keywords)
 
     def run(self, seed: int = 0, *, exact: bool = False) -> Recorded:
         """Call it once, and return what it computed.
@@ -65,15 +69,13 @@ class Side:
         if self.module is not None:
             named = [*self.module.named_parameters(), *self.module.named_buffers()]
             weights = {id(tensor): name for name, tensor in named}
-        given = dict(self.inputs)
         limit = free_host_memory().n_bytes // SHARE
-        names = {id(each): name for name, each in given.items()}
+        names = {id(each): name for name, each in self.inputs.items()}
         tape = Tape(weights, names, limit=limit, exact=exact)
-        args = [given.pop(name) for name in self.positional]
         torch.manual_seed(seed)
         try:
             with torch.no_grad(), tape:
-                out = self.callable(*args, **given)
+                out = self.call()
         except TooLargeError as error:
             raise SizeError(
                 f"comparing {self.title} takes too much memory: its tensors, of which several copies are"
@@ -87,7 +89,7 @@ class Side:
         tensors = list(tensors_in(out))
         if not tensors:
             raise SourceError(f"{self.title} returns no tensor, but {type(out).__name__}.")
-        return Recorded(tape, tape.value_of(tensors[0]), out)
+        return Recorded(tape, tape.value_of(tensors[0]))
 
 
 @dataclass
@@ -96,7 +98,6 @@ class Recorded:
 
     tape: Tape
     output: Value
-    returned: Any
 
     def anatomy(self) -> Anatomy:
         """Find the tensors of its attention; see `anatomy_of`."""
@@ -116,24 +117,6 @@ def _cast(value: Any, dtype: torch.dtype) -> Any:
     return deepcopy(value)
 
 
-def tensors_in(out: Any) -> Iterator[torch.Tensor]:
-    """Yield the tensors in what a call returns, in order."""
-    if isinstance(out, torch.Tensor):
-        yield out
-    elif isinstance(out, Mapping):
-        for each in out.values():
-            yield from tensors_in(each)
-    elif isinstance(out, tuple | list):
-        for each in out:
-            yield from tensors_in(each)
-
-
-@contextmanager
-def default_dtype(dtype: torch.dtype) -> Iterator[None]:
-    """Create new tensors in a dtype by default."""
-    before = torch.get_default_dtype()
-    torch.set_default_dtype(dtype)
-    try:
-        yield
-    finally:
-        torch.set_default_dtype(before)
+def tensors_of(side: Side) -> dict[str, torch.Tensor]:
+    """Return the arguments of a side that are tensors."""
+    return {name: each for name, each in side.inputs.items() if isinstance(each, torch.Tensor)}

@@ -9,9 +9,9 @@ from math import prod
 import torch
 from torch import nn
 
+from attnscope.comparison.anatomy.anatomy import Anatomy, Projection, leaf
 from attnscope.comparison.anatomy.follow import followed
 from attnscope.comparison.anatomy.products import product_of
-from attnscope.comparison.anatomy.roles import Anatomy, Projection, leaf
 from attnscope.comparison.anatomy.tape import Tape
 from attnscope.errors import OptionError
 from attnscope.results.comparison import WeightCopy

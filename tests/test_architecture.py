@@ -59,11 +59,13 @@ MAY_IMPORT = {
         "attention",
         "checkpoints",
         "models/running",
+        "models/masks",
         "models/maps",
         "models/heads",
         "tracing",
     },
     "models/running": LOW | {"process", "attention", "checkpoints"},
+    "models/masks": LOW | {"attention", "models/running"},
     "models/heads": LOW | {"process", "attention", "checkpoints", "options", "models/running"},
     "models/maps": LOW
     | {"process", "attention", "checkpoints", "models/running", "models/heads", "tracing", "options"}

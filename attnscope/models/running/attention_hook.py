@@ -10,10 +10,9 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -122,6 +121,42 @@ class Call(AttentionInputs):
         }
 
 
+@dataclass(frozen=True)
+class KernelCall:
+    """One call of attention through transformers' registry, with its arguments as they are.
+
+    Attributes:
+        name: the kernel's name in the registry: `sdpa`, `eager`, `flex_attention`, …
+        path: the module's name in the model.
+        module: the module that attends.
+        query, key, value: `n_batch n_head n_Q d_K`, `n_batch n_kv_head n_K d_K`, `n_batch n_kv_head n_K
+            d_V`.
+        mask: what the model made for this kernel: a tensor, a `BlockMask`, or None.
+        options: the other arguments: `is_causal`, `sliding_window`, `position_ids`, …
+        function: the kernel.
+    """
+
+    name: str
+    path: str
+    module: Any
+    query: torch.Tensor
+    key: torch.Tensor
+    value: torch.Tensor
+    mask: Any
+    options: dict[str, Any]
+    function: Callable[..., Returned]
+
+    @property
+    def is_causal(self) -> bool:
+        """Whether attention is causal if there is no mask, according to the call or else the module."""
+        causal = self.options.get("is_causal")
+        return bool(getattr(self.module, "is_causal", True) if causal is None else causal)
+
+    def compute(self) -> Returned:
+        """Call the kernel."""
+        return self.function(self.module, self.query, self.key, self.value, self.mask, **self.options)
+
+
 @contextmanager
 def observing(
     model: torch.nn.Module, see: Callable[[Call], None] | Callable[[Call], torch.Tensor]
@@ -192,13 +227,35 @@ def _raised_first(failures: list[Exception]) -> Iterator[None]:
 def _attention_replaced(
     model: torch.nn.Module, call: Callable[[AttentionInputs, Callable[[], Returned]], Returned]
 ) -> Iterator[None]:
-    """Replace a model's attention by a function of its inputs and of the attention itself.
+    """Replace a model's attention by a function of its inputs and of the attention itself."""
+
+    def replaced(kernel: KernelCall) -> Returned:
+        return call(_attention_inputs(kernel), kernel.compute)
+
+    with intercepted(model, replaced, kernels=("sdpa", "eager")):
+        yield
+
+
+@contextmanager
+def intercepted(
+    model: torch.nn.Module,
+    call: Callable[[KernelCall], Returned],
+    kernels: Collection[str] | None = None,
+) -> Iterator[None]:
+    """Replace a model's attention by a function of the arguments with which its kernel is called.
 
     The registry is global to the process, so one model is observed at a time.
+
+    Args:
+        model: as transformers loads it.
+        call: returns what the kernel would: the weighted values, `n_batch n_Q n_head d_V`, and weights
+            or None.
+        kernels: the names in the registry that are replaced; None: all.
     """
     from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
-    originals = {name: ALL_ATTENTION_FUNCTIONS.get(name) for name in ("sdpa", "eager")}
+    names = {*ALL_ATTENTION_FUNCTIONS, "eager"} if kernels is None else {*kernels}
+    originals = {name: ALL_ATTENTION_FUNCTIONS.get(name) for name in names}
     own_entries = dict(ALL_ATTENTION_FUNCTIONS._local_mapping)
     paths = {id(module): path for path, module in model.named_modules()}
 
@@ -207,17 +264,17 @@ def _attention_replaced(
             module: Any, query: Any, key: Any, value: Any, attention_mask: Any, **options: Any
         ) -> Returned:
             function = originals[name] or _eager_of(module)
-            tensors = (query, key, value, attention_mask)
-            attention = partial(function, module, *tensors, **options)
-            if id(module) not in paths:
-                return attention()
-            fused, path = name == "sdpa", paths[id(module)]
-            return call(_attention_inputs(path, module, *tensors, options, fused=fused), attention)
+            path = paths.get(id(module))
+            if path is None:
+                return function(module, query, key, value, attention_mask, **options)
+            return call(
+                KernelCall(name, path, module, query, key, value, attention_mask, options, function)
+            )
 
         return attend
 
     try:
-        for name in ("sdpa", "eager"):
+        for name in names:
             ALL_ATTENTION_FUNCTIONS[name] = hooked(name)
         yield
     finally:
@@ -231,33 +288,23 @@ def _eager_of(module: torch.nn.Module) -> Callable[..., Returned]:
     return file[min(names, key=len)]
 
 
-def _attention_inputs(
-    path: str,
-    module: Any,
-    query: torch.Tensor,
-    key: torch.Tensor,
-    value: torch.Tensor,
-    mask: torch.Tensor | None,
-    options: dict[str, Any],
-    *,
-    fused: bool,
-) -> AttentionInputs:
+def _attention_inputs(kernel: KernelCall) -> AttentionInputs:
     """Convert the arguments of transformers' attention functions."""
+    query, mask, options = kernel.query, kernel.mask, kernel.options
     scale = options.get("scaling")
-    causal = options.get("is_causal")
-    causal = getattr(module, "is_causal", True) if causal is None else causal
+    fused = kernel.name == "sdpa"
     return AttentionInputs(
-        path=path,
+        path=kernel.path,
         query=query,
-        key=key,
-        value=value,
+        key=kernel.key,
+        value=kernel.value,
         mask=mask,
-        causal=bool(fused and mask is None and causal and query.shape[-2] > 1),
+        causal=bool(fused and mask is None and kernel.is_causal and query.shape[-2] > 1),
         scale=query.shape[-1] ** -0.5 if scale is None else scale,
         softcap=options.get("softcap"),
         position_bias=options.get("position_bias"),
         sinks=options.get("s_aux", options.get("sinks")),
-        cross=is_cross(path, module),
+        cross=is_cross(kernel.path, kernel.module),
     )
 
 

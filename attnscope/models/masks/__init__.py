@@ -1,0 +1,1 @@
+"""Observe which keys the queries of a model may attend to."""

@@ -6,7 +6,9 @@ from transformers import modeling_flash_attention_utils as around
 
 def flash_attn_func(q, k, v, dropout_p=0.0, softmax_scale=None, causal=False, window_size=(-1, -1)):
     """`n_batch n head d`: the last query is at the last key; a window has both ends, -1 being none."""
-    return torch.stack([sequence(*each, softmax_scale, causal, window_size) for each in zip(q, k, v)])
+    return torch.stack(
+        [sequence(*each, softmax_scale, causal, window_size) for each in zip(q, k, v, strict=True)]
+    )
 
 
 def flash_attn_varlen_func(

@@ -26,8 +26,8 @@ FORMS = {
 
 
 @st.composite
-def variants(draw, n_past, dims):
-    """Draw a contract's variant, and the same as arguments of the code."""
+def variants(draw, sizes, dims):
+    """Draw a contract's variant, and the same as arguments of the code: all of its, and those of a call."""
     mask = draw(st.none() | st.sampled_from(dims))
     softcap = draw(st.none() | st.just(2.0))
     rows = draw(st.none() | st.sampled_from(["nan", "uniform", "zero"]))
@@ -36,8 +36,16 @@ def variants(draw, n_past, dims):
     variant = contracts.Variant(
         mask=mask, mask_dtype=dtype, softcap=softcap, masked_rows=rows, rope_theta=rope
     )
-    align = draw(st.sampled_from([None, "top-left", "bottom-right"]))
-    return variant, {"softcap": softcap, "masked_rows": rows, "rope_theta": rope, "align": align}
+    n_Q, n_K = sizes["n_Q"], sizes["n_K"]
+    aligns = [None, "top-left", "bottom-right", "after-past", *(["lengths"] if n_Q <= n_K else [])]
+    align = draw(st.sampled_from(aligns))
+    n_batch, of_call = sizes.get("n_batch", 1), {}
+    if align == "lengths":
+        length = st.integers(n_Q, n_K)
+        of_call["lengths"] = draw(st.lists(length, min_size=n_batch, max_size=n_batch), label="lengths")
+    variant = replace(variant, after_past=align == "after-past")
+    options = {"softcap": softcap, "masked_rows": rows, "rope_theta": rope, "align": align}
+    return variant, options, of_call
 
 
 def drawn(plan, dtype, device):
@@ -63,12 +71,14 @@ def test_sdpa_runs_as_its_contract_says(data, dtype, device, form):
     if n_past:
         sizes |= {"n_past": n_past, "n_K": sizes["n_K"] + n_past}
     masks = ["n_Q n_K", "1 n_K", " ".join([*lead[:1], *("1" for _ in lead[1:]), "n_Q n_K"])]
-    variant, options = data.draw(variants(n_past, masks), label="variant")
+    masks += ["n_K"] if form != "columns" else []
+    variant, options, of_call = data.draw(variants(sizes, masks), label="variant")
+    options |= of_call
     split = "n_head" in sizes and form != "columns" and data.draw(st.booleans(), label="split")
     variant = replace(variant, split=split)
     if form == "columns":
         variant = replace(variant, rope_theta=None)
-        del options["rope_theta"], options["align"]
+        options = {name: options[name] for name in ("softcap", "masked_rows")}
     if variant.rope_theta:
         sizes["d_K"] += sizes["d_K"] % 2
     plan = contract(sizes, dtype=dtype, variant=variant)
@@ -99,8 +109,8 @@ def test_mha_runs_as_its_contract_says(data, bias, train, dropout, cross, dtype,
     if n_past:
         sizes["n_past"] = n_past
     d_head = data.draw(size, label="d_head")
-    masks = ["n_Q n_K", "n_batch 1 1 n_K", "n_batch n_head n_Q n_K"]
-    variant, options = data.draw(variants(n_past, masks), label="variant")
+    masks = ["n_K", "n_Q n_K", "n_batch 1 1 n_K", "n_batch n_head n_Q n_K"]
+    variant, options, of_call = data.draw(variants(sizes, masks), label="variant")
     d_head += d_head % 2 if variant.rope_theta else 0
     sizes["d_feat"] = sizes["n_head"] * d_head
     sizes["d_V"] = data.draw(st.just(d_head) | size, label="d_V")
@@ -113,7 +123,7 @@ def test_mha_runs_as_its_contract_says(data, bias, train, dropout, cross, dtype,
     mha = MultiHeadAttention(**widths, **options, bias=bias, dropout=dropout, **places).train(train)
     inputs = drawn(plan, dtype, device)
     inputs["V"] = inputs["K"] = inputs["K"] if cross else inputs["Q"]
-    contracts.check(trace_call(mha, **inputs), plan)
+    contracts.check(trace_call(mha, **inputs, **of_call), plan)
 
 
 def test_a_run_that_differs_from_its_contract_is_noticed():
@@ -131,6 +141,20 @@ def test_a_mask_that_broadcasts_has_axes_of_one():
     assert trace["mask"].dims == ("n_batch", "1", "n_K")
     assert trace["scores_masked"].how == "masked(scores, mask, mask_fill)"
     assert trace["attention"].how == "softmax(scores_masked, softmax_dtype)"
+
+
+def test_positions_behind_the_last_key_are_counted():
+    sizes = {"n_Q": 6, "n_K": 7, "n_past": 3, "d_K": 4, "d_V": 5}
+    variant = contracts.Variant(rope_theta=10000.0, after_past=True)
+    assert contracts.sdpa(sizes, variant=variant)["cos"].shape == (9, 4)
+    assert contracts.sdpa(sizes, variant=replace(variant, after_past=False))["cos"].shape == (7, 4)
+
+
+def test_a_mask_by_columns_without_an_axis_of_keys_is_traced_without_dims():
+    x = torch.ones(4, 3)
+    trace = trace_call(sdpa_columns, x, x, x, torch.ones(3, dtype=torch.bool))
+    assert trace["out"].shape == (4, 3)
+    assert trace["mask"].dims is None
 
 
 def test_stages_that_do_nothing_have_no_row_and_no_name():

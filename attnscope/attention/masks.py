@@ -16,17 +16,23 @@ HIDES = -1e4
 """An additive mask that adds this or less hides the key: the softmax gives it a weight of 0."""
 
 
-def positions(n_Q: int, n_K: int, offset: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
+Offset = int | Sequence[int]
+"""The first query's position (see `attnscope.attention.positions`), or one for each sequence. With
+several, every mask below has a batch axis: `n_batch n_Q n_K`."""
+
+
+def positions(n_Q: int, n_K: int, offset: Offset = 0) -> tuple[torch.Tensor, torch.Tensor]:
     """Return the positions of queries, `n_Q 1`, and of keys, `n_K`: they broadcast to `n_Q n_K`.
 
     Args:
         n_Q, n_K: the number of queries and keys.
-        offset: the first query's position (see `attnscope.attention.positions`).
+        offset: the first query's position, or one for each sequence.
     """
-    return torch.arange(n_Q)[:, None] + offset, torch.arange(n_K)
+    first = offset if isinstance(offset, int) else torch.tensor(offset)[:, None, None]
+    return torch.arange(n_Q)[:, None] + first, torch.arange(n_K)
 
 
-def causal(n_Q: int, n_K: int, *, offset: int = 0) -> torch.Tensor:
+def causal(n_Q: int, n_K: int, *, offset: Offset = 0) -> torch.Tensor:
     """Let each query attend to its own position and earlier ones: `n_Q n_K`.
 
     Source: Vaswani et al. 2017, "Attention Is All You Need", section 3.2.3.
@@ -40,8 +46,10 @@ def causal(n_Q: int, n_K: int, *, offset: int = 0) -> torch.Tensor:
     return q >= k
 
 
-def window(n_Q: int, n_K: int, left: int, right: int, *, offset: int = 0) -> torch.Tensor:
+def window(n_Q: int, n_K: int, left: float, right: float, *, offset: Offset = 0) -> torch.Tensor:
     """Let each query attend from `left` positions before it to `right` after it: `n_Q n_K`.
+
+    A side of infinite width is open.
 
     Source: Beltagy et al. 2020, "Longformer", section 3.1.
     """
@@ -49,7 +57,16 @@ def window(n_Q: int, n_K: int, left: int, right: int, *, offset: int = 0) -> tor
     return (q - left <= k) & (k <= q + right)
 
 
-def prefix(n_Q: int, n_K: int, length: int, *, offset: int = 0) -> torch.Tensor:
+def chunk(n_Q: int, n_K: int, size: int, *, offset: Offset = 0) -> torch.Tensor:
+    """Let each query attend to the keys in its own chunk of `size` positions: `n_Q n_K`.
+
+    Source: Llama 4, chunked attention (transformers, `chunked_overlay`), without its causal mask.
+    """
+    q, k = positions(n_Q, n_K, offset)
+    return q // size == k // size
+
+
+def prefix(n_Q: int, n_K: int, length: int, *, offset: Offset = 0) -> torch.Tensor:
     """Let each query attend to the first `length` keys, and causally to the others: `n_Q n_K`.
 
     Source: Raffel et al. 2020, "Exploring the Limits of Transfer Learning" (T5), figure 4.
@@ -110,9 +127,11 @@ def masked(scores: torch.Tensor, mask: torch.Tensor | None, fill: float = float(
 
 
 def mask_of(query: int, mask: torch.Tensor | None) -> torch.Tensor | None:
-    """Return one query's row of a mask as a column: `… n_K 1` of `… n_Q n_K`."""
+    """Return one query's row of a mask as a column: `… n_K 1` of `… n_Q n_K`, or of `n_K`."""
     if mask is None:
         return None
+    if mask.dim() == 1:
+        return mask[:, None]
     return mask[..., query if mask.size(-2) > 1 else 0, :, None]
 
 

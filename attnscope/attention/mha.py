@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Literal
 
 import torch
@@ -124,6 +125,8 @@ class MultiHeadAttention(nn.Module):
         mask: torch.Tensor | None = None,
         K_past: torch.Tensor | None = None,
         V_past: torch.Tensor | None = None,
+        *,
+        lengths: Sequence[int] | None = None,
     ) -> torch.Tensor:
         """Attend from every query to every key, in every head.
 
@@ -135,6 +138,7 @@ class MultiHeadAttention(nn.Module):
                 may attend.
             K_past, V_past: cached keys and values, projected, split and rotated:
                 `n_batch n_kv_head n_past d_head` and `n_batch n_kv_head n_past d_V`.
+            lengths: with align `lengths`, the number of keys of each sequence that are not padding.
 
         Returns:
             `n_batch n_Q d_feat`.
@@ -154,7 +158,7 @@ class MultiHeadAttention(nn.Module):
         K_split = K_feat.view(n_batch, -1, n_kv_head, d_head).transpose(1, 2)
         V_split = V_feat.view(n_batch, -1, n_kv_head, d_V).transpose(1, 2)
 
-        positions, Q_at, K_at = places(Q_split, K_split, K_past, self.align)
+        positions, Q_at, K_at = places(Q_split, K_split, K_past, self.align, lengths)
         cos, sin = rotary_angles(positions, Q_split, self.rope_theta)  # cos, sin: [n_pos, d_head]
         Q_rot = rotated(Q_split, cos, sin, Q_at)  # [n_batch, n_head, n_Q, d_head]
         K_rot = rotated(K_split, cos, sin, K_at)  # [n_batch, n_kv_head, n_new, d_head]

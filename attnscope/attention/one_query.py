@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 
 from attnscope.attention.heads import shared, split_heads
@@ -26,6 +28,7 @@ def sdpa_query(
     n_kv_head: int | None = None,
     rope_theta: float | None = None,
     align: Align | None = None,
+    lengths: Sequence[int] | None = None,
     softcap: float | None = None,
     mask_fill: float = float("-inf"),
     masked_rows: str | None = None,
@@ -44,7 +47,7 @@ def sdpa_query(
     K_split = split_heads(K, n_kv_head or n_head)  # [n_batch, n_kv_head, n_new, d_K]
     V_split = split_heads(V, n_kv_head or n_head)  # [n_batch, n_kv_head, n_new, d_V]
 
-    positions, Q_at, K_at = places(Q_split, K_split, K_past, align)
+    positions, Q_at, K_at = places(Q_split, K_split, K_past, align, lengths)
     cos, sin = rotary_angles(positions, Q_split, rope_theta)  # cos, sin: [n_pos, d_K]
     Q_rot = rotated(Q_split, cos, sin, Q_at)  # [n_batch, n_head, n_Q, d_K]
     K_rot = rotated(K_split, cos, sin, K_at)  # [n_batch, n_kv_head, n_new, d_K]

@@ -5,6 +5,8 @@ So their dot product depends on the distance between the two positions.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 
 from attnscope.errors import width_is_odd
@@ -48,7 +50,10 @@ def rotary_angles(
 
 
 def rotated(
-    x: torch.Tensor, cos: torch.Tensor | None, sin: torch.Tensor | None, start: int = 0
+    x: torch.Tensor,
+    cos: torch.Tensor | None,
+    sin: torch.Tensor | None,
+    start: int | Sequence[int] = 0,
 ) -> torch.Tensor:
     """Rotate each vector by the angles of its position.
 
@@ -57,13 +62,22 @@ def rotated(
     Args:
         x: `… n d_K`.
         cos, sin: as `rotary_angles` returns them; None: return x unchanged.
-        start: the index of the first vector in cos and sin.
+        start: the index of the first vector in cos and sin, or one for each sequence.
 
     Returns:
         `… n d_K`; the norm of each vector stays the same.
     """
     if cos is None or sin is None:
         return x
-    here = slice(start, start + x.size(-2))
+    cos, sin = (_from(start, angles, x) for angles in (cos, sin))
     first, second = x.chunk(2, dim=-1)
-    return x * cos[here] + torch.cat((-second, first), dim=-1) * sin[here]
+    return x * cos + torch.cat((-second, first), dim=-1) * sin
+
+
+def _from(start: int | Sequence[int], angles: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+    """Return the angles of x, `n d_K`; with several starts, `n_batch n d_K` or `n_batch 1 n d_K`."""
+    n = x.size(-2)
+    if isinstance(start, int):
+        return angles[start : start + n]
+    of_each = torch.stack([angles[first : first + n] for first in start])
+    return of_each if x.dim() == 3 else of_each.unsqueeze(1)

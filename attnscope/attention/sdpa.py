@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 
 from attnscope.attention.heads import merge_heads, shared, split_heads
@@ -25,6 +27,7 @@ def sdpa(
     n_kv_head: int | None = None,
     rope_theta: float | None = None,
     align: Align | None = None,
+    lengths: Sequence[int] | None = None,
     softcap: float | None = None,
     mask_fill: float = float("-inf"),
     masked_rows: str | None = None,
@@ -48,7 +51,9 @@ def sdpa(
             result.
         n_kv_head: split K and V into this many heads; default: n_head.
         rope_theta: the base of rotary positions.
-        align: the alignment of queries and keys; default: bottom-right with a past, else top-left.
+        align: the alignment of queries and keys, for rotary positions; default: bottom-right with a
+            past, else top-left.
+        lengths: with align `lengths`, the number of keys of each sequence that are not padding.
         softcap: the bound for soft-capping the scores.
         mask_fill: the score of a key that a boolean mask hides.
         masked_rows: the weights of queries that see no key: `nan`, `uniform` or `zero`.
@@ -67,7 +72,7 @@ def sdpa(
     K_split = split_heads(K, n_kv_head or n_head)  # [n_batch, n_kv_head, n_new, d_K]
     V_split = split_heads(V, n_kv_head or n_head)  # [n_batch, n_kv_head, n_new, d_V]
 
-    positions, Q_at, K_at = places(Q_split, K_split, K_past, align)
+    positions, Q_at, K_at = places(Q_split, K_split, K_past, align, lengths)
     cos, sin = rotary_angles(positions, Q_split, rope_theta)  # cos, sin: [n_pos, d_K]
     Q_rot = rotated(Q_split, cos, sin, Q_at)  # [n_batch, n_head, n_Q, d_K]
     K_rot = rotated(K_split, cos, sin, K_at)  # [n_batch, n_kv_head, n_new, d_K]

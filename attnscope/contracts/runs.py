@@ -115,6 +115,8 @@ def _plan_by_rows(steps: dict[str, Step], contract: Callable[..., Trace]) -> Tra
 
 
 def _plan_for_columns(steps: dict[str, Step]) -> Trace | None:
+    if "mask" in steps and len(steps["mask"].shape) == 1:
+        return None  # it has no axis of keys
     Q, K, V = (_transposed(steps[name].shape) for name in "QKV")
     return _plan_for(steps, sdpa_columns, Q, K, V, transposed=True)
 
@@ -174,6 +176,7 @@ def _variant(
         masked_rows="zero" if "attention_filled" in steps else None,
         split=split,
         rope_theta=1.0 if "cos" in steps else None,
+        after_past="cos" in steps and steps["cos"].shape[0] > max(sizes["n_Q"], sizes["n_K"]),
         softcap=1.0 if "scores_capped" in steps else None,
         dropout=0.5 if "attention_drop" in steps else 0.0,
     )

@@ -195,7 +195,7 @@ def _masked(rows: Rows, scores: str) -> Generator[Stage, None, str]:
     variant, mask = rows.variant, "mask"
     assert variant.mask is not None
     if isinstance(rows, OneQuery):
-        *lead, _, _ = variant.mask.split()
+        lead = variant.mask.split()[:-2]
         yield Stage(
             "mask_q",
             " ".join([*lead, "n_K", "1"]),

@@ -26,6 +26,8 @@ class Variant:
         masked_rows: the weights of queries that see no key, if chosen.
         split: Q, K and V come with merged heads, which are split; those of the result are merged.
         rope_theta: the base of rotary positions, or None for none.
+        after_past: the first query has the position of the first new key; so queries may have positions
+            behind the last key.
         softcap: the bound for soft-capping the scores, or None.
         dropout: the fraction of weights that is dropped.
         embeddings: Q, K and V are projections of X.
@@ -38,6 +40,7 @@ class Variant:
     masked_rows: str | None = None
     split: bool = False
     rope_theta: float | None = None
+    after_past: bool = False
     softcap: float | None = None
     dropout: float = 0.0
     embeddings: bool = False
@@ -61,7 +64,8 @@ def completed(sizes: dict[str, int], variant: Variant, d_K: str = "d_K") -> dict
             wider = sizes[d_K] + 1
             option = f"--dk {wider}" if d_K == "d_K" else f"--d-feat {n_head * wider}"
             raise width_is_odd(d_K, sizes[d_K], hint=f"{option}, or no --rope")
-        sizes["n_pos"] = max(sizes["n_Q"], sizes["n_K"])
+        first = sizes.get("n_past", 0) if variant.after_past else 0
+        sizes["n_pos"] = max(first + sizes["n_Q"], sizes["n_K"])
     place = {axis: i for i, axis in enumerate(ORDER)}
     return dict(sorted(sizes.items(), key=lambda item: place[item[0]]))
 

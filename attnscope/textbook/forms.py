@@ -132,7 +132,7 @@ def _calls(
     if masks:
         mask = masks.build(plan.sizes, inputs.dtype, device)
         tensors["mask"] = mask.mT.contiguous() if columns else mask
-    options = variants.arguments(masks)
+    options = variants.arguments(masks) | variants.of_sequences(masks)
     options |= {} if variants.scale is None else {"scale": variants.scale}
     if inputs.split:
         options |= {"n_head": plan.sizes["n_head"], "n_kv_head": inputs.sizes["n_kv_head"]}

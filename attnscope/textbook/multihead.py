@@ -142,4 +142,4 @@ def _calls(plan: Trace, inputs: RunInputs, variants: Variants, masks: Masks, dev
             tensors[name] = inputs.tensor(name, shapes[name], device)
     if masks:
         tensors["mask"] = masks.build(plan.sizes, inputs.dtype, device)
-    return [Call(module, tensors)]
+    return [Call(module, tensors, variants.of_sequences(masks))]

@@ -37,6 +37,8 @@ class Alignment(StrEnum):
 
     TOP_LEFT = "top-left"
     BOTTOM_RIGHT = "bottom-right"
+    AFTER_PAST = "after-past"
+    LENGTHS = "lengths"
 
 
 class MaskedRows(StrEnum):
@@ -178,12 +180,13 @@ class Masking:
     PANEL = VARIANT
 
     mask: list[Any] | None = option(
-        "causal; window:W or window:L,R (keys at most that far away); prefix:P; lengths:N,N,… (keys of"
-        " each sequence); or a file. Repeatable: a key must pass every mask.",
+        "causal; window:W or window:L,R (keys at most that far away; L or R may be missing); chunk:C;"
+        " prefix:P; lengths:N,N,… (keys of each sequence); or a file. Repeatable: a key must pass every"
+        " mask.",
         metavar="MASK",
         parser=str,
         common=True,
-        values=("causal", "window:", "prefix:", "lengths:"),
+        values=("causal", "window:", "chunk:", "prefix:", "lengths:"),
     )
     mask_style: MaskStyle | None = option(
         "Meaning of a mask file. bool: True or non-zero may attend; additive: added to the scores.",
@@ -193,7 +196,8 @@ class Masking:
         "Score of a masked key: -inf, or a number such as -1e9.", shown="-inf"
     )
     align: Alignment | None = option(
-        "Position of the queries among the keys: top-left or bottom-right.",
+        "Position of the queries among the keys: top-left, bottom-right, after-past (from the first new"
+        " key on) or lengths (the last keys of each sequence, with --mask lengths:…).",
         shown="bottom-right with --past, else top-left",
     )
     masked_rows: MaskedRows | None = option(

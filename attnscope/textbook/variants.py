@@ -78,6 +78,7 @@ class Variants:
             mask_fill=masks.fill,
             masked_rows=masks.rows,
             rope_theta=self.theta,
+            after_past=masks.align == "after-past",
             softcap=self.softcap,
             **more,
         )
@@ -95,6 +96,11 @@ class Variants:
             "softmax_dtype": getattr(torch, self.softmax_dtype) if self.softmax_dtype else None,
         }
         return {name: value for name, value in chosen.items() if value is not None}
+
+    def of_sequences(self, masks: Masks) -> dict[str, Any]:
+        """Return the code's arguments that belong to the sequences of one call, beside its tensors."""
+        placed = self.theta is not None and masks.align == "lengths"
+        return {"lengths": masks.ends} if placed else {}
 
     def described(self, masks: Masks, dtype: str) -> dict[str, Any]:
         """Return the options that determine the numbers, by name, for the heading and for records."""
@@ -125,6 +131,12 @@ def variants_of(masking: Masking, scale: Scale, stages: Stages) -> Variants:
     )
     _check_numbers(scale, stages)
     masks = parse_masks(masking.mask)
+    if masking.align == Alignment.LENGTHS and not masks.lengths:
+        raise OptionError(
+            "--align lengths puts the queries at the end of each sequence's keys, but no mask says how"
+            " many keys each sequence has.",
+            hint="--mask lengths:N,N,… --align lengths",
+        )
     warn_idle(_idle(masking, masks, stages))
     theta = (THETA if stages.rope_theta is None else stages.rope_theta) if stages.rope else None
     return Variants(masking, masks, scale.scale, stages.softcap, theta, stages.softmax_dtype)

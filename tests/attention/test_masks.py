@@ -1,16 +1,25 @@
 """Masks, compared with PyTorch's and transformers', and with masks written by hand."""
 
+import math
+
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from profiles import examples
 from torch.nn.attention.bias import causal_lower_right, causal_upper_left
-from transformers.masking_utils import sliding_window_causal_mask_function
+from transformers import LlamaConfig, StaticCache
+from transformers.masking_utils import (
+    chunked_overlay,
+    create_causal_mask,
+    sliding_window_causal_mask_function,
+    sliding_window_overlay,
+)
 
 from attnscope.attention import masks
 from attnscope.attention.masks import filled, hidden, mask_of, masked
 from attnscope.attention.positions import offset_of, places
-from attnscope.errors import OptionError
+from attnscope.errors import OptionError, SizeError
 
 SCORES = torch.tensor([[1.0, 2.0, 3.0], [4.0, 5.0, 6.0]])
 ALLOWED = torch.tensor([[True, False, True], [False, False, False]])
@@ -58,11 +67,79 @@ def test_a_causal_window_is_transformers_sliding_window(n, width):
     assert ours.tolist() == expected
 
 
-@given(n_Q=size, n_K=size, left=st.integers(0, 9), right=st.integers(0, 9), offset=st.integers(-9, 9))
+@given(n_Q=size, n_new=size, n_past=st.integers(1, 9))
+def test_causal_after_the_past_is_onnxs_lower_triangle(n_Q, n_new, n_past):
+    n_K = n_past + n_new
+    offset = offset_of(n_Q, n_K, align="after-past", n_past=n_past)
+    expected = torch.ones(n_Q, n_K, dtype=torch.bool).tril(n_past)
+    assert torch.equal(masks.causal(n_Q, n_K, offset=offset), expected)
+
+
+def static_cache_mask(n_Q, n_K, length, overlay):
+    """Return transformers' mask, `n_Q n_K`, for the last queries of a sequence in a static cache."""
+    config = LlamaConfig(hidden_size=8, num_attention_heads=2, num_hidden_layers=1)
+    config._attn_implementation = "eager"
+    cache = StaticCache(config=config, max_cache_len=n_K)
+    if length > n_Q:
+        earlier = torch.zeros(1, 2, length - n_Q, 4)
+        cache.layers[0].update(earlier, earlier)
+    new = torch.zeros(1, n_Q, 8)
+    return create_causal_mask(config, new, None, cache, and_mask_function=overlay)[0, 0] == 0
+
+
+@given(n_Q=st.integers(2, 4), more=st.lists(st.integers(0, 5), min_size=2, max_size=3), width=size)
+@examples(5, 100)
+def test_queries_at_the_ends_of_sequences_see_what_transformers_static_cache_shows(n_Q, more, width):
+    lengths = [n_Q + each for each in more]
+    n_K = max(lengths) + 1
+    offset = offset_of(n_Q, n_K, align="lengths", lengths=lengths)
+    causal = masks.causal(n_Q, n_K, offset=offset)
+    overlays = {
+        None: causal,
+        sliding_window_overlay(width): causal
+        & masks.window(n_Q, n_K, width - 1, math.inf, offset=offset),
+        chunked_overlay(width, torch.zeros(1)): causal & masks.chunk(n_Q, n_K, width, offset=offset),
+    }
+    for overlay, ours in overlays.items():
+        theirs = [static_cache_mask(n_Q, n_K, length, overlay) for length in lengths]
+        assert torch.equal(ours, torch.stack(theirs))
+
+
+@given(
+    n_Q=size,
+    n_K=size,
+    left=st.integers(0, 9) | st.just(math.inf),
+    right=st.integers(0, 9) | st.just(math.inf),
+    offset=st.integers(-9, 9),
+)
 def test_a_window_reaches_as_far_as_it_says(n_Q, n_K, left, right, offset):
     ours = masks.window(n_Q, n_K, left, right, offset=offset)
     expected = [[q + offset - left <= k <= q + offset + right for k in range(n_K)] for q in range(n_Q)]
     assert ours.tolist() == expected
+
+
+@given(n_Q=size, n_K=size, width=size, offset=st.integers(-9, 9))
+def test_a_chunk_is_seen_from_inside_alone(n_Q, n_K, width, offset):
+    ours = masks.chunk(n_Q, n_K, width, offset=offset)
+    starts = range(-9 * width, 20 * width, width)
+    expected = [
+        [any(s <= q + offset < s + width and s <= k < s + width for s in starts) for k in range(n_K)]
+        for q in range(n_Q)
+    ]
+    assert ours.tolist() == expected
+
+
+@given(n_Q=size, n_K=size, offsets=st.lists(st.integers(-9, 9), min_size=2, max_size=4))
+def test_with_several_offsets_each_sequence_has_the_mask_of_its_own(n_Q, n_K, offsets):
+    for kind, numbers in (
+        (masks.causal, ()),
+        (masks.window, (2, 1)),
+        (masks.chunk, (3,)),
+        (masks.prefix, (2,)),
+    ):
+        together = kind(n_Q, n_K, *numbers, offset=offsets)
+        apart = torch.stack([kind(n_Q, n_K, *numbers, offset=offset) for offset in offsets])
+        assert torch.equal(together, apart)
 
 
 @given(n_Q=size, n_K=size, length=st.integers(0, 9), offset=st.integers(-9, 9))
@@ -112,14 +189,38 @@ def test_without_a_choice_the_weights_are_returned_as_they_are():
 def test_one_querys_mask_is_a_column_even_where_all_queries_share_one():
     assert mask_of(1, ALLOWED).tolist() == [[0], [0], [0]]
     assert mask_of(5, ALLOWED[:1]).tolist() == [[1], [0], [1]]
+    assert mask_of(5, ALLOWED[0]).tolist() == [[1], [0], [1]]
     assert mask_of(5, None) is None
 
 
 @given(n_Q=size, n_new=size, n_past=st.integers(0, 5))
 def test_queries_and_keys_stand_where_they_should_and_all_positions_exist(n_Q, n_new, n_past):
     past = torch.ones(n_past, 2) if n_past else None
-    for align in ("top-left", "bottom-right"):
+    n_K = n_past + n_new
+    firsts = {"top-left": 0, "bottom-right": n_K - n_Q, "after-past": n_past}
+    for align, first in firsts.items():
         positions, Q_at, K_at = places(torch.ones(n_Q, 2), torch.ones(n_new, 2), past, align)
-        assert positions[Q_at] == offset_of(n_Q, n_past + n_new, align=align)
+        assert positions[Q_at] == first
         assert positions[K_at] == n_past
-        assert max(Q_at + n_Q, K_at + n_new) <= len(positions) == max(n_Q, n_past + n_new)
+        assert positions[0] == min(first, 0)
+        assert positions[-1] + 1 == max(first + n_Q, n_K)
+
+
+def test_each_sequence_has_its_own_first_query_at_the_end_of_its_own_keys():
+    Q, K, past = torch.ones(3, 2, 4), torch.ones(3, 5, 4), torch.ones(3, 1, 4)
+    assert places(Q, K, past, "lengths", [2, 6, 3]) == (range(6), (0, 4, 1), 1)
+    assert places(Q, K, None, "lengths", [4]) == (range(5), 2, 0)
+
+
+@pytest.mark.parametrize(
+    ("lengths", "error", "message"),
+    [
+        (None, OptionError, "nothing says how many keys each sequence has"),
+        ([5, 1, 3], SizeError, "a length of 1 is less than there are queries: n_Q is 2"),
+        ([5, 6, 3], SizeError, "a length of 6 is more than there are keys: n_K is 5"),
+        ([5, 4], SizeError, "2 lengths are given for 3 sequences"),
+    ],
+)
+def test_lengths_at_whose_ends_no_queries_fit_are_refused(lengths, error, message):
+    with pytest.raises(error, match=message):
+        places(torch.ones(3, 2, 4), torch.ones(3, 5, 4), None, "lengths", lengths)

@@ -30,6 +30,19 @@ def test_it_is_llamas(theta, start):
     torch.testing.assert_close(rotated(x, cos, sin, start), expected, rtol=0, atol=1e-6)
 
 
+@pytest.mark.parametrize("lead", [(3,), (3, 2)])
+def test_sequences_that_start_at_positions_of_their_own_are_llamas_too(lead):
+    n, d, starts = 5, 8, [4, 0, 7]
+    config = LlamaConfig(hidden_size=2 * d, num_attention_heads=2)
+    x = torch.randn(*lead, n, d)
+    places = torch.tensor([[start + i for i in range(n)] for start in starts])
+    their_cos, their_sin = LlamaRotaryEmbedding(config)(x, places)
+    heads = x.reshape(3, -1, n, d)
+    expected, _ = apply_rotary_pos_emb(heads, heads, their_cos, their_sin)
+    ours = rotated(x, *rotary_angles(range(12), x, 10000.0), starts)
+    torch.testing.assert_close(ours, expected.reshape(x.shape), rtol=0, atol=1e-6)
+
+
 @given(
     d=st.integers(1, 6), n=st.integers(1, 5), start=st.integers(0, 7), theta=st.sampled_from([2.0, 1e4])
 )

@@ -15,6 +15,7 @@ def mask_files(tmp_path, monkeypatch):
     """Write masks of several shapes and styles, for scores of 2 × 2 × 4 × 6."""
     monkeypatch.chdir(tmp_path)
     rng = np.random.default_rng(0)
+    np.save("one.npy", rng.random(6) < 0.8)
     np.save("two.npy", rng.random((4, 6)) < 0.7)
     np.save("three.npy", (rng.random((2, 4, 6)) < 0.7).astype(int))
     np.save("four.npy", np.where(rng.random((2, 1, 1, 6)) < 0.7, 0.0, -np.inf).astype("float32"))
@@ -23,12 +24,13 @@ def mask_files(tmp_path, monkeypatch):
 
 
 @st.composite
-def shared_options(draw, n_batch, n_K, *, files=False):
+def shared_options(draw, n_batch, n_Q, n_K, *, files=False):
     """Draw options that both commands have; a few are invalid, alone or in combination.
 
     Args:
         draw: given by hypothesis.
         n_batch: sequences.
+        n_Q: queries.
         n_K: keys, those of the past among them.
         files: whether the scores are such that the files' masks fit.
     """
@@ -38,14 +40,20 @@ def shared_options(draw, n_batch, n_K, *, files=False):
         st.just("causal"),
         st.builds("window:{}".format, number),
         st.builds("window:{},{}".format, number, number),
+        st.builds("window:{},".format, number),
+        st.builds("window:,{}".format, number),
+        st.builds("chunk:{}".format, st.integers(1 - wrong, n_K)),
         st.builds("prefix:{}".format, number),
-        st.lists(number, min_size=n_batch, max_size=n_batch).map(
-            lambda lengths: "lengths:" + ",".join(map(str, lengths))
-        ),
+        lengths_of(number, n_batch),
     ]
     if files or wrong:
-        kinds += [st.sampled_from(["two.npy", "three.npy", "four.npy", "bias.npy", "blind.npy"])] * 2
+        names = ["one.npy", "two.npy", "three.npy", "four.npy", "bias.npy", "blind.npy"]
+        kinds += [st.sampled_from(names)] * 2
     masks = draw(st.lists(st.one_of(kinds), max_size=2), label="masks")
+    at_lengths = (wrong or n_Q <= n_K) and draw(st.integers(0, 2), label="at lengths") == 0
+    if at_lengths and n_Q <= n_K:
+        masks = [mask for mask in masks if wrong or not mask.startswith("lengths")]
+        masks += [draw(lengths_of(st.integers(n_Q, n_K), n_batch), label="lengths")]
     rope = draw(st.booleans(), label="rope")
     dtype = draw(st.sampled_from(DTYPES), label="dtype")
     optional = {
@@ -60,15 +68,23 @@ def shared_options(draw, n_batch, n_K, *, files=False):
         added = any(mask in ("four.npy", "bias.npy", "blind.npy") for mask in masks)
         optional |= {"--masked-rows": ["nan", "uniform", "zero"], "--mask-style": ["bool", "additive"]}
         optional |= {} if added and not wrong else {"--mask-fill": fills}
-    if rope or wrong or any(mask[:6] in ("causal", "window", "prefix") for mask in masks):
-        optional |= {"--align": ["top-left", "bottom-right"]}
     arguments = [part for mask in masks for part in ("--mask", mask)]
+    if at_lengths:
+        arguments += ["--align", "lengths"]
+    elif rope or wrong or any(mask[:6] in ("causal", "window", "chunk:", "prefix") for mask in masks):
+        optional |= {"--align": ["top-left", "bottom-right", "after-past"]}
     arguments += ["--rope"] if rope else []
     for option, values in optional.items():
         if draw(st.integers(0, 2), label=option) == 0:
             arguments += [option, draw(st.sampled_from(values))]
     distribution = draw(st.sampled_from([[], ["--draw", "uniform"]]), label="draw")
     return [*arguments, *distribution, "--dtype", dtype, "--seed", draw(st.integers(0, 99))]
+
+
+def lengths_of(number, n_batch):
+    """Return a strategy for the mask with a length for each sequence."""
+    several = st.lists(number, min_size=n_batch, max_size=n_batch)
+    return several.map(lambda lengths: "lengths:" + ",".join(map(str, lengths)))
 
 
 def check(attnscope, command, arguments):
@@ -126,7 +142,7 @@ def test_sdpa_verifies_whatever_is_combined(attnscope, mask_files, data):
     )
     columns = data.draw(st.integers(0, 3), label="columns") == 0
     fit = (n_batch, n_Q, n_K) == (2, 4, 6) and not columns
-    options = data.draw(shared_options(n_batch, n_K, files=fit), label="options")
+    options = data.draw(shared_options(n_batch, n_Q, n_K, files=fit), label="options")
     form = data.draw(st.sampled_from([[], ["--query", data.draw(st.integers(0, n_Q - 1))]]))
     form = ["--layout", "columns"] if columns and "--rope" not in options else form
     check(attnscope, "sdpa", arguments + form + options)
@@ -156,7 +172,7 @@ def test_mha_verifies_whatever_is_combined(attnscope, mask_files, data):
     arguments += data.draw(st.sampled_from([["--train"], ["--eval"], []]))
     keys = n_K if cross else n_Q + n_past
     options = data.draw(
-        shared_options(n_batch, keys, files=(n_batch, n_Q, keys) == (2, 4, 6)), label="options"
+        shared_options(n_batch, n_Q, keys, files=(n_batch, n_Q, keys) == (2, 4, 6)), label="options"
     )
     if "--scale" not in options:
         arguments += data.draw(st.sampled_from([[], ["--scale-by", "d_feat"]]))
@@ -200,5 +216,7 @@ def test_files_verify_whatever_axes_they_have(attnscope, mask_files, data):
         np.save(f"{name}.npy", array.swapaxes(-1, -2) if columns else array)
         arguments += [f"--{name}", f"{name}.npy"]
     fit = (n_batch, n_K) == (2, 6) and n_axes > 2 and "x" not in shapes and not columns
-    options = data.draw(shared_options(n_batch, n_K, files=fit), label="options")
+    options = data.draw(
+        shared_options(n_batch, n_K if "x" in shapes else 4, n_K, files=fit), label="options"
+    )
     check(attnscope, "sdpa", arguments + form + options)

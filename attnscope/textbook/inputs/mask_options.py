@@ -19,8 +19,17 @@ if TYPE_CHECKING:
 
     from attnscope.tensor_files import TensorFile
 
-KINDS = ("causal", "window", "prefix", "lengths")
-SYNTAX = "causal, window:W, window:L,R, prefix:P, lengths:N,N,…, or a FILE"
+KINDS = {
+    "causal": "causal",
+    "window": "window:W, window:L,R, window:L, or window:,R",
+    "chunk": "chunk:C",
+    "prefix": "prefix:P",
+    "lengths": "lengths:N,N,…",
+}
+"""The syntax of each kind of mask."""
+SYNTAX = "causal, window:W, window:L,R, chunk:C, prefix:P, lengths:N,N,…, or a FILE"
+FARTHEST = 10**18
+"""A window or chunk of this width is as wide as any sequence; torch computes with no larger ones."""
 LEAST = {"float16": -65504.0}
 """The smallest number of a dtype, if a fill may be below it."""
 HIDES = -1e4
@@ -34,7 +43,8 @@ class Masks:
     Attributes:
         texts: each mask as the user wrote it.
         causal: a query sees itself and earlier keys.
-        windows: the numbers of keys that a query sees (before it, after it).
+        windows: the numbers of keys that a query sees (before it, after it); infinite if open.
+        chunks: the numbers of positions in a chunk, of which a query sees only its own.
         prefixes: the number of first keys that every query sees; it also sees earlier ones.
         lengths: for each sequence, the number of keys that are not padding.
         files: masks from files, or from memory.
@@ -48,7 +58,8 @@ class Masks:
 
     texts: tuple[str, ...] = ()
     causal: bool = False
-    windows: tuple[tuple[int, int], ...] = ()
+    windows: tuple[tuple[float, float], ...] = ()
+    chunks: tuple[int, ...] = ()
     prefixes: tuple[int, ...] = ()
     lengths: tuple[tuple[int, ...], ...] = ()
     files: tuple[TensorFile, ...] = ()
@@ -64,7 +75,12 @@ class Masks:
     @property
     def positional(self) -> bool:
         """Whether the masks depend on the alignment of queries and keys."""
-        return self.causal or bool(self.windows) or bool(self.prefixes)
+        return self.causal or bool(self.windows or self.chunks or self.prefixes)
+
+    @property
+    def ends(self) -> tuple[int, ...] | None:
+        """For each sequence, the number of keys that no mask declares as padding; None: unknown."""
+        return tuple(map(min, zip(*self.lengths, strict=True))) if self.lengths else None
 
     @property
     def fills(self) -> bool:
@@ -149,17 +165,19 @@ class Masks:
         from attnscope.attention import masks
 
         n_Q, n_K = sizes["n_Q"], sizes["n_K"]
-        offset = offset_of(n_Q, n_K, align=self.align)
+        offset = self._offset(sizes)
         kinds = [masks.causal(n_Q, n_K, offset=offset)] if self.causal else []
         kinds += [masks.window(n_Q, n_K, *each, offset=offset) for each in self.windows]
+        kinds += [masks.chunk(n_Q, n_K, each, offset=offset) for each in self.chunks]
         kinds += [masks.prefix(n_Q, n_K, each, offset=offset) for each in self.prefixes]
-        for each in self.lengths:
-            padding = masks.lengths(each, n_K)
-            kinds.append(padding[:, None] if "n_head" in sizes else padding)
+        kinds += [masks.lengths(each, n_K) for each in self.lengths]
+        if "n_head" in sizes:
+            kinds = [kind[:, None] if kind.dim() == 3 else kind for kind in kinds]
         added = torch.zeros(())
         for file in self.files:
             axes = fitted(file, sizes, columns=self.columns)
-            values = file.load().mT if self.columns else file.load()
+            values = file.load()
+            values = values.mT if self.columns and values.dim() > 1 else values
             values = values.reshape([1 if axis == "1" else sizes[axis] for axis in axes])
             if self.style == "bool" or values.dtype == torch.bool:
                 kinds.append(values != 0)
@@ -177,8 +195,9 @@ class Masks:
     def rows_without_keys(self, sizes: Mapping[str, int], query: int | None = None) -> int | None:
         """Return the number of rows of the scores that see no key; None if it depends on a file.
 
-        Every kind of mask allows one contiguous range of keys, so a query sees none if the latest
-        start is after the earliest end.
+        Every kind of mask allows one contiguous range of keys, which contains the query's own position
+        if there is such a key. So the queries that see a key have contiguous positions: some before
+        the first key, some behind the last one.
 
         Args:
             sizes: the sizes of the run.
@@ -187,21 +206,26 @@ class Masks:
         if self.files:
             return None
         n_Q, n_K, n_batch = sizes["n_Q"], sizes["n_K"], sizes.get("n_batch", 1)
-        first = offset_of(n_Q, n_K, align=self.align)
-        places = range(first, first + n_Q) if query is None else range(first + query, first + query + 1)
-        before = min((left for left, _ in self.windows), default=n_Q + n_K)
-        after = min([right for _, right in self.windows] + [0] * self.causal, default=n_Q + n_K)
-        least = max(
-            [-after] + [0 for length in self.prefixes if length == 0]
-        )  # earlier queries see nothing
+        offset = self._offset(sizes)
+        firsts = [offset] * n_batch if isinstance(offset, int) else offset
+        before = min((left for left, _ in self.windows), default=inf)
+        after = min([right for _, right in self.windows] + [0] * self.causal, default=inf)
+        least = 0 if self.chunks or 0 in self.prefixes else -after
         seeing = 0
-        for sequence in range(n_batch):
-            ends = [n_K, *(each[sequence] for each in self.lengths)]
-            last = min(ends) - 1
-            if last >= 0:
-                low, high = max(places.start, least), min(places.stop - 1, last + before)
-                seeing += max(0, high - low + 1)
-        return (n_batch * len(places) - seeing) * sizes.get("n_head", 1)
+        for first, end in zip(firsts, self.ends or [n_K] * n_batch, strict=True):
+            if end == 0:
+                continue
+            most = min([_last_of(end - 1, chunk) for chunk in self.chunks] + [end - 1 + before])
+            low = first if query is None else first + query
+            high = first + n_Q - 1 if query is None else low
+            seeing += max(0, int(min(high, most) - max(low, least)) + 1)
+        n_rows = n_Q if query is None else 1
+        return (n_batch * n_rows - seeing) * sizes.get("n_head", 1)
+
+    def _offset(self, sizes: Mapping[str, int]) -> int | tuple[int, ...]:
+        """Return the position of the first query, or of the first query of each sequence."""
+        n_Q, n_K, n_past = sizes["n_Q"], sizes["n_K"], sizes.get("n_past", 0)
+        return offset_of(n_Q, n_K, align=self.align, n_past=n_past, lengths=self.ends)
 
     def _check(self, sizes: Mapping[str, int]) -> None:
         n_batch, n_K = sizes.get("n_batch", 1), sizes["n_K"]
@@ -218,14 +242,15 @@ class Masks:
         for length in self.prefixes:
             if length > n_K:
                 raise SizeError(f"a prefix of {length} is more than there are keys: n_K is {n_K}.")
+        self._offset(sizes)  # each length has to be at least n_Q if the queries are aligned at it
 
 
 def parse_masks(masks: Any) -> Masks:
     """Parse one mask or several.
 
     Args:
-        masks: one or several, each `causal`, `window:W`, `window:L,R`, `prefix:P`, `lengths:N,N,…`, a
-            file, a numpy array or a torch tensor; None: no mask.
+        masks: one or several, each `causal`, `window:W`, `window:L,R`, `chunk:C`, `prefix:P`,
+            `lengths:N,N,…`, a file, a numpy array or a torch tensor; None: no mask.
 
     Raises:
         OptionError: a kind of mask is unknown, or its numbers are invalid.
@@ -239,6 +264,7 @@ def parse_masks(masks: Any) -> Masks:
         texts=tuple(text for each in kinds for text in each.texts),
         causal=any(each.causal for each in kinds),
         windows=tuple(window for each in kinds for window in each.windows),
+        chunks=tuple(chunk for each in kinds for chunk in each.chunks),
         prefixes=tuple(prefix for each in kinds for prefix in each.prefixes),
         lengths=tuple(lengths for each in kinds for lengths in each.lengths),
         files=tuple(file for each in kinds for file in each.files),
@@ -255,7 +281,7 @@ def _parsed(mask: Any) -> Masks:
     if is_matrix_text(mask):
         return Masks((mask,), files=(tensor_of("mask", mask, "the argument mask"),))
     several = re.split(r",\s*(?=[a-z])", mask)
-    if len(several) > 1 and {each.partition(":")[0] for each in several} <= {*KINDS}:
+    if len(several) > 1 and {each.partition(":")[0] for each in several} <= set(KINDS):
         hint = " ".join(f"--mask {each}" for each in several)
         raise OptionError(f"{mask!r} is {len(several)} masks, and each needs a --mask.", hint=hint)
     kind, colon, rest = mask.partition(":")
@@ -266,8 +292,10 @@ def _parsed(mask: Any) -> Masks:
         return Masks((mask,), files=(open_tensor("mask", mask),))
     if kind == "causal" and not colon:
         return Masks((mask,), causal=True)
-    if kind == "window" and len(numbers) in (1, 2):
-        return Masks((mask,), windows=((numbers[0], numbers[-1]),))
+    if kind == "window" and (sides := _sides(rest)):
+        return Masks((mask,), windows=(sides,))
+    if kind == "chunk" and len(numbers) == 1 and numbers[0]:
+        return Masks((mask,), chunks=(min(numbers[0], FARTHEST),))
     if kind == "prefix" and len(numbers) == 1:
         return Masks((mask,), prefixes=numbers)
     if kind == "lengths" and numbers:
@@ -275,15 +303,31 @@ def _parsed(mask: Any) -> Masks:
     raise OptionError(f"{mask!r} is not a mask.", hint=f"--mask {_hint(kind)}")
 
 
+def _sides(text: str) -> tuple[float, float] | None:
+    """Return the widths of a window, before and after the query; None if the text is not a window.
+
+    >>> _sides("2"), _sides("2,1"), _sides("2,"), _sides(",0")
+    ((2, 2), (2, 1), (2, inf), (inf, 0))
+    """
+    found = re.fullmatch(r"(\d*)(,?)(\d*)", text)
+    if found is None or not (found[1] or found[3]):
+        return None
+    left, right = (min(int(width), FARTHEST) if width else inf for width in (found[1], found[3]))
+    return (left, right) if found[2] else (left, left)
+
+
 def _hint(kind: str) -> str:
     """Return the syntax of the mask that is meant, or else of all."""
-    syntax = {
-        "causal": "causal",
-        "window": "window:W or window:L,R",
-        "prefix": "prefix:P",
-        "lengths": "lengths:N,N,…",
-    }
-    return syntax.get(nearest(kind, syntax) or "", SYNTAX)
+    return KINDS.get(nearest(kind, KINDS) or "", SYNTAX)
+
+
+def _last_of(last: int, chunk: int) -> int:
+    """Return the last position of the chunk with the position `last`.
+
+    >>> _last_of(5, 4), _last_of(7, 4)
+    (7, 7)
+    """
+    return (last // chunk + 1) * chunk - 1
 
 
 def _check_fill(fill: float, dtype: str) -> None:
@@ -317,7 +361,7 @@ def fitted(file: TensorFile, sizes: Mapping[str, int], *, columns: bool = False)
     """Return the axes of a mask from a file, aligned with those of the scores by rows.
 
     Args:
-        file: `n_Q n_K`, `n_batch n_Q n_K` or `n_batch n_head n_Q n_K`; all but n_K may be 1.
+        file: `n_K`, `n_Q n_K`, `n_batch n_Q n_K` or `n_batch n_head n_Q n_K`; all but n_K may be 1.
         sizes: the sizes of the scores' axes.
         columns: whether the last two axes are n_K n_Q.
 
@@ -325,12 +369,12 @@ def fitted(file: TensorFile, sizes: Mapping[str, int], *, columns: bool = False)
         SizeError: the mask does not fit the scores.
     """
     scores = ["n_K", "n_Q"] if columns else ["n_Q", "n_K"]
-    axes = {2: scores, 3: ["n_batch", *scores], 4: ["n_batch", "n_head", *scores]}
+    axes = {1: ["n_K"], 2: scores, 3: ["n_batch", *scores], 4: ["n_batch", "n_head", *scores]}
     shape, dims = file.shape, axes.get(len(file.shape))
     shown = "×".join(map(str, shape)) or "a scalar"
     if dims is None:
         raise SizeError(
-            f"mask in {file} is {shown}, and a mask has 2, 3 or 4 axes.",
+            f"mask in {file} is {shown}, and a mask has 1 to 4 axes.",
             hint=", or ".join(" ".join(each) for each in axes.values()),
         )
     for place, (axis, size) in enumerate(zip(dims, shape, strict=True)):

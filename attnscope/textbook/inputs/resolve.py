@@ -361,9 +361,11 @@ def _learn_from_masks(
     """Learn sizes from masks if nothing else determines them; their fit is checked later."""
     for file in masks:
         shape = file.shape
-        if not 2 <= len(shape) <= 4 or 0 in shape:
+        if not 1 <= len(shape) <= 4 or 0 in shape:
             continue
-        n_Q, n_K = (shape[-1], shape[-2]) if columns else (shape[-2], shape[-1])
+        n_Q, n_K = (1, *shape)[-2:]
+        if columns and len(shape) > 1:
+            n_Q, n_K = n_K, n_Q
         mask_sizes = {"n_Q": n_Q, new: n_K}
         if new == "n_new":
             mask_sizes[new] -= sizes.get("n_past", n_K)

@@ -5,12 +5,13 @@ It shares no code with `attnscope.attention`, and uses numpy instead of torch.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import product
 from typing import TYPE_CHECKING
 
 from attnscope.textbook.reference.run import VerifiedRun, array
+from attnscope.textbook.reference.visible import as_its_words_say
 
 if TYPE_CHECKING:
     import numpy as np
@@ -69,8 +70,7 @@ def inputs_of(run: VerifiedRun) -> Inputs:
     unturned = {name: with_heads(run, name, _projected(run, name)) for name in "QKV"}
     Q, K, V = unturned.values()
     if (theta := run.option("rope_theta")) is not None:
-        Q_at, K_at = run.starts
-        Q, K = turned(Q, Q_at, theta), turned(K, K_at, theta)
+        Q, K = turned(Q, run.starts["Q"], theta), turned(K, run.starts["K"], theta)
     if "K_past" in run:
         K = np.concatenate((array(run.heads("K_past")), K), axis=2)
         V = np.concatenate((array(run.heads("V_past")), V), axis=2)
@@ -93,7 +93,8 @@ def attended(run: VerifiedRun, inputs: Inputs) -> Iterator[QueryBlock]:
     for b, h, start in product(range(n_batch), range(n_head), range(0, n_Q, step)):
         some = slice(start, min(start + step, n_Q))
         keys, values = K[b, h // group], V[b, h // group]
-        mask, kept = run.mask_of(b, h, some), run.kept(b, h, some)
+        mask = as_its_words_say(run, run.mask_of(b, h, some), b, some)
+        kept = run.kept(b, h, some)
         weights = np.empty((some.stop - start, n_K))
         weighted = np.empty((some.stop - start, V.shape[3]))
         for i in range(len(weights)):
@@ -142,12 +143,12 @@ def dropped(weights: np.ndarray, kept: np.ndarray, share: float) -> np.ndarray:
     return np.where(kept, weights / (1 - share), 0.0) if share < 1 else weights * 0.0
 
 
-def turned(x: np.ndarray, start: int, theta: float) -> np.ndarray:
-    """Apply rotary positions from `start` on, treating each pair of numbers as a complex number.
+def turned(x: np.ndarray, starts: Sequence[int], theta: float) -> np.ndarray:
+    """Apply rotary positions, treating each pair of numbers as a complex number.
 
     Args:
-        x: `… n d`; numbers i and i + d/2 are pair i.
-        start: the first vector's position.
+        x: `n_batch n_head n d`; numbers i and i + d/2 are pair i.
+        starts: the first vector's position in each sequence.
         theta: the base: pair i is rotated by position · theta^(-2i/d).
 
     Source: Su et al. 2021, "RoFormer: Enhanced Transformer with Rotary Position Embedding",
@@ -156,7 +157,7 @@ def turned(x: np.ndarray, start: int, theta: float) -> np.ndarray:
     import numpy as np
 
     half = x.shape[-1] // 2
-    positions = np.arange(start, start + x.shape[-2])[:, None]
+    positions = np.reshape(starts, (-1, 1, 1, 1)) + np.arange(x.shape[-2])[:, None]
     turns = np.exp(1j * positions * theta ** (-np.arange(half) / half))
     pairs = (x[..., :half] + 1j * x[..., half:]) * turns
     return np.concatenate((pairs.real, pairs.imag), axis=-1)

@@ -20,6 +20,7 @@ Computing the Log-Sum-Exp and Softmax Functions", for the propagation of errors 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -159,8 +160,8 @@ def _of_entering(run: VerifiedRun, inputs: Inputs) -> dict[str, np.ndarray] | No
         return None
     errors = {name: _of_projection(run, inputs, name) for name in "QKV"}
     if theta is not None:
-        for name, start in zip("QK", run.starts, strict=True):
-            errors[name] = _of_rotation(run, inputs.unturned[name], errors[name], start, theta)
+        for name, starts in run.starts.items():
+            errors[name] = _of_rotation(run, inputs.unturned[name], errors[name], starts, theta)
     if "K_past" in run:
         for name in "KV":
             exact = np.zeros(run.heads(f"{name}_past").shape)
@@ -185,7 +186,7 @@ def _of_projection(run: VerifiedRun, inputs: Inputs, name: str) -> np.ndarray:
 
 
 def _of_rotation(
-    run: VerifiedRun, x: np.ndarray, error: np.ndarray, start: int, theta: float
+    run: VerifiedRun, x: np.ndarray, error: np.ndarray, starts: Sequence[int], theta: float
 ) -> np.ndarray:
     """Return the error of rotated vectors, from the angles (float32 at least) and the rotation."""
     import numpy as np
@@ -194,7 +195,7 @@ def _of_rotation(
     half = x.shape[-1] // 2
     first, second = x[..., :half], x[..., half:]
     frequencies = theta ** (-np.arange(half) / half)
-    positions = np.arange(x.shape[-2])[:, None] + abs(start)
+    positions = np.abs(np.reshape(starts, (-1, 1, 1, 1))) + np.arange(x.shape[-2])[:, None]
     angles = 2 * r.term * positions * frequencies * (2 + np.abs(np.log(frequencies)))
     rotation = (2 * r.rounding + angles) * np.hypot(first, second)
     both = _together(rotation, error[..., :half], error[..., half:])

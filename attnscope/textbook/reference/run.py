@@ -116,12 +116,25 @@ class VerifiedRun:
         return self.option("dropout") if "attention_drop" in self else 0.0
 
     @property
-    def starts(self) -> tuple[int, int]:
-        """The positions of the first query and of the first new key; the first key of all is at 0."""
+    def n_past(self) -> int:
+        """The keys of the past, and so the position of the first new key; the first of all is at 0."""
+        return self.trace.sizes.get("n_past", 0)
+
+    def first_query(self, batch: int) -> int:
+        """Return the position of the first query of a sequence."""
         sizes = self.trace.sizes
-        n_past = sizes.get("n_past", 0)
-        align = self.option("align", "bottom-right" if n_past else "top-left")
-        return (sizes["n_K"] - sizes["n_Q"] if align == "bottom-right" else 0), n_past
+        align = self.option("align", "bottom-right" if self.n_past else "top-left")
+        if align == "lengths":
+            lengths = [text for text in self.option("mask") if text.startswith("lengths:")]
+            return min(int(text[8:].split(",")[batch]) for text in lengths) - sizes["n_Q"]
+        places = {"bottom-right": sizes["n_K"] - sizes["n_Q"], "after-past": self.n_past}
+        return places.get(align, 0)
+
+    @property
+    def starts(self) -> dict[str, list[int]]:
+        """The positions of the first query and of the first new key in each sequence."""
+        n_batch = self.trace.sizes.get("n_batch", 1)
+        return {"Q": [self.first_query(batch) for batch in range(n_batch)], "K": [self.n_past] * n_batch}
 
     # Its tensors.
 

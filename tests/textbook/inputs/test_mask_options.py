@@ -40,6 +40,9 @@ def test_each_kind_is_the_textbooks():
     assert torch.equal(built(["causal"])[0], textbook.causal(4, 5))
     assert torch.equal(built(["window:1"])[0], textbook.window(4, 5, 1, 1))
     assert torch.equal(built(["window:2,0"])[0], textbook.window(4, 5, 2, 0))
+    assert torch.equal(built(["window:2,"])[0], textbook.window(4, 5, 2, inf))
+    assert torch.equal(built(["window:,0"])[0], textbook.causal(4, 5))
+    assert torch.equal(built(["chunk:3"])[0], textbook.chunk(4, 5, 3))
     assert torch.equal(built(["prefix:3"])[0], textbook.prefix(4, 5, 3))
     mask, dims = built(["lengths:2,0,5"])
     assert torch.equal(mask, textbook.lengths([2, 0, 5], 5)[:, None])
@@ -58,9 +61,32 @@ def test_a_mask_stands_where_the_queries_are_aligned():
     assert torch.equal(mask, textbook.causal(4, 5, offset=1))
 
 
+@pytest.mark.parametrize("text", ["window:99999999999999999999", "chunk:99999999999999999999"])
+def test_what_is_wider_than_any_sequence_hides_nothing(text):
+    assert built([text])[0].all()
+
+
+def test_a_mask_begins_after_the_past():
+    sizes = SIZES | {"n_past": 3}
+    assert torch.equal(built(["causal"], sizes, align="after-past")[0], torch.ones(4, 5).tril(3).bool())
+
+
+def test_each_sequence_has_its_queries_at_the_end_of_the_keys_that_all_lengths_leave_it(tmp_path):
+    file = file_of(tmp_path, np.random.default_rng(0).random((3, 1, 5)) < 0.5)
+    mask, dims = built(["window:1", file, "lengths:5,4,5", "lengths:4,4,5"], align="lengths")
+    expected = textbook.lengths([4, 4, 5], 5) & torch.from_numpy(np.load(file))
+    window = torch.stack([textbook.window(4, 5, 1, 1, offset=offset) for offset in (0, 0, 1)])
+    assert torch.equal(mask, (expected & window)[:, None])
+    assert dims == "n_batch 1 n_Q n_K"
+    one, dims = built(["causal", "lengths:3"], {"n_Q": 2, "n_K": 5}, align="lengths")
+    assert one.tolist() == [[True, True, False, False, False], [True, True, True, False, False]]
+    assert dims == "n_Q n_K"
+
+
 @pytest.mark.parametrize(
     ("shape", "dims"),
     [
+        ((5,), "1 n_K"),
         ((4, 5), "n_Q n_K"),
         ((1, 5), "1 n_K"),
         ((3, 4, 5), "n_batch 1 n_Q n_K"),
@@ -121,24 +147,34 @@ def test_together_with_an_additive_file_the_others_are_added_too(tmp_path, fill)
 
 @given(
     sizes=st.fixed_dictionaries(
-        {"n_Q": st.integers(1, 6), "n_K": st.integers(1, 6)},
+        {"n_Q": st.integers(1, 6), "n_K": st.integers(1, 6), "n_past": st.integers(0, 3)},
         optional={"n_batch": st.integers(1, 3), "n_head": st.integers(1, 2)},
     ),
-    align=st.sampled_from(["top-left", "bottom-right"]),
+    align=st.sampled_from(["top-left", "bottom-right", "after-past", "lengths"]),
     data=st.data(),
 )
 def test_rows_that_see_no_key_are_counted_without_building_the_mask(sizes, align, data):
     if "n_head" in sizes:
         sizes.setdefault("n_batch", 2)
+    sizes["n_K"] += sizes["n_past"]
+    if align == "lengths":
+        sizes["n_K"] += sizes["n_Q"]
     number = st.integers(0, sizes["n_K"])
-    lengths = st.lists(number, min_size=sizes.get("n_batch", 1), max_size=sizes.get("n_batch", 1))
+    lengths = st.lists(
+        st.integers(sizes["n_Q"], sizes["n_K"]) if align == "lengths" else number,
+        min_size=sizes.get("n_batch", 1),
+        max_size=sizes.get("n_batch", 1),
+    )
     kinds = st.one_of(
         st.just("causal"),
-        st.builds("window:{},{}".format, st.integers(0, 3), st.integers(0, 3)),
+        st.builds("window:{},{}".format, st.integers(0, 3), st.integers(0, 3) | st.just("")),
+        st.builds("window:,{}".format, st.integers(0, 3)),
+        st.builds("chunk:{}".format, st.integers(1, 4)),
         st.builds("prefix:{}".format, number),
         lengths.map(lambda each: "lengths:" + ",".join(map(str, each))),
     )
     texts = data.draw(st.lists(kinds, min_size=1, max_size=4), label="masks")
+    texts += ["lengths:" + ",".join([str(sizes["n_K"])] * sizes.get("n_batch", 1))]
     parsed = parse_masks(texts).applied(align=align, dtype="float32")
     mask = parsed.build(sizes, "float32", "cpu")
     lead = [sizes[axis] for axis in ("n_batch", "n_head") if axis in sizes]
@@ -152,6 +188,8 @@ def test_the_place_of_the_first_query_is_the_textbooks():
     assert offset_of(2, 5, align="bottom-right") == 3
     assert offset_of(5, 2, align="bottom-right") == -3
     assert offset_of(2, 5, align="top-left") == 0
+    assert offset_of(4, 5, align="after-past", n_past=3) == 3
+    assert offset_of(2, 5, align="lengths", lengths=[5, 2]) == (3, 0)
 
 
 @pytest.mark.parametrize("of", [np.asarray, torch.from_numpy])
@@ -169,8 +207,8 @@ def test_how_masks_are_applied_changes_no_others():
     assert (applied.align, applied.style, applied.fill) == ("bottom-right", "additive", -1e9)
 
 
-WINDOW = "--mask window:W or window:L,R"
-SYNTAX = "--mask causal, window:W, window:L,R, prefix:P, lengths:N,N,…, or a FILE"
+WINDOW = "--mask window:W, window:L,R, window:L, or window:,R"
+SYNTAX = "--mask causal, window:W, window:L,R, chunk:C, prefix:P, lengths:N,N,…, or a FILE"
 
 
 @pytest.mark.parametrize(
@@ -182,6 +220,15 @@ SYNTAX = "--mask causal, window:W, window:L,R, prefix:P, lengths:N,N,…, or a F
         (["window"], {}, "'window' is not a mask.", WINDOW),
         (["window:-1"], {}, "'window:-1' is not a mask.", WINDOW),
         (["window:1,2,3"], {}, "'window:1,2,3' is not a mask.", WINDOW),
+        (["window:,"], {}, "'window:,' is not a mask.", WINDOW),
+        (["chunk:0"], {}, "'chunk:0' is not a mask.", "--mask chunk:C"),
+        (
+            ["lengths:4,3,5"],
+            {"align": "lengths"},
+            "a length of 3 is less than there are queries: n_Q is 4, and aligned at the lengths, each"
+            " sequence's queries are the last of its keys.",
+            "lengths of 4 or more, or another --align",
+        ),
         (["prefix:x"], {}, "'prefix:x' is not a mask.", "--mask prefix:P"),
         (["lengths:"], {}, "'lengths:' is not a mask.", "--mask lengths:N,N,…"),
         (
@@ -221,7 +268,8 @@ def test_a_mask_that_is_none_is_refused(texts, options, message, hint):
 @pytest.mark.parametrize(
     ("shape", "message", "hint"),
     [
-        ((5,), "mask in {} is 5, and a mask has 2, 3 or 4 axes.", "n_Q n_K, or n_batch n_Q n_K, or n_batch n_head n_Q n_K"),
+        ((1, 3, 2, 4, 5), "mask in {} is 1×3×2×4×5, and a mask has 1 to 4 axes.", "n_K, or n_Q n_K, or n_batch n_Q n_K, or n_batch n_head n_Q n_K"),
+        ((6,), "mask in {} has n_K 6 (axis 0 of 6), but the scores have n_K 5.", None),
         ((4, 7), "mask in {} has n_K 7 (axis 1 of 4×7), but the scores have n_K 5.", None),
         ((4, 1), "mask in {} has n_K 1 (axis 1 of 4×1), but the scores have n_K 5.", None),
         ((2, 4, 5), "mask in {} has n_batch 2 (axis 0 of 2×4×5), but the scores have n_batch 3.", None),

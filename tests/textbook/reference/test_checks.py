@@ -32,7 +32,7 @@ def variants(draw, axes, dtype, *, turns):
         options["scale"] = draw(st.sampled_from([0.1, 1.0]))
     if turns and draw(st.booleans()):
         options["rope_theta"] = draw(st.sampled_from([10000.0, 7.0]))
-        options["align"] = draw(st.sampled_from(["top-left", "bottom-right"]))
+        options["align"] = draw(st.sampled_from(["top-left", "bottom-right", "after-past"]))
     style = draw(st.sampled_from(["none", "bool", "additive", "bias"]))
     if style == "none":
         return options

@@ -113,7 +113,7 @@ def test_vectors_are_turned_as_llama_turns_them(theta):
     x = torch.randn(3, 2, 5, 8)
     cos, sin = LlamaRotaryEmbedding(config)(x, torch.arange(3, 8)[None])
     expected, _ = apply_rotary_pos_emb(x, x, cos, sin)
-    ours = torch.from_numpy(turned(x.double().numpy(), 3, theta)).float()
+    ours = torch.from_numpy(turned(x.double().numpy(), [3], theta)).float()
     torch.testing.assert_close(ours, expected, rtol=0, atol=2e-6)
 
 
@@ -127,16 +127,35 @@ def test_vectors_are_turned_as_llama_turns_them(theta):
         (3, 4, "top-left", 0),
         (5, 0, None, 0),
         (9, 2, None, -2),
+        (3, 4, "after-past", 4),
+        (7, 4, "after-past", 4),
     ],
 )
 def test_turned_queries_and_keys_stand_where_the_alignment_says(run_sdpa, n_Q, n_past, align, query_at):
     aligned = {} if align is None else {"align": align}
     ran = run_sdpa(n_Q=n_Q, n_past=n_past, rope_theta=100.0, **aligned)
     Q, K, V = (ran.inputs[name] for name in "QKV")
-    Q, K = (torch.from_numpy(turned(x.numpy(), at, 100.0)) for x, at in ((Q, query_at), (K, n_past)))
+    Q, K = (torch.from_numpy(turned(x.numpy(), [at], 100.0)) for x, at in ((Q, query_at), (K, n_past)))
     if n_past:
         K, V = torch.cat((ran.inputs["K_past"], K), 2), torch.cat((ran.inputs["V_past"], V), 2)
     close(made_of(ran).final, F.scaled_dot_product_attention(Q, K, V))
+
+
+@pytest.mark.few(2)
+@pytest.mark.parametrize("form", ["rows", "query"])
+@pytest.mark.parametrize("n_past", [0, 4])
+def test_turned_queries_stand_at_the_end_of_each_sequences_own_keys(run_sdpa, form, n_past):
+    told = {"align": "lengths", "lengths": [n_past + 3, n_past + 5]}
+    told |= {"query": 1} if form == "query" else {}
+    words = [f"lengths:{n_past + 4},{n_past + 5}", f"lengths:{n_past + 3},{n_past + 5}"]
+    ran = run_sdpa(form, n_past=n_past, rope_theta=100.0, claims={"mask": words}, **told)
+    Q, K, V = (ran.inputs[name] for name in "QKV")
+    Q = torch.from_numpy(turned(Q.numpy(), [n_past, n_past + 2], 100.0))
+    K = torch.from_numpy(turned(K.numpy(), [n_past, n_past], 100.0))
+    if n_past:
+        K, V = torch.cat((ran.inputs["K_past"], K), 2), torch.cat((ran.inputs["V_past"], V), 2)
+    expected = F.scaled_dot_product_attention(Q, K, V)
+    close(made_of(ran).final, expected[:, :, 1:2] if form == "query" else expected)
 
 
 def test_scores_are_capped_before_they_are_masked(run_sdpa):

@@ -32,7 +32,7 @@ MAY_IMPORT = {
     "contracts": {"errors", "results", "text"},
     "attention": {"errors", "text"},
     "textbook": READS | TRACING | {"options", "attention", "textbook/inputs", "textbook/reference"},
-    "textbook/inputs": READS | {"attention"},
+    "textbook/inputs": READS | {"attention", "checkpoints"},
     "textbook/reference": LOW,  # what proves shares nothing with what it proves
     # Tracing, for the textbook and for everybody's code.
     "tracing": READS | TRACING | {"options", "tracing/target", "tracing/comments"},

@@ -113,13 +113,16 @@ def test_mha_runs_as_its_contract_says(data, bias, train, dropout, cross, dtype,
     variant, options, of_call = data.draw(variants(sizes, masks), label="variant")
     d_head += d_head % 2 if variant.rope_theta else 0
     sizes["d_feat"] = sizes["n_head"] * d_head
+    if data.draw(st.booleans(), label="d_head apart from d_feat"):
+        sizes |= {"d_head": d_head, "d_feat": data.draw(size, label="d_feat")}
     sizes["d_V"] = data.draw(st.just(d_head) | size, label="d_V")
     if cross:
         sizes["d_context"] = data.draw(size, label="d_context")
     variant = replace(variant, dropout=dropout if train else 0.0)
     plan = contracts.mha(sizes, dtype=dtype, self_attention=not cross, variant=variant)
     places = {"dtype": getattr(torch, dtype), "device": device}
-    widths = {name: sizes.get(name) for name in ("d_feat", "n_head", "n_kv_head", "d_V", "d_context")}
+    names = ("d_feat", "n_head", "n_kv_head", "d_head", "d_V", "d_context")
+    widths = {name: sizes.get(name) for name in names}
     mha = MultiHeadAttention(**widths, **options, bias=bias, dropout=dropout, **places).train(train)
     inputs = drawn(plan, dtype, device)
     inputs["V"] = inputs["K"] = inputs["K"] if cross else inputs["Q"]

@@ -98,6 +98,11 @@ def test_reading_a_head_imports_neither_torch_nor_transformers():
     assert loaded_by(command("bert", "--show", "W_Q")) == {"numpy"}
 
 
+def test_a_dry_run_of_a_layer_imports_neither_torch_nor_transformers():
+    script = command("mha", "--dry-run", "--weights", "minilm", "--layer", "3")
+    assert loaded_by(script) == {"numpy"}
+
+
 def test_saving_a_head_as_safetensors_imports_neither_torch_nor_transformers(tmp_path):
     path = tmp_path / "head.safetensors"
     assert loaded_by(command("bert", "--save", str(path))) == {"numpy"}

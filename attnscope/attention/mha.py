@@ -24,7 +24,7 @@ class MultiHeadAttention(nn.Module):
 
         Q              K              V            n_batch n d_feat
         │ W_Q          │ W_K          │ W_V
-      Q_feat         K_feat         V_feat         n_batch n d_feat
+      Q_feat         K_feat         V_feat         n_batch n n_head·d_head
         │ split        │ split        │ split
       Q_split        K_split        V_split        n_batch n_head n d_head
         └──── · ᵀ ─────┘              │
@@ -34,7 +34,7 @@ class MultiHeadAttention(nn.Module):
                               │
                             x_raw                  n_batch n_head n_Q d_head
                               │ heads back, merged
-                      x_rsh1, x_rsh2               n_batch n_Q d_feat
+                      x_rsh1, x_rsh2               n_batch n_Q n_head·d_head
                               │ W_O
                               x                    n_batch n_Q d_feat
 
@@ -42,8 +42,9 @@ class MultiHeadAttention(nn.Module):
 
     Args:
         d_feat: the model's width.
-        n_head: the number of heads; must divide d_feat.
+        n_head: the number of heads; must divide d_feat, unless d_head is set.
         n_kv_head: heads of K and V, shared by groups of query heads; default: n_head.
+        d_head: the width of a query and a key in a head; default: d_feat / n_head.
         d_V: the width of a value in a head; default: d_head.
         d_context: the width of the inputs of K and V; default: d_feat.
         bias: whether the four projections have biases.
@@ -56,8 +57,8 @@ class MultiHeadAttention(nn.Module):
         device, dtype: of the weights.
 
     Raises:
-        SizeError: n_head does not divide d_feat, n_kv_head does not divide n_head, or d_head is
-            odd with rotary positions, which rotate pairs.
+        SizeError: n_head does not divide d_feat, if that determines d_head; n_kv_head does not
+            divide n_head; or d_head is odd with rotary positions, which rotate pairs.
 
     Source: Vaswani et al. 2017, "Attention Is All You Need", section 3.2.2.
     """
@@ -68,6 +69,7 @@ class MultiHeadAttention(nn.Module):
         d_feat: int,
         n_head: int,
         n_kv_head: int | None = None,
+        d_head: int | None = None,
         d_V: int | None = None,
         d_context: int | None = None,
         bias: bool = True,
@@ -86,12 +88,12 @@ class MultiHeadAttention(nn.Module):
         super().__init__()
         if n_head < 1:
             raise SizeError(f"n_head is {n_head}, but a size is a whole number from 1 up.")
-        if d_feat % n_head:
+        if d_head is None and d_feat % n_head:
             raise heads_do_not_divide(d_feat, n_head)
         self.d_feat = d_feat
         self.n_head = n_head
         self.n_kv_head = n_kv_head or n_head
-        self.d_head = d_feat // n_head
+        self.d_head = d_head or d_feat // n_head
         self.d_V = d_V or self.d_head
         d_context = d_context or d_feat
         if n_head % self.n_kv_head:
@@ -147,7 +149,7 @@ class MultiHeadAttention(nn.Module):
         n_head, n_kv_head = self.n_head, self.n_kv_head
         d_head, d_V = self.d_head, self.d_V
 
-        Q_feat = self.W_Q(Q)  # [n_batch, n_Q, d_feat]
+        Q_feat = self.W_Q(Q)  # [n_batch, n_Q, n_head·d_head]
         K_feat = self.W_K(K)  # [n_batch, n_new, n_kv_head·d_head]
         V_feat = self.W_V(V)  # [n_batch, n_new, n_kv_head·d_V]
 

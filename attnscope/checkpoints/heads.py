@@ -95,6 +95,20 @@ class Heads:
 
         return LayerHeads(n_kv_head, d_feat, d_head, None, weights)
 
+    def slices(self, layer: LayerHeads) -> dict[str, list[WeightSlice]]:
+        """Return the slices of all heads of a layer by name, as they follow each other in a matrix.
+
+        Those of W_K, W_V and their biases occur once for each key/value head; b_O occurs once.
+        """
+        group = self.n_head // layer.n_kv_head
+        slices: dict[str, list[WeightSlice]] = {}
+        for head in range(self.n_head):
+            for each in layer.weights(head):
+                is_new = head % group == 0 if each.name[-1] in "KV" else not (head and each.shared)
+                if is_new:
+                    slices.setdefault(each.name, []).append(each)
+        return slices
+
     def _latent_layer(self, layer: int) -> LayerHeads:
         nested = [self.config.get(part) for part in PARTS_OF_CONFIG.get(self.stack.name, ())]
         own_config = next((part for part in nested if isinstance(part, dict)), self.config)

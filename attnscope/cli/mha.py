@@ -21,6 +21,7 @@ EXAMPLES = {
     "attnscope mha --nq 7 --batch 1 --verify": "compared with PyTorch's own module",
     "attnscope mha --dry-run --nq 100000": "the shapes and memory of any size, at once",
     "attnscope mha --weights mha.pt --heads 2 --x x.npy": "your own nn.MultiheadAttention",
+    "attnscope mha --weights minilm --layer 0": "a layer of a trained model",
 }
 
 

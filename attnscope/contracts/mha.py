@@ -24,8 +24,8 @@ def mha(
 
     Args:
         sizes: `n_batch n_Q n_K d_feat n_head`, and, if they differ from their defaults, `n_kv_head`
-            (n_head), `d_V` (d_head) and `d_context` (d_feat); `n_past` if some of the n_K keys
-            come from the past. `d_head` is computed from them.
+            (n_head), `d_head` (d_feat / n_head), `d_V` (d_head) and `d_context` (d_feat); `n_past` if
+            some of the n_K keys come from the past.
         dtype: the dtype of the inputs.
         variant: selects the stages.
         self_attention: K and V are Q itself.
@@ -36,10 +36,11 @@ def mha(
         OptionError: an unknown dtype.
     """
     check_sizes(sizes)
-    if sizes["d_feat"] % sizes["n_head"]:
-        raise heads_do_not_divide(sizes["d_feat"], sizes["n_head"])
-    variant = named(variant, sizes)
-    sizes = sizes | {"d_head": sizes["d_feat"] // sizes["n_head"]}
+    if "d_head" not in sizes:
+        if sizes["d_feat"] % sizes["n_head"]:
+            raise heads_do_not_divide(sizes["d_feat"], sizes["n_head"])
+        sizes = sizes | {"d_head": sizes["d_feat"] // sizes["n_head"]}
+    variant, sizes = named(variant, sizes), dict(sizes)
     for special, usual in (("d_V", "d_head"), ("d_context", "d_feat")):
         if sizes.get(special) == sizes[usual]:
             del sizes[special]
@@ -49,9 +50,11 @@ def mha(
     return plan("mha", sizes, _stages(rows, self_attention, v_is_k), dtype)
 
 
-def merged_axis(heads: str, width: str) -> str:
-    """Return the axis of merged heads: `d_feat` where it equals the model's width."""
-    return "d_feat" if (heads, width) == ("n_head", "d_head") else f"{heads}·{width}"
+def merged_axis(rows: Rows, heads: str, width: str) -> str:
+    """Return the axis of merged heads: `d_feat` where the model's width is split into heads."""
+    sizes = rows.sizes
+    is_split = sizes["n_head"] * sizes["d_head"] == sizes["d_feat"]
+    return "d_feat" if is_split and (heads, width) == ("n_head", "d_head") else f"{heads}·{width}"
 
 
 def _stages(rows: Rows, self_attention: bool, v_is_k: bool) -> Iterator[Stage]:
@@ -59,15 +62,15 @@ def _stages(rows: Rows, self_attention: bool, v_is_k: bool) -> Iterator[Stage]:
     n_K, kv_head, d_V = rows.new, rows.kv_head, rows.d_V
     yield from _inputs(rows, d_context, self_attention, v_is_k)
     yield from mask_and_past(rows)
-    yield _projection("Q", "n_Q", "d_feat", "n_head", "d_head")
-    yield _projection("K", n_K, d_context, kv_head, "d_head")
-    yield _projection("V", n_K, d_context, kv_head, d_V)
+    yield _projection(rows, "Q", "n_Q", "d_feat", "n_head", "d_head")
+    yield _projection(rows, "K", n_K, d_context, kv_head, "d_head")
+    yield _projection(rows, "V", n_K, d_context, kv_head, d_V)
     yield _split("Q", "n_Q", "n_head", "d_head")
     yield _split("K", n_K, kv_head, "d_head")
     yield _split("V", n_K, kv_head, d_V)
     names = yield from prepared(rows, "Q_split", "K_split", "V_split", turn="self.rope_theta")
     weights, values = yield from weighted(rows, *names)
-    yield from _merged(d_V, weights, values)
+    yield from _merged(rows, weights, values)
 
 
 def _inputs(rows: Rows, d_context: str, self_attention: bool, v_is_k: bool) -> Iterator[Stage]:
@@ -96,10 +99,10 @@ def _inputs(rows: Rows, d_context: str, self_attention: bool, v_is_k: bool) -> I
     )
 
 
-def _projection(name: str, n: str, d_in: str, heads: str, width: str) -> Stage:
+def _projection(rows: Rows, name: str, n: str, d_in: str, heads: str, width: str) -> Stage:
     return Stage(
         f"{name}_feat",
-        f"n_batch {n} {merged_axis(heads, width)}",
+        f"n_batch {n} {merged_axis(rows, heads, width)}",
         f"self.W_{name}({name})",
         f"linear projection: each row of {{{d_in}}} numbers becomes {{{heads}}} heads ×"
         f" {{{width}}}; the number of rows does not change",
@@ -121,8 +124,9 @@ def _split(name: str, n: str, heads: str, width: str) -> Stage:
     )
 
 
-def _merged(d_V: str, weights: str, values: str) -> Iterator[Stage]:
+def _merged(rows: Rows, weights: str, values: str) -> Iterator[Stage]:
     """Declare the weighted values, their merged heads, and the output projection."""
+    d_V = rows.d_V
     x_raw = f"n_batch n_head n_Q {d_V}"
     yield Stage(
         "x_raw",
@@ -144,7 +148,7 @@ def _merged(d_V: str, weights: str, values: str) -> Iterator[Stage]:
     )
     yield Stage(
         "x_rsh2",
-        f"n_batch n_Q {merged_axis('n_head', d_V)}",
+        f"n_batch n_Q {merged_axis(rows, 'n_head', d_V)}",
         "x_rsh1.view(n_batch, n_Q, n_head * d_V)",
         f"the same numbers with the heads merged: {{n_head}} · {{{d_V}}} in one row; nothing is copied",
         view_of="x_rsh1",

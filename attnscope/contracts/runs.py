@@ -154,6 +154,7 @@ def _plan_for_mha(steps: dict[str, Step]) -> Trace | None:
     sizes = {"n_batch": n_batch, "n_Q": n_Q, "n_K": n_K, "d_feat": d_feat, "d_context": d_context}
     sizes["n_head"] = steps["Q_split"].shape[1]
     sizes["n_kv_head"] = steps["K_split"].shape[1]
+    sizes["d_head"] = steps["Q_split"].shape[3]
     sizes["d_V"] = steps["V_split"].shape[3]
     if "K_past" in steps:
         sizes["n_past"] = steps["K_past"].shape[2]

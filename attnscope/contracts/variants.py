@@ -62,7 +62,12 @@ def completed(sizes: dict[str, int], variant: Variant, d_K: str = "d_K") -> dict
     if variant.rope_theta is not None:
         if sizes[d_K] % 2:
             wider = sizes[d_K] + 1
-            option = f"--dk {wider}" if d_K == "d_K" else f"--d-feat {n_head * wider}"
+            if d_K == "d_K":
+                option = f"--dk {wider}"
+            elif n_head * sizes[d_K] == sizes["d_feat"]:
+                option = f"--d-feat {n_head * wider}, --d-head {wider}"
+            else:
+                option = f"--d-head {wider}"
             raise width_is_odd(d_K, sizes[d_K], hint=f"{option}, or no --rope")
         first = sizes.get("n_past", 0) if variant.after_past else 0
         sizes["n_pos"] = max(first + sizes["n_Q"], sizes["n_K"])

@@ -93,6 +93,9 @@ def _options(trace: Trace) -> list[str]:
     if stated := [text for text in options.pop("where", []) if text not in by_code]:
         options["where"] = stated
     parts = []
+    if "layer" in options:
+        name = named(printable(options.pop("model")), options.pop("stack", "self"))
+        parts.append(f"layer {options.pop('layer')} of {name}")
     if "scale" in options:
         scale = options.pop("scale")
         by = options.pop("scale_by", None)

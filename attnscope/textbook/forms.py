@@ -55,7 +55,7 @@ def sdpa_computation(
     inputs = inputs_of_sdpa(by_axis, files, variants.masks.files, run.dtype, columns=columns)
     inputs.distribution = one_of(Distribution, "--draw", run.draw)
     _check_values(sizes.nv, inputs)
-    _check_form(form, inputs, rope=stages.rope)
+    _check_form(form, inputs, rope=bool(stages.rope))
     masks = variants.masks_for(inputs.sizes, inputs.dtype, columns=columns)
     name = "columns" if columns else "sdpa" if form.query is None else "query"
     return form_computation(name, inputs, variants, masks, query=form.query)

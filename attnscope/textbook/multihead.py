@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from attnscope import contracts
@@ -10,6 +11,7 @@ from attnscope.options import Distribution, keywords, one_of
 from attnscope.results.common import Finding
 from attnscope.results.trace import Trace
 from attnscope.textbook.computation import Call, Computation
+from attnscope.textbook.inputs.layer import Layer, open_layer
 from attnscope.textbook.inputs.mask_options import Masks
 from attnscope.textbook.inputs.modules import has_biases, module_of, numbers_in
 from attnscope.textbook.inputs.resolve import RunInputs, inputs_of_mha, open_tensors
@@ -42,16 +44,20 @@ def mha_computation(
     Raises:
         AttnscopeError: options are invalid, or do not fit together.
     """
+    layer = open_layer(tensors.weights, tensors.layer, tensors.stack)
+    scale_by = one_of(ScaleBy, "--scale-by", scale.scale_by)
+    if layer is not None:
+        masking, scale, stages = _of_layer(layer, masking, scale, stages)
     variants = variants_of(masking, scale, stages)
     dropout = _dropout(training)
-    scale_by = one_of(ScaleBy, "--scale-by", scale.scale_by)
     if scale.scale is not None and scale_by is not None:
         raise OptionError("--scale and --scale-by both set the scale.", hint="one of the two")
     by_axis = {"n_batch": sizes.batch, "n_head": sizes.heads, "n_kv_head": sizes.kv_heads}
     by_axis |= {"n_Q": sizes.nq, "n_new": sizes.nk, "n_past": sizes.past}
-    by_axis |= {"d_feat": sizes.d_feat, "d_V": sizes.d_value, "d_context": sizes.d_context}
+    by_axis |= {"d_feat": sizes.d_feat, "d_head": sizes.d_head}
+    by_axis |= {"d_V": sizes.d_value, "d_context": sizes.d_context}
     inputs, self_attention = inputs_of_mha(
-        by_axis, open_tensors(keywords(tensors)), variants.masks.files, run.dtype
+        by_axis, open_tensors(keywords(tensors), layer), variants.masks.files, run.dtype, layer
     )
     inputs.distribution = one_of(Distribution, "--draw", run.draw)
     masks = variants.masks_for(inputs.sizes, inputs.dtype)
@@ -69,13 +75,15 @@ def mha_computation(
             dropout=dropout if training.train else 0.0,
         ),
     )
-    plan.options = _scale_of(plan, scale.scale, scale_by or ScaleBy.D_HEAD)
+    plan.options = {} if layer is None else layer.described
+    plan.options |= _scale_of(plan, scale.scale, scale_by or ScaleBy.D_HEAD)
     plan.options |= {"attention": "self" if self_attention else "cross"}
     plan.options |= {"bias": bias, "dropout": dropout}
     plan.options |= {"mode": "train" if training.train else "eval"}
     plan.options |= variants.described(masks, inputs.dtype)
-    if scale_by is ScaleBy.D_FEAT:
-        plan.findings = [_wrong_scale(plan)]
+    plan.findings = [_wrong_scale(plan)] if scale_by is ScaleBy.D_FEAT else []
+    if layer is not None and layer.limits is not None:
+        plan.findings.append(Finding(layer.limits))
 
     drawn_inputs = {"Q"} | (set() if self_attention else {"K"})
     drawn_inputs |= {"K_past", "V_past"} if "n_past" in plan.sizes else set()
@@ -90,6 +98,24 @@ def mha_computation(
         drawn_inputs=drawn_inputs,
         weight_bytes=numbers_in(plan.sizes, bias) * contracts.DTYPES[inputs.dtype],
     )
+
+
+def _of_layer(
+    layer: Layer, masking: Masking, scale: MhaScale, stages: Stages
+) -> tuple[Masking, MhaScale, Stages]:
+    """Return the options with those that a layer implies where the user chose nothing else."""
+    formula = layer.formula
+    if not masking.mask:
+        masking = replace(masking, mask=layer.masks or None)
+    if scale.scale is None and scale.scale_by is None:
+        scale = replace(scale, scale=formula.scale)
+    if stages.softcap is None:
+        stages = replace(stages, softcap=formula.softcap)
+    if stages.rope is None and formula.rope_theta is not None:
+        stages = replace(stages, rope=True)
+    if stages.rope and stages.rope_theta is None:
+        stages = replace(stages, rope_theta=formula.rope_theta)
+    return masking, scale, stages
 
 
 def _dropout(training: Training) -> float:

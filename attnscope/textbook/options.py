@@ -111,9 +111,12 @@ class MhaSizes:
         shown=200,
         common=True,
     )
-    heads: int | None = _size("Heads (n_head); divides d_feat.", shown=5, common=True)
+    heads: int | None = _size(
+        "Heads (n_head); divides d_feat, except with --d-head.", shown=5, common=True
+    )
     kv_heads: int | None = _kv_heads()
     past: int | None = _past()
+    d_head: int | None = _size("Width of a head's query and key (d_head).", shown="d_feat / heads")
     d_value: int | None = _size("Width of a head's value (d_V).", shown="d_head")
     d_context: int | None = _size("Width of the source of K and V.", shown="d_feat")
 
@@ -145,7 +148,8 @@ class SdpaTensors:
 class MhaTensors:
     """The tensors of `mha` that are not drawn: arrays, tensors, or names of files.
 
-    `weights` holds several by name: a file, or a mapping such as a module's `state_dict()`.
+    `weights` holds several by name: a file, or a mapping such as a module's `state_dict()`. With
+    `layer` it is a model, whose layer also sets sizes, mask, rotary positions, scale and soft cap.
     """
 
     PANEL = TENSORS
@@ -160,8 +164,21 @@ class MhaTensors:
     v: Any = _tensor("Input that is projected to V.")
     past_k: Any = _tensor(PAST_K)
     past_v: Any = _tensor(PAST_V)
-    weights: Any = _tensor(
-        "All weights and biases, named W_Q, b_Q, … or as in nn.MultiheadAttention.", common=True
+    weights: Any = option(
+        "All weights and biases, in a file: named W_Q, b_Q, … or as in nn.MultiheadAttention; or, with"
+        " --layer, a model: minilm, a folder or a hub name.",
+        metavar="FILE|MODEL",
+        parser=str,
+        common=True,
+    )
+    layer: int | None = option(
+        "Layer of the model in --weights, from 0: its sizes, weights, mask, positions and scale.",
+        common=True,
+    )
+    stack: str | None = option(
+        "Stack of the model's layers: encoder, decoder or cross, text or vision.",
+        shown="the first",
+        metavar="NAME",
     )
     wq: Any = _tensor("W_Q, output × input as in nn.Linear.")
     wk: Any = _tensor("W_K, as --wq.")
@@ -181,12 +198,12 @@ class Masking:
 
     mask: list[Any] | None = option(
         "causal; window:W or window:L,R (keys at most that far away; L or R may be missing); chunk:C;"
-        " prefix:P; lengths:N,N,… (keys of each sequence); or a file. Repeatable: a key must pass every"
-        " mask.",
+        " prefix:P; lengths:N,N,… (keys of each sequence); none; or a file. Repeatable: a key must pass"
+        " every mask.",
         metavar="MASK",
         parser=str,
         common=True,
-        values=("causal", "window:", "chunk:", "prefix:", "lengths:"),
+        values=("causal", "window:", "chunk:", "prefix:", "lengths:", "none"),
     )
     mask_style: MaskStyle | None = option(
         "Meaning of a mask file. bool: True or non-zero may attend; additive: added to the scores.",
@@ -230,10 +247,13 @@ class Stages:
 
     PANEL = VARIANT
 
-    softcap: float | None = option("Soft-cap c: scores s become c·tanh(s/c), before the mask.")
-    rope: bool = option(
+    softcap: float | None = option(
+        "Soft-cap c: scores s become c·tanh(s/c), before the mask; inf: none."
+    )
+    rope: bool | None = option(
         "Rotary position embedding (RoPE), as in Llama.",
-        default=False,
+        "--rope/--no-rope",
+        shown="no-rope, or that of --layer",
         common=("mha",),
     )
     rope_theta: float | None = option("Base of the rotary frequencies.", shown="10000")

@@ -139,7 +139,8 @@ def variants_of(masking: Masking, scale: Scale, stages: Stages) -> Variants:
         )
     warn_idle(_idle(masking, masks, stages))
     theta = (THETA if stages.rope_theta is None else stages.rope_theta) if stages.rope else None
-    return Variants(masking, masks, scale.scale, stages.softcap, theta, stages.softmax_dtype)
+    softcap = None if stages.softcap == inf else stages.softcap
+    return Variants(masking, masks, scale.scale, softcap, theta, stages.softmax_dtype)
 
 
 def _check_numbers(scale: Scale, stages: Stages) -> None:
@@ -149,7 +150,7 @@ def _check_numbers(scale: Scale, stages: Stages) -> None:
             f"the rotary base is {stages.rope_theta:g}, but it must be above 0.",
             hint="--rope-theta 10000",
         )
-    if stages.softcap is not None and not 0 < stages.softcap < inf:
+    if stages.softcap is not None and not stages.softcap > 0:
         raise OptionError(
             f"the soft cap is {stages.softcap:g}, but it must be above 0.",
             hint="--softcap 50",

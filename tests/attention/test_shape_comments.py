@@ -17,8 +17,8 @@ SPLIT = """
 """
 RUNS = {
     "mha:MultiHeadAttention": """
-        --init d_feat=40 --init n_head=4 --init n_kv_head=2 --init d_V=6 --init d_context=14
-        --init rope_theta=10000.0 --where d_feat=n_head*d_head
+        --init d_feat=30 --init n_head=4 --init n_kv_head=2 --init d_head=10 --init d_V=6 --init d_context=14
+        --init rope_theta=10000.0
         --input Q=n_batch:2,n_Q:3,d_feat --input K=n_batch,n_new:5,d_context
         --input V=n_batch,n_new,d_context --input mask=n_Q,n_K:12@bool
         --input K_past=n_batch,n_kv_head,n_past:7,d_head --input V_past=n_batch,n_kv_head,n_past,d_V

@@ -165,7 +165,9 @@ def test_mha_verifies_whatever_is_combined(attnscope, mask_files, data):
     arguments += data.draw(
         st.sampled_from([[], ["--kv-heads", 1], ["--kv-heads", heads]]), label="kv-heads"
     )
-    for option, values in {"--d-value": size, "--dropout": st.sampled_from([0.0, 0.5, 1.0])}.items():
+    drawn = {"--d-value": size, "--dropout": st.sampled_from([0.0, 0.5, 1.0])}
+    drawn["--d-head"] = st.sampled_from([2, 6])
+    for option, values in drawn.items():
         if data.draw(st.booleans(), label=option):
             arguments += [option, data.draw(values)]
     arguments += data.draw(st.sampled_from([["--bias"], ["--no-bias"], []]))

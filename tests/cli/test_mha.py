@@ -113,6 +113,30 @@ def test_a_dry_run_of_any_size_answers(attnscope):
             ["--scale-by", "foo"],
             "--scale-by is 'foo'.",
         ),
+        (["--d-head", 0], "d_head is 0, but a size is a whole number from 1 up."),
+        (["--layer", 2], "--layer 2 is a layer of a model, but there is none."),
+        (
+            ["--weights", "minilm", "--stack", "self"],
+            "--stack self selects layers of a model, but there is no --layer.",
+        ),
+        (["--weights", "minilm"], "minilm is not a file of weights."),
+        (["--weights", "minilm", "--layer", 6], "there is no layer 6 in minilm: it has layers 0 to 5."),
+        (
+            ["--weights", "minilm", "--layer", 2, "--heads", 5],
+            "layer 2 of minilm has n_head 12, but --heads says that n_head is 5.",
+        ),
+        (
+            ["--weights", "minilm", "--layer", 2, "--d-head", 16],
+            "layer 2 of minilm has d_head 32, but --d-head says that d_head is 16.",
+        ),
+        (
+            ["--weights", "minilm", "--layer", 2, "--stack", "cross"],
+            "there is no stack cross in minilm: it has self.",
+        ),
+        (
+            ["--weights", __file__, "--layer", 2],
+            f"{__file__} is a file, but a model is a folder with a config.json.",
+        ),
     ],
 )
 @pytest.mark.parametrize("dry", [[], ["--dry-run"]])
@@ -120,6 +144,29 @@ def test_a_mistake_gets_a_clear_line_and_exit_status_2(attnscope, arguments, mes
     r = attnscope("mha", *arguments, *dry)
     assert (r.exit_status, r.out) == (2, "")
     assert r.err.startswith(f"attnscope: error: {message}\n")
+
+
+@pytest.mark.parametrize("options", [[], ["--kv-heads", 1, "--rope"], ["--nk", 7, "--d-value", 5]])
+def test_heads_may_be_wider_or_narrower_than_their_share_of_the_model(attnscope, options):
+    for d_feat in (20, 50):
+        arguments = ["--batch", 2, "--nq", 4, "--d-feat", d_feat, "--heads", 3, "--d-head", 8, *options]
+        r = attnscope("mha", *arguments, "--verify", "-f", "json")
+        shapes = {step["name"]: (step["dims"], step["shape"]) for step in r.json["steps"]}
+        assert (r.exit_status, shapes["x"][1]) == (0, [2, 4, d_feat])
+        assert shapes["Q_feat"] == (["n_batch", "n_Q", "n_head·d_head"], [2, 4, 24])
+    assert attnscope("mha", "--heads", 3, "--d-head", 8, "-f", "json").json["sizes"]["d_feat"] == 24
+
+
+def test_a_layer_of_a_model_sets_sizes_and_weights(attnscope, assert_same_rows):
+    arguments = ["--weights", "minilm", "--layer", 2, "--batch", 2, "--nq", 4]
+    r = attnscope("mha", *arguments, "--verify")
+    assert (r.exit_status, r.err) == (0, "")
+    lines = r.out.splitlines()
+    assert lines[1] == "n_batch 2 · n_Q 4 · n_K 4 · d_feat 384 · n_head 12 · d_head 32"
+    assert lines[2].startswith("layer 2 of minilm · scale 1/√d_head = 0.1768 · self attention · bias ")
+    assert_same_rows("mha", arguments)
+    csv = attnscope("mha", *arguments, "--format", "csv").out.splitlines()
+    assert len(csv) == len(STEPS) + 1
 
 
 def test_memory_counts_the_weights_too(attnscope):

@@ -278,7 +278,7 @@ def test_numbers_are_every_tensors_values(attnscope, tmp_path):
         (
             ["--mask", "banana"],
             "'banana' is not a mask.",
-            "--mask causal, window:W, window:L,R, prefix:P, lengths:N,N,…, or a FILE",
+            "--mask causal, window:W, window:L,R, chunk:C, prefix:P, lengths:N,N,…, none, or a FILE",
         ),
         (
             ["--format", "csv", "--verify"],
@@ -315,12 +315,17 @@ def test_a_mistake_gets_a_clear_line(attnscope, command, arguments, message, hin
         (
             ["mha", "--rope", "--d-feat", 15, "--heads", 3],
             "d_head is 5, but rotary positions rotate pairs of numbers: it must be even.",
-            "--d-feat 18, or no --rope",
+            "--d-feat 18, --d-head 6, or no --rope",
         ),
         (
             ["mha", "--heads", 8, "--kv-heads", 3],
             "n_head is 8 and n_kv_head is 3: every key head must serve equally many query heads, but 8 / 3 leaves 2.",
             "--kv-heads 2 or --kv-heads 4, the divisors of 8 nearest to 3",
+        ),
+        (
+            ["mha", "--rope", "--d-feat", 16, "--heads", 3, "--d-head", 5],
+            "d_head is 5, but rotary positions rotate pairs of numbers: it must be even.",
+            "--d-head 6, or no --rope",
         ),
         (
             ["mha", "--scale", 1, "--scale-by", "d_feat"],

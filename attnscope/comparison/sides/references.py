@@ -81,8 +81,9 @@ def mha_side(side: Side, anatomy: Anatomy, same: dict[str, str], options: dict[s
     d_V = anatomy.roles["V"].tensor.shape[-1]
     n_head = projections["Q"].features.numel() // d_head
     module = MultiHeadAttention(
-        d_feat=n_head * d_head,
+        d_feat=d_feat,
         n_head=n_head,
+        d_head=d_head,
         n_kv_head=projections["K"].features.numel() // d_head,
         d_V=d_V,
         d_context=inputs["K"].shape[-1],
@@ -90,8 +91,6 @@ def mha_side(side: Side, anatomy: Anatomy, same: dict[str, str], options: dict[s
         dtype=inputs["Q"].dtype,
         **options,
     )
-    if n_head * d_head != d_feat:
-        module.W_Q = torch.nn.Linear(d_feat, n_head * d_head, dtype=inputs["Q"].dtype)
     for parameter in module.parameters():
         torch.nn.init.zeros_(parameter)
     return Side("mha", module.eval(), inputs, module=module)

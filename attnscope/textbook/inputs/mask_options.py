@@ -27,7 +27,7 @@ KINDS = {
     "lengths": "lengths:N,N,…",
 }
 """The syntax of each kind of mask."""
-SYNTAX = "causal, window:W, window:L,R, chunk:C, prefix:P, lengths:N,N,…, or a FILE"
+SYNTAX = "causal, window:W, window:L,R, chunk:C, prefix:P, lengths:N,N,…, none, or a FILE"
 FARTHEST = 10**18
 """A window or chunk of this width is as wide as any sequence; torch computes with no larger ones."""
 LEAST = {"float16": -65504.0}
@@ -250,7 +250,7 @@ def parse_masks(masks: Any) -> Masks:
 
     Args:
         masks: one or several, each `causal`, `window:W`, `window:L,R`, `chunk:C`, `prefix:P`,
-            `lengths:N,N,…`, a file, a numpy array or a torch tensor; None: no mask.
+            `lengths:N,N,…`, a file, a numpy array or a torch tensor; None, `none`: no mask.
 
     Raises:
         OptionError: a kind of mask is unknown, or its numbers are invalid.
@@ -259,6 +259,13 @@ def parse_masks(masks: Any) -> Masks:
     if masks is None:
         return Masks()
     several = masks if isinstance(masks, list | tuple) else [masks]
+    if any(isinstance(each, str) and each == "none" for each in several):
+        if len(several) > 1:
+            raise OptionError(
+                f"--mask none excludes the other {len(several) - 1} of {len(several)} masks.",
+                hint="--mask none alone, or the others without it",
+            )
+        return Masks()
     kinds = [_parsed(each) for each in several]
     return Masks(
         texts=tuple(text for each in kinds for text in each.texts),

@@ -40,6 +40,7 @@ def module_of(
         d_feat=sizes["d_feat"],
         n_head=sizes["n_head"],
         n_kv_head=sizes.get("n_kv_head"),
+        d_head=sizes["d_head"],
         d_V=sizes.get("d_V"),
         d_context=sizes.get("d_context"),
         bias=bias,
@@ -66,7 +67,7 @@ def numbers_in(sizes: dict[str, int], bias: bool) -> int:
     d_V, d_context = sizes.get("d_V", d_head), sizes.get("d_context", d_feat)
     n_kv_head = sizes.get("n_kv_head", n_head)
     matrices = [
-        (d_feat, d_feat),
+        (d_feat, n_head * d_head),
         (d_context, n_kv_head * d_head),
         (d_context, n_kv_head * d_V),
         (n_head * d_V, d_feat),

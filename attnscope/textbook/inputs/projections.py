@@ -94,11 +94,15 @@ def _members(source: Any) -> tuple[dict[str, TensorFile], str]:
     """Return all tensors of a file or a mapping by name, and its name in messages."""
     if isinstance(source, str | PathLike):
         path = Path(source)
+        if not path.suffix or path.is_dir():
+            raise FileError(
+                f"{path} is not a file of weights.", hint=f"--weights {path} --layer 0, if it is a model"
+            )
         return open_tensors(path), str(path)
     if not isinstance(source, Mapping):
         raise OptionError(
             f"weights is a {type(source).__name__}, not a file or a mapping of names to tensors.",
-            hint="weights=module.state_dict()",
+            hint="weights=module.state_dict(); or a loaded model, with layer=0",
         )
     place = "the argument weights"
     return {name: in_memory(name, value, f"{place}:{name}") for name, value in source.items()}, place

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from attnscope.errors import OptionError, SizeError, heads_do_not_divide
 from attnscope.sizes import Sizes, called, one_dtype, shape_of
 from attnscope.tensor_files import TensorFile, tensor_of
+from attnscope.textbook.inputs.layer import Layer
 from attnscope.textbook.inputs.projections import open_projections
 
 if TYPE_CHECKING:
@@ -27,6 +28,7 @@ FLAGS = {
     "d_K": "--dk",
     "d_V": "--dv",
     "d_feat": "--d-feat",
+    "d_head": "--d-head",
     "d_context": "--d-context",
 }
 """The flags of the options for sizes."""
@@ -95,11 +97,12 @@ class RunInputs:
         return values.mT.contiguous() if self.columns else values
 
 
-def open_tensors(options: Mapping[str, Any]) -> Files:
+def open_tensors(options: Mapping[str, Any], layer: Layer | None = None) -> Files:
     """Return the user's tensors, by their names in the textbook.
 
     Args:
         options: arrays, tensors and files, by the options' names; None: not set.
+        layer: the layer of a checkpoint that `weights` names, if it does.
 
     Raises:
         FileError: a file cannot be read.
@@ -112,6 +115,8 @@ def open_tensors(options: Mapping[str, Any]) -> Files:
     }
     vectors = {name: file for name, file in found.items() if name[0] not in "Wb"}
     weights = {name: file for name, file in found.items() if name not in vectors}
+    if layer is not None:
+        return vectors | layer.files | weights
     return vectors | open_projections(options.get("weights"), weights)
 
 
@@ -204,7 +209,11 @@ def _upright(dims: str) -> str:
 
 
 def inputs_of_mha(
-    options: Mapping[str, int | None], files: Files, masks: Sequence[TensorFile], dtype: str | None
+    options: Mapping[str, int | None],
+    files: Files,
+    masks: Sequence[TensorFile],
+    dtype: str | None,
+    layer: Layer | None = None,
 ) -> tuple[RunInputs, bool]:
     """Resolve the inputs of `attnscope mha`; also return whether it is self-attention (K and V are Q).
 
@@ -214,6 +223,7 @@ def inputs_of_mha(
             `b_Q b_K b_V b_O`.
         masks: masks, whose sizes are used if nothing else determines them.
         dtype: the requested dtype, if any.
+        layer: the layer of a checkpoint that the weights come from, if they do.
 
     Raises:
         SizeError: sizes disagree.
@@ -225,26 +235,29 @@ def inputs_of_mha(
     if "X" in files:
         files = {"Q" if name == "X" else name: file for name, file in files.items()}
     new = _new_keys(options, files)
+    of_layer = layer.sizes if layer is not None else {}
     self_attention = "K" not in files and options["n_new"] is None and options["d_context"] is None
-    sizes = Sizes(
-        {new if axis == "n_new" else axis: size for axis, size in options.items()},
-        FLAGS | {"d_V": "--d-value"},
-    )
+    self_attention = self_attention and "d_context" not in of_layer
+    flags = FLAGS | {"d_V": "--d-value"}
+    sizes = Sizes({new if axis == "n_new" else axis: size for axis, size in options.items()}, flags)
+    for axis, size in of_layer.items():
+        sizes.learn(axis, size, f"{layer} has {axis} {size}", note=f"leave out {flags[axis]}")
     sizes.suppose("n_head", 5)
 
     lead = _lead_of_mha(files, sizes)
 
-    def take(name: str, dims: str) -> None:
+    def take(name: str, dims: str, note: str = LINEAR) -> None:
         if name in files:
-            sizes.take(files[name], dims, note=LINEAR if name[0] in "Wb" else "")
+            sizes.take(files[name], dims, note=note if name[0] in "Wb" else "")
 
     take("Q", f"{lead} n_Q d_feat")
-    take("W_Q", "d_feat d_feat")
-    take("b_Q", "d_feat")
+    merged = "n_head·d_head" if "d_head" in sizes else "d_feat"
+    take("W_Q", f"{merged} d_feat", note=_note_of_queries(files, sizes))
+    take("b_Q", merged)
     take("b_O", "d_feat")
     if self_attention:
         sizes.equate(new, "n_Q")
-    d_head = _learn_head_width(files, sizes)
+    _learn_head_width(files, sizes)
     context = "d_feat" if self_attention else "d_context"
     take("K", f"{lead} {new} {context}")
     take("V", f"{lead} {new} {context}")
@@ -260,7 +273,7 @@ def inputs_of_mha(
 
     sizes.suppose("n_Q", 32)
     defaults = {"n_batch": 128, "n_Q": 32, new: sizes["n_Q"], "d_feat": 200, "n_head": 5, "n_kv_head": 5}
-    defaults |= {"d_V": d_head, "d_context": sizes["d_feat"]}
+    defaults |= {"d_head": sizes["d_head"], "d_V": sizes["d_head"], "d_context": sizes["d_feat"]}
     defaults |= {"n_past": 1} if new == "n_new" else {}
     return RunInputs(_all_keys(_filled(sizes, defaults)), one_dtype(files, dtype), files), self_attention
 
@@ -280,19 +293,28 @@ def _lead_of_mha(files: Files, sizes: Sizes) -> str:
     return ""
 
 
-def _learn_head_width(files: Files, sizes: Sizes) -> int:
-    """Learn d_feat, from W_O if nothing else determines it, and return the width of a head."""
+def _note_of_queries(files: Files, sizes: Sizes) -> str:
+    """Return the hint for a W_Q that does not fit: the width of a head, if it may be another one."""
+    shape = files["W_Q"].shape if "W_Q" in files else ()
+    if "d_head" in sizes or len(shape) != 2 or shape[0] == shape[1] or shape[0] % sizes["n_head"]:
+        return LINEAR
+    return f"{LINEAR}; or --d-head {shape[0] // sizes['n_head']}"
+
+
+def _learn_head_width(files: Files, sizes: Sizes) -> None:
+    """Learn d_feat, from W_O if nothing else determines it, and the width of a head."""
     if "W_O" in files and len(files["W_O"].shape) == 2 and "d_feat" not in sizes:
         file = files["W_O"]
         sizes.learn("d_feat", file.shape[0], f"{called(file)} is {shape_of(file)}", note=LINEAR)
-    sizes.suppose("d_feat", 200)
-    d_feat, n_head = sizes["d_feat"], sizes["n_head"]
+    n_head = sizes["n_head"]
+    sizes.suppose("d_feat", n_head * sizes["d_head"] if "d_head" in sizes else 200)
+    if "d_head" in sizes:
+        return
+    d_feat = sizes["d_feat"]
     if d_feat % n_head:
         raise heads_do_not_divide(d_feat, n_head)
     d_head = d_feat // n_head
-    sizes.suppose("d_head", d_head)
     sizes.learn("d_head", d_head, f"d_feat {d_feat} / n_head {n_head} makes d_head {d_head}")
-    return d_head
 
 
 def _check_sources(files: Files, needed: tuple[str, ...]) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from math import sqrt
+from math import ceil, sqrt
 from typing import TYPE_CHECKING
 
 from attnscope.textbook.reference.naive import merged
@@ -80,8 +80,8 @@ def module(run: VerifiedRun) -> np.ndarray:
     It runs in float64 on the CPU, so that its own rounding does not blur the comparison.
     For sdpa its projections are identities, and each head is a sequence of its own. Its scale is
     fixed to 1/√width, so W_Q is multiplied by a correction; it has as many heads of K and V as of Q,
-    so the heads of a group get the same weights; its keys are as wide as its values, so the
-    narrower ones are padded with zeros.
+    so the heads of a group get the same weights; its keys are as wide as its values, and its heads
+    together as wide as its input, so what is narrower is padded with zeros.
 
     Returns:
         `n_batch n_head n_Q d_V`, or `n_batch n_Q …` where heads are merged; a query that sees no
@@ -143,9 +143,10 @@ def _module_function(run: VerifiedRun) -> Callable[..., torch.Tensor]:
     n_head, n_kv_head = (run.n_head, run.n_kv_head) if run.is_mha else (1, 1)
     _, K, V = run.multiplied
     d_K, d_V = run.heads(K).size(-1), run.heads(V).size(-1)
-    width = max(d_K, d_V)
-    d_model = n_head * width
     weights = _weights(run, d_K, d_V)
+    d_in, d_out = weights["Q"][0].size(1), len(weights["O"][0])
+    width = max(d_K, d_V, ceil(d_in / n_head), ceil(d_out / n_head))
+    d_model = n_head * width
 
     def of_heads(name: str, d: int, n: int) -> tuple[torch.Tensor, torch.Tensor]:
         """Expand the weights and biases of `n` heads with `d` rows to n_head heads with `width` rows."""
@@ -160,7 +161,7 @@ def _module_function(run: VerifiedRun) -> Callable[..., torch.Tensor]:
     (W_Q, b_Q), (W_K, b_K) = of_heads("Q", d_K, n_head), of_heads("K", d_K, n_kv_head)
     W_V, b_V = of_heads("V", d_V, n_kv_head)
     weight, bias = weights["O"]
-    d_in, d_out, scale = W_Q.size(1), len(weight), run.option("scale") * sqrt(width)
+    scale = run.option("scale") * sqrt(width)
     W_O, b_O = weight.new_zeros(d_model, n_head, width), bias.new_zeros(d_model)
     W_O[:d_out, :, :d_V] = weight.unflatten(1, (n_head, d_V))
     b_O[:d_out] = bias

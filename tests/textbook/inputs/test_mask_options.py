@@ -208,7 +208,16 @@ def test_how_masks_are_applied_changes_no_others():
 
 
 WINDOW = "--mask window:W, window:L,R, window:L, or window:,R"
-SYNTAX = "--mask causal, window:W, window:L,R, chunk:C, prefix:P, lengths:N,N,…, or a FILE"
+
+
+def test_none_is_no_mask_and_stands_alone():
+    assert not parse_masks("none")
+    assert not parse_masks(["none"])
+    with pytest.raises(AttnscopeError, match="--mask none excludes the other 1 of 2 masks"):
+        parse_masks(["causal", "none"])
+
+
+SYNTAX = "--mask causal, window:W, window:L,R, chunk:C, prefix:P, lengths:N,N,…, none, or a FILE"
 
 
 @pytest.mark.parametrize(

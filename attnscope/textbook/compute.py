@@ -93,15 +93,16 @@ def compute(
             number of bytes needed afterwards, in addition to the tensors that are kept.
         progress: receives reports of the progress.
         options: the flags of `attnscope sdpa` and `attnscope mha`, with underscores. Sizes: `batch`,
-            `nq`, `nk`, `heads`, `kv_heads`, `past`, and `nv`, `dk`, `dv` of sdpa, `d_feat`,
-            `d_head`, `d_value`, `d_context` of mha. Tensors, each a numpy array, a torch tensor or a file: `q` (sdpa:
-            `n_batch n_head n_Q d_K`, where the first two may be missing; mha: `n_batch n_Q d_feat`),
-            `k`, `v`, `past_k`, `past_v`, `x`, `wq`, `wk`, `wv`, and `wo`, `bq`, `bk`, `bv`, `bo` and
-            `weights` (a file, or a `state_dict()`) of mha; with `layer` (and `stack`), `weights` is a
-            model, by name or loaded, whose layer also implies sizes and variants that are not set.
-            Variants: `mask` (one or several: "causal", "window:4", …, or arrays), `mask_style`, `mask_fill`, `align`, `masked_rows`, `scale`,
-            `softcap`, `rope`, `rope_theta`, `softmax_dtype`, `layout` and `query` of sdpa, `scale_by`,
-            `bias`, `dropout` and `train` of mha. And `seed`, `draw`, `dtype`, `device`.
+            `nq`, `nk`, `heads`, `kv_heads`, `past`, and `nv`, `dk`, `dv` of sdpa, `d_feat`, `d_head`,
+            `d_value`, `d_context` of mha. Tensors, each a numpy array, a torch tensor or a file: `q`
+            (sdpa: `n_batch n_head n_Q d_K`, where the first two may be missing; mha: `n_batch n_Q
+            d_feat`), `k`, `v`, `past_k`, `past_v`, `x`, `wq`, `wk`, `wv`, and `wo`, `bq`, `bk`, `bv`,
+            `bo` and `weights` (a file, or a `state_dict()`) of mha; with `layer` (and `stack`),
+            `weights` is a model, by name or loaded, whose layer also implies sizes and variants that
+            are not set. Variants: `mask` (one or several: "causal", "window:4", …, or arrays),
+            `mask_style`, `mask_fill`, `align`, `masked_rows`, `scale`, `softcap`, `rope`,
+            `rope_theta`, `softmax_dtype`, `layout` and `query` of sdpa, `scale_by`, `bias`, `dropout`
+            and `train` of mha. And `seed`, `draw`, `dtype`, `device`.
             `attnscope.textbook.options` describes each.
 
     Returns:

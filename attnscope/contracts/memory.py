@@ -94,7 +94,9 @@ def _temporary(step: Step, plan: Trace) -> int:
             else max(2 * DTYPES[other] * size - step.bytes, DTYPES[other] * size)
         )
     if step.name in ("Q_rot", "K_rot"):
-        return 2 * step.bytes
+        of_each = step.name == "Q_rot" and plan.options.get("align") == "lengths"
+        angles = 2 * step.bytes // plan.sizes.get("n_head", 1) if of_each else 0  # of each sequence
+        return 2 * step.bytes + angles
     return 0
 
 

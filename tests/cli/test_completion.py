@@ -63,7 +63,7 @@ def test_commands_and_options_are_completed(complete):
 @pytest.mark.parametrize(
     ("line", "values"),
     [
-        ("sdpa --mask c", ["causal"]),
+        ("sdpa --mask c", ["causal", "chunk:"]),
         ("sdpa --dtype bf", ["bfloat16"]),
         ("trace a.py:f --device m", ["mps", "meta"]),
         ("sdpa --layout ", ["rows", "columns"]),

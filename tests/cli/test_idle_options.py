@@ -28,6 +28,11 @@ NO_TEXT = 'there is no text to attend in (--text "…")'
             ["--align", "bottom-right"],
             "nothing here depends on the positions of queries and keys",
         ),
+        (
+            [*SMALL, "--batch", 2, "--mask", "lengths:3,4"],
+            ["--align", "lengths"],
+            "nothing here depends on the positions of queries and keys",
+        ),
         (SMALL, ["--rope-theta", "100"], "there are no rotary positions (--rope)"),
         (SMALL, ["--force"], "no file is written"),
         (SMALL, ["--wide"], "json has all columns anyway"),

@@ -174,7 +174,11 @@ def test_an_option_of_another_command_names_the_commands(attnscope, line, others
         ("sdpa --layout x", "--layout is 'x'.", "--layout rows or columns"),
         ("sdpa --format jsn", "--format is 'jsn'.", "--format json"),
         ("sdpa --mask casual", "'casual' is not a mask.", "--mask causal"),
-        ("sdpa --mask windo", "'windo' is not a mask.", "--mask window:W or window:L,R"),
+        (
+            "sdpa --mask windo",
+            "'windo' is not a mask.",
+            "--mask window:W, window:L,R, window:L, or window:,R",
+        ),
         ("sdpa --dtype fp16", "'fp16' is not a dtype that attention runs in.", "--dtype float16"),
         ("sdpa --dtype bfloat", "'bfloat' is not a dtype that attention runs in.", "--dtype bfloat16"),
         ("trace a.py:f --dtype half", "'half' is not a dtype.", "--dtype float16"),

@@ -6,6 +6,8 @@ import torch
 import torch.nn.functional as F
 from safetensors.torch import load_file
 
+from attnscope import compute
+
 
 def saved(attnscope, tmp_path, *arguments):
     path = tmp_path / "run.safetensors"
@@ -53,6 +55,8 @@ def test_a_stage_that_does_not_apply_has_no_row(attnscope):
         (["--past", 3], [], 6),
         ([], ["--align", "bottom-right"], 3),
         (["--past", 3], ["--align", "top-left"], 0),
+        (["--past", 3], ["--align", "after-past"], 3),
+        ([], ["--align", "after-past"], 0),
     ],
 )
 def test_causal_is_aligned_as_pytorch_does_unless_told_otherwise(
@@ -63,7 +67,8 @@ def test_causal_is_aligned_as_pytorch_does_unless_told_otherwise(
     )
     n_K = 7 + (3 if past else 0)
     assert torch.equal(tensors["mask"], torch.ones(4, n_K).tril(offset).bool())
-    assert document["options"]["align"] == ("bottom-right" if offset else "top-left")
+    default = "bottom-right" if past else "top-left"
+    assert document["options"]["align"] == (align[1] if align else default)
 
 
 def test_a_causal_run_is_pytorchs_is_causal(attnscope, tmp_path):
@@ -110,6 +115,64 @@ def test_decoding_with_a_past_gives_the_last_row_of_the_whole(attnscope, tmp_pat
     ]
     decoded, _ = saved(attnscope, tmp_path, "sdpa", *files, "--rope", "--mask", "causal")
     torch.testing.assert_close(decoded["out"], whole["out"][:, :, 4:], rtol=0, atol=1e-5)
+
+
+@pytest.mark.few(2)
+@pytest.mark.parametrize("n_kv_head", [4, 2])
+@pytest.mark.parametrize(("past", "query"), [(0, []), (3, ["--query", 1])])
+@pytest.mark.parametrize("mask", ["causal", "window:2,0"])
+def test_a_static_cache_gives_the_last_rows_of_each_sequence_alone(
+    attnscope, tmp_path, monkeypatch, n_kv_head, past, query, mask
+):
+    """This proves that positions and masks are right for each sequence."""
+    monkeypatch.chdir(tmp_path)
+    rng, lengths, n_Q, n_K = np.random.default_rng(0), [5, 9, 2], 2, 10
+    drawn = {"q": (3, 4, n_Q, 6), "k": (3, n_kv_head, n_K, 6), "v": (3, n_kv_head, n_K, 7)}
+    drawn = {name: torch.from_numpy(rng.standard_normal(shape)) for name, shape in drawn.items()}
+    alone = []
+    for b, length in enumerate(lengths):
+        Q = torch.zeros(1, 4, length, 6, dtype=torch.float64)
+        Q[0, :, length - n_Q :] = drawn["q"][b]
+        of_one = {"q": Q, **{name: drawn[name][b : b + 1, :, :length] for name in "kv"}}
+        alone.append(compute("sdpa", **of_one, rope=True, mask=["causal", mask], keep=True))
+    whole = torch.cat([trace["out"].tensor[:, :, -n_Q:] for trace in alone])
+
+    K_rot = compute("sdpa", **drawn, rope=True, keep=True)["K_rot"].tensor
+    files = {"q": drawn["q"], "k": drawn["k"][:, :, past:], "v": drawn["v"][:, :, past:]}
+    if past:  # keys of the past are at 0 to 2, and new ones are turned by the program
+        files |= {"past_k": K_rot[:, :, :past], "past_v": drawn["v"][:, :, :past]}
+    for name, tensor in files.items():
+        np.save(f"{name}.npy", tensor.numpy())
+    arguments = [part for name in files for part in (f"--{name.replace('_', '-')}", f"{name}.npy")]
+    options = ["--rope", "--mask", mask, "--mask", "lengths:5,9,2", "--align", "lengths"]
+    tensors, _ = saved(attnscope, tmp_path, "sdpa", *arguments, *options, *query, "--verify")
+    expected = whole[:, :, 1] if query else whole
+    torch.testing.assert_close(tensors["out"], expected, rtol=0, atol=1e-12)
+
+
+def test_a_mask_of_one_axis_is_that_of_every_query(attnscope, tmp_path):
+    mask = np.array([True, False, True, True, False])
+    np.save(tmp_path / "m.npy", mask)
+    np.save(tmp_path / "whole.npy", np.broadcast_to(mask, (3, 5)))
+    options = [
+        "--nq",
+        3,
+        "--batch",
+        2,
+        "--mask",
+        "lengths:5,3",
+        "--mask",
+        "window:,0",
+        "--align",
+        "lengths",
+    ]
+    for form in ([], ["--query", 1], ["--layout", "columns"]):
+        arguments = ["sdpa", *options, *form, "--verify"]
+        one, _ = saved(attnscope, tmp_path, *arguments, "--mask", tmp_path / "m.npy", "--nk", 5)
+        whole = np.load(tmp_path / "whole.npy")
+        np.save(tmp_path / "upright.npy", whole.T if "columns" in form else whole)
+        other, _ = saved(attnscope, tmp_path, *arguments, "--mask", tmp_path / "upright.npy")
+        assert torch.equal(one["out"], other["out"])
 
 
 @pytest.mark.few(4)
@@ -279,6 +342,23 @@ def test_numbers_are_every_tensors_values(attnscope, tmp_path):
             ["--mask", "banana"],
             "'banana' is not a mask.",
             "--mask causal, window:W, window:L,R, chunk:C, prefix:P, lengths:N,N,…, none, or a FILE",
+        ),
+        (
+            ["--rope", "--align", "lengths"],
+            "--align lengths puts the queries at the end of each sequence's keys, but no mask says how many"
+            " keys each sequence has.",
+            "--mask lengths:N,N,… --align lengths",
+        ),
+        (
+            "--batch 2 --nq 3 --nk 5 --mask causal --mask lengths:5,2 --align lengths".split(),
+            "a length of 2 is less than there are queries: n_Q is 3, and aligned at the lengths, each"
+            " sequence's queries are the last of its keys.",
+            "lengths of 3 or more, or another --align",
+        ),
+        (
+            "--batch 2 --nq 3 --nk 5 --mask causal --mask lengths:5,6 --align lengths".split(),
+            "a length of 6 is more than there are keys: n_K is 5.",
+            None,
         ),
         (
             ["--format", "csv", "--verify"],

@@ -129,7 +129,7 @@ DEVICES = [
 SHOWS = ["attention", "attention[0]", "attention[0,1]", "attention[:1]", "Q[0,:2]", "W_Q[0,:5]", "scores[0,0]", "x", "attention[99]", "attention[-1]",
          "attention[::0]", "attention[::-1]", "attention[", "[0]", "attention[]", "attention[0,0,0,0,0]", "attention[...]", "attention[None]", "attention[10**30]", "", "Q.T"]  # fmt: skip
 MASKS = ["causal", "window:1", "window:0", "window:1,2", "window:-1", "prefix:1", "prefix:99", "lengths:1,2", "lengths:3", "lengths:0,0", "lengths:",
-         "window", "nope", "nope:3", "", "causal:3", "mask.npy", "additive.npy", "Q.npy", "missing.npy", "window:99999999999999999999"]  # fmt: skip
+         "window", "nope", "nope:3", "", "causal:3", "mask.npy", "additive.npy", "Q.npy", "missing.npy", "window:99999999999999999999", "window:1,", "window:,0", "window:,", "chunk:2", "chunk:0"]  # fmt: skip
 MEMORY = [
     "2G",
     "500M",

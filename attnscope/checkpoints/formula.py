@@ -137,7 +137,7 @@ def formula_of(heads: Heads, layer: int, d_head: int) -> LayerFormula:
         complete = _completed(config)
         if complete is None:
             what = f"what depends on {enumerated(fields)}, which its config.json does not give"
-            return LayerFormula(missing=(what, *extras), family=kind)
+            return LayerFormula(missing=(what, *extras))
         config = complete
     cross = heads.stack.layout.cross
     theta, of_positions = (None, []) if cross else _rotation(config, family, layer)

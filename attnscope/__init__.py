@@ -15,11 +15,13 @@ if TYPE_CHECKING:
     from attnscope.checkpoints.head import read_head
     from attnscope.comparison.compare import compare
     from attnscope.errors import AttnscopeError
+    from attnscope.influence.audit import audit
     from attnscope.models.compare_checkpoints import compare_checkpoints
     from attnscope.models.compare_maps import compare_maps
     from attnscope.models.head_weights import head_weights
     from attnscope.models.maps.attention_maps import attention_maps, attention_steps
     from attnscope.models.measure_heads import measure_heads
+    from attnscope.results.audit import Audit
     from attnscope.results.common import Check, Stats
     from attnscope.results.comparison import Comparison
     from attnscope.results.differences import HeadDifferences, MapDifferences
@@ -40,6 +42,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _HOMES = {
+    "Audit": "attnscope.results.audit",
     "AttentionMap": "attnscope.results.maps",
     "AttentionMaps": "attnscope.results.maps",
     "AttnscopeError": "attnscope.errors",
@@ -59,6 +62,7 @@ _HOMES = {
     "WorkedExample": "attnscope.results.example",
     "annotate": "attnscope.tracing.comments.trace_comments",
     "attention_maps": "attnscope.models.maps.attention_maps",
+    "audit": "attnscope.influence.audit",
     "attention_steps": "attnscope.models.maps.attention_maps",
     "check_comments": "attnscope.tracing.comments.trace_comments",
     "compare_checkpoints": "attnscope.models.compare_checkpoints",
@@ -85,6 +89,7 @@ __all__ = [
     "AttentionMap",
     "AttentionMaps",
     "AttnscopeError",
+    "Audit",
     "Check",
     "Comparison",
     "HeadDifferences",
@@ -102,6 +107,7 @@ __all__ = [
     "annotate",
     "attention_maps",
     "attention_steps",
+    "audit",
     "check_comments",
     "compare",
     "compare_checkpoints",

@@ -44,13 +44,22 @@ MAY_IMPORT = {
     "tracing/comments": LOW | {"tracing/axes"},
     # Two attentions side by side.
     "comparison": READS
-    | {"options", "models", "textbook"}
+    | {"options", "models"}
     | {f"comparison/{each}" for each in ("sides", "anatomy", "divergence", "causes")},
     "comparison/sides": READS
     | {"attention", "comparison/anatomy", "models", "tracing", "tracing/target"},
     "comparison/anatomy": set(),
     "comparison/divergence": {"comparison/anatomy"},
     "comparison/causes": {"comparison/anatomy", "comparison/divergence"},
+    # Which positions influence which.
+    "influence": READS
+    | {"options", "checkpoints", "comparison/sides", "comparison/anatomy", "models/running"}
+    | {"tracing/target"}
+    | {f"influence/{each}" for each in ("measure", "models", "properties")},
+    "influence/properties": LOW | {"influence/measure", "influence/models", "models/running"},
+    "influence/models": LOW
+    | {"influence/measure", "comparison/anatomy", "models/masks", "models/running", "process"},
+    "influence/measure": {"results", "comparison/anatomy"},
     # Real models.
     "checkpoints": LOW,
     "models": LOW

@@ -17,7 +17,7 @@ from attnscope.cli.output import (
     tell,
     written_first,
 )
-from attnscope.comparison.options import Arguments, Execution, Models, Reference
+from attnscope.comparison.options import Arguments, Execution, Models
 from attnscope.completion import completion
 from attnscope.errors import OptionError, warn_idle
 from attnscope.options import keywords
@@ -49,7 +49,6 @@ def compare(
         ),
     ],
     arguments: Arguments,
-    reference: Reference,
     models: Models,
     execution: Execution,
     files: FigureOptions,
@@ -70,9 +69,9 @@ def compare(
     always_wide = output.wide and output.format in (Format.JSON, Format.CSV)
     warn_idle([(always_wide, "--wide", f"{output.format} has all columns anyway")])
     with shown_progress() as progress, user_streams(), notices_shown():
-        groups = (arguments, reference, models, execution)
-        options = {name: value for group in groups for name, value in keywords(group).items()}
-        result = compare(a, b, **options, progress=progress)
+        result = compare(
+            a, b, **keywords(arguments), **keywords(models), **keywords(execution), progress=progress
+        )
     if isinstance(result, Comparison):
         if files.plot or files.page:
             raise OptionError(

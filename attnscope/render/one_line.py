@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import singledispatch
 from typing import Any
 
+from attnscope.render.audit import verdict as verdict_of_audit
 from attnscope.render.columns import largest
 from attnscope.render.comparison import number as difference_text
 from attnscope.render.comparison import verdict
@@ -12,6 +13,7 @@ from attnscope.render.heading import named
 from attnscope.render.heads import facts
 from attnscope.render.ranking import MISSING
 from attnscope.render.text import number_text, shape_text
+from attnscope.results.audit import Audit, Evidence, Influence, Property
 from attnscope.results.comments import CommentReport, SourceDiff
 from attnscope.results.common import Check, Finding, Part, Stats
 from attnscope.results.comparison import ComparedGradient, ComparedTensor, Comparison
@@ -113,6 +115,26 @@ def _(run: ProgramRun) -> str:
         f"{shortened(run.target)}: {len(run.traces)} of {counted(run.calls, 'call')} traced,"
         f" exit status {run.status}"
     )
+
+
+@about.register
+def _(audit: Audit) -> str:
+    return f"{shortened(audit.name)}: {verdict_of_audit(audit)}"
+
+
+@about.register
+def _(each: Property) -> str:
+    return f"{each.name}: {each.status}"
+
+
+@about.register
+def _(evidence: Evidence) -> str:
+    return f"position {evidence.position} moves by {evidence.amount:.2g}"
+
+
+@about.register
+def _(influence: Influence) -> str:
+    return f"{influence.of}: {len(influence.measured)} × {len(influence.measured[0])} positions"
 
 
 @about.register

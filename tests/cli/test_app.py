@@ -12,8 +12,20 @@ import attnscope as package
 from attnscope.cli import app
 from attnscope.cli.app import main
 
-COMMANDS = ["sdpa", "mha", "example", "scaling", "trace", "compare", "run", "bert", "model", "heads"]
-OF_THE_USERS_CODE = {"trace", "compare", "run"}
+COMMANDS = [
+    "sdpa",
+    "mha",
+    "example",
+    "scaling",
+    "trace",
+    "compare",
+    "audit",
+    "run",
+    "bert",
+    "model",
+    "heads",
+]
+OF_THE_USERS_CODE = {"trace", "compare", "audit", "run"}
 
 
 def process(*arguments, **options):

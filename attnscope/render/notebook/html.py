@@ -6,7 +6,7 @@ from functools import cache, singledispatch
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
-from attnscope.render import comparison, scaling
+from attnscope.render import audit, comparison, scaling
 from attnscope.render.circuits import circuit_columns
 from attnscope.render.columns import check_columns
 from attnscope.render.crash import crash_lines
@@ -19,6 +19,7 @@ from attnscope.render.notebook.pieces import classes, grows, pieces_of, shown_co
 from attnscope.render.notebook.rows import head_rows, trace_rows
 from attnscope.render.page.page import model_name
 from attnscope.render.terminal.source import annotated, source_lines
+from attnscope.results.audit import Audit
 from attnscope.results.comments import CommentReport, SourceDiff
 from attnscope.results.comparison import Comparison
 from attnscope.results.example import WorkedExample
@@ -117,6 +118,17 @@ def _(result: Scaling) -> str:
         bars=[(scaling.SCALED[row.scaled][1], f"{100 * row.largest_weight:.1f}") for row in result.rows],
         legend=scaling.legend(result),
         findings=[printable(finding.message) for finding in result.findings],
+    )
+
+
+@content.register
+def _(result: Audit) -> str:
+    return _rendered(
+        "audit",
+        heading=_printable(audit.heading(result)),
+        columns=shown_columns(audit.columns(result)),
+        evidence=[_printable(list(audit.evidence_lines(each))) for each in result.broken],
+        notices=_printable(result.notices),
     )
 
 

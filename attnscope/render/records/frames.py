@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from attnscope.errors import OptionError
 from attnscope.render.columns import Column, columns_of
+from attnscope.results.audit import Audit
 from attnscope.results.comparison import Comparison
 from attnscope.results.example import WorkedExample
 from attnscope.results.heads import HeadMetrics
@@ -59,6 +60,10 @@ def _columns(result: Any) -> list[Column]:
         from attnscope.render import comparison
 
         return comparison.columns(result)
+    if isinstance(result, Audit):
+        from attnscope.render import audit
+
+        return audit.columns(result)
     return columns_of(result)
 
 

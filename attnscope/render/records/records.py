@@ -10,6 +10,7 @@ from attnscope.render.columns import check_columns, columns_of
 from attnscope.render.crash import crash_lines
 from attnscope.render.heading import heading, summary
 from attnscope.render.records.tables import csv_table, markdown, markdown_table, plain
+from attnscope.results.audit import Audit
 from attnscope.results.comparison import Comparison
 from attnscope.results.example import WorkedExample
 from attnscope.results.heads import HeadMetrics
@@ -19,7 +20,13 @@ from attnscope.results.trace import ProgramRun, Trace
 from attnscope.results.weights import HeadWeights
 from attnscope.text import printable
 
-KINDS = {Trace: "trace", HeadWeights: "head", Scaling: "scaling", Comparison: "comparison"}
+KINDS = {
+    Trace: "trace",
+    HeadWeights: "head",
+    Scaling: "scaling",
+    Comparison: "comparison",
+    Audit: "audit",
+}
 """The schema names of results whose records are their fields."""
 
 
@@ -60,7 +67,9 @@ def json_text(record: dict[str, Any]) -> str:
     return json.dumps(record, indent=2, allow_nan=False, ensure_ascii=False)
 
 
-def csv_text(result: Trace | HeadWeights | AttentionMaps | Scaling | HeadMetrics | Comparison) -> str:
+def csv_text(
+    result: Trace | HeadWeights | AttentionMaps | Scaling | HeadMetrics | Comparison | Audit,
+) -> str:
     """Return a line for each tensor, weight, head or measurement, in plain numbers."""
     if isinstance(result, AttentionMaps):
         from attnscope.render.records.maps import maps_csv
@@ -80,11 +89,22 @@ def csv_text(result: Trace | HeadWeights | AttentionMaps | Scaling | HeadMetrics
         from attnscope.render.records import comparison
 
         return comparison.csv_text(result)
+    if isinstance(result, Audit):
+        from attnscope.render.records import audit
+
+        return audit.csv_text(result)
     return csv_table(columns_of(result))
 
 
 def markdown_text(
-    result: Trace | HeadWeights | AttentionMaps | Scaling | WorkedExample | HeadMetrics | Comparison,
+    result: Trace
+    | HeadWeights
+    | AttentionMaps
+    | Scaling
+    | WorkedExample
+    | HeadMetrics
+    | Comparison
+    | Audit,
     *,
     wide: bool = False,
 ) -> str:
@@ -109,6 +129,10 @@ def markdown_text(
         from attnscope.render.records import comparison
 
         return comparison.markdown_text(result, wide=wide)
+    if isinstance(result, Audit):
+        from attnscope.render.records import audit
+
+        return audit.markdown_text(result, wide=wide)
     if isinstance(result, WorkedExample):
         from attnscope.render.records.example import example_text
 

@@ -11,6 +11,7 @@ from rich.text import Text
 
 from attnscope.render.terminal.console import Terminal
 from attnscope.render.terminal.table import print_finding, print_line, print_notices, print_table
+from attnscope.results.audit import Audit
 from attnscope.results.comments import CommentReport, SourceDiff
 from attnscope.results.common import Finding
 from attnscope.results.comparison import Comparison
@@ -110,6 +111,13 @@ def _(comparison: Comparison, console: Console) -> None:
     from attnscope.render.terminal.comparison import print_comparison
 
     print_comparison(comparison, console)
+
+
+@print_result.register
+def _(audit: Audit, console: Console) -> None:
+    from attnscope.render.terminal.audit import print_audit
+
+    print_audit(audit, console)
 
 
 @print_result.register

@@ -1,0 +1,1 @@
+"""Which positions influence which: measured by changing one and looking at the others."""

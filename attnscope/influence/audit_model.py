@@ -1,0 +1,106 @@
+"""Audit a model: which properties it promises, and whether they hold."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+
+from attnscope.errors import first_line
+from attnscope.influence.models.probe import Probe
+from attnscope.influence.models.promised import causality
+from attnscope.influence.models.subject import Subject
+from attnscope.influence.models.texts import Texts
+from attnscope.influence.properties.batch import batch
+from attnscope.influence.properties.cache import cache
+from attnscope.influence.properties.causal import causal
+from attnscope.influence.properties.kernels import kernels
+from attnscope.influence.properties.packed import packed, support
+from attnscope.influence.properties.padding import padding
+from attnscope.influence.properties.visible import bidirectional, coverage, window
+from attnscope.models.running.tokenize import max_tokens
+from attnscope.process.progress import Progress, stage
+from attnscope.results.audit import UNDECIDED, Audit, Property
+
+LENGTHS = (61, 53, 43, 37, 29, 23, 17, 13, 11, 7)
+"""The numbers of tokens of a random text, the first that fits: no size of a model is such a prime."""
+
+FAILURES = (RuntimeError, TypeError, ValueError, LookupError, AttributeError, NotImplementedError)
+"""What a model may raise in a run that it does not support."""
+
+
+def properties_of(probe: Probe) -> dict[str, Callable[[bool], Property]]:
+    """Return the tests of all properties by name."""
+    sides, why = padded_sides(probe)
+    return {
+        "causal": lambda requested: causal(probe, requested),
+        "bidirectional": lambda requested: bidirectional(probe, requested),
+        "window": lambda requested: window(probe, requested),
+        "coverage": lambda requested: coverage(probe, requested),
+        "padding": lambda requested: padding(probe, sides, why, requested),
+        "packed": lambda requested: packed(probe, *support(probe), requested),
+        "batch": lambda requested: batch(probe, requested),
+        "cache": lambda requested: cache(probe, requested),
+        "kernels": lambda requested: kernels(probe, requested),
+    }
+
+
+def padded_sides(probe: Probe) -> tuple[list[str], str]:
+    """Return the sides on which a model's texts are padded, and what says so."""
+    if probe.causal and probe.source is None:
+        return ["left", "right"], "generation pads on the left, training on the right"
+    return ["right"], "encoders are padded on the right"
+
+
+def probe_of(
+    module: Any,
+    name: str,
+    ids: torch.Tensor | None,
+    special: list[int],
+    *,
+    n_tokens: int | None,
+    causal: bool | None,
+    limits: Mapping[str, int],
+    thorough: bool,
+    seed: int,
+) -> Probe:
+    """Prepare a model and its text."""
+    texts = Texts(module.config, special, seed)
+    is_causal, source = causality(module)
+    if causal is not None:
+        is_causal, source = causal, "--causal" if causal else "--bidirectional"
+    most = max_tokens(module.config) or LENGTHS[0]
+    length = n_tokens or next((each for each in LENGTHS if each + 3 <= most), most)
+    text = texts.drawn(length) if ids is None else ids
+    n = text.shape[1]
+    subject = Subject(name, module, n)
+    encoder = None
+    if subject.is_encoder_decoder:
+        encoder = texts.drawn(n + 3) if ids is None else text
+        text = texts.drawn(n)
+    return Probe(subject, texts, text, encoder, is_causal, source, dict(limits), thorough)
+
+
+def audit_probe(probe: Probe, names: Mapping[str, bool], tokens: list[str], progress: Progress) -> Audit:
+    """Test properties by name, each with whether an option asks for it."""
+    probe.base(exact=False)  # if this fails, the model does not run at all
+    tests = properties_of(probe)
+    found = []
+    for name, requested in names.items():
+        with stage(progress, f"{name} …"):
+            try:
+                found.append(tests[name](requested))
+            except FAILURES as error:
+                why = f"a test raises {type(error).__name__}: {first_line(error)}"
+                found.append(Property(name, UNDECIDED, why, "", requested=requested))
+    module = probe.subject.module
+    return Audit(
+        probe.subject.name,
+        type(module).__name__,
+        str(module.dtype).removeprefix("torch."),
+        probe.n,
+        round(probe.subject.n_forward, 1),
+        found,
+        tokens,
+    )

@@ -1,0 +1,1 @@
+"""What moves when something changes, where that begins, and what may move."""

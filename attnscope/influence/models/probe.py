@@ -1,0 +1,170 @@
+"""What the tests of one model have in common: its texts, what it promises, and its weights."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any
+
+import torch
+
+from attnscope.influence.measure.moved import Moved
+from attnscope.influence.measure.promises import Promise
+from attnscope.influence.models.promised import promise_of
+from attnscope.influence.models.replay import layer_of
+from attnscope.influence.models.subject import Run, Subject
+from attnscope.influence.models.texts import Texts
+from attnscope.models.masks.observed import observe_masks
+from attnscope.results.audit import Evidence, Influence
+
+
+@dataclass
+class Seen:
+    """Which keys the queries of one attention module give weight to.
+
+    Attributes:
+        path: the module's name.
+        layer: the index of its layer.
+        promise: what its layer promises; None: nothing is known.
+        visible: `n_Q n_K`, in any head.
+        received: the mask that reached it, likewise; None if none did.
+    """
+
+    path: str
+    layer: int
+    promise: Promise | None
+    visible: torch.Tensor
+    received: torch.Tensor
+
+
+@dataclass
+class Probe:
+    """A model with the texts that it reads in an audit.
+
+    Attributes:
+        subject: the model.
+        texts: draws texts.
+        ids: the text, `1 n`; of an encoder-decoder model, the decoder's.
+        source: the encoder's text, or None.
+        causal: whether the model is causal; None: nothing says so.
+        causal_source: what says so.
+        requested: promises that options make: `window`, `chunk`, `prefix`, `sinks`.
+        thorough: whether to take more positions and lengths.
+    """
+
+    subject: Subject
+    texts: Texts
+    ids: torch.Tensor
+    source: torch.Tensor | None
+    causal: bool | None
+    causal_source: str
+    requested: dict[str, int] = field(default_factory=dict)
+    thorough: bool = False
+    _runs: dict[Any, Run] = field(default_factory=dict)
+
+    @property
+    def n(self) -> int:
+        """The number of positions."""
+        return self.ids.shape[1]
+
+    def inputs(self, ids: torch.Tensor | None = None, **more: Any) -> dict[str, Any]:
+        """Return the model's arguments for a text; None: the probe's own."""
+        ids = self.ids if ids is None else ids
+        device = self.subject.module.device
+        inputs: dict[str, Any] = {"input_ids": ids.to(device)}
+        if self.source is not None:
+            source = self.source.expand(len(ids), -1)
+            inputs = {"input_ids": source.to(device), "decoder_input_ids": ids.to(device)}
+        if self.subject.takes("use_cache"):
+            inputs["use_cache"] = False
+        return inputs | more
+
+    def base(self, exact: bool) -> Run:
+        """Return the run on the text itself, which all properties share."""
+        return self.once(exact, lambda: self.subject.run(exact=exact, **self.inputs()))
+
+    def once(self, key: Any, run: Callable[[], Run]) -> Run:
+        """Return a run that several tests share."""
+        if key not in self._runs:
+            self._runs[key] = run()
+        return self._runs[key]
+
+    def promise(self, layer: int | None) -> Promise | None:
+        """Return what a layer promises: by options, or else by the configuration."""
+        causal = bool(self.causal)
+        if self.requested:
+            return Promise("options", causal, **self.requested)
+        config = self.subject.config
+        if config.is_encoder_decoder:
+            return Promise("full attention", causal)
+        return promise_of(config.get_text_config(), layer, causal)
+
+    @cached_property
+    def seen(self) -> list[Seen]:
+        """The keys that each layer's queries give weight to, and the mask that its kernel received."""
+        visible, received = (self._masks(self.ids, measures=measures) for measures in (True, False))
+        return [
+            Seen(path, layer, self.promise(layer), each, received[path, layer])
+            for (path, layer), each in visible.items()
+        ]
+
+    def _masks(self, ids: torch.Tensor, *, measures: bool) -> dict[tuple[str, int], torch.Tensor]:
+        """Return the visible keys of each self-attention, in any head: `n_Q n_K`."""
+        model = self.subject.module
+        found = observe_masks(model, lambda: self.subject.run(**self.inputs(ids)), measures=measures)
+        stacks = ("decoder",) if self.source is not None else ("self", "text", "decoder")
+        return {
+            (each.path, each.layer): each.visible[0].any(0)
+            for each in found
+            if each.stack in stacks and each.visible.shape[-2:] == (self.n, self.n)
+        }
+
+    def selects(self, seen: Seen) -> bool:
+        """Return whether a module gives weight to other keys in another text."""
+        others = [
+            self._masks(self.texts.drawn(self.n), measures=True)[seen.path, seen.layer] for _ in range(2)
+        ]
+        return not all(torch.equal(seen.visible, each) for each in others)
+
+    def in_training(self) -> Probe:
+        """Return the same probe without its runs, for other statistics of batch norms."""
+        return replace(self, _runs={})
+
+    def evidence(self, found: Moved, changed: str, position: int, cause: slice | int) -> Evidence:
+        """Return the evidence of a leak, with the influence within the layer where it begins.
+
+        Args:
+            found: what moved.
+            changed: what was changed, in words.
+            position: the position in the text of what moved.
+            cause: the positions that were changed.
+        """
+        stage = found.stage
+        index = self.subject.layers.get(stage.rstrip("'"))
+        layer = layer_of(self.subject, stage, self.inputs)
+        influence, line = None, None
+        if layer is not None:
+            promise = self.promise(index)
+            received = next((each.received for each in self.seen if each.layer == index), None)
+            influence = layer.influence(
+                f"layer {index}",
+                promised=None if promise is None else promise.visible(self.n).tolist(),
+                received=None if received is None else received.tolist(),
+            )
+            still = self._still(influence, cause)
+            line = layer.leak(cause, still) if still else None
+        return Evidence(changed, position, found.amount, found.rounding, index, stage, line, influence)
+
+    @staticmethod
+    def _still(influence: Influence, cause: slice | int) -> list[int]:
+        """Return the positions that a change must not move, but that the layer does move."""
+        wrong = influence.wrong
+        n = len(influence.measured)
+        causes = set(range(n)[cause]) if isinstance(cause, slice) else {cause}
+        promised = influence.promised or []
+        return [
+            query
+            for query in {query for query, _ in wrong}
+            if not any(promised[query][key] for key in causes)
+        ]

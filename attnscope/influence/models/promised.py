@@ -1,0 +1,95 @@
+"""What a model's configuration and classes promise for each of its layers."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Any
+
+from attnscope.influence.measure.promises import Promise
+
+OTHER_KINDS = ("linear_attention", "conv", "mamba", "recurrent", "moe", "sparse", "hybrid")
+"""Kinds of layers, in `layer_types`, that are not softmax attention over all or some positions."""
+
+
+def causality(model: Any) -> tuple[bool | None, str]:
+    """Return whether a model is causal, and what says so; None if nothing does.
+
+    For an encoder-decoder model, this is about its decoder.
+    """
+    from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, MODEL_FOR_MASKED_LM_MAPPING
+
+    config, name = model.config, type(model).__name__
+    text = (
+        config.get_text_config(decoder=True) if config.is_encoder_decoder else config.get_text_config()
+    )
+    if config.is_encoder_decoder:
+        return True, f"{name} has an encoder and a decoder"
+    if getattr(text, "attn_type", None) == "bi":
+        return False, "attn_type='bi' in the configuration"
+    if getattr(text, "is_decoder", False):
+        return True, "is_decoder=True in the configuration"
+    if isinstance(stated := getattr(text, "is_causal", None), bool):
+        return stated, f"is_causal={stated} in the configuration"
+    if getattr(text, "use_bidirectional_attention", None) in (True, "all"):
+        return False, "use_bidirectional_attention in the configuration"
+    if getattr(text, "causal", None) is True:  # XLM's
+        return True, "causal=True in the configuration"
+    listed = type(config) in MODEL_FOR_CAUSAL_LM_MAPPING
+    if listed and type(config) not in MODEL_FOR_MASKED_LM_MAPPING:
+        return True, f"transformers lists {text.model_type} as a causal language model"
+    flags = {
+        module.is_causal
+        for module in model.modules()
+        if isinstance(getattr(module, "is_causal", None), bool) and "ttention" in type(module).__name__
+    }
+    if flags == {True}:
+        return True, "is_causal=True in every attention module"
+    if flags == {False} or type(config) in MODEL_FOR_MASKED_LM_MAPPING:
+        said = "is_causal=False in every attention module" if flags else "is_decoder=False"
+        return False, said
+    return None, f"nothing in {name} or its configuration says whether it is causal"
+
+
+def promise_of(config: Any, layer: int | None, causal: bool) -> Promise | None:
+    """Return what the configuration promises for a layer; None if it is another kind of layer.
+
+    Args:
+        config: the configuration of the text model.
+        layer: the layer's index; None if it has none.
+        causal: whether later positions are hidden.
+    """
+    full = Promise("full attention", causal)
+    kinds = getattr(config, "layer_types", None)
+    window = getattr(config, "sliding_window", None)
+    if isinstance(kinds, list) and kinds and layer is not None and layer < len(kinds):
+        kind = str(kinds[layer])
+        if any(other in kind for other in OTHER_KINDS):
+            return None
+        if kind == "sliding_attention":
+            if not isinstance(window, int):
+                return None
+            return _sliding(config, window, causal, f"layer_types[{layer}]={kind!r}")
+        if kind == "chunked_attention":
+            chunk = config.attention_chunk_size
+            return Promise(f"attention_chunk_size={chunk}", causal, chunk=chunk)
+        return full if kind == "full_attention" else None
+    if isinstance(kinds := getattr(config, "attention_layers", None), list) and layer is not None:
+        if kinds[layer] == "local":  # GPT-Neo's
+            return Promise(f"window_size={config.window_size}", causal, window=config.window_size)
+        return full
+    if isinstance(window, int) and getattr(config, "use_sliding_window", True):
+        return _sliding(config, window, causal, "all layers")
+    return full
+
+
+def _sliding(config: Any, window: int, causal: bool, where: str) -> Promise | None:
+    """Return the promise of a sliding window; None where its bidirectional width is a convention."""
+    if not causal:
+        return None
+    return Promise(f"sliding_window={window}, {where}", True, window=window)
+
+
+def promised(config: Any, layers: Collection[int], causal: bool) -> dict[int, Promise]:
+    """Return the promises of layers by index, where there are any."""
+    found = {layer: promise_of(config, layer, causal) for layer in layers}
+    return {layer: each for layer, each in found.items() if each is not None}

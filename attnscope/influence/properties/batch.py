@@ -1,0 +1,54 @@
+"""Batch: a sequence's outputs do not depend on the other sequences, or on their order."""
+
+from __future__ import annotations
+
+import torch
+
+from attnscope.influence.measure.moved import Moved, Rows, moved
+from attnscope.influence.models.probe import Probe
+from attnscope.influence.properties.causal import equality
+from attnscope.results.audit import BROKEN, HOLDS, UNDECIDED, Evidence, Property
+
+NAME = "batch"
+SOURCE = "every model"
+
+
+def batch(probe: Probe, requested: bool) -> Property:
+    """Exchange the other sequence of a batch of two, and their order."""
+    text = probe.ids[:, : probe.n // 2]
+    first, second = (probe.texts.drawn(text.shape[1]) for _ in range(2))
+    pairs = {"the other sequence": ((text, second), 0), "the order of sequences": ((first, text), 1)}
+    amounts = []
+    for changed, (pair, row) in pairs.items():
+        found = _compared(probe, (text, first), pair, row)
+        if found.status == "moved":
+            index = probe.subject.layers.get(found.stage)
+            evidence = Evidence(
+                changed, found.position, found.amount, found.rounding, index, found.stage
+            )
+            moves = f"exchanging {changed} moves position {found.position}"
+            return Property(NAME, BROKEN, SOURCE, moves, evidence, requested)
+        if found.status == "undecided":
+            return Property(NAME, UNDECIDED, SOURCE, found.why, requested=requested)
+        amounts.append(found.amount)
+    equal = f"exchanging the other sequence, or their order, moves nothing, {equality(max(amounts))}"
+    return Property(NAME, HOLDS, SOURCE, equal, requested=requested)
+
+
+def _compared(
+    probe: Probe,
+    before: tuple[torch.Tensor, torch.Tensor],
+    after: tuple[torch.Tensor, torch.Tensor],
+    row: int,
+) -> Moved:
+    """Return what moves in the first sequence of a batch, which is another row of the other batch."""
+
+    def runs(exact: bool) -> tuple[Rows, Rows]:
+        one = probe.once(
+            ("batch", exact),
+            lambda: probe.subject.run(exact=exact, **probe.inputs(torch.cat(before))),
+        )
+        other = probe.subject.run(exact=exact, **probe.inputs(torch.cat(after)))
+        return one.rows(), other.rows(row=row)
+
+    return moved(runs)

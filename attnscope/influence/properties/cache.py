@@ -1,0 +1,117 @@
+"""Cache: a text in parts, with a key/value cache, gives what the whole text gives."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import pairwise
+from typing import Any
+
+import torch
+
+from attnscope.influence.measure.moved import Moved, Rows, moved
+from attnscope.influence.models.probe import Probe
+from attnscope.influence.properties.causal import equality
+from attnscope.results.audit import BROKEN, HOLDS, NOT_APPLICABLE, UNDECIDED, Evidence, Property
+
+NAME = "cache"
+
+
+def cache(probe: Probe, requested: bool) -> Property:
+    """Read the first part of a text, then single tokens, then the rest, with each kind of cache."""
+    subject = probe.subject
+    if not subject.takes("past_key_values"):
+        return Property(
+            NAME, NOT_APPLICABLE, "its forward takes no past_key_values", "", requested=requested
+        )
+    if probe.causal is False:
+        return Property(NAME, NOT_APPLICABLE, probe.causal_source, "", requested=requested)
+    source = "its forward takes past_key_values"
+    kinds = _kinds(probe)
+    done, left_out, amounts = [], [], []
+    for name, new in kinds.items():
+        found = _compared(probe, name, new)
+        if found.status == "moved":
+            index = subject.layers.get(found.stage)
+            evidence = Evidence(
+                f"a cache, {name}", found.position, found.amount, found.rounding, index, found.stage
+            )
+            text = f"{name}: position {found.position} differs from the same text in one pass"
+            return Property(NAME, BROKEN, source, text, evidence, requested)
+        if found.status == "undecided":
+            left_out.append(f"{name}: {found.why}")
+            continue
+        done.append(name)
+        amounts.append(found.amount)
+    if not done:
+        return Property(NAME, UNDECIDED, source, "; ".join(left_out), requested=requested)
+    text = f"{', '.join(done)}: parts give what the whole text gives, {equality(max(amounts))}"
+    if left_out:
+        text += f"; undecided: {'; '.join(left_out)}"
+    return Property(NAME, HOLDS, source, text, requested=requested)
+
+
+def _kinds(probe: Probe) -> dict[str, Callable[[], Any]]:
+    """Return what is tested, and how to make the cache for it; None: the model makes its own."""
+    from transformers import StaticCache
+
+    config, n = probe.subject.config, probe.n
+
+    def own() -> None:
+        """Leave it to the model, which makes a dynamic one."""
+
+    kinds: dict[str, Callable[[], Any]] = {"single tokens": own, "several tokens": own}
+    if probe.source is None and getattr(probe.subject.module, "_can_compile_fullgraph", False):
+        kinds["static cache"] = lambda: StaticCache(config=config, max_cache_len=n + 3)
+    if probe.source is None:
+        kinds["cropped cache"] = own
+    return kinds
+
+
+def _compared(probe: Probe, name: str, new: Callable[[], Any]) -> Moved:
+    """Return what differs between a text in parts and in one pass."""
+
+    def runs(exact: bool) -> tuple[Rows, Rows]:
+        parts = _in_parts(probe, new(), exact, name)
+        whole = probe.base(exact).rows()
+        return {stage: whole[stage][: len(rows)] for stage, rows in parts.items()}, parts
+
+    try:
+        return moved(runs)
+    except (
+        RuntimeError,
+        TypeError,
+        ValueError,
+        NotImplementedError,
+        AttributeError,
+        IndexError,
+    ) as error:
+        lines = str(error).splitlines() or [type(error).__name__]
+        return Moved("undecided", why=f"it raises {type(error).__name__}: {lines[0][:100]}")
+
+
+def _in_parts(probe: Probe, cache: Any, exact: bool, name: str) -> dict[str, torch.Tensor]:
+    """Return the outputs of a text whose first half is read at once, and the rest in parts."""
+    n = probe.n
+    first = n // 2
+    bounds = [0, first, first + 1, first + 2, first + 3, n]
+    if name == "single tokens":
+        bounds = bounds[:-1]
+    elif name == "several tokens":
+        bounds = [0, first, (first + n) // 2, n]
+    collected: dict[str, list[torch.Tensor]] = {}
+    for begin, end in pairwise(bounds):
+        if name == "cropped cache" and begin == first + 3:
+            cache.crop(first - begin)  # forget three tokens, and read them again
+            begin = first
+            collected = {stage: each[:1] for stage, each in collected.items()}
+        inputs = probe.inputs(probe.ids[:, begin:end], use_cache=True)
+        if cache is not None:
+            inputs["past_key_values"] = cache
+        if probe.subject.takes("position_ids"):
+            inputs["position_ids"] = torch.arange(begin, end)[None]
+        run = probe.subject.run(exact=exact, **inputs)
+        for stage, rows in run.rows().items():
+            collected.setdefault(stage, []).append(rows)
+        cache = run.output.get("past_key_values", cache)
+    whole = {stage: torch.cat(each) for stage, each in collected.items()}
+    return {stage: rows for stage, rows in whole.items() if len(rows) == bounds[-1]}

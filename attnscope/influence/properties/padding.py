@@ -1,0 +1,104 @@
+"""Padding: the outputs of real tokens are those without padding, left and right."""
+
+from __future__ import annotations
+
+import torch
+
+from attnscope.influence.measure.moved import Moved, Rows, moved
+from attnscope.influence.models.probe import Probe
+from attnscope.influence.models.subject import Run
+from attnscope.influence.properties.causal import equality
+from attnscope.results.audit import BROKEN, HOLDS, NOT_APPLICABLE, UNDECIDED, Evidence, Property
+
+NAME = "padding"
+N_PAD = 5
+"""The number of padding tokens, at least."""
+
+
+def padding(probe: Probe, sides: list[str], source: str, requested: bool) -> Property:
+    """Change what the padding contains, which moves nothing; and compare with the text alone.
+
+    Args:
+        probe: the model.
+        sides: `left`, `right` or both.
+        source: what says that these sides are padded.
+        requested: whether an option asks for it.
+    """
+    if not probe.subject.takes("attention_mask"):
+        return Property(
+            NAME, NOT_APPLICABLE, "its forward has no attention_mask", "", requested=requested
+        )
+    amounts = []
+    for side in sides:
+        found = _alone(probe, side)
+        if found.status == "moved":
+            return _broken(probe, side, found, source, requested)
+        if found.status == "undecided":
+            why = f"padding on the {side}: {found.why}"
+            return Property(NAME, UNDECIDED, source, why, requested=requested)
+        amounts.append(found.amount)
+    text = f"{' and '.join(sides)}: real tokens are those without padding, {equality(max(amounts))}"
+    return Property(NAME, HOLDS, source, text, requested=requested)
+
+
+def _broken(probe: Probe, side: str, found: Moved, source: str, requested: bool) -> Property:
+    """Return that padding moves real tokens: by what it contains, or by the positions that it takes."""
+    words = probe.texts.drawn(N_PAD)
+    by_content = moved(
+        lambda exact: (_padded(probe, side, None, exact), _padded(probe, side, words, exact))
+    )
+    changed = f"padding on the {side}"
+    if by_content.status == "moved":
+        found, changed = by_content, f"what the padding on the {side} contains"
+    index = probe.subject.layers.get(found.stage)
+    evidence = Evidence(changed, found.position, found.amount, found.rounding, index, found.stage)
+    text = f"{changed} moves real token {found.position}"
+    if by_content.is_equal:
+        text += ", and what it contains does not: the positions are counted from the padding"
+        if not probe.subject.takes("position_ids"):
+            text += ", and the forward takes no position_ids"
+    return Property(NAME, BROKEN, source, text, evidence, requested)
+
+
+def _alone(probe: Probe, side: str) -> Moved:
+    """Return what moves if a text is padded."""
+
+    def runs(exact: bool) -> tuple[Rows, Rows]:
+        padded = _padded(probe, side, None, exact)
+        alone = _padded(probe, "", None, exact)
+        return {stage: alone[stage] for stage in padded}, padded
+
+    return moved(runs)
+
+
+def _padded(probe: Probe, side: str, pad: torch.Tensor | None, exact: bool) -> dict[str, torch.Tensor]:
+    """Return the outputs of the real tokens of a short text, by stage.
+
+    Args:
+        probe: the model.
+        side: where it is padded, in a batch with a longer text; empty: it is alone.
+        pad: the tokens of the padding; None: the padding token.
+        exact: whether to run in float64.
+    """
+    text = (probe.ids if probe.source is None else probe.source)[:, : probe.n // 2]
+    n, n_pad = text.shape[1], N_PAD if side else 0
+    padding = torch.full((1, n_pad), probe.texts.pad) if pad is None else pad
+    ids = torch.cat([padding, text] if side == "left" else [text, padding], 1)
+    start = n_pad if side == "left" else 0
+    mask = torch.zeros_like(ids)
+    mask[:, start : start + n] = 1
+    if side:
+        longer = torch.cat([text, text[:, :1].expand(1, n_pad)], 1)
+        ids, mask = torch.cat([ids, longer]), torch.cat([mask, torch.ones_like(longer)])
+
+    def run() -> Run:
+        if probe.source is not None:
+            inputs = probe.inputs(probe.ids.expand(len(ids), -1), attention_mask=mask)
+            return probe.subject.run(exact=exact, **inputs | {"input_ids": ids})
+        inputs = probe.inputs(ids, attention_mask=mask)
+        if probe.subject.takes("position_ids"):  # as `generate` passes them
+            inputs["position_ids"] = (mask.cumsum(-1) - 1).clamp(min=0)
+        return probe.subject.run(exact=exact, **inputs)
+
+    rows = slice(None) if probe.source is not None else slice(start, start + n)
+    return (probe.once(("padding", side, exact), run) if pad is None else run()).rows(rows)

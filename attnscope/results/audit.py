@@ -1,0 +1,141 @@
+"""An audit: which properties of attention hold, and for one that does not, where it breaks."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from attnscope.results.common import Part, Result
+
+HOLDS, BROKEN, UNDECIDED, NOT_APPLICABLE = "holds", "broken", "undecided", "not applicable"
+"""What an audit says of a property."""
+
+
+@dataclass(frozen=True)
+class Line:
+    """Where in the source a leak begins.
+
+    Attributes:
+        file, line: the location.
+        expression: the code there, on one line.
+    """
+
+    file: str
+    line: int
+    expression: str
+
+
+@dataclass(frozen=True, repr=False)
+class Influence(Part):
+    """How much each position of the input changes each position of the output.
+
+    Attributes:
+        of: what was measured, such as `layer 2`.
+        measured: `n_Q n_K`, the largest change of an output, divided by the largest output.
+        promised: `n_Q n_K`, whether a position should have influence; None if nothing says so.
+        received: `n_Q n_K`, the mask that reached attention; None if none was seen.
+    """
+
+    of: str
+    measured: list[list[float]]
+    promised: list[list[bool]] | None = None
+    received: list[list[bool]] | None = None
+
+    @property
+    def wrong(self) -> list[tuple[int, int]]:
+        """The pairs `(query, key)` with influence that they should not have."""
+        if self.promised is None:
+            return []
+        return [
+            (query, key)
+            for query, row in enumerate(self.measured)
+            for key, amount in enumerate(row)
+            if amount > 0 and not self.promised[query][key]
+        ]
+
+
+@dataclass(frozen=True, repr=False)
+class Evidence(Part):
+    """The measurement that shows that a property is broken.
+
+    Attributes:
+        changed: what was changed, such as `tokens from position 5 on`.
+        position: the position of an output that moved and should not have.
+        amount: how far it moved, divided by the largest output there.
+        rounding: how far rounding alone moves it, likewise; 0 if it should be equal bit for bit.
+        layer: the index of the first layer whose output moved; None if it is not in a layer.
+        path: the name of that module in the model; empty for code.
+        line: where in the source it begins.
+        influence: the influence of positions on positions there.
+    """
+
+    changed: str
+    position: int
+    amount: float
+    rounding: float
+    layer: int | None = None
+    path: str = ""
+    line: Line | None = None
+    influence: Influence | None = None
+
+
+@dataclass(frozen=True, repr=False)
+class Property(Part):
+    """What an audit says of one property.
+
+    Attributes:
+        name: such as `causal`.
+        status: `holds`, `broken`, `undecided` or `not applicable`.
+        source: what says that the property should hold, or why it need not.
+        found: what was measured, in a sentence.
+        evidence: the measurement, if it is broken.
+        requested: whether an option asks for it.
+    """
+
+    name: str
+    status: str
+    source: str
+    found: str
+    evidence: Evidence | None = None
+    requested: bool = False
+
+
+@dataclass(repr=False)
+class Audit(Result):
+    """Which properties of attention hold in a model, or in code.
+
+    Attributes:
+        name: the model or the code.
+        kind: its class or function.
+        dtype: the dtype that it ran in.
+        n_tokens: how many positions the input had.
+        n_forward: how many times the model ran on so many positions; parts count as parts.
+        properties: in the order of the table.
+        tokens: the tokens of the input, if it is a text.
+        notices: further sentences for the reader.
+    """
+
+    name: str
+    kind: str
+    dtype: str
+    n_tokens: int
+    n_forward: float
+    properties: list[Property]
+    tokens: list[str] = field(default_factory=list)
+    notices: list[str] = field(default_factory=list)
+
+    def __getitem__(self, name: str) -> Property:
+        """Return a property by its name."""
+        for each in self.properties:
+            if each.name == name:
+                return each
+        raise KeyError(name)
+
+    @property
+    def broken(self) -> list[Property]:
+        """The properties that do not hold."""
+        return [each for each in self.properties if each.status == BROKEN]
+
+    @property
+    def undecided(self) -> list[Property]:
+        """The properties that an option asks for, and that could not be decided."""
+        return [each for each in self.properties if each.status == UNDECIDED and each.requested]

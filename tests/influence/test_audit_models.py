@@ -1,0 +1,143 @@
+"""Audits of models: correct ones hold, and planted mistakes are found in the right layer."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from influence import planted
+
+import attnscope
+
+HELD = {
+    "llama": "causal coverage padding packed batch cache kernels",
+    "gpt2": "causal coverage padding packed batch cache kernels",
+    "gpt_neox": "causal coverage padding packed batch cache kernels",
+    "mistral": "causal window coverage padding packed batch cache kernels",
+    "gemma3_text": "causal window coverage padding packed batch cache kernels",
+    "bert": "bidirectional coverage padding batch kernels",
+}
+
+
+def statuses(audit: attnscope.Audit) -> dict[str, str]:
+    return {each.name: each.status for each in audit.properties}
+
+
+@pytest.mark.parametrize("family", HELD)
+def test_a_correct_model_has_every_property_that_it_promises(family):
+    audit = attnscope.audit(planted.model(family))
+    held = {name for name, status in statuses(audit).items() if status == "holds"}
+    assert held == set(HELD[family].split())
+    assert not audit.broken
+    assert not [each for each in audit.properties if each.status == "undecided"]
+    assert audit.n_forward <= 40
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64], ids=str)
+def test_a_correct_model_holds_in_every_dtype(dtype):
+    audit = attnscope.audit(planted.model("qwen3", dtype))
+    assert not audit.broken
+    assert "undecided" not in statuses(audit).values()
+
+
+@pytest.mark.parametrize("family", ["llama", "gpt2", "gpt_neox", "qwen3", "mistral"])
+def test_a_layer_without_its_mask_is_found(family):
+    broken = attnscope.audit(planted.without_mask(planted.model(family), 2))["causal"]
+    assert broken.status == "broken"
+    assert broken.evidence.layer == 2
+    assert broken.evidence.line.expression.startswith("torch.nn.functional.scaled_dot_product")
+
+
+@pytest.mark.parametrize(
+    ("family", "wrong", "layer", "code"),
+    [
+        ("llama", planted.Mean, 1, "x.mean(1, keepdim=True)"),
+        ("gpt2", planted.LookAhead, 3, "self.conv(x.transpose(1, 2))"),
+        ("mistral", planted.Mean, 0, "x.mean(1, keepdim=True)"),
+        ("gpt_neox", planted.LookAhead, 2, "self.conv(x.transpose(1, 2))"),
+        ("qwen3", planted.Normed, 1, "self.norm(x.transpose(1, 2))"),
+    ],
+)
+def test_what_mixes_positions_is_found_with_its_line(family, wrong, layer, code):
+    broken = attnscope.audit(planted.insert(planted.model(family), layer, wrong()))["causal"]
+    assert broken.status == "broken"
+    assert broken.evidence.layer == layer
+    assert broken.evidence.line.expression == code
+    assert broken.evidence.line.file.endswith("planted.py")
+    assert ("in training" in broken.found) == (wrong is planted.Normed)
+
+
+def test_a_mask_that_is_off_by_one_is_found_in_its_layer():
+    wide = planted.with_mask(planted.model("llama"), 1, lambda seen: torch.ones_like(seen).tril(1))
+    evidence = attnscope.audit(wide)["causal"].evidence
+    assert evidence.layer == 1
+    assert evidence.influence.wrong == [(query, query + 1) for query in range(60)]
+
+
+def test_keys_without_weight_are_found_in_their_layer():
+    def dead(seen: torch.Tensor) -> torch.Tensor:
+        n = len(seen)
+        return seen & (torch.arange(n) != 3) | torch.eye(n, dtype=torch.bool)
+
+    broken = attnscope.audit(planted.with_mask(planted.model("gpt2"), 3, dead))["coverage"]
+    assert broken.status == "broken"
+    assert broken.evidence.layer == 3
+    assert "query 4 does not see key 3 in layer 3" in broken.found
+
+
+@pytest.mark.parametrize("kernel", ["sdpa", "eager"])
+def test_a_window_that_one_kernel_ignores_is_found(kernel):
+    with planted.window_ignored("mistral", kernel):
+        audit = attnscope.audit(planted.model("mistral"))
+    assert audit["kernels"].status == "broken"
+    assert audit["kernels"].evidence.layer == 0
+    assert audit["window"].status == ("broken" if kernel == "sdpa" else "holds")
+
+
+def test_a_padding_mask_of_one_head_is_found_in_its_layer():
+    broken = attnscope.audit(planted.padding_of_one_head(planted.model("bert"), 2))["padding"]
+    assert broken.status == "broken"
+    assert broken.evidence.layer == 2
+    assert "what the padding on the right contains moves" in broken.found
+
+
+def test_positions_that_ignore_padding_and_the_cache_are_found():
+    audit = attnscope.audit(planted.own_positions(planted.model("gpt2")))
+    assert audit["padding"].status == "broken"
+    assert "the positions are counted from the padding" in audit["padding"].found
+    assert audit["cache"].status == "broken"
+    assert audit["causal"].status == "holds"
+
+
+def test_packed_rows_without_a_block_mask_are_found_if_they_are_asked_for():
+    model = planted.rows_not_blocked(planted.model("qwen3"))
+    assert attnscope.audit(model)["packed"].status == "not applicable"
+    broken = attnscope.audit(model, packed=True)["packed"]
+    assert broken.status == "broken"
+    assert broken.evidence.layer == 0
+
+
+def test_options_say_what_a_model_should_be():
+    audit = attnscope.audit(planted.model("bert"), causal=True)
+    assert audit["causal"].status == "broken"
+    assert audit["causal"].source == "--causal"
+    audit = attnscope.audit(planted.model("llama"), window=8)
+    assert audit["window"].status == "broken"
+    assert "query 60 sees key 0 in layer 0" in audit["window"].found
+
+
+def test_a_window_longer_than_the_text_is_undecided():
+    audit = attnscope.audit(planted.model("mistral", sliding_window=100))
+    assert audit["window"].status == "undecided"
+    assert "--tokens 102" in audit["window"].found
+    audit = attnscope.audit(planted.model("mistral", sliding_window=100), tokens=102)
+    assert audit["window"].status == "holds"
+
+
+def test_an_audit_leaves_the_model_as_it_was():
+    model = planted.insert(planted.model("llama"), 1, planted.Normed())
+    before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    attnscope.audit(model)
+    after = model.state_dict()
+    assert all(torch.equal(tensor, after[name]) for name, tensor in before.items())
+    assert model.config._attn_implementation == "sdpa"
+    assert not model.training

@@ -9,11 +9,14 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from math import inf
 from typing import Any
 
 from attnscope.checkpoints.heads import PARTS_OF_CONFIG, Heads
 from attnscope.checkpoints.indices import enumerated
 from attnscope.checkpoints.tensor_names import PARTS, Packing
+from attnscope.errors import ModelError
+from attnscope.text import shortened
 
 Config = dict[str, Any]
 
@@ -139,6 +142,7 @@ def formula_of(heads: Heads, layer: int, d_head: int) -> LayerFormula:
             what = f"what depends on {enumerated(fields)}, which its config.json does not give"
             return LayerFormula(missing=(what, *extras))
         config = complete
+    _check(config, layer, heads.model)
     cross = heads.stack.layout.cross
     theta, of_positions = (None, []) if cross else _rotation(config, family, layer)
     if family.missing and not cross and not any(each.startswith(family.missing) for each in extras):
@@ -151,6 +155,46 @@ def formula_of(heads: Heads, layer: int, d_head: int) -> LayerFormula:
         softcap=config.get("attn_logit_softcapping"),
         missing=(*of_positions, *_others(config, layer), *extras),
         family=kind,
+    )
+
+
+NUMBERS = frozenset(
+    "attention_multiplier attn_logit_softcapping clip_qkv global_rope_theta local_attention"
+    " local_rope_theta partial_rotary_factor query_pre_attn_scalar rope_local_base_freq rope_theta"
+    " rotary_emb_base rotary_pct sliding_window window_size".split()
+)
+COUNTS = frozenset(("local_attention", "sliding_window", "window_size"))
+OF_LAYERS = ("layer_types", "no_rope_layers")
+
+
+def _check(config: Config, layer: int, model: str) -> None:
+    """Raise a ModelError for a field of config.json that a formula cannot be read from."""
+    rope = [config.get(name) for name in ("rope_parameters", "rope_scaling")]
+    nested = [each for part in rope if isinstance(part, dict) for each in (part, *part.values())]
+    for part in (config, *(each for each in nested if isinstance(each, dict))):
+        for field in NUMBERS & part.keys():
+            _check_number(field, part[field], model)
+    for field in (*OF_LAYERS, "attention_types"):
+        value = config.get(field)
+        entries = _repeated(value) if field == "attention_types" else value
+        if value and not (isinstance(entries, list) and len(entries) > layer):
+            raise _damaged(model, field, value, "a list with an entry for each layer")
+
+
+def _check_number(field: str, value: Any, model: str) -> None:
+    if value is None:
+        return
+    expected = int if field in COUNTS else int | float
+    if isinstance(value, bool) or not isinstance(value, expected) or not 0 < value < inf:
+        kind = "whole number" if field in COUNTS else "number"
+        raise _damaged(model, field, value, f"a {kind} above 0")
+
+
+def _damaged(model: str, field: str, value: Any, expected: str) -> ModelError:
+    return ModelError(
+        f"the config.json of {model} is damaged: {field} is {shortened(repr(value))}, but must be"
+        f" {expected}.",
+        hint="the config.json that the weights were saved with",
     )
 
 
@@ -167,8 +211,12 @@ def _missing_fields(config: Config, family: Family) -> list[str]:
         needed.append("rope_parameters|rope_theta|rotary_emb_base|global_rope_theta")
     if family.windows == "kinds" and _may_slide(config):
         needed += ["layer_types", "sliding_window|local_attention"]
+
+    def has(name: str) -> bool:
+        return bool(config.get(name)) if name in OF_LAYERS else name in config
+
     alternatives = [each.split("|") for each in needed]
-    return [names[0] for names in alternatives if not any(name in config for name in names)]
+    return [names[0] for names in alternatives if not any(has(name) for name in names)]
 
 
 def _completed(config: Config) -> Config | None:
@@ -198,13 +246,13 @@ def _may_slide(config: Config) -> bool:
 def _kind(config: Config, layer: int) -> str:
     """Return the kind of a layer that `layer_types` names: `full_attention` if it names none."""
     kinds = config.get("layer_types")
-    return kinds[layer] if isinstance(kinds, list) and layer < len(kinds) else "full_attention"
+    return str(kinds[layer]) if kinds else "full_attention"
 
 
 def _window(config: Config, family: Family, layer: int) -> tuple[int, int] | None:
     """Return the numbers of keys before and after its own that a query of a layer sees."""
     if family.windows == "local":
-        kinds = [kind for each, count in config["attention_types"] for kind in each * count]
+        kinds = _repeated(config["attention_types"]) or []
         return (config["window_size"] - 1, 0) if kinds[layer] == "local" else None
     slides = family.windows == "all" or (
         family.windows == "kinds" and _kind(config, layer) == "sliding_attention"
@@ -216,18 +264,26 @@ def _window(config: Config, family: Family, layer: int) -> tuple[int, int] | Non
     return (config["sliding_window"] - 1, 0)  # with the query's own key
 
 
+def _repeated(attention_types: Any) -> list[Any] | None:
+    """Return the kind of each layer, from kinds and how often they are repeated: `[[["global"], 3]]`."""
+    try:
+        return [kind for kinds, count in attention_types for kind in kinds * count]
+    except (TypeError, ValueError):
+        return None
+
+
 def _rotation(config: Config, family: Family, layer: int) -> tuple[float | None, list[str]]:
     """Return the base of a layer's rotary positions, and what is special about them."""
     without = config.get("no_rope_layers")
-    if not family.rotary or (isinstance(without, list) and not without[layer]):
+    if not family.rotary or (without and not without[layer]):
         return None, []
     if config.get("alibi"):
         return None, [ALIBI]
     settings = _rope_settings(config, _kind(config, layer))
-    theta, share = settings.get("rope_theta"), settings.get("partial_rotary_factor", 1.0)
-    if share != 1:
+    theta, share = settings.get("rope_theta"), settings.get("partial_rotary_factor")
+    if share not in (None, 1):
         return None, [f"its rotary positions, which rotate only {share:g} of each head"]
-    if not isinstance(theta, int | float):
+    if theta is None:
         return None, ["its rotary positions, whose base its config.json does not give"]
     kind = settings.get("rope_type", settings.get("type", "default"))
     is_plain = kind in ("default", "mrope") or (kind == "linear" and settings.get("factor") == 1)
@@ -244,12 +300,10 @@ def _rope_settings(config: Config, kind: str) -> Config:
     if kind == "sliding_attention" and local is not None:
         return {"rope_theta": local}
     theta = config.get("rope_theta", config.get("rotary_emb_base", config.get("global_rope_theta")))
-    share = config.get("partial_rotary_factor", config.get("rotary_pct", 1.0))
-    return {
-        "rope_theta": theta,
-        "partial_rotary_factor": share,
-        **(config.get("rope_scaling") or {}),
-    }
+    share = config.get("partial_rotary_factor", config.get("rotary_pct"))
+    scaling = config.get("rope_scaling")
+    own = {"rope_theta": theta, "partial_rotary_factor": share}
+    return own | (scaling if isinstance(scaling, dict) else {})
 
 
 def _scale(config: Config, family: Family, layer: int, d_head: int) -> float | None:

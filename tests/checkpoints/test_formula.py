@@ -11,6 +11,7 @@ from attnscope.checkpoints.formula import LayerFormula, formula_of
 from attnscope.checkpoints.heads import Heads
 from attnscope.checkpoints.tensor_names import find_stacks
 from attnscope.checkpoints.tensors import Weights
+from attnscope.errors import ModelError
 
 D_HEAD = 16
 N_LAYER = 30
@@ -59,6 +60,13 @@ GEMMA_2 = {
     "sliding_window": 4096,
     "query_pre_attn_scalar": 144,
     "attn_logit_softcapping": 50.0,
+    "num_hidden_layers": N_LAYER,
+}
+SMOLLM_3 = {
+    "model_type": "smollm3",
+    "rope_theta": 2000000.0,
+    "no_rope_layers": None,
+    "use_sliding_window": False,
     "num_hidden_layers": N_LAYER,
 }
 MODERNBERT = {
@@ -118,6 +126,8 @@ def test_published_configurations_are_read_without_transformers(
     [
         (GEMMA_2, 2, {}, {"window": (4095, 0), "rope_theta": 1e4, "scale": 1 / 12, "softcap": 50}),
         (GEMMA_2, 3, {}, {"rope_theta": 1e4, "scale": 1 / 12, "softcap": 50}),
+        (SMOLLM_3, 2, {}, {"rope_theta": 2e6}),
+        (SMOLLM_3, 3, {}, {}),
         (MODERNBERT, 3, BERT, {"rope_theta": 160000}),
         (MODERNBERT, 4, BERT, {"rope_theta": 10000, "window": (64, 64)}),
     ],
@@ -125,7 +135,7 @@ def test_published_configurations_are_read_without_transformers(
 def test_the_kinds_of_layers_that_a_configuration_lacks_are_those_of_transformers(
     config, layer, names, expected
 ):
-    is_causal = config is GEMMA_2
+    is_causal = config is not MODERNBERT
     assert read(config, layer, **names) == LayerFormula(
         is_causal, family=config["model_type"], **expected
     )
@@ -138,6 +148,33 @@ def test_a_field_that_is_missing_and_unknown_is_named(monkeypatch):
         "what depends on attention_multiplier, which its config.json does not give",
     )
     assert (found.causal, found.rope_theta, found.family) == (False, None, None)
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "expected"),
+    [
+        ("rope_theta", "big", "a number above 0"),
+        ("rope_theta", -1, "a number above 0"),
+        ("sliding_window", 7.5, "a whole number above 0"),
+        ("sliding_window", True, "a whole number above 0"),
+        ("query_pre_attn_scalar", 0, "a number above 0"),
+        ("layer_types", ["full_attention"], "a list with an entry for each layer"),
+        ("layer_types", "full_attention", "a list with an entry for each layer"),
+        ("attention_types", [["global"], 3], "a list with an entry for each layer"),
+        ("attention_types", [[["global"], 1]], "a list with an entry for each layer"),
+    ],
+)
+def test_a_damaged_field_is_named(field, value, expected):
+    config = GEMMA_2 | {"layer_types": ["sliding_attention"] * N_LAYER, field: value}
+    with pytest.raises(ModelError) as caught:
+        read(config, 1)
+    assert caught.value.message == (
+        f"the config.json of model is damaged: {field} is {value!r}, but must be {expected}."
+    )
+    rope = {"rope_parameters": {"full_attention": {"rope_theta": value}}}
+    if field == "rope_theta":
+        with pytest.raises(ModelError, match="rope_theta is"):
+            read(config | rope | {"rope_theta": 1.0}, 1)
 
 
 def test_tensors_that_are_no_projections_are_named():

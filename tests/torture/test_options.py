@@ -318,6 +318,8 @@ def drawn(drawing, name, models, picture):
         line += [drawing.choice(models)]
     if name == "bert":
         line += ["--model", models[0]]
+    if name == "mha" and drawing.random() < 0.4:
+        line += ["--weights", drawing.choice([*models, "minilm"]), "--layer", drawing.choice("01")]
     if name == "trace":
         line += [drawing.choice(["traced.py:attend", "traced.py:Layer", "traced:Layer"])]
         line += ["--input", drawing.choice(VALUES["input"][:5])] if drawing.random() < 0.8 else []

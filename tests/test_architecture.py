@@ -44,7 +44,7 @@ MAY_IMPORT = {
     "tracing/comments": LOW | {"tracing/axes"},
     # Two attentions side by side.
     "comparison": READS
-    | {"options", "models"}
+    | {"options", "models", "textbook"}
     | {f"comparison/{each}" for each in ("sides", "anatomy", "divergence", "causes")},
     "comparison/sides": READS
     | {"attention", "comparison/anatomy", "models", "tracing", "tracing/target"},

@@ -17,7 +17,7 @@ from attnscope.cli.output import (
     tell,
     written_first,
 )
-from attnscope.comparison.options import Arguments, Execution, Models
+from attnscope.comparison.options import Arguments, Execution, Models, Reference
 from attnscope.completion import completion
 from attnscope.errors import OptionError, warn_idle
 from attnscope.options import keywords
@@ -49,6 +49,7 @@ def compare(
         ),
     ],
     arguments: Arguments,
+    reference: Reference,
     models: Models,
     execution: Execution,
     files: FigureOptions,
@@ -69,9 +70,9 @@ def compare(
     always_wide = output.wide and output.format in (Format.JSON, Format.CSV)
     warn_idle([(always_wide, "--wide", f"{output.format} has all columns anyway")])
     with shown_progress() as progress, user_streams(), notices_shown():
-        result = compare(
-            a, b, **keywords(arguments), **keywords(models), **keywords(execution), progress=progress
-        )
+        groups = (arguments, reference, models, execution)
+        options = {name: value for group in groups for name, value in keywords(group).items()}
+        result = compare(a, b, **options, progress=progress)
     if isinstance(result, Comparison):
         if files.plot or files.page:
             raise OptionError(

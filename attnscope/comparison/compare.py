@@ -30,6 +30,10 @@ def compare(  # long, because it takes the options of all kinds of comparison
     same: Sequence[str] | None = None,
     map: Sequence[str] | None = None,
     causal: bool = False,
+    scale: float | None = None,
+    rope: bool = False,
+    rope_theta: float | None = None,
+    softcap: float | None = None,
     backward: bool = False,
     layer: int | str | None = None,
     head: int | str | None = None,
@@ -65,6 +69,10 @@ def compare(  # long, because it takes the options of all kinds of comparison
         map: weights of the two sides that are the same, where their role does not show it:
             `["lin_Q.weight=W_Q.weight"]`.
         causal: whether the reference hides later keys.
+        scale: the factor of the reference's scores; None: 1/√d_K.
+        rope, rope_theta: whether the reference has rotary positions (halves, as in Llama), and their
+            base; None: 10000.
+        softcap: the bound for soft-capping the reference's scores.
         backward: whether to compare the gradients of inputs and weights, too.
         layer: the layer of a model, from 0; the code gets its weights, and the input that it has in
             the model. Of two models: an index, several, or a range `0-3`; None: all.
@@ -92,7 +100,9 @@ def compare(  # long, because it takes the options of all kinds of comparison
         "--call": call,
         "--same": same,
     }
-    of_code |= {"--map": map, "--causal": causal, "--backward": backward, "--seed": seed}
+    of_code |= {"--map": map, "--backward": backward, "--seed": seed}
+    of_reference = {"--causal": causal, "--scale": scale, "--rope": rope}
+    of_reference |= {"--rope-theta": rope_theta, "--softcap": softcap}
     of_models = {
         "--head": head,
         "--adapter": adapter,
@@ -106,12 +116,14 @@ def compare(  # long, because it takes the options of all kinds of comparison
                 f"{a} is a reference, and code is compared with it.",
                 hint="attnscope compare FILE.py:NAME sdpa",
             )
-        _refuse(of_code, "is for code, and both are models")
+        _refuse(of_code | of_reference, "is for code, and both are models")
         return _models(
             a, b, text, layers=layer, heads=head, adapter=adapter, sort=sort, reverse=reverse, top=top,
             dtype=dtype, progress=progress,
         )  # fmt: skip
     _refuse(of_models, "is for two models, and one side is code")
+    if not (_is_reference(a) or _is_reference(b)):
+        _refuse(of_reference, "is for the references sdpa and mha: other sides decide themselves")
     from attnscope.comparison.sides.pair import Pairing
 
     pairing = Pairing(
@@ -121,7 +133,7 @@ def compare(  # long, because it takes the options of all kinds of comparison
         call=call,
         same=_pairs(same, "--same"),
         map=_pairs(map, "--map"),
-        options={"causal": True} if causal else {},
+        options=_options_of_reference(causal, scale, rope, rope_theta, softcap),
         backward=backward,
         dtype=dtype or "float32",
         seed=seed or 0,
@@ -140,8 +152,6 @@ def _code(
     if b is None or not _is_code(b):
         a, b = b, a
     is_model = a is not None and not _is_code(a) and not _is_reference(a)
-    if pairing.options and not _is_reference(a):
-        raise OptionError("--causal is for the references sdpa and mha: other sides decide themselves.")
     if not is_model and (layer is not None or text is not None):
         option = "--layer" if layer is not None else "--text"
         sides = f"{b} is not one" if a is None else f"neither {a} nor {b} is one"
@@ -157,6 +167,24 @@ def _code(
                 first, second, copies = paired(a, b, pairing)
         with stage(progress, "running both sides …"):
             return comparison_of(first, second, copies, pairing, part=is_model)
+
+
+def _options_of_reference(
+    causal: bool, scale: float | None, rope: bool, rope_theta: float | None, softcap: float | None
+) -> dict[str, Any]:
+    """Return the arguments of the textbook's function or module, and `causal`.
+
+    Raises:
+        OptionError: a value is invalid.
+    """
+    from attnscope.textbook.options import Masking, Scale, Stages
+    from attnscope.textbook.variants import variants_of
+
+    stages = Stages(softcap=softcap, rope=rope, rope_theta=rope_theta)
+    variants = variants_of(Masking(), Scale(scale), stages)
+    chosen = {"causal": causal or None, "scale": scale}
+    chosen |= {"softcap": variants.softcap, "rope_theta": variants.theta}
+    return {name: value for name, value in chosen.items() if value is not None}
 
 
 def _models(a: Any, b: Any, text: Any, **options: Any) -> HeadDifferences | MapDifferences:
@@ -180,7 +208,7 @@ def _models(a: Any, b: Any, text: Any, **options: Any) -> HeadDifferences | MapD
 def _refuse(options: Mapping[str, Any], why: str) -> None:
     """Raise an OptionError if an option is set that is for another kind of comparison."""
     for name, value in options.items():
-        if value not in (None, False):
+        if value is not None and value is not False:
             raise OptionError(f"{name} {why}.")
 
 

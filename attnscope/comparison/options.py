@@ -7,7 +7,7 @@ from pathlib import Path
 
 from attnscope.options import DTYPES, option
 
-CODE, MODELS, RUN = "Your code", "Models", "Run"
+CODE, REFERENCE, MODELS, RUN = "Your code", "The reference, sdpa or mha", "Models", "Run"
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,21 @@ class Arguments:
     backward: bool = option(
         "Compare the gradients of inputs and weights, too.", default=False, common=True
     )
-    causal: bool = option("Hide later keys in the reference, sdpa or mha.", default=False, common=True)
+
+
+@dataclass(frozen=True)
+class Reference:
+    """The variant of the reference, `sdpa` or `mha`."""
+
+    PANEL = REFERENCE
+
+    causal: bool = option("Hide later keys.", default=False, common=True)
+    scale: float | None = option("Factor of the scores.", shown="1/√d_head or 1/√d_K", common=True)
+    rope: bool = option(
+        "Rotary position embedding (RoPE), in halves, as in Llama.", default=False, common=True
+    )
+    rope_theta: float | None = option("Base of the rotary frequencies.", shown="10000")
+    softcap: float | None = option("Soft-cap c: scores s become c·tanh(s/c), before the mask.")
 
 
 @dataclass(frozen=True)

@@ -55,6 +55,16 @@ def test_causal_is_for_the_reference(attnscope, files):
     assert "b has no mask: a hides" in r.out
 
 
+def test_the_scale_of_the_reference_is_an_option(attnscope, files):
+    r = attnscope("compare", "wrong.py:attention", "sdpa", "--scale", 1 / 8)
+    assert (r.exit_status, r.err) == (0, "")
+    r = attnscope("compare", "wrong.py:attention", "sdpa", "--scale", 1 / 8, "--rope-theta", 50)
+    assert r.err == "attnscope: --rope-theta has no effect: there are no rotary positions (--rope)\n"
+    r = attnscope("compare", "right.py:attention", "sdpa", "--rope")
+    assert r.exit_status == 1
+    assert "b does not rotate Q by its positions, and a rotates it" in r.out
+
+
 def test_before_and_after_a_change(attnscope, files):
     inputs = ["--input", "x=2,5,24", "--input", "y=2,7,24"]
     r = attnscope("compare", "old.py:Attention", "new.py:Attention", *SIZES, *inputs)

@@ -200,3 +200,24 @@ def test_a_mistake_in_attention_from_a_paper_is_found(
     if cause is not None:
         assert result.divergences[0].cause == cause
         assert result.explained
+
+
+LLAMA = {"d_feat": 20, "n_head": 6, "n_kv_head": 2, "d_head": 8, "base": 300.0}
+
+
+@pytest.mark.parametrize(
+    ("change", "causes"),
+    [
+        ({}, set()),
+        ({"rope": False, "rope_theta": None}, {"rotary positions added"}),
+        ({"rope_theta": None}, {"rotary base"}),
+        ({"scale": 0.3}, {"another scale"}),
+        ({"softcap": 0.5}, {"soft cap missing"}),
+        ({"causal": False}, {"mask added"}),
+    ],
+)
+def test_the_reference_has_the_variants_of_the_code(change, causes):
+    options = {"causal": True, "rope": True, "rope_theta": 300.0, **change}
+    result = compare(papers.Llama, "mha", init=LLAMA, inputs={"x": "2,5,20"}, **options)
+    assert {each.cause for each in result.divergences} == causes
+    assert result.is_equal == (not causes)

@@ -55,7 +55,7 @@ OPTIONS = [
     "--mask lengths:7 --layout columns",
     "--heads 4 --kv-heads 2 --past 10",
     "--rope --softcap 3",
-    "--batch 2 --rope --mask causal --mask lengths:400,400 --align lengths",
+    "--batch 2 --dk 2048 --rope --mask lengths:400,400 --align lengths",
 ]
 
 

@@ -184,6 +184,20 @@ def test_rows_that_see_no_key_are_counted_without_building_the_mask(sizes, align
     assert parsed.rows_without_keys(sizes, query) == int(blind[..., query].sum())
 
 
+@pytest.mark.parametrize(
+    ("texts", "sizes", "blind"),
+    [
+        (["chunk:3", "window:2"], {"n_Q": 5, "n_K": 3}, 2),  # queries at -2 and -1 are in another chunk
+        (["chunk:3", "lengths:2"], {"n_Q": 7, "n_K": 7, "n_past": 3}, 4),  # queries from 3 on are
+    ],
+)
+def test_a_query_in_a_chunk_without_keys_sees_none(texts, sizes, blind):
+    align = "top-left" if "n_past" in sizes else "bottom-right"
+    parsed = parse_masks(texts).applied(align=align, dtype="float32")
+    assert parsed.rows_without_keys(sizes) == blind
+    assert int((~parsed.build(sizes, "float32", "cpu")).all(-1).sum()) == blind
+
+
 def test_the_place_of_the_first_query_is_the_textbooks():
     assert offset_of(2, 5, align="bottom-right") == 3
     assert offset_of(5, 2, align="bottom-right") == -3

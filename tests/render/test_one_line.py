@@ -23,7 +23,7 @@ EXPECTED = {
     "a program": "ProgramRun(model.py:Attention: 1 of 1 call traced, exit status 0)",
     "a check of comments": "CommentReport(3 true, 1 not true)",
     "a diff": "SourceDiff(model.py: 1 changed line)",
-    "a step": "Step(scores: n_batch n_Q n_K = 2×3×4, float32, 96 B, line 81)",
+    "a step": "Step(scores: n_batch n_Q n_K = 2×3×4, float32, 96 B, line 86)",
     "a check": "Check(F.sdpa: holds, largest difference 2.4e-07, tolerance 1e-05)",
     "a weight": "WeightSlice(W_Q: 4×12 of 12×12, float32)",
     "a circuit": "Circuit(QK: effective rank 2.1 of 3, norm 3.6)",

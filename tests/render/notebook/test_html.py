@@ -69,7 +69,7 @@ def test_a_trace_is_a_table_whose_rows_open():
     assert [tag for tag, _ in tree.elements].count("details") == 6
     assert "scores Q @ K.mT * scale n_batch n_Q n_K 2 × 3 × 4 96 B" in tree.text
     assert (
-        "expression Q @ K.mT * scale place line 81 size 2×3×4 float32, 96 B strides contiguous"
+        "expression Q @ K.mT * scale place line 86 size 2×3×4 float32, 96 B strides contiguous"
         in tree.text
     )
     assert "values min -" in tree.text
@@ -100,7 +100,7 @@ def test_a_crash_is_shown():
 
 def test_the_source_stands_below_with_the_shape_of_every_line():
     text = Tree(attnscope.dry_run("sdpa", source=True)._repr_html_()).text
-    assert "15 def sdpa ( 16 Q: torch.Tensor, n_batch n_Q d_K 3 × 30 × 128" in text
+    assert "17 def sdpa ( 18 Q: torch.Tensor, n_batch n_Q d_K 3 × 30 × 128" in text
     assert text.index("in matrix products") < text.index("def sdpa")
 
 

@@ -312,7 +312,7 @@ def test_a_pipe_is_never_cut(mha):
 
 
 def test_what_ran_stands_in_place_of_a_shape_comment(mha):
-    assert "self.W_Q(Q)  # [n_batch, n_Q, d_feat]" in mha.source[0].text
+    assert "self.W_Q(Q)  # [n_batch, n_Q, n_head·d_head]" in mha.source[0].text
     shown = printed(mha)
     assert re.search(r"self\.W_Q\(Q\) +n_batch n_Q d_feat +128×32×200\n", shown)
     assert "  # [" not in shown

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from attnscope.comparison.compare import compare
     from attnscope.errors import AttnscopeError
     from attnscope.influence.audit import audit
+    from attnscope.masks.mask import mask
     from attnscope.models.compare_checkpoints import compare_checkpoints
     from attnscope.models.compare_maps import compare_maps
     from attnscope.models.head_weights import head_weights
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from attnscope.results.example import WorkedExample
     from attnscope.results.heads import HeadRow, HeadTable
     from attnscope.results.maps import AttentionMap, AttentionMaps
+    from attnscope.results.masks import AttentionMask, AttentionMasks
     from attnscope.results.scaling import Scaling
     from attnscope.results.trace import Step, Trace
     from attnscope.results.weights import HeadWeights, WeightSlice
@@ -45,6 +47,8 @@ _HOMES = {
     "Audit": "attnscope.results.audit",
     "AttentionMap": "attnscope.results.maps",
     "AttentionMaps": "attnscope.results.maps",
+    "AttentionMask": "attnscope.results.masks",
+    "AttentionMasks": "attnscope.results.masks",
     "AttnscopeError": "attnscope.errors",
     "Check": "attnscope.results.common",
     "HeadDifferences": "attnscope.results.differences",
@@ -73,6 +77,7 @@ _HOMES = {
     "head_weights": "attnscope.models.head_weights",
     "inspect": "attnscope.tracing.inspect",
     "load_ipython_extension": "attnscope.magic",
+    "mask": "attnscope.masks.mask",
     "measure_heads": "attnscope.models.measure_heads",
     "measure_scaling": "attnscope.textbook.scaling",
     "read_head": "attnscope.checkpoints.head",
@@ -88,6 +93,8 @@ _HOMES = {
 __all__ = [
     "AttentionMap",
     "AttentionMaps",
+    "AttentionMask",
+    "AttentionMasks",
     "AttnscopeError",
     "Audit",
     "Check",
@@ -116,6 +123,7 @@ __all__ = [
     "dry_run",
     "head_weights",
     "inspect",
+    "mask",
     "measure_heads",
     "measure_scaling",
     "read_head",

@@ -125,6 +125,7 @@ KEYWORDS = {
     "bert": (),
     "model": ("checkpoint", "weights", "maps", "llama", "gpt", "vit"),
     "heads": ("metrics", "entropy"),
+    "mask": ("masking", "mask-mod", "blocks", "sparsity", "padding"),
 }
 """Words for which a hint suggests a command."""
 

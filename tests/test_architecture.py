@@ -42,6 +42,10 @@ MAY_IMPORT = {
     "tracing/diagnose": LOW | {"tracing/instrument", INTERNALS, "tracing/axes"},
     "tracing/target": READS | {"tracing/axes", INTERNALS},
     "tracing/comments": LOW | {"tracing/axes"},
+    # Masks of models, of the textbook, and of functions.
+    "masks": READS
+    | {"options", "attention", "checkpoints", "textbook", "textbook/inputs", "tracing/target"}
+    | {"models/running", "models/maps", "models/masks"},
     # Two attentions side by side.
     "comparison": READS
     | {"options", "models", "textbook"}
@@ -74,7 +78,7 @@ MAY_IMPORT = {
         "tracing",
     },
     "models/running": LOW | {"process", "attention", "checkpoints"},
-    "models/masks": LOW | {"attention", "models/running"},
+    "models/masks": LOW | {"process", "attention", "checkpoints", "models/running", "models/maps"},
     "models/heads": LOW | {"process", "attention", "checkpoints", "options", "models/running"},
     "models/maps": LOW
     | {"process", "attention", "checkpoints", "models/running", "models/heads", "tracing", "options"}
@@ -88,7 +92,8 @@ MAY_IMPORT = {
     "render/figures": LOW | {"render"},
     "render/page": LOW | {"render"},
     "render/notebook": LOW | {"render", "render/page", "render/terminal"},
-    "render/files": LOW | {"render", "render/records", "render/figures", "render/page"},
+    "render/files": LOW
+    | {"render", "render/records", "render/figures", "render/page", "render/notebook"},
 }
 LOADS_VIEWS = PACKAGE / "results" / "common.py"
 """The only place below the views that imports them, when they are first used."""

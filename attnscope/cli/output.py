@@ -368,7 +368,7 @@ def draw(
     """Write the figure and the page of a result, if requested, and report that.
 
     Args:
-        result: attention maps, metrics of heads, or the effect of the scale.
+        result: attention maps, metrics of heads, masks, or the effect of the scale.
         plot, page: the files.
         contents: returns what the page contains, and a remark.
         force: whether to replace existing files.

@@ -99,6 +99,12 @@ class Scale:
             marks=MARKS if can_show("".join(vars(MARKS).values()), console.encoding) else ASCII_MARKS,
         )
 
+    @classmethod
+    def without_weights(cls, console: Console) -> Scale:
+        """Return the characters of a console, for a picture that shows no weights."""
+        can = can_show("".join(vars(MARKS).values()), console.encoding)
+        return cls(0.0, (), "", console.encoding, MARKS if can else ASCII_MARKS)
+
     def level(self, weight: float, levels: int) -> int:
         """Return the level of a weight: 0 … `levels`, where the last is that of `top`."""
         share = weight / self.top if self.top > 0 else 0.0

@@ -11,6 +11,7 @@ from attnscope.render.comparison import number as difference_text
 from attnscope.render.comparison import verdict
 from attnscope.render.heading import named
 from attnscope.render.heads import facts
+from attnscope.render.masks import layers_text, pattern_text, percent, sizes_text
 from attnscope.render.ranking import MISSING
 from attnscope.render.text import number_text, shape_text
 from attnscope.results.audit import Audit, Evidence, Influence, Property
@@ -21,11 +22,14 @@ from attnscope.results.differences import HeadDifferences, MapDifferences, Weigh
 from attnscope.results.example import WorkedExample
 from attnscope.results.heads import HeadRow, HeadTable
 from attnscope.results.maps import AttentionMap, AttentionMaps
+from attnscope.results.masks import AttentionMask, AttentionMasks
 from attnscope.results.scaling import Scaling, ScalingRow
 from attnscope.results.trace import Crash, ProgramRun, Step, Trace
 from attnscope.results.weights import Circuit, HeadWeights, WeightSlice
 from attnscope.text import printable, shortened
 from attnscope.units import bytes_text, counted
+
+LONGEST_PATTERN = 60
 
 FEW = 4
 """The most items that a line lists by name."""
@@ -150,6 +154,21 @@ def _(tensor: ComparedTensor) -> str:
 @about.register
 def _(gradient: ComparedGradient) -> str:
     return f"{gradient.a}: {gradient.status}, largest difference {difference_text(gradient.largest)}"
+
+
+@about.register
+def _(masks: AttentionMasks) -> str:
+    each = masks.masks
+    what = about(each[0]) if len(each) == 1 else counted(len(each), "mask")
+    return f"{shortened(masks.title)}: {_listed([what, *_verdict(masks.checks)])}"
+
+
+@about.register
+def _(mask: AttentionMask) -> str:
+    layers = f"{layers_text(mask)}: " if mask.layers is not None else ""
+    share = percent(mask.n_visible / mask.n_pairs)
+    pattern = shortened(pattern_text(mask), LONGEST_PATTERN)
+    return f"{layers}{pattern}, {sizes_text(mask)}, {share} visible"
 
 
 @about.register

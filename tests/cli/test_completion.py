@@ -50,7 +50,7 @@ def model_folder(folder, layers=2, heads=3):
 
 def test_commands_and_options_are_completed(complete):
     assert complete("attnscope ") == list(app.COMMANDS)
-    assert complete("attnscope m") == ["mha", "model"]
+    assert complete("attnscope m") == ["mha", "model", "mask"]
     assert complete("attnscope --ver") == ["--version"]
     assert complete("attnscope sdpa --mask") == [
         "--mask",

@@ -106,7 +106,11 @@ def test_every_synonym_is_for_an_option_that_a_command_has():
 
 def test_no_command_has_an_option_that_is_a_synonym_of_another_of_its_own_options():
     """Such a synonym would never be read, unless it is an option of its own: `trace --verify`."""
-    own_options = {("compare", "--text"): "input", ("trace", "--check"): "verify"}
+    own_options = {
+        ("compare", "--text"): "input",
+        ("mask", "--nq"): "tokens",
+        ("trace", "--check"): "verify",
+    }
     for name, flags in FLAGS.items():
         for ours, synonyms in SYNONYMS.items():
             names = synonyms.replace(own_options.get((name, ours), " "), " ")
@@ -121,7 +125,7 @@ def test_no_command_has_an_option_that_is_a_synonym_of_another_of_its_own_option
         ("mha --layout rows", "sdpa and example have", "attnscope sdpa --help"),
         ("heads minilm --query 3", "bert, model, sdpa and example have", "attnscope bert --help"),
         ("sdpa --search", "trace has", "attnscope trace --help"),
-        ("--nq 3", "sdpa, mha and scaling have", "attnscope sdpa --nq 3"),
+        ("--nq 3", "sdpa, mha, scaling and mask have", "attnscope sdpa --nq 3"),
     ],
 )
 def test_an_option_of_another_command_names_the_commands(attnscope, line, others, hint):

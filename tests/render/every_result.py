@@ -8,11 +8,14 @@ import numpy as np
 from render.head_tables import head_table
 
 import attnscope
+from attnscope.masks.summary import mask_of_planes
 from attnscope.results.comments import CommentReport, Lie, SourceDiff
 from attnscope.results.common import Check, Stats
 from attnscope.results.differences import HeadDifferences, MapDifferences, WeightChange
 from attnscope.results.heads import HeadRow
 from attnscope.results.maps import AttentionMap, AttentionMaps, Token
+from attnscope.results.masks import AttentionMasks
+from attnscope.results.planes import MatrixPlane
 from attnscope.results.trace import ProgramRun
 from attnscope.results.weights import Circuit, HeadWeights, WeightSlice
 from attnscope.tracing.comments.annotate import diff
@@ -75,6 +78,23 @@ def map_differences(equal: bool = False, heads: int = 3) -> MapDifferences:
     return MapDifferences("a model", "a model", None, of_a, of_b, meanings, sizes, rows, strongest)
 
 
+def masks() -> AttentionMasks:
+    """Return two masks of a model of three layers, which sees two sequences, with a check."""
+    tokens = [[Token(f" word{i}") for i in range(4)], [Token("[CLS]", special=True)] * 4]
+    sizes = {"n_batch": 2, "n_head": 1, "n_Q": 4, "n_K": 4}
+    own = []
+    for layers, visible in (([0, 2], np.tril(np.ones((4, 4), bool))), ([1], np.ones((4, 4), bool))):
+        planes = [
+            MatrixPlane([(0, 0)], 4, 4, visible),
+            MatrixPlane([(1, 0)], 4, 4, visible & visible[2]),
+        ]
+        facts = {"stack": "self", "layers": layers, "n_layer": 3, "kernel": "sdpa", "received": "a mask"}
+        facts |= {"query_tokens": tokens, "key_tokens": tokens, "kinds": ["full_attention"]}
+        own.append(mask_of_planes(planes, sizes, (2, 2), **facts))
+    checks = [Check.within("sdpa itself", 0.0, 0.0, "pairs that differ")]
+    return AttentionMasks("a model", "a model", own, None, checks, ["a notice"])
+
+
 @cache
 def every_result() -> dict[str, Any]:
     """Return a result of every kind, by a name for it."""
@@ -99,6 +119,8 @@ def every_result() -> dict[str, Any]:
         "equal maps": map_differences(equal=True),
         "an experiment": measured,
         "an example": attnscope.worked_example(),
+        "a mask": attnscope.mask("lengths:2,3", nq=3, nk=4, window=2),
+        "masks of layers": masks(),
         "a program": ProgramRun("model.py:Attention", traces=[trace], notes=["a note"]),
         "a check of comments": report,
         "a diff": SourceDiff("model.py", diff(old, new, "model.py")),
@@ -116,6 +138,7 @@ def every_part() -> dict[str, Any]:
         "a circuit": results["its circuits"].circuits[0],
         "a map": results["one map"].maps[0],
         "a changed weight": results["changed maps"].strongest[0, 1][0],
+        "one of several masks": results["masks of layers"].masks[0],
         "a row of metrics": results["metrics"].rows[0],
         "a row of the experiment": results["an experiment"].rows[0],
     }

@@ -14,6 +14,7 @@ from attnscope.checkpoints.loaded import find_model
 from attnscope.errors import ModelError, OptionError
 from attnscope.models.maps.options import HeadOptions, ReadOptions, RunOptions, ShownOptions
 from attnscope.models.maps.query import query_position
+from attnscope.models.maps.read_inputs import read_inputs
 from attnscope.models.maps.task import MapTask
 from attnscope.process.progress import Progress, silent, stage, without_garbage_collection
 from attnscope.results.heads import HeadTable
@@ -232,7 +233,7 @@ def _load(task: MapTask, checkpoint: Checkpoint, progress: Progress) -> _LoadedR
     with stage(progress, f"loading {checkpoint.name} …"), without_garbage_collection():
         config = load_config(checkpoint)
         device = device_of(checkpoint, task.run.device)
-        reading = _read(task.inputs, checkpoint, config)
+        reading = read_inputs(task.inputs, checkpoint, config)
         selection = task.selection(_stack(task, checkpoint, config))
         pooled = is_pooled(task, config, reading, selection)
         _check_model(task, checkpoint, config, reading, device)
@@ -302,34 +303,6 @@ def _run_model(task: MapTask, run: _LoadedRun) -> CollectedMaps:
 
 
 # Before a model is loaded.
-
-
-def _read(inputs: ReadOptions, checkpoint: Checkpoint, config: Any) -> Reading:
-    """Build the model's inputs."""
-    from attnscope.models.running.text_file import text_of_file
-    from attnscope.models.running.tokenize import check_reads, max_tokens, read_image, read_text
-
-    check_reads(checkpoint, config, "text" if inputs.image is None else "image")
-    if inputs.image is not None:
-        return read_image(checkpoint, config, inputs.image)
-    if inputs.target is not None and not config.is_encoder_decoder:
-        raise OptionError(
-            f"--target is for encoder-decoder models, and {checkpoint.name} ({config.model_type})"
-            " is not one.",
-            hint='--text "…" --pair "…"',
-        )
-    options: dict[str, Any] = {"target": inputs.target, "truncate": inputs.truncate}
-    if inputs.ids is not None or inputs.tokens is not None:
-        from attnscope.models.running.token_ids import ids_of, read_ids
-
-        ids = ids_of(checkpoint, inputs.ids, inputs.tokens)
-        name = "--tokens" if inputs.ids is None else "--ids"
-        return read_ids(checkpoint, config, ids, name=name, **options)
-    text, name = inputs.text or "", "--text"
-    if inputs.file is not None:
-        text = text_of_file(inputs.file, max_tokens(config), truncate=inputs.truncate)
-        name = f"--file {inputs.file}"
-    return read_text(checkpoint, config, text, name=name, pair=inputs.pair, **options)
 
 
 def _stack(task: MapTask, checkpoint: Checkpoint, config: Any) -> str:

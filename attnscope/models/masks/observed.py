@@ -64,7 +64,7 @@ def observe_masks(
     masks: list[ObservedMask] = []
 
     def see(call: KernelCall) -> Any:
-        masks.append(_observed(model, call, {(each.stack, each.layer) for each in masks}, measures))
+        masks.append(_observed(model, call, masks, measures))
         return call.compute() if computes else (_zeros(call), None)
 
     with intercepted(model, see):
@@ -72,20 +72,22 @@ def observe_masks(
     return masks
 
 
-def _observed(model: Any, call: KernelCall, known: set[tuple[str, int]], measures: bool) -> ObservedMask:
+def _observed(model: Any, call: KernelCall, masks: list[ObservedMask], measures: bool) -> ObservedMask:
     """Return what one call of attention shows.
 
     Args:
         model: the model.
         call: the call.
-        known: the layers that were observed before, by stack and index.
+        masks: what was observed before.
         measures: whether to ask the kernel itself.
     """
     arguments = arguments_of(call)
     stack = stack_of(call.path, model.config, cross=is_cross(call.path, call.module))
+    known = {(each.stack, each.layer) for each in masks}
     layer, n_layer = layer_of(model, stack, call.path, known)
     visible = None if measures else visible_keys(arguments)
     measured = visible is None
+    visible = (measured_keys(call) if visible is None else visible).cpu()
     return ObservedMask(
         stack,
         layer,
@@ -95,9 +97,19 @@ def _observed(model: Any, call: KernelCall, known: set[tuple[str, int]], measure
         arguments.window,
         call.name,
         received(arguments),
-        (measured_keys(call) if visible is None else visible).cpu(),
+        _shared(visible, masks),
         measured,
     )
+
+
+def _shared(visible: torch.Tensor, masks: list[ObservedMask]) -> torch.Tensor:
+    """Return the tensor of an earlier layer if it is the same: masks of long texts are large."""
+    import torch
+
+    for other in {id(each.visible): each.visible for each in masks}.values():
+        if other.shape == visible.shape and torch.equal(other, visible):
+            return other
+    return visible
 
 
 def kind_of(call: KernelCall, config: Any, layer: int) -> str | None:

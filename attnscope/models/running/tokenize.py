@@ -90,6 +90,7 @@ def read_text(
     pair: str | None = None,
     target: str | None = None,
     truncate: bool = False,
+    tokenizer: Any = None,
 ) -> Reading:
     """Tokenize a text, or a pair of texts, and a decoder's target.
 
@@ -101,6 +102,7 @@ def read_text(
         pair: the second text of a pair.
         target: the text for the decoder of an encoder-decoder model.
         truncate: whether to truncate a text that is too long instead of raising an error.
+        tokenizer: the model's tokenizer, if it is loaded.
 
     Raises:
         OptionError: a text is empty or too long.
@@ -110,7 +112,7 @@ def read_text(
         if value is not None:
             hint = "a file with a text in it" if option.startswith("--file") else f'{option} "…"'
             check_text(option, value, empty="there is nothing to show", hint=hint)
-    tokenizer = load_tokenizer(checkpoint)
+    tokenizer = tokenizer or load_tokenizer(checkpoint)
     texts = (text,) if pair is None else (text, pair)
     both = name if pair is None else f"{name} with --pair"
     encoding, notices = _encode(tokenizer, texts, both, max_tokens(config), truncate)

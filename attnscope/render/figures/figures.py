@@ -58,8 +58,8 @@ def draw_map(figure: Figure, maps: AttentionMaps, map: AttentionMap) -> None:
     )
     axes.set(xlim=(-0.5, columns - 0.5), ylim=(rows - 0.5, -0.5))
     (queries, keys), places = first_tokens(maps), positions(maps)
-    _label_axis(axes, keys, places[1], width / columns, "x")
-    _label_axis(axes, queries, places[0], height / rows, "y")
+    label_axis(axes, keys, places[1], width / columns, "x")
+    label_axis(axes, queries, places[0], height / rows, "y")
     axes.set_xlabel("keys")
     axes.set_ylabel("queries")
     title = f"{drawable(named(maps.model, maps.stack))} · layer {map.layer} · head {map.head}"
@@ -233,8 +233,12 @@ def _colours() -> Any:
     return colormaps[COLOURS].with_extremes(bad="0.88")
 
 
-def _label_axis(
-    axes: Axes, tokens: Sequence[Token], places: list[range], cell: float, side: Literal["x", "y"]
+def label_axis(
+    axes: Axes,
+    tokens: Sequence[Token],
+    places: Sequence[range],
+    cell: float,
+    side: Literal["x", "y"],
 ) -> None:
     """Label an axis with tokens; if they are too many, with every n-th token and its position.
 

@@ -13,11 +13,13 @@ from typing import TYPE_CHECKING, Any
 from attnscope.errors import OptionError
 from attnscope.files import check_file, write_file
 from attnscope.render.figures.figures import draw_grid, draw_map, draw_pictures
+from attnscope.render.figures.mask_figure import draw_masks
 from attnscope.render.figures.metric_figures import draw_metrics
 from attnscope.render.figures.scaling_figure import draw_scaling
 from attnscope.render.maps import of_query
 from attnscope.results.heads import HeadMetrics
 from attnscope.results.maps import AttentionMaps
+from attnscope.results.masks import AttentionMasks
 from attnscope.results.scaling import Scaling
 
 if TYPE_CHECKING:
@@ -112,6 +114,11 @@ def save_heads_plot(
 def save_scaling_plot(path: Path, result: Scaling, *, dpi: int = 200, force: bool = False) -> int:
     """Write a figure of the effect of the scale; the rest is as in `save_heads_plot`."""
     return _save(path, partial(draw_scaling, result=result), dpi=dpi, force=force)
+
+
+def save_masks_plot(path: Path, result: AttentionMasks, *, dpi: int = 200, force: bool = False) -> int:
+    """Write a figure of masks; the rest is as in `save_heads_plot`."""
+    return _save(path, partial(draw_masks, result=result), dpi=dpi, force=force)
 
 
 def _save(path: Path, draw: Callable[[Figure], None], *, dpi: int, force: bool) -> int:

@@ -13,13 +13,14 @@ from attnscope.render.values import stored
 from attnscope.results.example import WorkedExample
 from attnscope.results.heads import HeadMetrics
 from attnscope.results.maps import AttentionMaps
+from attnscope.results.masks import AttentionMasks
 from attnscope.results.scaling import Scaling
 from attnscope.results.trace import Trace
 from attnscope.results.weights import HeadWeights
 
 PICTURES = (".png", ".svg", ".pdf")
 PAGES = (".html", ".htm")
-TABLES = (Trace, HeadWeights, AttentionMaps, Scaling, HeadMetrics)
+TABLES = (Trace, HeadWeights, AttentionMaps, Scaling, HeadMetrics, AttentionMasks)
 TEXTS: dict[str, tuple[type, ...]] = {
     ".json": (object,),
     ".csv": TABLES,
@@ -31,6 +32,10 @@ TEXTS: dict[str, tuple[type, ...]] = {
 def save(result: Any, path: Path, *, force: bool = False, **options: Any) -> int:
     """Write a result as `attnscope.results.common.Result.save` promises; return the size in bytes."""
     kind = path.suffix.lower()
+    if isinstance(result, AttentionMasks) and kind in (*WRITERS, ".npy", *PICTURES, *PAGES):
+        from attnscope.render.files.mask_files import save_masks
+
+        return save_masks(result, path, force=force, **options)
     if kind in WRITERS and isinstance(result, (Trace, HeadWeights, AttentionMaps)):
         from attnscope.render.files import tensor_file
 
@@ -89,6 +94,10 @@ def _text(result: Any, kind: str) -> str:
         from attnscope.render.records.maps import maps_json
 
         return maps_json(result.to_dict())
+    if kind == ".json" and isinstance(result, AttentionMasks):
+        from attnscope.render.records.masks import masks_json
+
+        return masks_json(result.to_dict())
     if kind == ".json":
         return records.json_text(result.to_dict())
     return records.csv_text(result) if kind == ".csv" else records.markdown_text(result)

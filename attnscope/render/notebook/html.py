@@ -12,9 +12,12 @@ from attnscope.render.columns import check_columns
 from attnscope.render.crash import crash_lines
 from attnscope.render.heading import heading, summary
 from attnscope.render.heads import heads_heading
+from attnscope.render.masks import columns as mask_columns
+from attnscope.render.masks import heading as masks_heading
 from attnscope.render.notebook import heads
 from attnscope.render.notebook.example import forms
 from attnscope.render.notebook.maps import in_attribute, page_and_note
+from attnscope.render.notebook.masks import pictures
 from attnscope.render.notebook.pieces import classes, grows, pieces_of, shown_columns
 from attnscope.render.notebook.rows import head_rows, trace_rows
 from attnscope.render.page.page import model_name
@@ -25,6 +28,7 @@ from attnscope.results.comparison import Comparison
 from attnscope.results.example import WorkedExample
 from attnscope.results.heads import HeadMetrics
 from attnscope.results.maps import AttentionMaps
+from attnscope.results.masks import AttentionMasks
 from attnscope.results.scaling import Scaling
 from attnscope.results.trace import ProgramRun, Trace
 from attnscope.results.weights import HeadWeights
@@ -146,6 +150,18 @@ def _(result: Comparison) -> str:
         after=comparison.after(result),
         gradients=shown_columns(comparison.gradient_columns(result.gradients or [])),
         weights=shown_columns(comparison.weight_columns(result.weights)) if result.weights else [],
+        notices=_printable(result.notices),
+    )
+
+
+@content.register
+def _(result: AttentionMasks) -> str:
+    return _rendered(
+        "masks",
+        heading=_printable(masks_heading(result)),
+        columns=shown_columns(mask_columns(result)),
+        pictures=pictures(result),
+        checks=shown_columns(check_columns(result.checks or [])),
         notices=_printable(result.notices),
     )
 

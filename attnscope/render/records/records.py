@@ -15,6 +15,7 @@ from attnscope.results.comparison import Comparison
 from attnscope.results.example import WorkedExample
 from attnscope.results.heads import HeadMetrics
 from attnscope.results.maps import AttentionMaps
+from attnscope.results.masks import AttentionMasks
 from attnscope.results.scaling import Scaling
 from attnscope.results.trace import ProgramRun, Trace
 from attnscope.results.weights import HeadWeights
@@ -44,6 +45,10 @@ def record(result: Any) -> dict[str, Any]:
         from attnscope.render.records.heads import heads_record
 
         return heads_record(result)
+    if isinstance(result, AttentionMasks):
+        from attnscope.render.records.masks import masks_record
+
+        return masks_record(result)
     if isinstance(result, ProgramRun):
         traces = [record(trace) for trace in result.traces]
         return traces[0] if result.calls == 1 and traces else several(traces)
@@ -68,7 +73,14 @@ def json_text(record: dict[str, Any]) -> str:
 
 
 def csv_text(
-    result: Trace | HeadWeights | AttentionMaps | Scaling | HeadMetrics | Comparison | Audit,
+    result: Trace
+    | HeadWeights
+    | AttentionMaps
+    | Scaling
+    | HeadMetrics
+    | Comparison
+    | Audit
+    | AttentionMasks,
 ) -> str:
     """Return a line for each tensor, weight, head or measurement, in plain numbers."""
     if isinstance(result, AttentionMaps):
@@ -93,6 +105,10 @@ def csv_text(
         from attnscope.render.records import audit
 
         return audit.csv_text(result)
+    if isinstance(result, AttentionMasks):
+        from attnscope.render.records.masks import masks_csv
+
+        return masks_csv(result)
     return csv_table(columns_of(result))
 
 
@@ -104,7 +120,8 @@ def markdown_text(
     | WorkedExample
     | HeadMetrics
     | Comparison
-    | Audit,
+    | Audit
+    | AttentionMasks,
     *,
     wide: bool = False,
 ) -> str:
@@ -137,6 +154,10 @@ def markdown_text(
         from attnscope.render.records.example import example_text
 
         return example_text(result)
+    if isinstance(result, AttentionMasks):
+        from attnscope.render.records.masks import masks_markdown
+
+        return masks_markdown(result, wide=wide)
     parts = [markdown_table(columns_of(result), wide)]
     if isinstance(result, Trace):
         parts += [summary(result)]

@@ -18,6 +18,7 @@ from attnscope.results.comparison import Comparison
 from attnscope.results.example import WorkedExample
 from attnscope.results.heads import HeadMetrics
 from attnscope.results.maps import AttentionMaps
+from attnscope.results.masks import AttentionMasks
 from attnscope.results.scaling import Scaling
 from attnscope.results.trace import ProgramRun, Trace
 from attnscope.results.weights import HeadWeights
@@ -118,6 +119,13 @@ def _(audit: Audit, console: Console) -> None:
     from attnscope.render.terminal.audit import print_audit
 
     print_audit(audit, console)
+
+
+@print_result.register
+def _(masks: AttentionMasks, console: Console) -> None:
+    from attnscope.render.terminal.masks import print_masks
+
+    print_masks(masks, console)
 
 
 @print_result.register

@@ -1,0 +1,133 @@
+"""`attnscope mask`: which keys each query sees, in a model, by a rule, or by a function."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from attnscope.cli.options import FigureOptions, Format, TableOptions, expanded
+from attnscope.cli.output import (
+    draw,
+    exit_status,
+    notices_shown,
+    put,
+    shown_progress,
+    stdout,
+    tell,
+    written_first,
+)
+from attnscope.completion import completion
+from attnscope.errors import warn_idle
+from attnscope.masks.options import BlockOptions, InputOptions, LayerOptions, RuleOptions
+from attnscope.options import keywords, option
+from attnscope.process.streams import user_streams
+from attnscope.results.masks import AttentionMasks
+from attnscope.text import encodable_json
+
+EXAMPLES = {
+    "attnscope mask causal --window 4 --nq 16": "a rule: every pair",
+    'attnscope mask minilm --text "The cat sat." --text "Hi."': "what the layers of a model receive",
+    "attnscope mask masks.py:sliding --nq 64": "a mask_mod, as flex_attention takes it",
+    "attnscope mask masks.py:make_sliding --init window=4": "one that another function makes",
+    "attnscope mask causal window:256 --nq 65536": "the blocks that a kernel skips, at once",
+}
+
+
+@dataclass(frozen=True)
+class MaskFiles(FigureOptions):
+    """The files of the result."""
+
+    page: Path | None = option("Write a page: one file.", metavar="FILE.html", common=True)
+    save: Path | None = option(
+        "Write the masks: .npy (a single one), .npz, .safetensors or .pt.", metavar="FILE", common=True
+    )
+
+
+@expanded
+def mask(
+    subject: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="MASK…",
+            help="A model; rules: causal, window:W, window:L,R, prefix:P, lengths:N,N,…, a file; or a"
+            " mask_mod: file.py:NAME.",
+            autocompletion=completion("models"),
+        ),
+    ],
+    rule: RuleOptions,
+    reads: InputOptions,
+    layers: LayerOptions,
+    blocks: BlockOptions,
+    files: MaskFiles,
+    output: TableOptions,
+) -> int:
+    """Run `attnscope mask` and return its exit status."""
+    from attnscope import mask
+
+    _check_output(files, output, cell=blocks.cell)
+    with shown_progress() as progress, user_streams(), notices_shown():
+        result = mask(
+            subject,
+            **keywords(rule),
+            **keywords(reads),
+            **keywords(layers),
+            **keywords(blocks),
+            progress=progress,
+        )
+
+    def save() -> None:
+        if files.save is not None:
+            from attnscope.render.files.mask_files import save_masks
+            from attnscope.units import bytes_text, counted
+
+            size = save_masks(result, files.save, force=files.force)
+            what = counted(len(result.masks), "mask")
+            tell(f"wrote {what}, {bytes_text(size)}, to {files.save}")
+
+    contents = "the masks", ""
+    with written_first(
+        save, lambda: draw(result, files.plot, files.page, lambda: contents, force=files.force)
+    ):
+        _print(result, output)
+    return exit_status(result.checks)
+
+
+def _check_output(files: MaskFiles, output: TableOptions, *, cell: int | None) -> None:
+    """Raise an AttnscopeError if a file cannot be written; warn about options without effect."""
+    files.check_drawings("masks.html")
+    if files.save is not None:
+        from attnscope.render.files.mask_files import check_masks_file
+
+        check_masks_file(files.save, force=files.force)
+    written = files.plot or files.page or files.save
+    is_data = output.format in (Format.JSON, Format.CSV)
+    warn_idle(
+        [
+            (output.wide and output.always_wide, "--wide", f"{output.format} has all columns anyway"),
+            (files.force and not written, "--force", "no file is written"),
+            (cell and is_data and not written, "--cell", f"{output.format} has no picture"),
+        ]
+    )
+
+
+def _print(result: AttentionMasks, output: TableOptions) -> None:
+    from attnscope.render.records import records
+
+    if output.format is Format.JSON:
+        from attnscope.render.records.masks import masks_json
+
+        print(encodable_json(masks_json(result.to_dict()), sys.stdout.encoding))
+    elif output.format is Format.CSV:
+        put(records.csv_text(result))
+        for notice in result.notices:
+            tell(notice)
+    elif output.format is Format.MARKDOWN:
+        put(records.markdown_text(result, wide=output.wide))
+    else:
+        from attnscope.render.terminal.masks import print_masks
+
+        print_masks(result, stdout(), wide=output.wide)

@@ -1,0 +1,1 @@
+"""Masks: of a model's layers, of the textbook, and of functions in a user's file."""

@@ -1,0 +1,149 @@
+"""Several texts for a model: padded to a batch, or packed into one row."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from inspect import signature
+from typing import TYPE_CHECKING, Any
+
+from attnscope.errors import OptionError
+from attnscope.models.running.load import class_of, load_tokenizer
+from attnscope.models.running.tokenize import (
+    PAD_FIRST,
+    Reading,
+    max_tokens,
+    patches,
+    read_text,
+    tokens_of,
+)
+from attnscope.results.maps import Picture, Token
+
+if TYPE_CHECKING:
+    from attnscope.checkpoints.checkpoint import Checkpoint
+
+
+@dataclass
+class Batch:
+    """The inputs of a model, and the tokens of each row.
+
+    Attributes:
+        inputs: the model's arguments by name.
+        sources: the tokens of each row of texts; of an image they are known when the model has run.
+        targets: the tokens of the decoder.
+        picture, most_added: as in `Reading`.
+        notices: further sentences for the reader.
+    """
+
+    inputs: dict[str, Any]
+    sources: list[list[Token]]
+    targets: list[list[Token]] = field(default_factory=list)
+    picture: Picture | None = None
+    most_added: int = 0
+    notices: list[str] = field(default_factory=list)
+
+    @property
+    def target(self) -> list[list[Token]]:
+        """The tokens of the decoder; empty: it does not run."""
+        return self.targets
+
+    @classmethod
+    def of(cls, reading: Reading) -> Batch:
+        """Return a batch of one text or image."""
+        targets = [reading.target] if reading.target else []
+        rows = [] if reading.picture else [reading.source]
+        return cls(reading.inputs, rows, targets, reading.picture, reading.most_added, reading.notices)
+
+    def tokens(self, stack: str, which: str, n: int) -> list[list[Token]] | None:
+        """Return the tokens of a stack's queries (`Q`) or keys (`K`).
+
+        Returns:
+            A list for each row; None if there are not `n` of them: the model adds or merges some.
+        """
+        rows = self.sources
+        if stack == "decoder" or (stack == "cross" and which == "Q"):
+            rows = self.targets
+        elif self.picture is not None:
+            first = n - self.picture.rows * self.picture.columns
+            fits = 0 <= first <= self.most_added
+            rows = [patches(self.picture, n, self.most_added)] if fits else []
+        return rows if rows and all(len(row) == n for row in rows) else None
+
+
+def read_texts(
+    checkpoint: Checkpoint, config: Any, texts: Sequence[str], *, packed: bool, truncate: bool
+) -> Batch:
+    """Tokenize several texts.
+
+    Args:
+        checkpoint, config: the model.
+        texts: the texts.
+        packed: whether they share one row, where positions begin again with each text, and there is no
+            `attention_mask`; otherwise shorter texts are padded, on the side that the tokenizer says.
+        truncate: whether to truncate texts that are too long instead of raising an error.
+
+    Raises:
+        OptionError: a text is empty or too long, or the model takes no positions.
+        ModelError: it has no tokenizer.
+    """
+    tokenizer = load_tokenizer(checkpoint)
+    readings = [
+        read_text(checkpoint, config, text, truncate=truncate, tokenizer=tokenizer) for text in texts
+    ]
+    notices = list(dict.fromkeys(notice for reading in readings for notice in reading.notices))
+    if packed:
+        return _packed(checkpoint, config, readings, notices)
+    lengths = [len(reading.source) for reading in readings]
+    longest, pad = max(lengths), tokenizer.pad_token_id
+    pad = pad if pad is not None else tokenizer.eos_token_id or 0
+    left = tokenizer.padding_side == "left"
+    padding = {"input_ids": pad}
+    inputs = {
+        name: _padded([each.inputs[name] for each in readings], padding.get(name, 0), longest, left=left)
+        for name in readings[0].inputs
+    }
+    ones = [each.inputs["input_ids"].new_ones(1, len(each.source)) for each in readings]
+    inputs["attention_mask"] = _padded(ones, 0, longest, left=left)
+    [token] = tokens_of(tokenizer, [pad])
+    sources = []
+    for reading, length in zip(readings, lengths, strict=True):
+        added = [Token(token.text, special=True)] * (longest - length)
+        sources.append(added + reading.source if left else reading.source + added)
+    return Batch(inputs, sources, notices=notices)
+
+
+def _padded(rows: Sequence[Any], value: int, longest: int, *, left: bool) -> Any:
+    """Pad tensors, `1 n` each, and return them as `n_batch longest`."""
+    import torch
+
+    added = [row.new_full((1, longest - row.shape[1]), value) for row in rows]
+    pairs = zip(added, rows, strict=True) if left else zip(rows, added, strict=True)
+    return torch.cat([torch.cat(pair, 1) for pair in pairs])
+
+
+def _packed(
+    checkpoint: Checkpoint, config: Any, readings: Sequence[Reading], notices: list[str]
+) -> Batch:
+    """Put texts into one row."""
+    import torch
+
+    parameters = signature(class_of(config).forward).parameters
+    if "position_ids" not in parameters:
+        raise OptionError(
+            f"{checkpoint.name} ({config.model_type}) takes no position_ids, which tell packed texts"
+            " apart.",
+            hint="without --packed, for a batch",
+        )
+    names = [name for name in readings[0].inputs if name != "attention_mask"]
+    inputs = {name: torch.cat([each.inputs[name] for each in readings], 1) for name in names}
+    first = (config.pad_token_id or 0) + 1 if config.model_type in PAD_FIRST else 0
+    positions = [torch.arange(len(each.source)) + first for each in readings]
+    inputs["position_ids"] = torch.cat(positions)[None]
+    longest, limit = sum(map(len, positions)), max_tokens(config)
+    if limit is not None and max(map(len, positions)) > limit:
+        raise OptionError(f"a text is longer than the {limit} tokens that the model takes.")
+    notices = [
+        *notices,
+        f"packed: {len(readings)} texts share a row of {longest} tokens, without padding mask",
+    ]
+    return Batch(inputs, [[token for each in readings for token in each.source]], notices=notices)

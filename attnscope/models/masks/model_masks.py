@@ -1,0 +1,349 @@
+"""Run a model on an input, and collect the masks of all layers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+from attnscope.checkpoints.indices import Indices, check_indices, parse_indices
+from attnscope.checkpoints.loaded import LoadedModel, find_model
+from attnscope.errors import ModelError, OptionError
+from attnscope.models.maps.options import ReadOptions
+from attnscope.models.maps.read_inputs import read_inputs
+from attnscope.models.masks.inputs import Batch, read_texts
+from attnscope.models.masks.observed import ObservedMask, observe_masks
+from attnscope.process.progress import Progress, stage, without_garbage_collection
+from attnscope.results.common import Check
+from attnscope.results.maps import Token
+
+if TYPE_CHECKING:
+    import torch
+
+    from attnscope.checkpoints.checkpoint import Checkpoint
+
+CALLED = ("sdpa", "eager")
+"""The kernels that run everywhere; others are not called, if the user selects them."""
+
+SUPPORTED = {"sdpa": "_supports_sdpa", "flex_attention": "_supports_flex_attn"}
+"""The attributes of models that tell whether they support a kernel."""
+
+
+@dataclass
+class LayerGroup:
+    """Layers of one stack whose queries see the same keys.
+
+    Attributes:
+        masks: what was observed in each of them; all have the same `visible`.
+        query_tokens, key_tokens: the tokens of each sequence; None: unknown.
+    """
+
+    masks: list[ObservedMask]
+    query_tokens: list[list[Token]] | None = None
+    key_tokens: list[list[Token]] | None = None
+
+    @property
+    def visible(self) -> torch.Tensor:
+        """True where a query sees a key, `n_batch n_head n_Q n_K`."""
+        return self.masks[0].visible
+
+
+@dataclass
+class ModelMasks:
+    """The masks of a model's layers for one input.
+
+    Attributes:
+        name: the model's name.
+        groups: layers that share a mask, in the order of the first of them.
+        checks: comparisons with the kernels themselves; None if none were made.
+        notices: further sentences for the reader.
+    """
+
+    name: str
+    groups: list[LayerGroup]
+    checks: list[Check] | None = None
+    notices: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class MaskRun:
+    """How a model is run.
+
+    Attributes:
+        texts: several texts; None: `inputs` has the only one.
+        packed: whether they share a row.
+        inputs: the input, if it is a single one.
+        layers: the layers to show, as in `parse_indices`.
+        stack: the stack to show; None: all that run.
+        kernel: the kernel that masks are made for; None: the model's default.
+        verify: whether to compare with the kernels themselves.
+        dtype, device: as in `load_model`.
+    """
+
+    texts: Sequence[str] | None
+    packed: bool
+    inputs: ReadOptions
+    layers: Indices
+    stack: str | None
+    kernel: str | None
+    verify: bool
+    dtype: str | None
+    device: str
+
+
+def model_masks(
+    model: Any, run: MaskRun, progress: Progress, *, tokenizer: Any = None, image_processor: Any = None
+) -> ModelMasks:
+    """Run a model once, and return the masks of all layers.
+
+    Args:
+        model: as in `attention_maps`.
+        run: the input, and how the model is run.
+        progress: called with the progress of the work.
+        tokenizer, image_processor: those of a loaded model.
+
+    Raises:
+        ModelError: there is no such model, stack or layer, or transformers cannot run it.
+        OptionError: options contradict each other, or the model does not support them.
+    """
+    from attnscope.models.running.load import as_model_error, device_of, kept_verbosity
+    from attnscope.process.devices import check_device, kept_random_state
+
+    checkpoint = find_model(model, tokenizer, image_processor)
+    layers = parse_indices("--layer", run.layers)
+    with kept_verbosity(), kept_random_state(device_of(checkpoint, run.device)):
+        check_device(run.device)
+        with stage(progress, f"loading {checkpoint.name} …"), without_garbage_collection():
+            loaded, batch = _load(checkpoint, run)
+        with stage(progress, f"running {checkpoint.name} …"), as_model_error(checkpoint):
+            masks = _observe(checkpoint, loaded, batch, run, measures=False)
+            notices = [*batch.notices, *_not_observed(checkpoint, loaded, batch, run, masks)]
+            chosen = _chosen(checkpoint.name, loaded, masks, layers, run.stack)
+            checks = None
+            if run.verify:
+                measured = _observe(checkpoint, loaded, batch, run, measures=True)
+                checks = _checks(chosen, measured)
+    groups = _groups(chosen, batch)
+    return ModelMasks(checkpoint.name, groups, checks, notices + _notices(run, chosen))
+
+
+def _load(checkpoint: Checkpoint, run: MaskRun) -> tuple[Any, Batch]:
+    """Load a model and its input."""
+    from attnscope.models.running.decode import give_target
+    from attnscope.models.running.load import device_of, disable_cache, load_config, load_model
+    from attnscope.models.running.tokenize import check_reads
+    from attnscope.models.running.weights_fit import check_weights_fit
+
+    config, device = load_config(checkpoint), device_of(checkpoint, run.device)
+    reading = None
+    if run.texts is None:
+        reading = read_inputs(run.inputs, checkpoint, config)
+    else:
+        check_reads(checkpoint, config, "text")
+        batch = read_texts(
+            checkpoint, config, run.texts, packed=run.packed, truncate=run.inputs.truncate
+        )
+    check_weights_fit(checkpoint, config, run.dtype, device, what="masks")
+    own = checkpoint.module.config._attn_implementation if isinstance(checkpoint, LoadedModel) else None
+    called = run.kernel if run.kernel in CALLED else None
+    model = load_model(checkpoint, config, dtype=run.dtype, device=device, attention=called or own)
+    disable_cache(model)
+    if reading is not None:
+        reading.to(device)
+        if run.inputs.target is not None:
+            give_target(checkpoint, model, reading)
+        batch = Batch.of(reading)
+    batch.inputs = {name: tensor.to(model.device) for name, tensor in batch.inputs.items()}
+    _check_kernel(checkpoint.name, model, run.kernel)
+    return model, batch
+
+
+def _check_kernel(name: str, model: Any, kernel: str | None) -> None:
+    """Raise an OptionError if there is no such kernel, or a model does not support it."""
+    from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+
+    if kernel is None or kernel == "eager":
+        return
+    known = ["eager", *(each for each in ALL_ATTENTION_FUNCTIONS if "|" not in each)]
+    if kernel not in known:
+        raise OptionError(f"there is no kernel {kernel!r}.", hint=f"--kernel {', '.join(sorted(known))}")
+    attribute = "_supports_flash_attn" if "flash" in kernel else SUPPORTED.get(kernel)
+    if attribute is not None and not getattr(model, attribute, False):
+        raise OptionError(
+            f"{name} is a {type(model).__name__}, which does not support {kernel}.",
+            hint="--kernel eager",
+        )
+
+
+def _observe(
+    checkpoint: Checkpoint, model: Any, batch: Batch, run: MaskRun, *, measures: bool
+) -> list[ObservedMask]:
+    """Run a model, and return the masks of all layers in order."""
+    from attnscope.models.running.forward import run as run_model
+
+    computes = run.kernel is None or run.kernel in CALLED
+    if measures and not computes:
+        raise OptionError(
+            f"--verify asks the kernel itself, and {run.kernel} is not called here.",
+            hint="a loaded model that uses it, in Python; or without --verify",
+        )
+    with _kernel(model, run.kernel), nullcontext() if computes else _uncompiled():
+        return observe_masks(
+            model, lambda: run_model(model, batch, logits=False), computes=computes, measures=measures
+        )
+
+
+@contextmanager
+def _kernel(model: Any, kernel: str | None) -> Iterator[None]:
+    """Let a model make masks for another kernel."""
+    from attnscope.models.running.load import set_attention
+
+    before = [] if kernel is None else set_attention(model, kernel)
+    try:
+        yield
+    finally:
+        for config, implementation in before:
+            config._attn_implementation = implementation
+
+
+def _uncompiled() -> Any:
+    """Make block masks without compiling the code that does so, which would take many seconds."""
+    import torch
+
+    return torch.compiler.set_stance("force_eager")
+
+
+def _not_observed(
+    checkpoint: Checkpoint, model: Any, batch: Batch, run: MaskRun, masks: list[ObservedMask]
+) -> list[str]:
+    """Add the masks of stacks that do not call the registry, from their own weights; return notices.
+
+    Raises:
+        ModelError: a stack returns no weights.
+    """
+    from attnscope.models.running.layers import stacks_that_run
+
+    runs = stacks_that_run(model.config, picture=batch.picture is not None, decodes=bool(batch.targets))
+    missing = [stack for stack in runs if all(each.stack != stack for each in masks)]
+    if not missing:
+        return []
+    found = list(_from_weights(checkpoint, model, batch, missing))
+    left = [stack for stack in missing if all(each.stack != stack for each in found)]
+    if left:
+        raise ModelError(
+            f"{checkpoint.name} is a {type(model).__name__}, which neither calls attention through"
+            " transformers' registry nor returns its weights: what its queries see is unknown.",
+            hint="a model with attention",
+        )
+    masks += found
+    return [
+        f"{checkpoint.name} does not call attention through transformers' registry: a key counts as"
+        " visible if its weight is not 0 in the model's own attention."
+    ]
+
+
+def _from_weights(
+    checkpoint: Checkpoint, model: Any, batch: Batch, stacks: Sequence[str]
+) -> Iterator[ObservedMask]:
+    """Yield masks that follow from the weights that a model returns."""
+    from attnscope.models.running.eager import returned_maps
+    from attnscope.models.running.forward import run as run_model
+    from attnscope.models.running.load import load_eager
+
+    eager = load_eager(checkpoint, model)
+    output = run_model(eager, batch, output_attentions=True)
+    picture = batch.picture is not None
+    for stack, maps in returned_maps(checkpoint.name, output, model.config, picture=picture):
+        for layer, weights in enumerate(maps if stack in stacks else ()):
+            if weights is None:
+                continue
+            visible = (weights != 0).cpu()
+            if bool((visible == visible[:, :1]).all()):
+                visible = visible[:, :1]
+            yield ObservedMask(
+                stack, layer, len(maps), "", None, None, "own code", "unknown", visible, True
+            )
+
+
+def _chosen(
+    name: str, model: Any, masks: list[ObservedMask], layers: list[int] | None, stack: str | None
+) -> list[ObservedMask]:
+    """Return the masks of the selected layers.
+
+    Raises:
+        ModelError: a layer does not exist or has no attention.
+        OptionError: no such stack runs.
+    """
+    stacks = list(dict.fromkeys(each.stack for each in masks))
+    if stack is not None and stack not in stacks:
+        raise OptionError(
+            f"{name} runs no {stack} attention for this input: it has {', '.join(stacks)}.",
+            hint='--target "…"' if model.config.is_encoder_decoder else f"--stack {stacks[0]}",
+        )
+    kept = [stack] if stack is not None else stacks
+    check_indices(
+        name,
+        kept,
+        layers or [],
+        [],
+        n_layer={each.stack: each.n_layer for each in masks},
+        n_head={(each.stack, each.layer): 1 for each in masks},
+    )
+    return [each for each in masks if each.stack in kept and (layers is None or each.layer in layers)]
+
+
+def _groups(masks: Sequence[ObservedMask], batch: Batch) -> list[LayerGroup]:
+    """Group layers of one stack whose queries see the same keys through the same kernel."""
+    import torch
+
+    groups: list[LayerGroup] = []
+    for mask in masks:
+        for group in groups:
+            first = group.masks[0]
+            same = (first.stack, first.kernel) == (mask.stack, mask.kernel)
+            if (
+                same
+                and first.visible.shape == mask.visible.shape
+                and torch.equal(first.visible, mask.visible)
+            ):
+                group.masks.append(replace(mask, visible=first.visible))
+                break
+        else:
+            n_Q, n_K = mask.visible.shape[-2:]
+            queries, keys = batch.tokens(mask.stack, "Q", n_Q), batch.tokens(mask.stack, "K", n_K)
+            groups.append(LayerGroup([mask], queries, keys))
+    return groups
+
+
+def _checks(masks: Sequence[ObservedMask], measured: Sequence[ObservedMask]) -> list[Check]:
+    """Compare masks with what the kernels do, once for each kernel and stack."""
+    import torch
+
+    of_path: dict[str, list[ObservedMask]] = {}
+    for each in measured:
+        of_path.setdefault(each.path, []).append(each)
+    differing: dict[str, list[int]] = {}
+    for mask in masks:
+        name = f"{mask.kernel} itself" if mask.stack == "self" else f"{mask.kernel} itself, {mask.stack}"
+        calls = of_path.get(mask.path)
+        if mask.measured or not calls:
+            continue
+        other = calls.pop(0).visible
+        seeing = mask.visible.any(-1, keepdim=True)
+        differing.setdefault(name, []).append(int(torch.count_nonzero(seeing & (mask.visible != other))))
+    note = "pairs that the kernel sees differently, for queries that see a key"
+    return [Check.within(name, float(sum(counts)), 0.0, note) for name, counts in differing.items()]
+
+
+def _notices(run: MaskRun, masks: Sequence[ObservedMask]) -> list[str]:
+    """Return sentences about kernels that were not called, or that were asked."""
+    notices = []
+    if run.kernel is not None and run.kernel not in CALLED:
+        notices.append(f"{run.kernel} was not called: this is what it would see of its arguments.")
+    if asked := sorted({each.kernel for each in masks if each.measured and each.path}):
+        notices.append(
+            f"what {', '.join(asked)} does with its arguments is unknown, so it was called with queries"
+            " and keys of zeros: a key is visible if it gets a weight."
+        )
+    return notices

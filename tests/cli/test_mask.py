@@ -1,0 +1,171 @@
+"""`attnscope mask`: the picture, the formats, the files, and the exit status."""
+
+import csv
+import io
+import json
+import re
+import sys
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file
+
+CAUSAL = """\
+mask: causal and --window 3
+n_Q 5 · n_K 5 · blocks of 128 × 128
+
+visible                    pairs   share  full  partial  empty  saved
+─────────────────────────────────────────────────────────────────────
+causal, at most 3 keys  12 of 25  48.0 %     0        1      0  0.0 %
+
+  0
+0 ■ · · · ·
+1 ■ ■ · · ·
+2 ■ ■ ■ · ·
+3 · ■ ■ ■ ·
+4 · · ■ ■ ■
+rows are queries, columns keys; ■ visible, · hidden
+"""
+
+
+def test_a_small_mask_is_drawn_pair_by_pair(attnscope):
+    r = attnscope("mask", "causal", "--window", 3, "--nq", 5)
+    assert (r.exit_status, r.err, r.out) == (0, "", CAUSAL)
+
+
+def test_a_large_mask_is_drawn_in_cells(attnscope):
+    r = attnscope("mask", "causal", "window:200", "--nq", 2000, "--cell", 250)
+    lines = r.out.splitlines()
+    assert [line.split()[1] for line in lines[8:16]] == [
+        "▒▒··············",
+        "▒▒▒▒············",
+        "··▒▒▒▒··········",
+        "····▒▒▒▒········",
+        "······▒▒▒▒······",
+        "········▒▒▒▒····",
+        "··········▒▒▒▒··",
+        "············▒▒▒▒",
+    ]
+    assert lines[16].endswith("a cell is 250 × 250 pairs: █ all visible, ▒ some, · none")
+
+
+def test_an_encoding_without_these_characters_gets_others(attnscope, monkeypatch):
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(io.BytesIO(), encoding="ascii"))
+    attnscope("mask", "causal", "--nq", 3)
+    sys.stdout.flush()
+    text = sys.stdout.buffer.getvalue().decode("ascii")
+    assert "\n1 # # .\n" in text
+
+
+def test_tokens_are_those_that_ran(attnscope):
+    r = attnscope("mask", "minilm", "--text", "The cat.", "--text", "Hi", "--verify")
+    assert (r.exit_status, r.err) == (0, "")
+    lines = r.out.splitlines()
+    first = lines.index("sequence 1: all but 2 keys")
+    assert [line.rstrip() for line in lines[first + 1 : first + 7]] == [
+        "        0",
+        "0 [CLS] ■ ■ ■ · ·",
+        "1 hi    ■ ■ ■ · ·",
+        "2 [SEP] ■ ■ ■ · ·",
+        "3 [PAD] ■ ■ ■ · ·",
+        "4 [PAD] ■ ■ ■ · ·",
+    ]
+    assert "layers 0–5: all keys or all but 2 keys\nsdpa received a bool mask 2×1×5×5\n" in r.out
+    assert re.search(r"sdpa itself +0 +0 +holds", r.out)
+
+
+def test_records_hold_every_pair(attnscope):
+    arguments = ("mask", "lengths:2,4", "causal", "--nq", 3, "--nk", 4, "--block", "2,3")
+    record = attnscope(*arguments, "--format", "json").json
+    assert record["schema"] == "attnscope.mask/1"
+    [mask] = record["masks"]
+    assert mask["blocks"] == {
+        "n_query": 2, "n_key": 3, "full": 0, "partial": 4, "empty": 4, "saved": 0.5
+    }  # fmt: skip
+    assert [plane["visible"] for plane in mask["planes"]] == [
+        [[[0, 1]], [[0, 2]], [[0, 2]]],
+        [[[0, 1]], [[0, 2]], [[0, 3]]],
+    ]
+    assert [plane["places"] for plane in mask["planes"]] == [[[0, 0]], [[1, 0]]]
+    [row] = csv.DictReader(io.StringIO(attnscope(*arguments, "--format", "csv").out))
+    assert (row["n_visible"], row["n_pairs"], row["partial"], row["n_unseen"]) == ("11", "24", "4", "3")
+    text = attnscope(*arguments, "--format", "markdown").out
+    where = "the first query at the first key"
+    assert f"sequence 1: causal, {where}; 1 key hidden from all\n\n```\n" in text
+
+
+@pytest.mark.parametrize("suffix", [".npy", ".npz", ".safetensors", ".pt"])
+def test_a_saved_mask_is_one_that_the_textbook_takes(attnscope, tmp_path, suffix):
+    path = tmp_path / f"mask{suffix}"
+    arguments = ("mask", "causal", "window:1", "--nq", 4, "--batch", 3, "--save", path)
+    r = attnscope(*arguments)
+    assert r.err.startswith("attnscope: wrote 1 mask, ")
+    expected = np.tril(np.ones((4, 4), bool)) & ~np.tril(np.ones((4, 4), bool), -2)
+    name = path if suffix == ".npy" else f"{path}:mask"
+    again = attnscope("mask", name, "--format", "json").json
+    rows = again["masks"][0]["planes"][0]["visible"]
+    assert [list(range(*keys[0])) for keys in rows] == [np.flatnonzero(row).tolist() for row in expected]
+    assert attnscope("sdpa", "--mask", name, "--heads", 1, "--dry-run").exit_status == 0
+    assert "already exists" in attnscope(*arguments).err
+    assert attnscope(*arguments, "--force").exit_status == 0
+
+
+def test_several_masks_have_names(attnscope, tmp_path):
+    model = "minilm"
+    path = tmp_path / "masks.safetensors"
+    attnscope("mask", model, "--text", "The cat.", "--save", path)
+    assert {name: array.shape for name, array in load_file(path).items()} == {"mask": (1, 1, 5, 5)}
+    from safetensors import safe_open
+
+    with safe_open(path, "numpy") as file:
+        assert json.loads(file.metadata()["layers"]) == {"mask": [0, 1, 2, 3, 4, 5]}
+
+
+def test_figures_and_pages_are_written(attnscope, tmp_path):
+    files = [tmp_path / name for name in ("a.png", "a.svg", "a.pdf", "a.html")]
+    for file in files:
+        option = "--page" if file.suffix == ".html" else "--plot"
+        r = attnscope("mask", "minilm", "--text", "<b>The</b> cat.", "--text", "Hi", option, file)
+        assert r.exit_status == 0, r.err
+    starts = [b"\x89PNG", b"<?xml", b"%PDF", b"<!doctype html>"]
+    assert [file.read_bytes()[: len(start)] for file, start in zip(files, starts, strict=True)] == starts
+    page = files[3].read_text()
+    assert "<title>minilm · masks</title>" in page
+    assert "&lt;" in page
+    assert "<b>The" not in page
+    assert "http" not in page.replace("http-equiv", "")
+
+
+def test_a_function_of_a_file_and_its_mistakes(attnscope, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    code = "def near(b, h, q, k):\n    return (q >= k) & (q - k < 2)\n\ndef bad(b, h, q, k):\n    return q > k or q == k\n"
+    (tmp_path / "nearby_masks.py").write_text(code)
+    r = attnscope("mask", "nearby_masks.py:near", "--nq", 4)
+    assert r.exit_status == 0
+    assert "causal, at most 2 keys" in r.out
+    r = attnscope("mask", "nearby_masks.py:bad", "--nq", 4)
+    assert r.exit_status == 2
+    assert "(line 5 of nearby_masks.py: return q > k or q == k)" in r.err
+    assert "try  &, | and torch.where" in r.err
+
+
+def test_options_without_effect_are_named(attnscope):
+    r = attnscope("mask", "causal", "--nq", 3, "--force", "--cell", 2, "--wide", "--format", "csv")
+    assert r.exit_status == 0
+    assert "--force has no effect" in r.err
+    assert "--cell has no effect" in r.err
+    assert "--wide has no effect" in r.err
+
+
+def test_a_check_that_fails_has_status_1(attnscope, monkeypatch):
+    import torch
+
+    original = torch.nn.functional.scaled_dot_product_attention
+
+    def careless(*tensors, attn_mask=None, **options):
+        return original(*tensors, **options)
+
+    monkeypatch.setattr(torch.nn.functional, "scaled_dot_product_attention", careless)
+    r = attnscope("mask", "minilm", "--text", "The cat.", "--text", "Hi", "--verify")
+    assert r.exit_status == 1
+    assert "FAILS" in r.out

@@ -53,8 +53,8 @@ def mask(
         list[str],
         typer.Argument(
             metavar="MASK…",
-            help="A model; rules: causal, window:W, window:L,R, prefix:P, lengths:N,N,…, a file; or a"
-            " mask_mod: file.py:NAME.",
+            help="A model; rules: causal, window:W, window:L,R, chunk:C, prefix:P, lengths:N,N,…,"
+            " a file; or a mask_mod: file.py:NAME.",
             autocompletion=completion("models"),
         ),
     ],

@@ -68,9 +68,9 @@ def mask(  # long, because it takes the options of models and of rules
 
     Args:
         subject: a model, as in `attention_maps`, with an input; a rule, or a list of them, all of which
-            a key has to pass: `causal`, `window:W`, `window:L,R`, `prefix:P`, `lengths:N,N,…`, a file or
-            an array; a function of `b, h, q_idx, kv_idx`, as torch's `flex_attention` takes it, itself
-            or as `file.py:NAME`; or a `BlockMask`.
+            a key has to pass: `causal`, `window:W`, `window:L,R`, `chunk:C`, `prefix:P`, `none`,
+            `lengths:N,N,…`, a file or an array; a function of `b, h, q_idx, kv_idx`, as torch's
+            `flex_attention` takes it, itself or as `file.py:NAME`; or a `BlockMask`.
         text: what a model reads; several texts are a batch.
         packed: whether several texts share one row, where positions begin again with each of them.
         file, ids, tokens, pair, target, image, truncate: other inputs, as in `attention_maps`.
@@ -83,7 +83,8 @@ def mask(  # long, because it takes the options of models and of rules
         nq, nk, past, batch, heads: the sizes of a rule's mask; None: those of its files, else 16
             queries, as many keys, one sequence and one head.
         window: hide keys that are this far away or further, as a model's `sliding_window` does.
-        align: the position of queries among the keys: `top-left` or `bottom-right`.
+        align: the position of queries among the keys: `top-left`, `bottom-right`, `after-past` or
+            `lengths`.
         init: arguments, if the function makes a mask function: `window=4`, or by name.
         block: the queries and keys in a block of a block-sparse kernel: a number, or both.
         cell: the queries and keys in a cell of the picture; None: as few as fit.
@@ -151,7 +152,7 @@ def kind_of(subject: Any) -> Kind:
 def _kind_of_text(text: str) -> Kind:
     """Return what a text names."""
     place, colon, _ = text.partition(":")
-    if text in KINDS or (colon and place in KINDS) or is_matrix_text(text):
+    if text in {*KINDS, "none"} or (colon and place in KINDS) or is_matrix_text(text):
         return "rule"
     if Path(text).suffix in FORMATS or (colon and Path(text.rpartition(":")[0]).suffix in FORMATS):
         return "rule"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from itertools import zip_longest
 from typing import Any
 
 from attnscope.contracts.plan import check_sizes
@@ -49,7 +50,7 @@ def masks_of_rule(subject: Any, options: RuleOptions, block: tuple[int, int]) ->
                 hint=f"at most {MOST_RULES:,}",
             )
         planes = planes_of_masks(masks, sizes)
-    title = " and ".join(text or own for text, own in zip(texts, parsed.texts, strict=True))
+    title = " and ".join(text or own for text, own in zip_longest(texts, parsed.texts, fillvalue=""))
     return _result(title, planes, sizes, block)
 
 
@@ -125,12 +126,13 @@ def _sizes(options: RuleOptions, masks: Masks) -> dict[str, int]:
     given = {"n_Q": options.nq, "n_K": options.nk, "n_past": options.past}
     given |= {"n_batch": options.batch, "n_head": options.heads}
     check_sizes({axis: size for axis, size in given.items() if size is not None})
-    return {
+    sizes = {
         "n_batch": options.batch or of_files.get("n_batch") or lengths,
         "n_head": options.heads or of_files.get("n_head") or 1,
         "n_Q": n_Q,
         "n_K": n_past + max(n_new, 1),
     }
+    return sizes | ({"n_past": n_past} if n_past else {})
 
 
 def _check_memory(sizes: Mapping[str, int]) -> None:
@@ -139,10 +141,11 @@ def _check_memory(sizes: Mapping[str, int]) -> None:
 
     from attnscope.process.devices import free_memory
 
-    needed, free = 3 * prod(sizes.values()), free_memory("cpu")  # boolean, and copies of parts
+    n_pairs = prod(sizes[axis] for axis in ("n_batch", "n_head", "n_Q", "n_K"))
+    needed, free = 3 * n_pairs, free_memory("cpu")  # boolean, and copies of parts
     if free is not None and needed > free.n_bytes:
         raise SizeError(
-            f"this mask has {prod(sizes.values()):,} pairs, which take {bytes_text(needed)}, but"
+            f"this mask has {n_pairs:,} pairs, which take {bytes_text(needed)}, but"
             f" {free.describe('cpu')}.",
             hint="fewer queries; a rule such as window:4 needs no memory for pairs",
         )

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 
 from attnscope.models.running.options import StackName
 from attnscope.options import DEVICES, DTYPES, option
-from attnscope.textbook.options import Alignment
+from attnscope.textbook.options import Alignment, Masking
 
 RULE, MODEL, VIEW = "Masks by a rule", "Input of a model", "View"
+ALIGN = next(each for each in fields(Masking) if each.name == "align").metadata["flag"]
+"""The declaration of the textbook's option."""
 
 
 @dataclass(frozen=True)
@@ -31,10 +33,7 @@ class RuleOptions:
         min=1,
         common=True,
     )
-    align: Alignment | None = option(
-        "Position of the queries among the keys: top-left or bottom-right.",
-        shown="bottom-right with --past, else top-left",
-    )
+    align: Alignment | None = option(ALIGN.help, shown=ALIGN.shown)
     init: list[str] | None = option(
         "Argument of a function that makes the mask_mod: window=4. Repeatable.",
         metavar="NAME=VALUE",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 from attnscope.attention.positions import offset_of
 from attnscope.results.planes import Plane, RangePlane
@@ -14,7 +14,7 @@ def planes_of_masks(masks: Masks, sizes: Mapping[str, int]) -> list[Plane]:
 
     Args:
         masks: the masks, which all have to let a key pass.
-        sizes: `n_batch`, `n_head`, `n_Q` and `n_K`.
+        sizes: `n_batch`, `n_head`, `n_Q` and `n_K`, and `n_past` if there is one.
 
     Raises:
         SizeError: a mask does not fit these sizes.
@@ -25,25 +25,30 @@ def planes_of_masks(masks: Masks, sizes: Mapping[str, int]) -> list[Plane]:
         from attnscope.masks.matrices import planes_of_matrix
 
         return planes_of_matrix(~hidden(masks.build(sizes, "float32", "cpu")), sizes)
-    places: dict[tuple[int, ...], list[tuple[int, int]]] = {}
-    for sequence in range(sizes["n_batch"]):
-        of_sequence = tuple(each[sequence] for each in masks.lengths)
-        places.setdefault(of_sequence, []).append((sequence, 0))
-    n_Q, n_K = sizes["n_Q"], sizes["n_K"]
+    n_Q, n_K, n_batch = sizes["n_Q"], sizes["n_K"], sizes["n_batch"]
+    n_past, ends = sizes.get("n_past", 0), masks.ends or (n_K,) * n_batch
+    first = offset_of(n_Q, n_K, align=masks.align, n_past=n_past, lengths=masks.ends)
+    firsts = (first,) * n_batch if isinstance(first, int) else first
+    places: dict[tuple[int, int], list[tuple[int, int]]] = {}
+    for sequence, which in enumerate(zip(firsts, ends, strict=True)):
+        places.setdefault(which, []).append((sequence, 0))
     return [
-        RangePlane(of_lengths, n_Q, n_K, _ranges(masks, n_Q, n_K, min(lengths, default=n_K)))
-        for lengths, of_lengths in places.items()
+        RangePlane(
+            sequences, n_Q, n_K, [_range(masks, place, end) for place in range(first, first + n_Q)]
+        )
+        for (first, end), sequences in places.items()
     ]
 
 
-def _ranges(masks: Masks, n_Q: int, n_K: int, length: int) -> Sequence[range]:
-    """Return the keys that each query of a sequence sees: every kind of mask allows one range."""
-    first = offset_of(n_Q, n_K, align=masks.align)
-    ranges = []
-    for position in range(first, first + n_Q):
-        starts = [0, *(position - left for left, _ in masks.windows)]
-        stops = [length, *(position + right + 1 for _, right in masks.windows)]
-        stops += [position + 1] * masks.causal
-        stops += [max(position + 1, prefix) for prefix in masks.prefixes]
-        ranges.append(range(max(starts), max(*starts, min(stops))))
-    return ranges
+def _range(masks: Masks, position: int, end: int) -> range:
+    """Return the keys that a query sees of the first `end`: every kind of mask allows one range."""
+    start: float = max([0, *(position - left for left, _ in masks.windows)])
+    stop: float = min([end, *(position + right + 1 for _, right in masks.windows)])
+    for chunk in masks.chunks:
+        first = position // chunk * chunk
+        start, stop = max(start, first), min(stop, first + chunk)
+    if masks.causal:
+        stop = min(stop, position + 1)
+    for prefix in masks.prefixes:
+        stop = min(stop, max(position + 1, prefix))
+    return range(int(start), int(max(start, stop)))

@@ -76,6 +76,24 @@ RULES = [
     ("window:1,2", {"nq": 4, "nk": 6}, loop(lambda b, q, k: q - 1 <= k <= q + 2, 4, 6)),
     ("prefix:3", {"nq": 6}, loop(lambda b, q, k: k <= q or k < 3, 6, 6)),
     ("lengths:2,4,2", {"nq": 3, "nk": 5}, loop(lambda b, q, k: k < (2, 4, 2)[b], 3, 5, 3)),
+    ("none", {"nq": 3, "nk": 4}, loop(lambda b, q, k: True, 3, 4)),
+    ("chunk:3", {"nq": 7}, loop(lambda b, q, k: q // 3 == k // 3, 7, 7)),
+    (
+        ["chunk:3", "window:,0"],
+        {"nq": 3, "past": 4},
+        loop(lambda b, q, k: (q + 4) // 3 == k // 3 and k <= q + 4, 3, 7),
+    ),
+    ("window:2,", {"nq": 5}, loop(lambda b, q, k: q - 2 <= k, 5, 5)),
+    (
+        "causal",
+        {"nq": 3, "nk": 2, "past": 4, "align": "after-past"},
+        loop(lambda b, q, k: k <= q + 4, 3, 6),
+    ),
+    (
+        ["lengths:3,5", "causal"],
+        {"nq": 2, "nk": 6, "align": "lengths"},
+        loop(lambda b, q, k: k < (3, 5)[b] and k <= q + (1, 3)[b], 2, 6, 2),
+    ),
     (["lengths:2,4", "causal"], {"nq": 5}, loop(lambda b, q, k: k < 2 + 2 * b and k <= q, 5, 5, 2)),
 ]
 
@@ -167,7 +185,7 @@ def test_a_block_mask_shows_itself():
 MISTAKES = [
     ({"subject": "casual"}, "'casual' is neither a rule nor a model", "causal"),
     ({"subject": "minilm"}, "minilm is a model, whose masks depend on its input", '--text "…"'),
-    ({"subject": "window:x"}, "'window:x' is not a mask.", "window:W or window:L,R"),
+    ({"subject": "window:x"}, "'window:x' is not a mask.", "window:W, window:L,R"),
     ({"subject": ["minilm", "causal"]}, "several masks are rules, and minilm is not one", None),
     ({"subject": "causal", "text": "hi"}, "--text is for models, and causal is a rule", None),
     ({"subject": "causal", "verify": True}, "--verify is for models, and causal is a rule", None),
@@ -180,6 +198,8 @@ MISTAKES = [
     ({"subject": "causal", "block": "x"}, "--block is 'x'", "--block 128, or --block 128,64"),
     ({"subject": "causal", "cell": 0}, "--cell is 0", None),
     ({"subject": "causal", "align": "left"}, "--align is 'left'", None),
+    ({"subject": ["none", "causal"]}, "excludes the other 1 of 2 masks", None),
+    ({"subject": "causal", "nq": 2, "align": "lengths"}, "nothing says how many keys", "lengths:N,N,…"),
     ({"subject": "causal", "nq": 0}, "n_Q is 0, but a size is a whole number from 1 up", None),
     ({"subject": "causal", "nq": 10**8}, "100,000,000 queries are too many", None),
     ({"subject": "lengths:3,5", "batch": 3}, "2 lengths (3,5) are given for 3 sequences", None),

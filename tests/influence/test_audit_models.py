@@ -141,3 +141,13 @@ def test_an_audit_leaves_the_model_as_it_was():
     assert all(torch.equal(tensor, after[name]) for name, tensor in before.items())
     assert model.config._attn_implementation == "sdpa"
     assert not model.training
+
+
+def test_a_window_that_only_the_cache_knows_is_found():
+    """Moshi's layers see everything, and its cache forgets what is outside of the window."""
+    model = planted.model("mistral")
+    for layer in planted.layers(model):
+        planted.attention(layer).sliding_window = None
+    with planted.window_ignored("mistral", "sdpa"):
+        audit = attnscope.audit(model)
+    assert audit["window"].status == audit["cache"].status == "broken"

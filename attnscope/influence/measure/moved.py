@@ -17,6 +17,12 @@ Rows = Mapping[str, torch.Tensor]
 EXACT = 1e-9
 """A difference in float64, relative to the largest number, that rounding may cause."""
 
+SINGLE = 1e-5
+"""The same for models that compute a part in float32 whatever their dtype is."""
+
+CLOSE = 4.0
+"""A difference of so many times the rounding counts as rounding."""
+
 LARGE = {torch.float64: EXACT, torch.float32: 1e-3, torch.float16: 0.1, torch.bfloat16: 0.2}
 """A relative difference that rounding in a dtype does not cause."""
 
@@ -66,7 +72,8 @@ def moved(runs: Callable[[bool], tuple[Rows, Rows]]) -> Moved:
             return _moved_most(exact[0], exact[1], 0.0)
         return Moved("undecided", why="its outputs are not finite")
     rounding = max(_largest(one, other) for one, other in zip((first, second), exact, strict=True))
-    if _largest(*exact) > EXACT:
+    gap = _largest(*exact)
+    if gap > SINGLE or (gap > EXACT and own > CLOSE * rounding):
         return _moved_most(*exact, EXACT, rounding)
     dtype = next(iter(first.values())).dtype
     if own > LARGE[dtype]:

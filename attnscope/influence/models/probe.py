@@ -16,6 +16,7 @@ from attnscope.influence.models.replay import layer_of
 from attnscope.influence.models.subject import Run, Subject
 from attnscope.influence.models.texts import Texts
 from attnscope.models.masks.observed import observe_masks
+from attnscope.models.running.tokenize import PAD_FIRST
 from attnscope.results.audit import Evidence, Influence
 
 
@@ -79,6 +80,15 @@ class Probe:
         if self.subject.takes("use_cache"):
             inputs["use_cache"] = False
         return inputs | more
+
+    def positions(self, begin: int, end: int) -> torch.Tensor:
+        """Return the position ids of a text from one position to another: `1 n`.
+
+        Those of some families begin after that of padding.
+        """
+        text = self.subject.config.get_text_config()
+        first = (text.pad_token_id or 0) + 1 if text.model_type in PAD_FIRST else 0
+        return torch.arange(begin + first, end + first, device=self.subject.module.device)[None]
 
     def base(self, exact: bool) -> Run:
         """Return the run on the text itself, which all properties share."""

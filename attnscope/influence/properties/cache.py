@@ -52,12 +52,16 @@ def cache(probe: Probe, requested: bool) -> Property:
 
 def _kinds(probe: Probe) -> dict[str, Callable[[], Any]]:
     """Return what is tested, and how to make the cache for it; None: the model makes its own."""
-    from transformers import StaticCache
+    from transformers import DynamicCache, StaticCache
 
     config, n = probe.subject.config, probe.n
 
-    def own() -> None:
-        """Leave it to the model, which makes a dynamic one."""
+    def own() -> Any:
+        """Leave it to the model, unless it makes none."""
+        with_cache = probe.inputs(probe.ids[:, :2], use_cache=True)
+        if probe.subject.run(**with_cache).output.get("past_key_values") is not None:
+            return None
+        return DynamicCache(config=config.get_text_config(decoder=True))
 
     kinds: dict[str, Callable[[], Any]] = {"single tokens": own, "several tokens": own}
     if probe.source is None and getattr(probe.subject.module, "_can_compile_fullgraph", False):
@@ -108,10 +112,12 @@ def _in_parts(probe: Probe, cache: Any, exact: bool, name: str) -> dict[str, tor
         if cache is not None:
             inputs["past_key_values"] = cache
         if probe.subject.takes("position_ids"):
-            inputs["position_ids"] = torch.arange(begin, end)[None]
+            inputs["position_ids"] = probe.positions(begin, end)
         run = probe.subject.run(exact=exact, **inputs)
         for stage, rows in run.rows().items():
             collected.setdefault(stage, []).append(rows)
-        cache = run.output.get("past_key_values", cache)
+        cache = run.output.get("past_key_values") or cache
+        if cache is None:
+            raise ValueError("it returns no cache")
     whole = {stage: torch.cat(each) for stage, each in collected.items()}
     return {stage: rows for stage, rows in whole.items() if len(rows) == bounds[-1]}

@@ -85,6 +85,7 @@ def _compared(probe: Probe, name: str) -> Moved:
 @contextmanager
 def _switched(model: Any, name: str) -> Iterator[None]:
     """Switch a model to another kernel; flex attention runs uncompiled, which takes no compiler."""
+    import torch
     from torch.nn.attention.flex_attention import flex_attention
     from transformers.integrations import flex_attention as integration
 
@@ -92,6 +93,7 @@ def _switched(model: Any, name: str) -> Iterator[None]:
     try:
         with (
             patch.object(integration, "WrappedFlexAttention", lambda *_: lambda: flex_attention),
+            torch.compiler.set_stance("force_eager"),
             warnings.catch_warnings(),
         ):
             warnings.simplefilter("ignore")  # flex attention's, that it is not compiled

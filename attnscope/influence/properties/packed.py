@@ -27,14 +27,14 @@ def packed(probe: Probe, source: str | None, why_not: str, requested: bool) -> P
         return Property(NAME, NOT_APPLICABLE, why_not, "", requested=requested)
     cut = probe.n // 2 + 1
     lengths = (cut, probe.n - cut)
-    positions = torch.cat([torch.arange(length) for length in lengths])[None]
+    positions = torch.cat([probe.positions(0, length) for length in lengths], 1)
 
     def runs(exact: bool) -> tuple[Rows, Rows]:
         parts = [probe.ids[:, :cut], probe.ids[:, cut:]]
         alone = [
             probe.subject.run(
                 exact=exact,
-                **probe.inputs(part, position_ids=torch.arange(part.shape[1])[None]),
+                **probe.inputs(part, position_ids=probe.positions(0, part.shape[1])),
             ).rows()
             for part in parts
         ]
@@ -66,7 +66,7 @@ def _uses_positions(probe: Probe) -> bool:
 
     search = masking_utils.find_packed_sequence_indices
     with patch.object(masking_utils, "find_packed_sequence_indices", side_effect=search) as spy:
-        probe.subject.run(**probe.inputs(position_ids=torch.arange(probe.n)[None]))
+        probe.subject.run(**probe.inputs(position_ids=probe.positions(0, probe.n)))
     return bool(spy.called)
 
 

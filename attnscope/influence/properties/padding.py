@@ -97,7 +97,8 @@ def _padded(probe: Probe, side: str, pad: torch.Tensor | None, exact: bool) -> d
             return probe.subject.run(exact=exact, **inputs | {"input_ids": ids})
         inputs = probe.inputs(ids, attention_mask=mask)
         if probe.subject.takes("position_ids"):  # as `generate` passes them
-            inputs["position_ids"] = (mask.cumsum(-1) - 1).clamp(min=0)
+            first = int(probe.positions(0, 1))
+            inputs["position_ids"] = (mask.cumsum(-1) - 1).clamp(min=0) + first
         return probe.subject.run(exact=exact, **inputs)
 
     rows = slice(None) if probe.source is not None else slice(start, start + n)

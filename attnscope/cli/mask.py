@@ -33,7 +33,7 @@ EXAMPLES = {
     'attnscope mask minilm --text "The cat sat." --text "Hi."': "what the layers of a model receive",
     "attnscope mask masks.py:sliding --nq 64": "a mask_mod, as flex_attention takes it",
     "attnscope mask masks.py:make_sliding --init window=4": "one that another function makes",
-    "attnscope mask causal window:256 --nq 65536": "the blocks that a kernel skips, at once",
+    "attnscope mask causal window:256 --nq 65536 --page masks.html": "the blocks that a kernel skips",
 }
 
 

@@ -211,6 +211,14 @@ TRACED = """\
 from torch import nn
 
 
+def near(b, h, q_idx, kv_idx):
+    return abs(q_idx - kv_idx) < 3
+
+
+def make_near(d):
+    return lambda b, h, q_idx, kv_idx: abs(q_idx - kv_idx) < d
+
+
 def attend(x):
     scores = x @ x.mT  # n n
     attention = scores.softmax(-1)
@@ -248,6 +256,8 @@ VALUES = {
     "tokens": ["the cat", "the", "", "nope", "[CLS] the [SEP]", "\x1b[31m"], "field": ["text", "n", "nope", ""], "target_field": ["text", "n", "nope", ""],
     "device_map": ["auto", "nope", ""], "batch_tokens": ["1", "16", "4096", "0", "-1", str(10**18), "x"], "max_length": ["1", "2", "4", "16", "0", "-1", str(10**18), "x"],
     "generate": ["1", "2", "3", "0", "-1", "x"], "calls": ["1", "2", "0", "-1", str(10**18), "x"], "dk": None,
+    "kernel": ["eager", "sdpa", "flex_attention", "flash_attention_2", "nope", ""],
+    "block": ["128", "2", "2,3", "0", "-1", "x", "", ",", "1,2,3", "9" * 30],
     "watch": ["traced.py:attend", "traced.py:Layer", "traced:attend", "nope.py:x", "traced.py:nope", "traced.py:", "", "\x1b[31m:x"],
 }  # fmt: skip
 """What is tried as value of an option of this name; of others, what suits their type."""
@@ -258,6 +268,10 @@ SMALL = {
     "scaling": ["--batch", 2, "--nq", 3, "--nk", 4, "--dk", "1,4"],
 }
 """Sizes that a command takes a moment for; some lines begin with them."""
+
+
+OF_MASKS = {"a rule": ["Masks by a rule"], "a function": [], "a model": ["Input of a model"]}
+"""The options of `mask` that suit its subject, by their heading in the help."""
 
 
 @pytest.fixture
@@ -305,6 +319,33 @@ def value(drawing, option):
     return drawing.choice(WORDS)
 
 
+def of_compare(drawing, options, models):
+    """The two sides of `compare`, and perhaps their input; any option."""
+    codes = ["traced.py:attend", "traced.py:Layer", "traced:Layer", models[0]]
+    line = [drawing.choice(codes)]
+    line += [drawing.choice([*codes, "sdpa", "mha", "sdpa", "mha"])] if drawing.random() < 0.9 else []
+    line += ["--input", drawing.choice(VALUES["input"][:5])] if drawing.random() < 0.5 else []
+    return line, options
+
+
+def of_mask(drawing, options, models):
+    """What the command `mask` shows, and mostly only the options that suit it."""
+    kind = drawing.choice(["a rule", "a rule", "a function", "a model"])
+    rules = MASKS[:8] if drawing.random() < 0.7 else MASKS
+    subject = {
+        "a rule": drawing.choices(rules, k=drawing.choice([1, 2])),
+        "a function": drawing.choice([["traced.py:near"], ["traced.py:make_near", "--init", "d=3"]]),
+        "a model": [drawing.choice(models[:3]), "--text", drawing.choice(TEXTS[:6])],
+    }[kind]
+    headings = (*OF_MASKS[kind], "View", "Output")
+    suitable = [each for each in options if each.rich_help_panel in headings]
+    return subject, suitable if drawing.random() < 0.8 else options
+
+
+SUBJECTS = {"compare": of_compare, "mask": of_mask}
+"""What draws the arguments of a command, and the options that it may have."""
+
+
 def drawn(drawing, name, models, picture):
     """A command line: the command, what it needs, and up to seven of its options."""
     command = COMMANDS[name]
@@ -323,13 +364,9 @@ def drawn(drawing, name, models, picture):
     if name == "trace":
         line += [drawing.choice(["traced.py:attend", "traced.py:Layer", "traced:Layer"])]
         line += ["--input", drawing.choice(VALUES["input"][:5])] if drawing.random() < 0.8 else []
-    if name == "compare":
-        codes = ["traced.py:attend", "traced.py:Layer", "traced:Layer", models[0]]
-        line += [drawing.choice(codes)]
-        line += (
-            [drawing.choice([*codes, "sdpa", "mha", "sdpa", "mha"])] if drawing.random() < 0.9 else []
-        )
-        line += ["--input", drawing.choice(VALUES["input"][:5])] if drawing.random() < 0.5 else []
+    if name in SUBJECTS:
+        subject, options = SUBJECTS[name](drawing, options, models)
+        line += subject
     if name in SMALL:
         line += SMALL[name]
     if name in ("model", "bert", "heads") and drawing.random() < 0.7:

@@ -12,7 +12,6 @@ from attnscope.models.running.load import class_of, load_tokenizer
 from attnscope.models.running.tokenize import (
     PAD_FIRST,
     Reading,
-    max_tokens,
     patches,
     read_text,
     tokens_of,
@@ -139,9 +138,7 @@ def _packed(
     first = (config.pad_token_id or 0) + 1 if config.model_type in PAD_FIRST else 0
     positions = [torch.arange(len(each.source)) + first for each in readings]
     inputs["position_ids"] = torch.cat(positions)[None]
-    longest, limit = sum(map(len, positions)), max_tokens(config)
-    if limit is not None and max(map(len, positions)) > limit:
-        raise OptionError(f"a text is longer than the {limit} tokens that the model takes.")
+    longest = sum(map(len, positions))
     notices = [
         *notices,
         f"packed: {len(readings)} texts share a row of {longest} tokens, without padding mask",

@@ -59,6 +59,15 @@ def test_layers_that_see_the_same_are_one_and_kinds_are_named(tokenizer):
     assert second.layers == [2]
 
 
+def test_texts_of_one_length_share_a_picture_and_are_counted_twice(tokenizer):
+    model = small("llama")
+    [mask] = attnscope.mask(model, ["The cat sat.", "A dog ran."], tokenizer=tokenizer).masks
+    assert mask.received == "no mask, is_causal True"
+    assert [plane.places for plane in mask.planes] == [[(0, 0), (1, 0)]]
+    assert (mask.visible == torch.ones(2, 1, 6, 6).tril().bool().numpy()).all()
+    assert mask.n_visible == 2 * 21
+
+
 def test_packed_texts_are_told_apart_by_a_causal_model_and_not_by_minilm(tokenizer):
     """transformers makes a mask of documents from positions only where it makes a causal one."""
     model = small("llama")

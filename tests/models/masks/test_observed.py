@@ -4,15 +4,17 @@ from itertools import product
 
 import pytest
 import torch
-from models.families import FAMILIES, LLAMA, build
+from models.families import FAMILIES, LLAMA, build, inputs_of
 from models.masks import flash
 from torch.nn.attention import flex_attention as flex
 from transformers import LlamaConfig, LlamaModel, masking_utils
 from transformers.integrations import flex_attention as integration
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
+from attnscope.models.masks.measured import measured_keys
 from attnscope.models.masks.observed import observe_masks
-from attnscope.models.masks.visible import MaskArguments, visible_keys
+from attnscope.models.masks.visible import MaskArguments, arguments_of, visible_keys
+from attnscope.models.running.attention_hook import KernelCall
 from attnscope.models.running.load import set_attention
 
 MORE = {
@@ -90,6 +92,35 @@ def test_a_kernel_itself_says_the_same(family, kernel):
         assert (decoded.measured, measured.measured) == (False, True)
         assert measured.visible.shape[1] > 1
         assert same_where_something_is_seen(decoded.visible, measured.visible)
+
+
+@pytest.mark.sweep
+@pytest.mark.parametrize("kernel", ["eager", "sdpa"])
+@pytest.mark.parametrize("family", sorted(FAMILIES))
+def test_the_kernels_of_every_family_say_the_same(family, kernel):
+    try:
+        model = build(family, kernel, **MORE.get(family, {})).float()
+    except ValueError:  # transformers says that the family does not support this kernel
+        return
+    inputs = {
+        name: tensor.float() if tensor.is_floating_point() else tensor
+        for name, tensor in inputs_of(model).items()
+    }
+    if "input_ids" in inputs and "pixel_values" not in inputs and family != "xlm":
+        inputs["attention_mask"] = torch.ones_like(inputs["input_ids"])
+        inputs["attention_mask"][1, :2] = 0
+
+    def run():
+        pixels = inputs.get("pixel_values")
+        if hasattr(model, "get_image_features") and pixels is not None:
+            return model.get_image_features(pixel_values=pixels)
+        return model(**inputs)
+
+    with torch.no_grad():
+        decoded, measured = (observe_masks(model, run, measures=each) for each in (False, True))
+    assert len(decoded) == len(measured)
+    for each, other in zip(decoded, measured, strict=True):
+        assert same_where_something_is_seen(each.visible, other.visible), each.path
 
 
 def test_kinds_of_layers_are_named_as_the_model_names_them():
@@ -261,6 +292,68 @@ def test_blocks_that_a_block_mask_leaves_out_are_not_seen_and_full_ones_are_what
     for mask in (partial, full):
         seen = visible_keys(MaskArguments("flex_attention", 2, 6, 5, 4, mask))
         assert torch.equal(seen, expected.expand(2, 1, 5, 4))
+
+
+class Module(torch.nn.Sequential):
+    """What kernels look up in the module that attends."""
+
+    is_causal, layer_idx = True, 0
+    config = type("Config", (), {"_attn_implementation": "flash_attention_2"})
+
+
+def called(name, function, n_Q, mask, **options):
+    """A call of a kernel with 2 sequences, 3 heads and 5 keys."""
+    drawing = torch.Generator().manual_seed(0)
+    query = torch.randn(2, 3, n_Q, 4, generator=drawing)
+    key, value = torch.randn(2, 2, 3, 5, 4, generator=drawing)
+    return KernelCall(
+        name,
+        "path",
+        Module(torch.nn.Linear(1, 1)),
+        query,
+        key,
+        value,
+        mask,
+        {"scaling": 1.0, **options},
+        function,
+    )
+
+
+def test_flex_attention_takes_an_added_mask_of_the_first_head_for_all(monkeypatch):
+    monkeypatch.setattr(
+        integration,
+        "compile_friendly_flex_attention",
+        lambda *tensors, training, **options: flex.flex_attention(*tensors, **options),
+    )
+    hidden = torch.rand(2, 3, 6, 5, generator=torch.Generator().manual_seed(1)) < 0.5
+    mask = torch.zeros(2, 3, 6, 5).masked_fill(hidden, -1e9)
+    call = called("flex_attention", integration.flex_attention_forward, 6, mask)
+    seen = visible_keys(arguments_of(call))
+    assert seen.shape == (2, 1, 6, 5)
+    assert same_where_something_is_seen(seen, measured_keys(call))
+    assert torch.equal(seen, ~hidden[:, :1])
+
+
+@pytest.mark.parametrize("n_Q", [1, 2, 5])
+@pytest.mark.parametrize("window", [None, 2])
+def test_flash_kernels_after_a_cache(n_Q, window, monkeypatch):
+    """A single query is kept even if it is padding; of several, the last of the mask are theirs."""
+    from transformers.integrations.flash_attention import flash_attention_forward
+
+    flash.install(monkeypatch)
+    mask = torch.tensor([[1, 1, 1, 1, 0], [0, 0, 1, 1, 1]])
+    call = called("flash_attention_2", flash_attention_forward, n_Q, mask, sliding_window=window)
+    seen = visible_keys(arguments_of(call))
+    assert torch.equal(seen.expand(2, 3, n_Q, 5), measured_keys(call))
+
+
+def test_keys_that_are_not_numbers_do_not_hide_others_when_a_kernel_is_asked():
+    def sdpa(module, query, key, value, mask, **_):
+        return torch.nn.functional.scaled_dot_product_attention(query, key, value).transpose(1, 2), None
+
+    call = called("mine", sdpa, 6, None)
+    call.key[:, :, 2] = float("nan")
+    assert measured_keys(call).all()
 
 
 def test_attention_that_is_not_looked_up_in_the_registry_is_not_observed():

@@ -50,7 +50,7 @@ def _wrong(
         f"position {key}",
         query,
         influence.measured[query][key],
-        EXACT,
+        0.0,
         line=code.leak(key, still),
         influence=influence,
     )
@@ -84,7 +84,7 @@ def _causal(code: Code, promise: Promise, requested: bool) -> Property:
 def _bidirectional(code: Code, promise: Promise, requested: bool) -> Property:
     name = "bidirectional"
     if promise.causal or not requested:
-        why = promise.source if promise.causal else "--bidirectional tests it"
+        why = "--causal excludes it" if promise.causal else "--bidirectional tests it"
         return Property(name, NOT_APPLICABLE, why, "", requested=requested)
     influence = code.influence(promise)
     measured = torch.tensor(influence.measured)
@@ -156,7 +156,7 @@ def _batch(code: Code, requested: bool) -> Property:
     gap = float(relative(output[:1].flatten(1), code.output(changed)[:1].flatten(1)).max())
     if gap > EXACT:
         text = "exchanging sequence 1 moves sequence 0"
-        evidence = Evidence("sequence 1", 0, gap, EXACT)
+        evidence = Evidence("sequence 1", 0, gap, 0.0)
         return Property("batch", BROKEN, source, text, evidence, requested)
     text = "exchanging the other sequence moves nothing"
     return Property("batch", HOLDS, source, text, requested=requested)

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from attnscope.errors import first_line
+from attnscope.errors import OptionError, first_line
 from attnscope.influence.models.probe import Probe
 from attnscope.influence.models.promised import causality
 from attnscope.influence.models.subject import Subject
@@ -70,7 +70,11 @@ def probe_of(
     is_causal, source = causality(module)
     if causal is not None:
         is_causal, source = causal, "--causal" if causal else "--bidirectional"
-    most = max_tokens(module.config) or LENGTHS[0]
+    most = max_tokens(module.config) or max(LENGTHS[0], n_tokens or 0)
+    if n_tokens is not None and n_tokens > most:
+        raise OptionError(
+            f"{name} takes at most {most} tokens, and --tokens is {n_tokens}.", hint=f"--tokens {most}"
+        )
     length = n_tokens or next((each for each in LENGTHS if each + 3 <= most), most)
     text = texts.drawn(length) if ids is None else ids
     n = text.shape[1]

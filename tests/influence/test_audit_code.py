@@ -65,7 +65,7 @@ def test_a_window_reaches_further_through_layers():
 
 
 def test_token_ids_are_changed_too():
-    audit = attnscope.audit(code.Words, inputs={"ids": "int:2,11<n_vocab"}, causal=True)
+    audit = attnscope.audit(code.Words, inputs={"ids": "2,11<n_vocab"}, causal=True)
     assert audit["causal"].status == "holds"
 
 

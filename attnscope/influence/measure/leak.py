@@ -7,14 +7,19 @@ axis, or two (as scores have), is followed backwards: a sum over all positions, 
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Collection
 from typing import Any
 
 import torch
 
+import attnscope
 from attnscope.comparison.anatomy.tape import Tape, Value
 from attnscope.influence.measure.moved import EXACT, relative
 from attnscope.results.audit import Line
+
+OWN = os.path.dirname(attnscope.__file__) + os.sep
+"""The folder of attnscope's own code."""
 
 LIMIT = 2**31
 """The bytes that a tape may take."""
@@ -79,4 +84,6 @@ def _origin(leak: Value, moves: dict[int, str]) -> Value:
 def _line(value: Value) -> Line | None:
     """Return where a tensor is computed."""
     place = value.place
-    return None if place is None else Line(place.file, place.line, place.text)
+    if place is None or place.file.startswith(OWN):  # a kernel that the audit itself calls
+        return None
+    return Line(place.file, place.line, place.text)

@@ -9,6 +9,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any, Literal
 
+from attnscope.checkpoints.checkpoint import Checkpoint
 from attnscope.checkpoints.indices import Indices
 from attnscope.errors import OptionError
 from attnscope.masks.options import InputOptions, LayerOptions, RuleOptions
@@ -20,6 +21,8 @@ from attnscope.tensor_files import FORMATS, is_matrix_text
 from attnscope.text import nearest
 from attnscope.textbook.inputs.mask_options import KINDS
 from attnscope.textbook.options import Alignment
+
+WHAT = "causal, or another rule; file.py:NAME of a mask_mod; or a model with --text"
 
 Kind = Literal["model", "rule", "function"]
 
@@ -135,7 +138,9 @@ def kind_of(subject: Any) -> Kind:
         kinds = dict.fromkeys(map(kind_of, subject))
         if set(kinds) == {"rule"}:
             return "rule"
-        other = next((each for each in subject if kind_of(each) != "rule"), "nothing")
+        if not kinds:
+            raise OptionError("there is no mask.", hint=WHAT)
+        other = next(each for each in subject if kind_of(each) != "rule")
         raise OptionError(
             f"several masks are rules, and {_named(other)} is not one.",
             hint="causal window:4, or a FILE",
@@ -146,11 +151,17 @@ def kind_of(subject: Any) -> Kind:
         return "rule" if Path(subject).suffix in FORMATS else "model"
     if hasattr(subject, "mask_mod") or (callable(subject) and not hasattr(subject, "state_dict")):
         return "function"
-    return "rule" if hasattr(subject, "shape") else "model"
+    if hasattr(subject, "shape"):
+        return "rule"
+    if hasattr(subject, "state_dict") or isinstance(subject, Checkpoint):
+        return "model"
+    raise OptionError(f"{_named(subject)} has no mask.", hint=WHAT)
 
 
 def _kind_of_text(text: str) -> Kind:
     """Return what a text names."""
+    if not text.strip():
+        raise OptionError("the name of the mask is empty.", hint=WHAT)
     place, colon, _ = text.partition(":")
     if text in {*KINDS, "none"} or (colon and place in KINDS) or is_matrix_text(text):
         return "rule"

@@ -183,6 +183,15 @@ def test_a_block_mask_shows_itself():
 
 
 MISTAKES = [
+    ({"subject": 3}, "this int has no mask", "causal, or another rule"),
+    ({"subject": []}, "there is no mask", "causal, or another rule"),
+    ({"subject": " "}, "the name of the mask is empty", "causal, or another rule"),
+    ({"subject": ["causal", 3]}, "this int has no mask", None),
+    (
+        {"subject": torch.nn.Linear(2, 3), "text": "hi"},
+        "a loaded transformers model, but this is a",
+        None,
+    ),
     ({"subject": "casual"}, "'casual' is neither a rule nor a model", "causal"),
     ({"subject": "minilm"}, "minilm is a model, whose masks depend on its input", '--text "…"'),
     ({"subject": "window:x"}, "'window:x' is not a mask.", "window:W, window:L,R"),

@@ -11,6 +11,7 @@ from attnscope.results.comparison import Comparison
 from attnscope.results.example import WorkedExample
 from attnscope.results.heads import HeadMetrics
 from attnscope.results.maps import AttentionMaps
+from attnscope.results.masks import AttentionMasks
 from attnscope.results.scaling import Scaling
 from attnscope.results.weights import HeadWeights
 
@@ -64,6 +65,10 @@ def _columns(result: Any) -> list[Column]:
         from attnscope.render import audit
 
         return audit.columns(result)
+    if isinstance(result, AttentionMasks):
+        from attnscope.render import masks
+
+        return masks.columns(result)
     return columns_of(result)
 
 

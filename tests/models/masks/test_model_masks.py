@@ -1,5 +1,6 @@
 """The masks of a model: its layers grouped, its tokens named, and its kernels asked."""
 
+import numpy as np
 import pytest
 import torch
 from models.families import FAMILIES, LLAMA, build
@@ -57,6 +58,25 @@ def test_layers_that_see_the_same_are_one_and_kinds_are_named(tokenizer):
     assert short.kinds == ["sliding_attention, window 3", "full_attention"]
     [second] = attnscope.mask(model, TEXTS[0], tokenizer=tokenizer, layer=2).masks
     assert second.layers == [2]
+
+
+def test_results_are_tables_and_files(tmp_path, tokenizer):
+    model = small("gemma3_text", sliding_window=3, layer_types=["sliding_attention", "full_attention"])
+    result = attnscope.mask(model, TEXTS[0], tokenizer=tokenizer)
+    table = result.to_pandas()
+    assert table["layers"].tolist() == ["0", "1"]
+    assert table["n_visible"].tolist() == [each.n_visible for each in result.masks]
+    result.save(tmp_path / "masks.npz")
+    with np.load(tmp_path / "masks.npz") as arrays:
+        assert {name: array.shape for name, array in arrays.items()} == {
+            "self.layer0": (1, 1, 9, 9),
+            "self.layer1": (1, 1, 9, 9),
+        }
+        assert (arrays["self.layer0"] == result.masks[0].visible).all()
+    with pytest.raises(AttnscopeError, match="holds one array, and there are 2 masks"):
+        result.save(tmp_path / "masks.npy")
+    with pytest.raises(AttnscopeError, match=r"cannot be written as \.txt"):
+        result.save(tmp_path / "masks.txt")
 
 
 def test_texts_of_one_length_share_a_picture_and_are_counted_twice(tokenizer):

@@ -46,8 +46,11 @@ class Frame:
     scale: Scale
 
 
-def picture(mask: AttentionMask, plane: Plane, frame: Frame) -> list[Text]:
-    """Return the lines of a picture of one plane: a ruler, and a line for each row of cells."""
+def picture(mask: AttentionMask, plane: Plane, frame: Frame) -> tuple[list[Text], list[Text]]:
+    """Return the lines of a picture of one plane, and sentences that explain it.
+
+    The lines are a ruler, and one for each row of cells.
+    """
     scale = frame.scale
     queries = tokens_of(mask.query_tokens, plane)
     size = cell_size(mask, frame.cell, frame.rows, max(1, frame.width - 1 - len(str(plane.n_Q))))
@@ -65,9 +68,8 @@ def picture(mask: AttentionMask, plane: Plane, frame: Frame) -> list[Text]:
     for line in lines:
         line.rstrip()
     keys = tokens_of(mask.key_tokens, plane)
-    if keys is not None and queries is not None and size == 1 and keys != queries:
-        lines.append(axes.listed(keys, scale))
-    return [*lines, legend(size, scale)]
+    differ = keys is not None and queries is not None and size == 1 and keys != queries
+    return lines, [legend(size, scale), *([axes.listed(keys or [], scale)] if differ else [])]
 
 
 def _labels(tokens: list[Token] | None, n: int, size: int, frame: Frame) -> list[Text]:

@@ -10,6 +10,10 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
+import attnscope as library
+from attnscope.render.terminal.console import Terminal
+from attnscope.render.terminal.masks import print_masks
+
 CAUSAL = """\
 mask: causal and --window 3
 n_Q 5 · n_K 5 · blocks of 128 × 128
@@ -169,3 +173,12 @@ def test_a_check_that_fails_has_status_1(attnscope, monkeypatch):
     r = attnscope("mask", "minilm", "--text", "The cat.", "--text", "Hi", "--verify")
     assert r.exit_status == 1
     assert "FAILS" in r.out
+
+
+@pytest.mark.parametrize("width", [40, 60])
+def test_lines_fit_a_narrow_terminal(width):
+    file = io.StringIO()
+    terminal = Terminal(width=width, force_terminal=True, color_system=None, file=file)
+    print_masks(library.mask("causal", nq=300), terminal)
+    print_masks(library.mask("minilm", ["The cat sat on the mat and looked.", "Hi"]), terminal)
+    assert max(map(len, file.getvalue().splitlines())) <= width

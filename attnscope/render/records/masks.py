@@ -81,7 +81,8 @@ def masks_markdown(result: AttentionMasks, *, wide: bool = False) -> str:
         parts += map(printable, mask_lines(result, mask))
         for plane in mask.planes[:MOST_PLANES]:
             parts += filter(None, [plane_title(mask, plane)])
-            lines = [line.plain for line in picture(mask, plane, frame)]
+            drawn, sentences = picture(mask, plane, frame)
+            lines = [line.plain for line in (*drawn, *sentences)]
             parts.append("\n".join(["```", *lines, "```"]))
         parts += filter(None, [more_planes(mask)])
     if result.checks:

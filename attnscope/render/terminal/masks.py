@@ -47,15 +47,15 @@ def print_masks(result: AttentionMasks, console: Console, *, wide: bool = False)
         print_line(console, Text())
         for i, text in enumerate(mask_lines(result, mask)):
             print_parts(console, Text(printable(text), "dim" if i else "bold"), ": ")
-        *pictures, last = [
-            (plane_title(mask, plane), picture(mask, plane, frame))
-            for plane in mask.planes[:MOST_PLANES]
-        ]
-        for title, lines in [*((title, lines[:-1]) for title, lines in pictures), last]:
-            if title:
+        sentences: list[Text] = []
+        for plane in mask.planes[:MOST_PLANES]:
+            if title := plane_title(mask, plane):
                 print_line(console, Text(title))
+            lines, sentences = picture(mask, plane, frame)
             for line in lines:
                 console.print(line, soft_wrap=True)
+        for sentence in sentences:
+            print_parts(console, sentence, "; ")
         print_notices(console, filter(None, [more_planes(mask)]))
     if result.checks:
         print_columns(check_columns(result.checks), console, wide)

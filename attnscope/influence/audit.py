@@ -41,7 +41,7 @@ def audit(  # long, because it takes the options of models and of code
     cache: bool = False,
     kernels: bool = False,
     coverage: bool = False,
-    tokens: int | None = None,
+    length: int | None = None,
     tokenizer: Any = None,
     init: Texts | None = None,
     inputs: Texts | None = None,
@@ -73,7 +73,7 @@ def audit(  # long, because it takes the options of models and of code
         sinks: how many first positions should stay visible outside of the window.
         padding, packed, batch, cache, kernels, coverage: whether these should hold. All that apply are
             tested anyway; one that is named and cannot be decided is listed in `undecided`.
-        tokens: the number of random tokens; None: 61.
+        length: the number of random tokens; None: 61.
         tokenizer: the tokenizer of a loaded model.
         init: arguments of a class.
         inputs: arguments of a call; None: the usual ones.
@@ -113,16 +113,16 @@ def audit(  # long, because it takes the options of models and of code
     limits = {"window": window, "chunk": chunk, "prefix": prefix, "sinks": sinks}
     given = {name: value for name, value in limits.items() if value is not None}
     if _is_code(target):
-        _refuse({"--text": text, "--tokens": tokens, "--dtype": dtype}, "is for models")
+        _refuse({"--text": text, "--length": length, "--dtype": dtype}, "is for models")
         return _audit_code(
             target, requested, given, init or (), inputs or (), where or (), call, positions, seed or 0
         )
     of_code = {"--init": init, "--input": inputs, "--where": where, "--call": call}
     _refuse(of_code | {"--positions": positions}, "is for code")
-    if text is not None and tokens is not None:
-        raise OptionError("--tokens is the number of random tokens, and there is a text.")
+    if text is not None and length is not None:
+        raise OptionError("--length is the number of random tokens, and there is a text.")
     return _audit_model(
-        target, text, requested, given, tokens, tokenizer, thorough, dtype, device, seed or 0, progress
+        target, text, requested, given, length, tokenizer, thorough, dtype, device, seed or 0, progress
     )
 
 
@@ -131,7 +131,7 @@ def _audit_model(
     text: str | None,
     requested: Mapping[str, bool],
     limits: Mapping[str, int],
-    tokens: int | None,
+    length: int | None,
     tokenizer: Any,
     thorough: bool,
     dtype: str | None,
@@ -172,7 +172,7 @@ def _audit_model(
             checkpoint.name,
             None if reading is None else reading.inputs["input_ids"],
             list(own.all_special_ids) if own is not None else [],
-            n_tokens=tokens,
+            length=length,
             causal=True if requested["causal"] else False if requested["bidirectional"] else None,
             limits=limits,
             thorough=thorough,

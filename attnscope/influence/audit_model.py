@@ -59,7 +59,7 @@ def probe_of(
     ids: torch.Tensor | None,
     special: list[int],
     *,
-    n_tokens: int | None,
+    length: int | None,
     causal: bool | None,
     limits: Mapping[str, int],
     thorough: bool,
@@ -70,13 +70,13 @@ def probe_of(
     is_causal, source = causality(module)
     if causal is not None:
         is_causal, source = causal, "--causal" if causal else "--bidirectional"
-    most = max_tokens(module.config) or max(LENGTHS[0], n_tokens or 0)
-    if n_tokens is not None and n_tokens > most:
+    most = max_tokens(module.config) or max(LENGTHS[0], length or 0)
+    if length is not None and length > most:
         raise OptionError(
-            f"{name} takes at most {most} tokens, and --tokens is {n_tokens}.", hint=f"--tokens {most}"
+            f"{name} takes at most {most} tokens, and --length is {length}.", hint=f"--length {most}"
         )
-    length = n_tokens or next((each for each in LENGTHS if each + 3 <= most), most)
-    text = texts.drawn(length) if ids is None else ids
+    n = length or next((each for each in LENGTHS if each + 3 <= most), most)
+    text = texts.drawn(n) if ids is None else ids
     n = text.shape[1]
     subject = Subject(name, module, n)
     encoder = None

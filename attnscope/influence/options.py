@@ -38,7 +38,7 @@ class Inputs:
     PANEL = "Input"
 
     text: str | None = option("Text for a model.", shown="random tokens", common=True)
-    tokens: int | None = option("Number of random tokens.", min=4, shown="61")
+    length: int | None = option("Number of random tokens.", min=4, shown="61")
     init: list[str] | None = option(
         "Argument of a class, as in trace. Repeatable.", metavar="NAME=VALUE", common=True
     )

@@ -1,6 +1,6 @@
 """What an audit costs, beside one forward pass of the same model on as many tokens.
 
-Run: python tests/benchmarks/audit.py [--tokens 61] [--repeats 3]
+Run: python tests/benchmarks/audit.py [--length 61] [--repeats 3]
 
 Models have the sizes of published ones, and random weights. Audit and forward pass alternate in one
 process, after one of each that does not count; both are medians. `passes` is what the audit itself counts;
@@ -62,7 +62,7 @@ def measure(model: PreTrainedModel, n_tokens: int, repeats: int) -> tuple[float,
     audits: list[attnscope.Audit] = []
 
     def audit() -> None:
-        audits.append(attnscope.audit(model, tokens=n_tokens))
+        audits.append(attnscope.audit(model, length=n_tokens))
 
     pairs = [(seconds(forward), seconds(audit)) for _ in range(repeats + 1)][1:]
     assert not audits[-1].broken
@@ -72,7 +72,7 @@ def measure(model: PreTrainedModel, n_tokens: int, repeats: int) -> tuple[float,
 def main() -> None:
     """Print a row for each model."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--tokens", type=int, default=61)
+    parser.add_argument("--length", type=int, default=61)
     parser.add_argument("--repeats", type=int, default=3)
     arguments = parser.parse_args()
     logging.set_verbosity_error()
@@ -80,7 +80,7 @@ def main() -> None:
     for name, build in MODELS.items():
         torch.manual_seed(0)
         model = build().eval()
-        forward, audit, passes = measure(model, arguments.tokens, arguments.repeats)
+        forward, audit, passes = measure(model, arguments.length, arguments.repeats)
         print(
             f"| {name} | {forward * 1e3:.0f} ms | {audit:.1f} s | {audit / forward:.0f} × | {passes:g} |"
         )

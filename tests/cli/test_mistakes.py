@@ -107,6 +107,7 @@ def test_every_synonym_is_for_an_option_that_a_command_has():
 def test_no_command_has_an_option_that_is_a_synonym_of_another_of_its_own_options():
     """Such a synonym would never be read, unless it is an option of its own: `trace --verify`."""
     own_options = {
+        ("audit", "--text"): "input",
         ("compare", "--text"): "input",
         ("mask", "--nq"): "tokens",
         ("trace", "--check"): "verify",

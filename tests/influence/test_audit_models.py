@@ -128,8 +128,8 @@ def test_options_say_what_a_model_should_be():
 def test_a_window_longer_than_the_text_is_undecided():
     audit = attnscope.audit(planted.model("mistral", sliding_window=100))
     assert audit["window"].status == "undecided"
-    assert "--tokens 102" in audit["window"].found
-    audit = attnscope.audit(planted.model("mistral", sliding_window=100), tokens=102)
+    assert "--length 102" in audit["window"].found
+    audit = attnscope.audit(planted.model("mistral", sliding_window=100), length=102)
     assert audit["window"].status == "holds"
 
 

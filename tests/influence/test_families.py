@@ -79,5 +79,5 @@ def test_random_correct_models_give_no_alarm(seed):
     torch.manual_seed(seed)
     for parameter in model.parameters():
         torch.nn.init.normal_(parameter, std=scale)
-    audit = attnscope.audit(model, tokens=drawing.choice([17, 23, 61, 64]), seed=seed)
+    audit = attnscope.audit(model, length=drawing.choice([17, 23, 61, 64]), seed=seed)
     assert not audit.broken

@@ -64,12 +64,12 @@ RULES = {
 }
 
 
-@pytest.mark.parametrize(("name", "rule"), RULES.items(), ids=str)
+@pytest.mark.parametrize(("name", "rule"), RULES.items(), ids=RULES)
 def test_rules_are_named(name, rule):
     assert pattern_of(plane_of(*rule)) == name
 
 
-@pytest.mark.parametrize(("name", "rule"), RULES.items(), ids=str)
+@pytest.mark.parametrize(("name", "rule"), RULES.items(), ids=RULES)
 def test_rules_are_named_from_ranges_as_from_a_matrix(name, rule):
     plane = plane_of(*rule)
     rows = list(plane.rows())

@@ -44,7 +44,7 @@ def window(probe: Probe, requested: bool) -> Property:
             return _wrong(name, source, each, missing, "does not see", "inside its window", requested)
     if short:
         limit = max(each.promise.limit or 0 for each in short if each.promise)
-        why = f"{probe.n} tokens do not reach the edge of {limit}: --tokens {limit + 2}"
+        why = f"{probe.n} tokens do not reach the edge of {limit}: --length {limit + 2}"
         return Property(name, UNDECIDED, source, why, requested=requested)
     text = f"{_layers(limited)}: the keys with weight are exactly those inside"
     return Property(name, HOLDS, source, text, requested=requested)

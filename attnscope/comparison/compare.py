@@ -10,7 +10,7 @@ from attnscope.process.progress import Progress, silent, stage
 from attnscope.results.comparison import Comparison
 
 if TYPE_CHECKING:
-    from attnscope.comparison.sides.pair import Pairing
+    from attnscope.comparison.sides.pairing import Pairing
     from attnscope.results.differences import HeadDifferences, MapDifferences
 
 Texts = Sequence[str] | Mapping[str, Any]
@@ -124,7 +124,7 @@ def compare(  # long, because it takes the options of all kinds of comparison
     _refuse(of_models, "is for two models, and one side is code")
     if not (_is_reference(a) or _is_reference(b)):
         _refuse(of_reference, "is for the references sdpa and mha: other sides decide themselves")
-    from attnscope.comparison.sides.pair import Pairing
+    from attnscope.comparison.sides.pairing import Pairing
 
     pairing = Pairing(
         init=init or (),
@@ -145,6 +145,7 @@ def _code(
     a: Any, b: Any, pairing: Pairing, layer: int | str | None, text: Any, progress: Progress
 ) -> Comparison:
     """Compare code with a reference, a model's layer, or other code."""
+    from attnscope.comparison.anatomy.place import forget_places
     from attnscope.comparison.report import comparison_of
     from attnscope.comparison.sides.pair import paired, paired_with_layer
     from attnscope.process.random_state import kept_global_random_state
@@ -156,6 +157,7 @@ def _code(
         option = "--layer" if layer is not None else "--text"
         sides = f"{b} is not one" if a is None else f"neither {a} nor {b} is one"
         raise OptionError(f"{option} is for a model, and {sides}.")
+    forget_places()
     with kept_global_random_state():
         if is_model:
             from attnscope.models.attention_layer import attention_layer
@@ -166,7 +168,12 @@ def _code(
             with stage(progress, "building both sides …"):
                 first, second, copies = paired(a, b, pairing)
         with stage(progress, "running both sides …"):
-            return comparison_of(first, second, copies, pairing, part=is_model)
+            part = "a" if is_model else "b" if _is_reference(a) else None
+            result = comparison_of(first, second, copies, pairing, part=part)
+    causes = {each.cause for each in result.divergences or ()}
+    if _is_reference(a) and "causal" not in pairing.options and "mask added" in causes:
+        result.notices.append(f"--causal hides later keys in {first.title}, too")
+    return result
 
 
 def _options_of_reference(

@@ -9,11 +9,19 @@ from math import isfinite
 import torch
 
 from attnscope.comparison.anatomy.anatomy import Anatomy, NoAttentionError
+from attnscope.comparison.anatomy.end import goes_on
 from attnscope.comparison.anatomy.tape import NotReplayableError
 from attnscope.comparison.causes import hypotheses
 from attnscope.comparison.causes.case import Case
 from attnscope.comparison.divergence.align import matching_leads, order_by_origin
-from attnscope.comparison.divergence.roots import Difference, difference, differences, roots, tensor_of
+from attnscope.comparison.divergence.roots import (
+    Difference,
+    compared_tensor,
+    difference,
+    differences,
+    roots,
+    tensor_of,
+)
 from attnscope.comparison.divergence.state import State
 from attnscope.comparison.sides.side import Recorded, Side
 from attnscope.process.default_dtype import default_dtype
@@ -36,7 +44,8 @@ class Examination:
         rounding: by role, the difference that the run's dtype causes on the side where it is smaller.
         divergences: where they part.
         small: where they part in float64 by less than rounding in the run's dtype.
-        left_out: whether a computes more after the tensor that b ends with, its `end`.
+        left_out: the side, `a` or `b`, that computes more after the tensor that the other ends with,
+            `end`; None if neither does, or both are compared as a whole.
         explained: whether the outputs are equal once all tensors in which they part are corrected.
     """
 
@@ -47,7 +56,7 @@ class Examination:
     divergences: list[Divergence] = field(default_factory=list)
     small: list[Divergence] = field(default_factory=list)
     explained: bool = False
-    left_out: bool = False
+    left_out: str | None = None
     end: str = "output"
 
     @property
@@ -106,21 +115,23 @@ def _anatomy(recorded: Recorded, side: str) -> Anatomy:
         raise NoAttentionError(f"{side}: {error}") from error
 
 
-def examine(exact: Runs, narrow: Runs, *, part: bool = False) -> Examination:
+def examine(exact: Runs, narrow: Runs, *, part: str | None = None) -> Examination:
     """Compare two runs in float64, and decide with those in the run's dtype what is rounding.
 
     Args:
         exact: both runs in float64.
         narrow: both runs in the run's dtype.
-        part: whether b may end earlier than a, such as before the output projection.
+        part: the side that may compute more than the other: `a` after the heads are merged or
+            projected, as a model's layer; `b` after the output projection, as code beside a reference.
 
     Raises:
         NoAttentionError: one side computes no attention that can be recognised.
     """
     a, b = states(exact)
-    left_out = part and _cut(a.anatomy, b.anatomy)
+    shorter, longer = (a.anatomy, b.anatomy) if part == "b" else (b.anatomy, a.anatomy)
+    is_cut = (part == "a" or (part == "b" and goes_on(longer))) and _cut(longer, shorter)
     examination = Examination(a, b, differences(a, b), _rounding((a, b), narrow))
-    examination.left_out, examination.end = left_out, b.anatomy.end
+    examination.left_out, examination.end = part if is_cut else None, shorter.end
     parted = _partings(examination, examination.tolerances)
     examination.divergences, examination.explained = parted
     if not examination.divergences:
@@ -134,14 +145,15 @@ def examine(exact: Runs, narrow: Runs, *, part: bool = False) -> Examination:
     return examination
 
 
-def _cut(a: Anatomy, b: Anatomy) -> bool:
-    """Leave out what a computes after the tensor that b returns; return whether there is anything."""
-    if b.end == "output" or b.end == a.end:
+def _cut(longer: Anatomy, shorter: Anatomy) -> bool:
+    """Leave out what one side computes after the other's end; return whether there is anything."""
+    end = shorter.end
+    if end in ("output", longer.end):
         return False
-    b.roles.pop("output", None)
+    shorter.roles.pop("output", None)
     for role in ("output", "x"):
-        if role != b.end:
-            a.roles.pop(role, None)
+        if role != end:
+            longer.roles.pop(role, None)
     return True
 
 
@@ -218,8 +230,10 @@ def _rounding(exact: tuple[State, State], narrow: Runs) -> dict[str, float]:
     for each, other in zip(exact, runs, strict=True):
         other = State(other.anatomy, each.order)
         for role in each.anatomy.roles:
-            first, second = tensor_of(each, role), tensor_of(other, role)
-            if first is None or second is None or first.shape != second.shape:
+            if tensor_of(each, role) is None or tensor_of(other, role) is None:
+                continue
+            first, second = compared_tensor(each, role), compared_tensor(other, role)
+            if first.shape != second.shape:
                 continue
             gap = difference(role, first, second).largest
             result[role] = min(gap, result.get(role, gap))

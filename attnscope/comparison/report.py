@@ -22,8 +22,8 @@ from attnscope.comparison.divergence.roots import (
 )
 from attnscope.comparison.divergence.state import UNCHANGED, State, n_head_of
 from attnscope.comparison.examine import Examination, Runs, examine, run_both
-from attnscope.comparison.sides.pair import Pairing
-from attnscope.comparison.sides.side import Side
+from attnscope.comparison.sides.pairing import Pairing
+from attnscope.comparison.sides.side import Recorded, Side
 from attnscope.errors import SizeError
 from attnscope.files import shown_path
 from attnscope.results.common import Check
@@ -31,9 +31,15 @@ from attnscope.results.comparison import ComparedTensor, Comparison, Site, Weigh
 
 
 def comparison_of(
-    a: Side, b: Side, copies: list[WeightCopy] | None, pairing: Pairing, *, part: bool = False
+    a: Side, b: Side, copies: list[WeightCopy] | None, pairing: Pairing, *, part: str | None = None
 ) -> Comparison:
     """Run both sides and compare all that they compute.
+
+    Args:
+        a, b: the sides.
+        copies: which weights were copied to make them alike.
+        pairing: the options.
+        part: the side that may compute more than the other, as in `examine`.
 
     Raises:
         AttnscopeError: one side raises, or the outputs have different sizes.
@@ -64,10 +70,15 @@ def comparison_of(
         result.status = "undecided"
     result.tensors = list(_tensors(examination))
     if examination.left_out:
+        longer, shorter = (a, b) if examination.left_out == "a" else (b, a)
         result.notices.append(
-            f"{b.title} ends with {examination.end}: what {a.title} computes after that is left out"
+            f"{shorter.title} ends with {examination.end}: what {longer.title} computes after that is"
+            " left out"
         )
-    result.notices += _dropout_notices(a, b)
+    result.notices += [*a.notices, *b.notices, *_dropout_notices(a, b)]
+    result.notices += _idle_notices(b, exact.b)
+    if part != "b":
+        result.notices += _weight_notices(a, b, copies, exact.b)
     result.notices += list(_notices(examination, pairing.dtype))
     if not examination.left_out:
         result.checks = [_check(exact, narrow, result.status == "equal")]
@@ -76,7 +87,7 @@ def comparison_of(
             if any(each.status == "different" for each in result.gradients):
                 result.status = "different"
     elif pairing.backward:
-        result.notices.append(f"gradients were not compared: {b.title} ends before {a.title} does")
+        result.notices.append("gradients were not compared: those of the whole outputs are not alike")
     return result
 
 
@@ -216,11 +227,14 @@ def _axes(
         return ("n_batch", heads, *dims[1:]), (n_batch, shape[0] // n_batch, *shape[1:])
     if dims[0] == "lead" and n_head:
         return ("n_batch", "n_head", *dims[1:]), (shape[0] // n_head, n_head, *shape[1:])
-    if dims[0] == "tokens":
-        whole = own.value.tensor.shape
-        if len(whole) == 3:
-            n = "n_Q" if role[0] in "Qxo" else "n_K"
-            return ("n_batch", n, "d_feat"), (whole[0], whole[1], shape[-1])
+    if dims[0] == "tokens" and own.value.tensor.ndim == 3:
+        n = "n_Q" if role[0] in "Qxo" else "n_K"
+        first, second = own.value.tensor.shape[:2]
+        if role == "output" and n_head and first != n_batch == second:
+            return (n, "n_batch", "d_feat"), (first, second, shape[-1])
+        if role != "output" and n_head:  # arranged sequence by sequence
+            first, second = n_batch, shape[0] // n_batch
+        return ("n_batch", n, "d_feat"), (first, second, shape[-1])
     return dims, shape
 
 
@@ -259,6 +273,34 @@ def _shown_file(file: str) -> str:
     if Path(file).is_relative_to(own) and not Path(file).is_relative_to(Path.cwd()):
         return str(Path(file).relative_to(own))
     return str(shown_path(file))
+
+
+def _idle_notices(side: Side, run: Recorded) -> Iterable[str]:
+    """Yield a sentence about weights that a side does not use."""
+    used = {each.weight for each in run.tape.values}
+    named = side.module.named_parameters() if side.module is not None else ()
+    idle = [name for name, _ in named if name not in used]
+    if idle:
+        yield f"{', '.join(idle)} of {side.title} {'is' if len(idle) == 1 else 'are'} not used"
+
+
+def _weight_notices(
+    a: Side, b: Side, copies: Sequence[WeightCopy] | None, run: Recorded
+) -> Iterable[str]:
+    """Yield sentences about weights of b that a has not."""
+    if copies is None or b.module is None:
+        return
+    known = {each.b for each in copies}
+    used = {each.weight for each in run.tape.values}
+    others = {
+        name: each for name, each in b.module.named_parameters() if name in used and name not in known
+    }
+    zero = [name for name, each in others.items() if not bool(each.any())]
+    own = [name for name in others if name not in zero]
+    for names, words in ((zero, "set to 0"), (own, "left as drawn")):
+        if names:
+            verb = "is" if len(names) == 1 else "are"
+            yield f"{', '.join(names)} of {b.title} {verb} {words}: {a.title} has none like that"
 
 
 def _dropout_notices(*sides: Side) -> list[str]:

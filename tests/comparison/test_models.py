@@ -221,3 +221,36 @@ def test_the_reference_has_the_variants_of_the_code(change, causes):
     result = compare(papers.Llama, "mha", init=LLAMA, inputs={"x": "2,5,20"}, **options)
     assert {each.cause for each in result.divergences} == causes
     assert result.is_equal == (not causes)
+
+
+TABLES = {
+    # what stands in the source of llama → what is planted, the cause in Q
+    "rotary interleaved": (
+        "first, second = x.chunk(2, -1)\n    return torch.cat(\n        [",
+        "first, second = x[..., ::2], x[..., 1::2]\n    return (lambda parts, _: torch.stack(parts, -1).flatten(-2))(\n        [",
+    ),
+    "rotary base": (", self.base)\n        k", ", 500000.0)\n        k"),
+    "rotary positions missing": ("q = rotated(split(self.wq(x), self.n_head), self.base)", "q = split(self.wq(x), self.n_head)"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("cause", TABLES)
+@pytest.mark.parametrize("table", [torch.float32, torch.bfloat16])
+def test_rotary_mistakes_are_found_although_the_model_rounds_its_cosines(
+    tmp_path, monkeypatch, cause, table
+):
+    """transformers computes them in float32, and casts them to the dtype of the model."""
+    name = "llama"
+    tables = tuple(each.to(table).double() for each in positions(MODELS[name]()[0].config))
+    right, wrong = TABLES[cause]
+    text = Path(papers.__file__).read_text()
+    assert right in text
+    path = tmp_path / "planted.py"
+    path.write_text(text.replace(right, wrong, 1))
+    spec = importlib.util.spec_from_file_location("planted", path)
+    source = importlib.util.module_from_spec(spec)
+    monkeypatch.setitem(sys.modules, "planted", source)
+    spec.loader.exec_module(source)
+    monkeypatch.setattr(sys.modules[__name__], "positions", lambda config: tables)
+    found = {each.role: each.cause for each in compared(name, source).divergences}
+    assert found["Q"] == cause

@@ -26,8 +26,8 @@ class Role:
         elements: where each of these values is in the tensor on the tape, as a flat index; None if
             it was computed from others, as inside a fused kernel.
         site: the tensor whose expression says best what it is; None: `value`.
-        factor: the number by which the code multiplies Q or K before their product. These values are
-            without it: it belongs to the scale of the scores.
+        factor: the number by which the code multiplies Q or K before their product, or divides scores
+            after their mask. These values are without it: it belongs to the scale of the scores.
     """
 
     name: str
@@ -42,6 +42,11 @@ class Role:
     def arranged(cls, name: str, value: Value, elements: torch.Tensor, axes: tuple[str, ...]) -> Role:
         """Return a tensor of a tape whose elements are arranged by their flat index."""
         return cls(name, value, value.tensor.reshape(-1)[elements], axes, elements)
+
+    def without(self, factor: float) -> None:
+        """Set the factor, and leave it out of the values."""
+        self.factor = factor
+        self.tensor = self.of(self.value.tensor)
 
     def of(self, tensor: torch.Tensor) -> torch.Tensor:
         """Return the values of a tensor like `value` in the common arrangement."""
@@ -131,10 +136,15 @@ class Anatomy:
         ways = []
         for start, end in (("Q_split", "Q"), ("K_split", "K")):
             if start in self.roles:
-                ways.append(self._way(self.roles[start].value, self.roles[end].value))
+                ways.append(self.way(start, end))
         if self.raw is not None:
-            ways.append(self._way(self.raw, self.roles["scores"].value))
+            last = self.roles.get("scores_masked") or self.roles["scores"]
+            ways.append(self._way(self.raw, last.value))
         return site_of_scale(ways)
+
+    def way(self, start: str, end: str) -> list[Value]:
+        """Return the tensors from one role to another that hold its elements, in order."""
+        return self._way(self.roles[start].value, self.roles[end].value)
 
     def _way(self, start: Value, end: Value) -> list[Value]:
         return way_between(start, end, followed(self.tape, start))

@@ -77,6 +77,18 @@ def number_on(way: list[Value]) -> float:
     return product
 
 
+def number_after(way: list[Value]) -> float:
+    """Return the product of the numbers by which scores are multiplied after a mask.
+
+    Args:
+        way: from the scores to what the softmax receives. Anything else on it than masks, numbers and
+            views ends the search, with 1.
+    """
+    known = {*MASKS, *LAYOUT, "add", "sub"}
+    others = [each for each in way[1:] if each.name not in known and _multiplier(each) is None]
+    return 1.0 if others else number_on(way)
+
+
 def _multiplier(value: Value) -> float | None:
     """Return the number by which a call multiplies a tensor; None if it does something else."""
     call = value.call

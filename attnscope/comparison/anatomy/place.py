@@ -38,6 +38,13 @@ def place_of(frame: FrameType) -> Place:
     return _place(code.co_filename, frame.f_lineno, span)
 
 
+def forget_places() -> None:
+    """Forget what was read from source files, which may have changed."""
+    linecache.checkcache()
+    _place.cache_clear()
+    _assigned.cache_clear()
+
+
 @cache
 def _place(file: str, line: int, span: tuple[int | None, ...]) -> Place:
     if None in span:
@@ -108,8 +115,18 @@ def is_library(file: str) -> bool:
     return os.path.basename(file) in LIBRARIES[2:]
 
 
-def user_frame(frame: FrameType | None) -> FrameType | None:
-    """Return the innermost frame that is not a library's, at or above a frame."""
+def user_frame(frame: FrameType | None, caller: str = "") -> FrameType | None:
+    """Return the innermost frame that is not a library's, at or above a frame.
+
+    Args:
+        frame: the frame.
+        caller: the file that calls the code. If all frames below it are a library's, the code is that
+            library's, and its innermost frame in a module or a function of torch is returned.
+    """
+    of_torch = None
     while frame is not None and is_library(frame.f_code.co_filename):
+        if of_torch is None and f"torch{os.sep}nn{os.sep}" in frame.f_code.co_filename:
+            of_torch = frame
         frame = frame.f_back
-    return frame
+    is_caller = frame is not None and frame.f_code.co_filename == caller
+    return of_torch if is_caller and of_torch is not None else frame

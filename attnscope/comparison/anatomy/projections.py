@@ -43,8 +43,7 @@ def add_projections(anatomy: Anatomy) -> None:
         split.site, role.site = site_of_split(way), site_of_operand(way)
         anatomy.add(split)
         if name != "V":
-            role.factor = number_on(way)
-            role.tensor = role.of(role.value.tensor)
+            role.without(number_on(way))
 
 
 def distinct_leads(elements: torch.Tensor) -> torch.Tensor:

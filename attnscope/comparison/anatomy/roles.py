@@ -11,8 +11,8 @@ from typing import Any
 
 import torch
 
-from attnscope.comparison.anatomy.anatomy import Anatomy, NoAttentionError, Role
-from attnscope.comparison.anatomy.chain import calls_before, scores_of
+from attnscope.comparison.anatomy.anatomy import Anatomy, NoAttentionError, Role, leaf
+from attnscope.comparison.anatomy.chain import calls_before, number_after, scores_of
 from attnscope.comparison.anatomy.follow import Elements, followed, values_at
 from attnscope.comparison.anatomy.fused import add_fused
 from attnscope.comparison.anatomy.products import PRODUCTS, Product, product_of
@@ -112,6 +112,7 @@ def _product_after(tape: Tape, value: Value) -> Product | None:
 
 def _add_core(anatomy: Anatomy, softmax: Value, before: Product, after: Product) -> None:
     """Add Q, K, V, the scores, attention, and the weighted values."""
+    _check_product(before)
     raw = before.call.outputs[0]
     places = followed(anatomy.tape, raw)
     weights = after.first.value
@@ -141,12 +142,31 @@ def _add_core(anatomy: Anatomy, softmax: Value, before: Product, after: Product)
         role = core(role_name, value, places[value])
         if role is not None:
             anatomy.add(role)
+    if {"scores", "scores_masked"} <= set(anatomy.roles):
+        anatomy.roles["scores"].without(1 / number_after(anatomy.way("scores", "scores_masked")))
     if weights is not softmax:
         role = core("attention_drop", weights, places[weights])
         if role is not None:
             anatomy.add(role)
     x_elements = after.out_of(after.call.outputs[0].flat_indices)
     anatomy.add(Role.arranged("x_raw", after.call.outputs[0], x_elements, ("lead", "n_Q", "d_V")))
+
+
+def _check_product(before: Product) -> None:
+    """Check that scores are a product of Q and K, and not of something else with a weight.
+
+    Raises:
+        NoAttentionError: they are products with a weight, as in talking heads, or of a network.
+    """
+    operands = before.first.value, before.second.value
+    weight = next((each for each in map(leaf, operands) if each is not None), None)
+    if weight is None:
+        return
+    for each in operands:
+        earlier = calls_before(each, through=lambda call: True)
+        is_mixed = any(call.name in PRODUCTS and not any(map(leaf, call.parents)) for call in earlier)
+        if is_mixed or before.call.name == "linear":
+            raise NoAttentionError(f"its scores are a product with the weight {weight.weight}, not Q·Kᵀ")
 
 
 def _aligned_products(

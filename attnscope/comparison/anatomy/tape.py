@@ -152,6 +152,7 @@ class Tape(TorchFunctionMode):
         inputs: the names of arguments, likewise.
         limit: the bytes that its copies may take; None: any number.
         exact: whether code that asks for float32 gets float64, as in `Widened`.
+        caller: the file that calls the code.
 
     Attributes:
         values: all tensors, in the order in which they were computed.
@@ -165,9 +166,10 @@ class Tape(TorchFunctionMode):
         *,
         limit: int | None = None,
         exact: bool = False,
+        caller: str = "",
     ) -> None:
         super().__init__()
-        self.exact, self.limit = exact, limit
+        self.exact, self.limit, self.caller = exact, limit, caller
         self.n_bytes = 0  # of the copies
         self.weights, self.inputs = dict(weights or {}), dict(inputs or {})
         self.values: list[Value] = []
@@ -226,7 +228,7 @@ class Tape(TorchFunctionMode):
         is_changed = first is not None and _version(first) != before
         if is_changed and first is not None and not outputs:  # as in x[…] = y
             outputs = [first]
-        frame = user_frame(sys._getframe(1))
+        frame = user_frame(sys._getframe(1), self.caller)
         place = place_of(frame) if frame is not None else None
         if outputs:
             in_place = is_changed and outputs[0] is first

@@ -13,6 +13,7 @@ PROJECTION: tuple[Cause, ...] = (
     projections.bias_missing,
     projections.weight_transposed,
     projections.other_projection,
+    projections.other_input,
 )
 SPLIT: tuple[Cause, ...] = (heads.heads_split, heads.groups, projections.swapped)
 USED: tuple[Cause, ...] = (heads.groups, rotary.rotary, rotary.norm_missing, projections.swapped)
@@ -29,12 +30,14 @@ CAUSES: dict[str, tuple[Cause, ...]] = {
         masks.added_as_numbers,
         masks.multiplied,
         masks.finite_fill,
+        masks.other_mask,
         masks.added_bias,
         scale.soft_cap,
     ),
     "attention": (softmax.softmax_axis, softmax.sink, softmax.softmax_precision, softmax.temperature),
     "attention_drop": (softmax.dropout, softmax.weights_scaled, softmax.softmax_precision),
     "x_merged": (heads.merged,),
+    "output": (projections.output_projection_missing,),
 }
 """The causes that are tested when a tensor of a role is the first that differs."""
 

@@ -7,9 +7,7 @@ from collections.abc import Iterator
 import torch
 
 from attnscope.comparison.causes.case import Case, Hypothesis
-
-HIDDEN = -1e3
-"""A score that is lower by this hides its key."""
+from attnscope.comparison.divergence.roots import HIDDEN, hidden_keys
 
 NEAR = 1e-9
 
@@ -21,8 +19,7 @@ def _added(case: Case, of: str) -> torch.Tensor:
 
 
 def _hides(case: Case, of: str) -> torch.Tensor:
-    added = _added(case, of)
-    return (added < HIDDEN) | added.isnan()
+    return hidden_keys(case.a if of == "a" else case.b)
 
 
 def _filled(scores: torch.Tensor, hidden: torch.Tensor) -> torch.Tensor:
@@ -38,7 +35,8 @@ def mask_missing(case: Case) -> Iterator[Hypothesis]:
     for one, other in (("a", "b"), ("b", "a")):
         if bool((_added(case, other) == 0).all()):
             hidden = _hides(case, one)
-            text = f"{other} has no mask: {one} hides {_rows(hidden)}{_causal_words(hidden, case)}"
+            words = "" if _causal_offset(hidden) is None else ", as a causal mask does"
+            text = f"{other} has no mask: {one} hides {_rows(hidden)}{words}"
             scores = case.of_b("scores") if other == "b" else case.of_a("scores")
             yield Hypothesis(
                 "mask missing" if other == "b" else "mask added",
@@ -46,13 +44,6 @@ def mask_missing(case: Case) -> Iterator[Hypothesis]:
                 _filled(scores, hidden),
                 _filled(case.of_a() if one == "a" else case.of_b(), hidden),
             )
-
-
-def _causal_words(hidden: torch.Tensor, case: Case) -> str:
-    offset = _causal_offset(hidden)
-    if offset is None:
-        return ""
-    return ", as a causal mask does"
 
 
 def mask_inverted(case: Case) -> Iterator[Hypothesis]:
@@ -97,7 +88,51 @@ def causal_offset(case: Case) -> Iterator[Hypothesis]:
             f"b's causal mask is shifted by {n:+d}: query i sees keys up to {_position(in_b)} in b,"
             f" and up to {_position(in_a)} in a"
         )
-    yield Hypothesis(kind, text, _filled(case.of_b("scores"), hidden_b), _filled(case.of_b(), hidden_b))
+    yield Hypothesis(kind, text, *_without_masks(case))
+
+
+def _without_masks(case: Case) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return the visible scores of both sides, as they are and with nothing but the masks applied."""
+    sides = (("a", case.of_a), ("b", case.of_b))
+    filled = [
+        (_filled(of("scores"), _hides(case, side)), _filled(of(), _hides(case, side)))
+        for side, of in sides
+    ]
+    plain, masked = zip(*filled, strict=True)
+    return torch.cat(plain), torch.cat(masked)
+
+
+def other_mask(case: Case) -> Iterator[Hypothesis]:
+    """Suppose that the two hide other keys."""
+    hidden_a, hidden_b = _hides(case, "a"), _hides(case, "b")
+    more, fewer = hidden_b & ~hidden_a, hidden_a & ~hidden_b
+    parts = []
+    for which, words in ((more, "b hides {} that a shows"), (fewer, "b shows {} that a hides")):
+        if bool(which.any()):
+            _, query, key = (int(each) for each in which.nonzero()[0])
+            parts.append(words.format(f"{_rows(which)}") + f" (first key {key} of query {query})")
+    if not parts:
+        return
+    windows = [_window(each) for each in (hidden_a, hidden_b)]
+    if windows[0] != windows[1]:
+        one, two = (f"a window of {each} keys" if each else "no window" for each in windows)
+        parts.append(f"b has {two}, a {one}")
+    yield Hypothesis("another mask", "; ".join(parts), *_without_masks(case))
+
+
+def _window(hidden: torch.Tensor) -> int | None:
+    """Return w if each query sees only the last w keys up to its own; None if not."""
+    n_Q, n_K = hidden.shape[-2:]
+    distance = torch.arange(n_Q)[:, None] + (n_K - n_Q) - torch.arange(n_K)
+    if not bool((hidden == hidden[:1]).all()) or not bool((~hidden[0]).any()):
+        return None
+    furthest = int(distance[~hidden[0]].max())
+    expected = (distance < 0) | (distance > furthest)
+    return (
+        furthest + 1
+        if bool((hidden[0] == expected).all()) and bool((distance > furthest).any())
+        else None
+    )
 
 
 def _seen(offset: int, n_K: int) -> str:
@@ -161,13 +196,19 @@ def finite_fill(case: Case) -> Iterator[Hypothesis]:
     if not bool(changed.any()) or not bool(hidden_a.any()):
         return
     values, in_a = b[changed].unique(), a[hidden_a].unique()
+    if bool((changed != hidden_a).any()):
+        return
     if values.numel() == 1 and in_a.numel() == 1 and values != in_a:
         number = float(values)
         text = f"b gives hidden keys the score {number:g}, a {float(in_a):g}{_blind(hidden_a)}"
         corrected = scores.masked_fill(changed, float(in_a))
         yield Hypothesis("another fill", text, scores.masked_fill(changed, number), b, corrected)
     added = (b - scores)[changed]
-    if bool((added < 0).all()) and bool((added - added[0]).abs().max() < 1e-9 * added[0].abs()):
+    if (
+        bool((added < 0).all())
+        and bool((added >= HIDDEN).all())
+        and bool((added - added[0]).abs().max() < 1e-9 * added[0].abs())
+    ):
         number = float(added[0])
         text = f"b adds {number:g} to the scores of hidden keys, which leaves them visible"
         corrected = scores.masked_fill(changed, float("-inf"))
@@ -187,8 +228,10 @@ def added_bias(case: Case) -> Iterator[Hypothesis]:
     """Suppose that one side adds a bias that is the same for every sequence."""
     difference = case.of_b() - case.of_a()
     n_head = case.n_head
-    if n_head is None or case.n_batch < 2 or not bool(difference.isfinite().all()):
+    hidden = _hides(case, "a")
+    if n_head is None or case.n_batch < 2 or bool((hidden != _hides(case, "b")).any()):
         return
+    difference = difference.masked_fill(hidden, 0.0)
     parts = difference.unflatten(0, (-1, n_head))
     for one, other in (("a", "b"), ("b", "a")):
         if bool((_added(case, other) == 0).all()):

@@ -6,8 +6,10 @@ from collections.abc import Callable, Iterator, Sequence
 
 import torch
 
+from attnscope.comparison.anatomy.operands import Operand, operand_of, received_by
 from attnscope.comparison.anatomy.tape import Call, Value
 from attnscope.comparison.causes.case import Case, Hypothesis
+from attnscope.comparison.divergence.roots import difference
 
 NAMES = {"Q_feat": "Q", "K_feat": "K", "V_feat": "V", "x": "O"}
 
@@ -28,6 +30,19 @@ def bias_missing(case: Case) -> Iterator[Hypothesis]:
         full = case.of_a() if one == "a" else case.of_b()
         text = f"{one} adds a bias ({with_bias.bias_name}) in the projection, and {other} does not"
         yield Hypothesis("bias missing" if one == "a" else "bias added", text, plain + bias, full)
+
+
+def output_projection_missing(case: Case) -> Iterator[Hypothesis]:
+    """Suppose that one side returns the merged heads, without a projection."""
+    for one, other in (("a", "b"), ("b", "a")):
+        state, without = (case.a, case.b) if one == "a" else (case.b, case.a)
+        projection, merged = state.anatomy.projections.get("O"), state.tensor("x_merged")
+        output = without.tensor("output")
+        if projection is None or merged is None or output is None or "O" in without.anatomy.projections:
+            continue
+        text = f"{other} returns the merged heads: {one} multiplies them by {projection.weight.weight}"
+        kind = "output projection missing" if one == "a" else "output projection added"
+        yield Hypothesis(kind, text, merged.double(), output.double(), case.of_a())
 
 
 def weight_transposed(case: Case) -> Iterator[Hypothesis]:
@@ -68,15 +83,60 @@ def other_projection(case: Case) -> Iterator[Hypothesis]:
     projection, role = case.b.anatomy.projections.get(own), case.b.anatomy.roles.get(case.role)
     if projection is None or role is None or role.elements is None:
         return
+    tokens = role.elements[:, 0] // projection.out.tensor.shape[-1]
     for other in "QKV":
         rival = case.a.anatomy.projections.get(other)
         if other == own or rival is None or not _is_alike(projection.call, rival.call):
             continue
-        kind, text = "another projection", f"b's {own} is projected with W_{other}"
-        if {own, other} == {"Q", "K"}:
-            kind, text = "Q and K swapped", f"Q and K are swapped: b's {own} is projected with W_{other}"
+        if rival.features.shape != projection.features.shape:
+            continue
+        text = f"b's {own} is projected with W_{other}"
+        is_swapped = {own, other} == {"Q", "K"} and _differs(case, f"{other}_feat")
+        kind = "Q and K swapped" if is_swapped else "another projection"
         [out] = projection.call.run(_replacing(projection.call.parents[1:], rival.call.parents[1:]))
-        yield Hypothesis(kind, text, out.double().reshape(-1)[role.elements], case.of_b())
+        predicted = out.double().flatten(0, -2)[tokens][:, rival.features]
+        yield Hypothesis(kind, text, predicted, case.of_b())
+
+
+def _differs(case: Case, role: str) -> bool:
+    """Return whether b's tensor, before any correction, is another than a's."""
+    roles = [side.anatomy.roles.get(role) for side in (case.a, case.b)]
+    one, two = (None if each is None else each.tensor.double() for each in roles)
+    return one is None or two is None or not difference(role, one, two).is_equal
+
+
+def other_input(case: Case) -> Iterator[Hypothesis]:
+    """Suppose that b projects something else than a, such as its input after a norm."""
+    name = NAMES[case.role]
+    in_a, in_b = case.a.anatomy.projections.get(name), case.b.anatomy.projections.get(name)
+    if name == "O" or in_a is None or in_b is None:
+        return
+    roles = [each.anatomy.roles[case.role].elements for each in (case.a, case.b)]
+    tokens_a, tokens_b = (
+        None if each is None else each[:, 0] // projection.out.tensor.shape[-1]
+        for each, projection in zip(roles, (in_a, in_b), strict=True)
+    )
+    own, other = received_by(in_a), received_by(in_b).tensor.flatten(0, -2)
+    rows = own.tensor.flatten(0, -2).clone()
+    if tokens_a is None or tokens_b is None or rows.shape != other.shape or rows.ndim != 2:
+        return
+    if tokens_a.shape != tokens_b.shape or torch.equal(rows[tokens_a], other[tokens_b]):
+        return
+    rows[tokens_a] = other[tokens_b].to(rows.dtype)
+    replaced = rows.reshape(own.tensor.shape)
+    [out] = in_a.call.run(lambda value: replaced if value is own else value.tensor)
+    one, two = (_words(operand_of(each)) for each in (in_a, in_b))
+    text = f"b projects {name} from {two}, a from {one}"
+    predicted = out.double().flatten(0, -2)[tokens_a][:, in_a.features]
+    yield Hypothesis("another input", text, predicted, case.of_b())
+
+
+def _words(operand: Operand) -> str:
+    """Return an argument's name, or an expression with its line."""
+    place = operand.value.place
+    return (
+        f"{place.text} (line {place.line})" if place is not None else operand.input or "another tensor"
+    )
 
 
 def _replacing(values: Sequence[Value], others: Sequence[Value]) -> Callable[[Value], torch.Tensor]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from math import pi
+from math import log, pi
 
 import torch
 
@@ -15,6 +15,10 @@ from attnscope.comparison.causes.case import Case, Hypothesis
 
 LAYOUTS = {"half-split": "pairs feature m with m + d/2", "interleaved": "pairs feature 2m with 2m + 1"}
 CLOSE = 1e-8
+"""The largest relative difference between two heads that are rotated by the same angles."""
+
+TABLE = 1e-2
+"""The largest error of a cosine from a table, which may have the precision of bfloat16."""
 
 
 @dataclass(frozen=True)
@@ -23,21 +27,29 @@ class Rotation:
 
     Attributes:
         layout: which features form a pair.
-        turns: the factor of each pair as a complex number: `n n_pair`.
+        turns: the factor of each pair as a complex number: `n n_pair`. Its absolute value is 1 up to
+            the precision of the code's cosines.
         size: a number by which everything is multiplied, too.
+        noise: how far turns may be off because of that precision.
         base, offset: the angles are (n + offset) · base^(-m/n_pair); None if they are others.
     """
 
     layout: str
     turns: torch.Tensor
     size: float
+    noise: float
     base: float | None
     offset: float | None
 
     def turns_like(self, other: Rotation) -> bool:
         """Return whether another rotation is the same."""
-        alike = (self.turns - other.turns).abs() < CLOSE
-        return bool(alike.all()) and (self.layout == other.layout or bool((self.turns.imag == 0).all()))
+        return self.is_near(other.turns, other.noise) and (
+            self.layout == other.layout or bool((self.turns.imag == 0).all())
+        )
+
+    def is_near(self, turns: torch.Tensor | float, noise: float = 0.0) -> bool:
+        """Return whether all turns are some others, up to the precision of both."""
+        return bool(((self.turns - turns).abs() <= self.noise + noise).all())
 
     def apply(self, tensor: torch.Tensor) -> torch.Tensor:
         """Rotate `lead n d`."""
@@ -72,32 +84,38 @@ def rotation_between(before: torch.Tensor, after: torch.Tensor) -> Rotation | No
         size = float(turns.abs().mean())
         if not size or not bool(((ratio - turns).abs() <= CLOSE * size).all()):
             continue
-        if bool(((turns.abs() - size).abs() <= CLOSE * size).all()):
-            turns = turns / turns.abs()
-            return Rotation(layout, turns, size, *_base_and_offset(turns))
+        turns = turns / size
+        off = float((turns.abs() - 1).abs().max())
+        if off <= TABLE:
+            angles = (
+                2.0**-23 * turns.shape[0] if off > CLOSE else 0.0
+            )  # of positions times inexact numbers
+            noise = CLOSE + 4 * off + angles
+            return Rotation(layout, turns, size, noise, *_base_and_offset(turns, noise))
     return None
 
 
-def _base_and_offset(turns: torch.Tensor) -> tuple[float | None, float | None]:
+def _base_and_offset(turns: torch.Tensor, noise: float) -> tuple[float | None, float | None]:
     """Return the base and the offset of the usual angles; None if the angles are others."""
+    close = max(1e-6, noise)
     n, n_pair = turns.shape
     if n < 2:
         return None, None
     speed = (turns[1:] / turns[:-1]).angle()
-    if float((speed - speed[:1]).abs().max()) > 1e-6:
+    if float((speed - speed[:1]).abs().max()) > close:
         return None, None
     speeds = speed[0].abs()
-    if abs(float(speeds[0]) - 1) > 1e-6:
+    if abs(float(speeds[0]) - 1) > close:
         return None, None
     base = 1.0 if n_pair == 1 else float(speeds[1]) ** -float(n_pair)
     expected = base ** (-torch.arange(n_pair, dtype=torch.float64) / n_pair)
-    if float((speeds - expected).abs().max()) > 1e-6:
+    if float((speeds - expected).abs().max()) > close:
         return None, None
     slowest = int(speeds.argmin())
     offset = float(turns[0, slowest].angle() / speed[0, slowest])
     rounded = round(offset)
     wrapped = (turns[0].angle() - rounded * speed[0] + pi) % (2 * pi) - pi
-    return base, float(rounded) if float(wrapped.abs().max()) < 1e-6 else None
+    return base, float(rounded) if float(wrapped.abs().max()) < close else None
 
 
 def rotary(case: Case) -> Iterator[Hypothesis]:
@@ -122,7 +140,7 @@ def rotary(case: Case) -> Iterator[Hypothesis]:
 def _difference(name: str, a: Rotation, b: Rotation) -> tuple[str, str]:
     """Return the name of the mistake, and a sentence."""
     for one, other, words in ((b, "b", "a rotates it"), (a, "a", "b rotates it")):
-        if bool(((one.turns - 1).abs() < CLOSE).all()):
+        if one.is_near(1.0):
             kind = "rotary positions missing" if other == "b" else "rotary positions added"
             return kind, f"{other} does not rotate {name} by its positions, and {words}"
     found = list(_parts(name, a, b)) or [("rotary angles", f"b rotates {name} by other angles than a")]
@@ -140,10 +158,19 @@ def _parts(name: str, a: Rotation, b: Rotation) -> Iterator[tuple[str, str]]:
     if a.offset is not None and b.offset is not None and a.offset != b.offset:
         text = f"b's rotary positions of {name} begin with {b.offset:g}, a's with {a.offset:g}"
         yield "rotary offset", text
-    if a.base is not None and b.base is not None and abs(a.base - b.base) > 1e-3 * a.base:
+    if _differ(a, b):
         yield "rotary base", f"b's rotary base is {b.base:.6g}, a's {a.base:.6g}"
-    if a.layout == b.layout and bool(((a.turns - b.turns.conj()).abs() < CLOSE).all()):
+    if a.layout == b.layout and a.is_near(b.turns.conj(), b.noise):
         yield "rotary direction", f"b rotates {name} in the opposite direction"
+
+
+def _differ(a: Rotation, b: Rotation) -> bool:
+    """Return whether the bases of two rotations differ by more than their precision explains."""
+    if a.base is None or b.base is None:
+        return False
+    n_pair = a.turns.shape[1]
+    speed = max(a.base, b.base) ** (-1 / n_pair)  # the base follows from that of the second pair
+    return abs(log(a.base / b.base)) > 1e-3 + n_pair * (a.noise + b.noise) / speed
 
 
 def _rotated_whole(case: Case, side: str, name: str) -> Iterator[Hypothesis]:

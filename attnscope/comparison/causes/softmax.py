@@ -93,7 +93,9 @@ def dropout(case: Case) -> Iterator[Hypothesis]:
             continue
         kept = ~lost & (whole > 0)
         factor = float((dropped[kept] / whole[kept]).median())
-        p = 1 - 1 / factor if factor > 0 else 0.0
+        if factor < 1 + 1e-9:
+            continue
+        p = 1 - 1 / factor
         share = f"{lost.double().mean():.0%} of the weights are zero"
         text = f"{one} applies dropout (p = {p:.2g}) to attention: {share}"
         yield Hypothesis("dropout active", text, (whole * factor).masked_fill(lost, 0.0), dropped)

@@ -139,21 +139,43 @@ def require_tensor(state: State, role: str) -> torch.Tensor:
     return tensor
 
 
+HIDDEN = -1e3
+"""A mask that lowers a score by this hides its key."""
+
+
+def hidden_keys(state: State) -> torch.Tensor:
+    """Return where the mask of a side hides keys: `lead n_Q n_K`."""
+    added = require_tensor(state, "scores_masked") - require_tensor(state, "scores")
+    return (added < HIDDEN) | added.isnan()
+
+
+def compared_tensor(state: State, role: str) -> torch.Tensor:
+    """Return a role's tensor, with -inf for the scores of hidden keys, whatever number hides them."""
+    tensor = require_tensor(state, role)
+    if role != "scores_masked" or tensor_of(state, "scores") is None:
+        return tensor
+    return tensor.masked_fill(hidden_keys(state), float("-inf"))
+
+
 def differences(
     a: State, b: State, tolerances: Mapping[str, float] | None = None
 ) -> dict[str, Difference]:
     """Compare all tensors that both sides have.
 
-    Masked scores are equal if their softmax is: what number hides a key does not matter.
+    Masked scores are equal if their softmax is. What number hides a key does not matter, unless all keys
+    of a query are hidden.
     """
+    known = tolerances or {}
     result = {}
     for role in common_roles(a, b):
-        tolerance = (tolerances or {}).get(role, 0.0)
-        first, second = require_tensor(a, role), require_tensor(b, role)
-        result[role] = difference(role, first, second, tolerance)
-        if role == "scores_masked" and not result[role].is_equal and first.shape == second.shape:
-            same = difference(role, first.softmax(-1), second.softmax(-1), tolerance).is_equal
-            result[role] = replace(result[role], is_equal=same)
+        one, two = compared_tensor(a, role), compared_tensor(b, role)
+        result[role] = difference(role, one, two, known.get(role, 0.0))
+        if role == "scores_masked" and one.shape == two.shape:
+            first, second = (require_tensor(each, role).softmax(-1) for each in (a, b))
+            is_same = difference(role, first, second, known.get("attention", 0.0)).is_equal
+            is_blind = bool((one == float("-inf")).all(-1).any())
+            is_equal = is_same or (result[role].is_equal and not is_blind)
+            result[role] = replace(result[role], is_equal=is_equal)
     return result
 
 

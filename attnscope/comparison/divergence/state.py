@@ -130,12 +130,18 @@ class State:
 
 def n_head_of(a: State, b: State) -> int | None:
     """Return the number of heads, if an input or output tells it apart from the number of sequences."""
-    for state in (a, b):
-        for name in ("Q", "V"):
-            projection = state.anatomy.projections.get(name)
-            if projection is not None and projection.out.tensor.ndim == 3:
-                return a.anatomy.roles["Q"].tensor.shape[0] // projection.out.tensor.shape[0]
-        output = state.anatomy.output.tensor
-        if output.ndim == 4:
-            return int(output.shape[1])
-    return None
+    return _n_head(a.anatomy) or _n_head(b.anatomy)
+
+
+def _n_head(anatomy: Anatomy) -> int | None:
+    """Return the number of heads of one side, if it is known.
+
+    Heads of one sequence come from the same tokens of an input `n_batch n d`, in any order of its axes.
+    """
+    n_lead = anatomy.roles["Q"].tensor.shape[0]
+    elements, split = anatomy.origins.get("Q"), anatomy.roles.get("Q_split")
+    if elements is not None and split is not None and split.value.tensor.ndim in (2, 3):
+        tokens = elements[:, 0, 0] // split.value.tensor.shape[-1]
+        return n_lead // tokens.unique().numel()
+    output = anatomy.output.tensor
+    return n_lead // output.shape[0] if output.ndim == 4 and n_lead % output.shape[0] == 0 else None

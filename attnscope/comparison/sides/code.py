@@ -2,77 +2,88 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import re
+import warnings
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import replace
 from inspect import Parameter
 from typing import Any
 
+from attnscope.comparison.sides.pairing import Pairing, by_name
 from attnscope.comparison.sides.parameters import role_of
-from attnscope.comparison.sides.side import Side
-from attnscope.errors import AttnscopeError, OptionError, SourceError
+from attnscope.comparison.sides.side import Side, tensors_of
+from attnscope.errors import AttnscopeError, OptionError, SizeError, SourceError
 from attnscope.tracing.target.examples import HEADS, WIDTH
-from attnscope.tracing.target.load import Loaded, load
+from attnscope.tracing.target.load import Loaded
 from attnscope.tracing.target.signatures import VARIADIC, Callee, callee, signature_of
 from attnscope.tracing.target.subject import Texts, read_subject
 
 
-def code_side(
-    target: str | Loaded,
-    title: str,
-    init: Texts,
-    inputs: Texts,
-    where: Sequence[str],
-    call: str | None,
-    dtype: str,
-    seed: int,
-) -> Side:
-    """Build the class or function that a text names, and draw its inputs.
+def code_side(loaded: Loaded, title: str, pairing: Pairing, *, shared: Collection[str] = ()) -> Side:
+    """Build a class or function, and draw its inputs; without any, the usual ones are tried.
 
     Args:
-        target: `file.py:NAME` or `package.module:NAME`, or what it names.
+        loaded: the class or function.
         title: its name in messages.
-        init, inputs, where, call: as in `attnscope.inspect`; without inputs, the usual ones are tried.
-        dtype: the dtype of weights and inputs.
-        seed: the seed of both.
+        pairing: the options, with the constructor's arguments and inputs of this side.
+        shared: which of `Q`, `K` and `V` get one tensor, because the other side takes only one.
 
     Raises:
-        AttnscopeError: it cannot be loaded or built, or the usual inputs do not fit.
+        AttnscopeError: it cannot be built, or the usual inputs do not fit.
     """
-    loaded = load(target) if isinstance(target, str) else target
-    if inputs:
-        return _built(loaded, title, init, inputs, where, call, dtype, seed)
+    if pairing.inputs:
+        return _with_shared(_built(loaded, title, pairing), shared)
     failure: AttnscopeError | None = None
-    for usual in usual_inputs(callee(loaded, call), init):
+    for usual in usual_inputs(callee(loaded, pairing.call), pairing.init):
         try:
-            side = _built(loaded, title, init, usual, where, call, dtype, seed)
-            side.run(seed)
+            side = _with_shared(_built(loaded, title, replace(pairing, inputs=usual)), shared)
+        except SizeError as error:
+            failure = failure or error
+            continue
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                side.run(pairing.seed)
         except SourceError as error:
             failure = failure or error
             continue
         return side
     if failure is None:
-        return _built(loaded, title, init, (), where, call, dtype, seed)
+        return _built(loaded, title, pairing)
     raise OptionError(
         f"the usual inputs do not fit {title}: {failure.message}",
         hint="--input NAME=AXES for each input",
     )
 
 
-def _built(
-    loaded: Loaded,
-    title: str,
-    init: Texts,
-    inputs: Texts,
-    where: Sequence[str],
-    call: str | None,
-    dtype: str,
-    seed: int,
-) -> Side:
-    objects: dict[str, Any] = {}
+def _with_shared(side: Side, roles: Collection[str]) -> Side:
+    """Give the inputs of some roles one tensor, that of the first.
+
+    Raises:
+        SizeError: their shapes differ.
+    """
+    names = [name for name in tensors_of(side) if role_of(name) in roles]
+    for name in names[1:]:
+        first, other = side.inputs[names[0]], side.inputs[name]
+        if first.shape != other.shape:
+            shapes = ["×".join(map(str, each.shape)) for each in (first, other)]
+            raise SizeError(
+                f"{names[0]} and {name} of {side.title} are {shapes[0]} and {shapes[1]}; the other side"
+                " takes one tensor for both.",
+                hint=f"--input {name}={names[0]}",
+            )
+        side.inputs[name] = first
+    return side
+
+
+def _built(loaded: Loaded, title: str, pairing: Pairing) -> Side:
+    """Build a side with the inputs that the options name."""
+    inputs, objects = pairing.inputs, dict[str, Any]()
     if isinstance(inputs, Mapping):  # tensors and the like are passed as they are
         objects = {name: each for name, each in inputs.items() if not isinstance(each, str)}
         inputs = {name: "None" if name in objects else each for name, each in inputs.items()}
-    subject = read_subject(loaded, init, inputs, where, call, dtype)
-    built = subject.build(seed=seed)
+    subject = read_subject(loaded, pairing.init, inputs, pairing.where, pairing.call, pairing.dtype)
+    built = subject.build(seed=pairing.seed)
     args, values = iter(built.args), {}
     positional = []
     for each in subject.inputs:
@@ -82,7 +93,9 @@ def _built(
         else:
             values[each.label] = built.kwargs[each.name]
     module = built.module or _module_of(built.callable)
-    return Side(title, built.callable, values | objects, positional, module)
+    side = Side(title, built.callable, values | objects, positional, module, subject.axes)
+    side.initialise(pairing.seed)
+    return side
 
 
 def _module_of(called: Any) -> Any:
@@ -120,13 +133,14 @@ def usual_inputs(target: Callee, init: Texts) -> Iterator[list[str]]:
     roles = {name: role_of(name) for name in required}
     if not required or None in roles.values() or "mask" in roles.values():
         return
-    width = _width(init)
     if target.owner is not None:
-        for n_K in ("n_K:7", "n_Q"):
-            yield [
-                f"{name}=n_batch:2,{n_K if role in ('K', 'V') else 'n_Q:5'},{width}"
-                for name, role in roles.items()
-            ]
+        for width in _widths(init):
+            for lead in ("n_batch:2,", ""):
+                for n_K in ("n_K:7", "n_Q"):
+                    n = {"Q": "n_Q:5", "x": "n_Q:5"}
+                    yield [
+                        f"{name}={lead}{n.get(str(role), n_K)},{width}" for name, role in roles.items()
+                    ]
         return
     for lead in ("n_batch:2,n_head:3,", "n_batch:2,", ""):
         for n_K, d_V in (("n_K:7", "d_V:6"), ("n_K:7", "d_head"), ("n_Q", "d_head")):
@@ -134,17 +148,33 @@ def usual_inputs(target: Callee, init: Texts) -> Iterator[list[str]]:
                 "Q": "n_Q:5,d_head:8",
                 "x": "n_Q:5,d_head:8",
                 "K": f"{n_K},d_head:8",
+                "context": f"{n_K},d_head:8",
                 "V": f"{n_K},{d_V}",
             }
             yield [f"{name}={lead}{axes[str(role)]}" for name, role in roles.items()]
 
 
-def _width(init: Texts) -> str:
-    """Return the name of the constructor's argument that is the width of the input, or a width."""
-    if isinstance(init, Mapping):
-        values = {name: str(each) for name, each in init.items()}
-    else:
-        values = dict(each.split("=", 1) for each in init if "=" in each)
-    names = [name for name, value in values.items() if WIDTH.search(name) and not HEADS.search(name)]
-    names = [name for name in names if values[name].isdigit()]
-    return max(names, key=lambda name: int(values[name])) if names else "d_feat:64"
+NUMBER = re.compile(r"(\w+) *= *(\d+)")
+"""An argument that is a number, in the text of another: `n_embd=60` in `config=my:Config(n_embd=60)`."""
+
+
+def _widths(init: Texts) -> list[str]:
+    """Return what may be the width of the input, the likeliest first.
+
+    These are the constructor's arguments and the fields of a configuration that are called like a
+    width, from the largest on; then other numbers but those of heads; then any width.
+    """
+    items = by_name(init)
+    sizes = {name: (name, int(str(each))) for name, each in items.items() if str(each).isdigit()}
+    for value in items.values():
+        fields = NUMBER.findall(value) if isinstance(value, str) else _fields(value)
+        sizes = {name: (str(size), int(size)) for name, size in fields} | sizes
+    sizes = {name: each for name, each in sizes.items() if each[1] > 1 and not HEADS.search(name)}
+    ranked = sorted(sizes, key=lambda name: (not WIDTH.search(name), -sizes[name][1]))
+    return list(dict.fromkeys([*(sizes[name][0] for name in ranked), "d_feat:64"]))
+
+
+def _fields(value: Any) -> list[tuple[str, int]]:
+    """Return the whole numbers among the fields of an object, such as a configuration."""
+    fields = vars(value) if hasattr(value, "__dict__") else {}
+    return [(name, each) for name, each in fields.items() if type(each) is int]

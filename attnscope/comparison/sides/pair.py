@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -11,9 +11,10 @@ import torch
 from attnscope.comparison.anatomy.anatomy import Anatomy, NoAttentionError
 from attnscope.comparison.sides.code import code_side, constructor_names, parameter_names
 from attnscope.comparison.sides.layer import layer_side, sizes_for
-from attnscope.comparison.sides.parameters import matched
+from attnscope.comparison.sides.pairing import Pairing, by_name
+from attnscope.comparison.sides.parameters import matched, role_of
 from attnscope.comparison.sides.references import mha_side, sdpa_side
-from attnscope.comparison.sides.side import Side, tensors_of
+from attnscope.comparison.sides.side import Recorded, Side, tensors_of
 from attnscope.comparison.sides.weights import copy_weights
 from attnscope.errors import OptionError
 from attnscope.models.attention_layer import AttentionLayer
@@ -24,31 +25,6 @@ from attnscope.tracing.target.signatures import callee
 from attnscope.tracing.target.subject import Texts
 
 
-@dataclass(frozen=True)
-class Pairing:
-    """The options of a comparison, as `compare` takes them.
-
-    Attributes:
-        init, inputs, where, call: the arguments of the code.
-        same: parameters that get the same value.
-        map: weights that are the same.
-        options: of the reference.
-        backward: whether gradients are compared, too.
-        dtype, seed: of the run.
-    """
-
-    init: Texts = ()
-    inputs: Texts = ()
-    where: list[str] = field(default_factory=list)
-    call: str | None = None
-    same: Mapping[str, str] = field(default_factory=dict)
-    map: Mapping[str, str] = field(default_factory=dict)
-    options: dict[str, Any] = field(default_factory=dict)
-    backward: bool = False
-    dtype: str = "float32"
-    seed: int = 0
-
-
 def paired(a: Any, b: Any, pairing: Pairing) -> tuple[Side, Side, list[WeightCopy] | None]:
     """Return both sides, and which weights were copied to make them alike.
 
@@ -56,17 +32,17 @@ def paired(a: Any, b: Any, pairing: Pairing) -> tuple[Side, Side, list[WeightCop
         AttnscopeError: one side cannot be built or run, or they cannot be paired.
     """
     if a is None or a in ("sdpa", "mha"):
-        second = _code(b, pairing, pairing.init, pairing.inputs)
+        second = code_side(load_target(b), title_of(b), pairing)
     if a is None:
         a = "mha" if _has_projections(second, pairing.seed) else "sdpa"
-    if a == "sdpa":
-        first = sdpa_side(second, dict(pairing.same), dict(pairing.options))
-        return first, second, None
-    if a == "mha":
-        anatomy = _anatomy(second, pairing.seed)
-        first = mha_side(second, anatomy, dict(pairing.same), dict(pairing.options))
-        copies = _with_weights_of(second, first, anatomy, pairing)
-        return first, second, [each.reversed() for each in copies or ()]
+    if a in ("sdpa", "mha"):
+        same, options = dict(pairing.same), dict(pairing.options)
+        if a == "sdpa":
+            first = sdpa_side(second, _anatomy_if_any(second, pairing.seed), same, options)
+        else:
+            first = mha_side(second, _anatomy(second, pairing.seed), same, options)
+        copies = _with_weights_of(second, first, pairing)
+        return first, second, None if copies is None else [each.reversed() for each in copies]
     return _two_codes(a, b, pairing)
 
 
@@ -81,29 +57,11 @@ def paired_with_layer(
     first = layer_side(layer)
     loaded = load_target(target)
     called = callee(loaded, pairing.call)
-    init = (
-        pairing.init if isinstance(pairing.init, Mapping) else dict(_pair(text) for text in pairing.init)
-    )
+    init = by_name(pairing.init)
     init = {**sizes_for(called, layer.config, set(init)), **init} if called.owner is not None else init
     own, _ = _split_inputs(pairing.inputs, parameter_names(called), [])
     second = _second(target, loaded, first, parameter_names(called), init, own, pairing)
-    copies = None
-    if second.module is not None:
-        copies = _with_weights_of(first, second, _anatomy(first, pairing.seed), pairing)
-    return first, second, copies
-
-
-def _code(target: Any, pairing: Pairing, init: Texts, inputs: Texts) -> Side:
-    return code_side(
-        load_target(target),
-        title_of(target),
-        init,
-        inputs,
-        pairing.where,
-        pairing.call,
-        pairing.dtype,
-        pairing.seed,
-    )
+    return first, second, _with_weights_of(first, second, pairing)
 
 
 def _has_projections(side: Side, seed: int) -> bool:
@@ -117,29 +75,35 @@ def _anatomy(side: Side, seed: int) -> Anatomy:
     Raises:
         OptionError: there is none.
     """
-    with default_dtype(torch.float64):
-        recorded = side.in_dtype(torch.float64).run(seed)
     try:
-        return recorded.anatomy()
+        return _run(side, seed).anatomy()
     except NoAttentionError as error:
         raise OptionError(f"no attention was found in {side.title}: {error}.") from error
 
 
-def _with_weights_of(
-    source: Side, target: Side, anatomy: Anatomy, pairing: Pairing
-) -> list[WeightCopy] | None:
+def _anatomy_if_any(side: Side, seed: int) -> Anatomy | None:
+    """Run a side in float64, and find its attention; None if there is none."""
+    try:
+        return _run(side, seed).anatomy()
+    except NoAttentionError:
+        return None
+
+
+def _run(side: Side, seed: int) -> Recorded:
+    with default_dtype(torch.float64):
+        return side.in_dtype(torch.float64).run(seed, exact=True)
+
+
+def _with_weights_of(source: Side, target: Side, pairing: Pairing) -> list[WeightCopy] | None:
     """Copy the weights of one side to the other, and return which."""
     if source.module is None or target.module is None:
         return None
-    copies = copy_weights(
-        anatomy,
-        source.module,
-        _anatomy(_with_drawn_weights(target), pairing.seed),
-        target.module,
-        pairing.map,
-        (source.title, target.title),
-    )
-    return copies
+
+    def anatomies() -> tuple[Anatomy, Anatomy]:
+        return _anatomy(source, pairing.seed), _anatomy(_with_drawn_weights(target), pairing.seed)
+
+    titles = source.title, target.title
+    return copy_weights(source.module, target.module, anatomies, pairing.map, titles)
 
 
 def _with_drawn_weights(side: Side) -> Side:
@@ -158,12 +122,20 @@ def _two_codes(a: Any, b: Any, pairing: Pairing) -> tuple[Side, Side, list[Weigh
     inits = _split_init(targets, pairing.init)
     names = [parameter_names(callee(each, pairing.call)) for each in targets]
     of_first, own = _split_inputs(pairing.inputs, names[0], names[1])
-    first = _code(a, pairing, inits[0], of_first)
+    shared = _shared_roles(names[1])
+    first = code_side(
+        targets[0], title_of(a), replace(pairing, init=inits[0], inputs=of_first), shared=shared
+    )
     second = _second(b, targets[1], first, names[1], inits[1], own, pairing)
-    copies = None
-    if first.module is not None and second.module is not None:
-        copies = _with_weights_of(first, second, _anatomy(first, pairing.seed), pairing)
-    return first, second, copies
+    return first, second, _with_weights_of(first, second, pairing)
+
+
+def _shared_roles(names: list[str]) -> tuple[str, ...]:
+    """Return which of Q, K and V are one tensor in code with some parameters: `x`, or `x, context`."""
+    roles = {role_of(name) for name in names}
+    if roles >= {"K", "V"} or not roles & {"x", "Q"}:
+        return ()
+    return ("K", "V") if roles & {"K", "context"} else ("Q", "K", "V")
 
 
 def _second(
@@ -176,7 +148,7 @@ def _second(
     pairing: Pairing,
 ) -> Side:
     """Build the second side with the inputs of the first."""
-    own_inputs = dict(own) if isinstance(own, Mapping) else dict(_pair(text) for text in own)
+    own_inputs = by_name(own)
     own_names = list(own_inputs)
     pairs = matched(
         [name for name in names if name not in own_names],
@@ -191,17 +163,8 @@ def _second(
             hint=f"--same {next(iter(first.inputs), 'x')}={names[0] if names else 'x'}",
         )
     specifications: dict[str, Any] = {name: first.inputs[other] for name, other in pairs.items()}
-    side = code_side(
-        loaded,
-        title_of(target),
-        init,
-        specifications | own_inputs,
-        pairing.where,
-        pairing.call,
-        pairing.dtype,
-        pairing.seed,
-    )
-    return side
+    own_pairing = replace(pairing, init=init, inputs=specifications | own_inputs)
+    return code_side(loaded, title_of(target), own_pairing)
 
 
 def _split_inputs(inputs: Texts, of_first: list[str], of_second: list[str]) -> tuple[Texts, Texts]:
@@ -229,7 +192,7 @@ def _split_init(targets: list[Loaded], init: Texts) -> list[Texts]:
         OptionError: neither has a parameter of some name.
     """
     known = [constructor_names(each) for each in targets]
-    items = init if isinstance(init, Mapping) else dict(_pair(text) for text in init)
+    items = by_name(init)
     result: list[dict[str, Any]] = [{}, {}]
     for name, value in items.items():
         takers = [i for i, names in enumerate(known) if names is None or name in names]
@@ -241,8 +204,3 @@ def _split_init(targets: list[Loaded], init: Texts) -> list[Texts]:
         for i in takers:
             result[i][name] = value
     return [*result]
-
-
-def _pair(text: str) -> tuple[str, str]:
-    name, _, value = text.partition("=")
-    return name.strip(), value

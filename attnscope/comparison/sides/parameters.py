@@ -6,18 +6,35 @@ from collections.abc import Mapping, Sequence
 
 from attnscope.errors import OptionError
 
+PADDING = ("key_padding_mask", "padding_mask")
+"""Names of masks that are True where a key is hidden."""
+
 WORDS = {
     "Q": ("q", "query", "queries", "xq", "x_q", "q_in", "q_input", "query_states"),
     "K": ("k", "key", "keys", "xk", "x_k", "k_in", "k_input", "key_states"),
     "V": ("v", "value", "values", "xv", "x_v", "v_in", "v_input", "value_states"),
     "x": ("x", "hidden_states", "hidden", "input", "inputs", "inp", "src", "tokens", "embeddings", "h"),
-    "mask": ("mask", "attn_mask", "attention_mask", "attn_bias", "bias", "m"),
+    "context": (
+        "context", "xa", "memory", "kv", "x_kv", "key_value", "key_value_states",
+        "encoder_hidden_states", "encoder_output", "enc_output", "encoder_out",
+    ),
+    "mask": ("mask", "attn_mask", "attention_mask", "attn_bias", "bias", "m", *PADDING),
+}  # fmt: skip
+"""The names that parameters usually have, in lower case; `context` is what K and V come from."""
+
+
+INSTEAD = {
+    "Q": ("x",),
+    "K": ("context", "x"),
+    "V": ("context", "x"),
+    "x": ("Q",),
+    "context": ("K",),
 }
-"""The names that parameters usually have, in lower case."""
+"""The roles that another side's parameter may have instead."""
 
 
 def role_of(name: str) -> str | None:
-    """Return `Q`, `K`, `V`, `x` or `mask` for a parameter of attention; None for another.
+    """Return `Q`, `K`, `V`, `x`, `context` or `mask` for a parameter of attention; None for another.
 
     >>> role_of("query"), role_of("attn_mask"), role_of("rate")
     ('Q', 'mask', None)
@@ -56,8 +73,7 @@ def matched(
         role = role_of(name)
         found = name if name in offered else lower.get(name.lower())
         if found is None and role is not None:
-            found = roles.get(role) or (roles.get("x") if role in "QKV" else None)
-            found = found or (roles.get("Q") if role == "x" else None)
+            found = next((roles[each] for each in (role, *INSTEAD.get(role, ())) if each in roles), None)
         if name not in result and found is not None:
             result[name] = found
     return result

@@ -2,58 +2,64 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from math import prod
 from typing import Any
 
 import torch
+from torch import nn
 
 from attnscope.attention.masks import causal
 from attnscope.attention.mha import MultiHeadAttention
 from attnscope.attention.sdpa import sdpa
 from attnscope.comparison.anatomy.anatomy import Anatomy
-from attnscope.comparison.sides.parameters import matched
+from attnscope.comparison.anatomy.operands import NOT_POSITIONS, Operand, axis_of_positions, operand_of
+from attnscope.comparison.sides.parameters import PADDING, matched, role_of
 from attnscope.comparison.sides.side import Side, tensors_of
-from attnscope.errors import OptionError
+from attnscope.errors import OptionError, SizeError
 
 NAMES = ("Q", "K", "V", "mask")
 
 
-def _inputs(side: Side, same: dict[str, str], title: str) -> dict[str, Any]:
-    """Return Q, K, V and the mask from the inputs of the other side."""
+def sdpa_side(
+    side: Side, anatomy: Anatomy | None, same: dict[str, str], options: dict[str, Any]
+) -> Side:
+    """Return scaled dot-product attention on the inputs of the other side.
+
+    Args:
+        side: the other side.
+        anatomy: what it computes; None if that is unknown.
+        same: pairs of parameters that the user states.
+        options: of `sdpa`, and `causal`.
+
+    Raises:
+        AttnscopeError: an input is unknown, or the other side attends along another axis.
+    """
     tensors = tensors_of(side)
-    pairs = matched(NAMES, list(tensors), same, title)
+    pairs = matched(NAMES, list(tensors), same, "sdpa")
     missing = [name for name in NAMES[:3] if name not in pairs]
     if missing:
-        raise OptionError(
-            f"no input of {side.title} is known to be {', '.join(missing)} of {title}: it has"
-            f" {', '.join(tensors)}.",
-            hint=f"--same {missing[0]}={next(iter(tensors), 'x')}",
-        )
-    inputs = {name: tensors[other] for name, other in pairs.items()}
-    if "mask" in inputs:
-        inputs["mask"] = _as_mask(inputs["mask"])
-    return inputs
+        raise _unknown(side, missing, tensors, "sdpa")
+    inputs = {name: tensors[pairs[name]] for name in NAMES[:3]}
+    axis = _axis(side, anatomy, pairs["Q"], "sdpa") if anatomy is not None else -2
+    options |= _split(anatomy, inputs) if anatomy is not None and axis == -2 else {}
+    Q, K = (inputs[name].transpose(axis, -2) for name in ("Q", "K"))
+    n_lead = Q.ndim - 2 + ("n_head" in options)
+    inputs |= _masks(side, pairs.get("mask"), Q, K, n_lead, is_causal=options.pop("causal", False))
 
-
-def _as_mask(mask: torch.Tensor) -> torch.Tensor:
-    """Return a mask of numbers 0 and 1 as True where a query may attend; others unchanged."""
-    is_binary = bool(((mask == 0) | (mask == 1)).all()) and bool((mask == 1).any())
-    return mask.bool() if mask.dtype != torch.bool and is_binary else mask
-
-
-def sdpa_side(side: Side, same: dict[str, str], options: dict[str, Any]) -> Side:
-    """Return scaled dot-product attention on the inputs of the other side."""
-    inputs = _inputs(side, same, "sdpa")
-    if options.pop("causal", False):
-        inputs["mask"] = causal(inputs["Q"].shape[-2], inputs["K"].shape[-2])
-
-    def reference(**given: Any) -> Any:
-        return sdpa(**given, **options)
+    def reference(
+        Q: torch.Tensor, K: torch.Tensor, V: torch.Tensor, mask: torch.Tensor | None = None
+    ) -> torch.Tensor:
+        if axis == -2:
+            return sdpa(Q, K, V, mask, **options)
+        Q, K, V = (each.transpose(axis, -2) for each in (Q, K, V))
+        return sdpa(Q, K, V, mask, **options).transpose(axis, -2)
 
     return Side("sdpa", reference, inputs)
 
 
 def mha_side(side: Side, anatomy: Anatomy, same: dict[str, str], options: dict[str, Any]) -> Side:
-    """Return multi-head attention of the sizes of the other side, on its inputs.
+    """Return multi-head attention of the sizes of the other side, on what its projections receive.
 
     Args:
         side: the other side.
@@ -62,35 +68,206 @@ def mha_side(side: Side, anatomy: Anatomy, same: dict[str, str], options: dict[s
         options: of `MultiHeadAttention`, and `causal`.
 
     Raises:
-        OptionError: the other side has no projections.
+        AttnscopeError: the other side has no projections, or attends along another axis.
     """
-    projections = anatomy.projections
-    missing = [name for name in "QKV" if name not in projections]
+    missing = [name for name in "QKV" if name not in anatomy.projections]
     if missing:
         raise OptionError(
-            f"{side.title} has no projection for {', '.join(missing)}: it is not multi-head attention.",
+            f"no projection was found before {', '.join(missing)} of {side.title}: it is not multi-head"
+            " attention.",
             hint="compare it with sdpa",
         )
-    inputs = _inputs(side, same, "mha")
-    if "mask" in inputs and inputs["mask"].ndim == 3:  # one for all heads
-        inputs["mask"] = inputs["mask"].unsqueeze(1)
-    if options.pop("causal", False):
-        inputs["mask"] = causal(inputs["Q"].shape[-2], inputs["K"].shape[-2])
-    d_feat = inputs["Q"].shape[-1]
-    d_head = anatomy.roles["Q"].tensor.shape[-1]
-    d_V = anatomy.roles["V"].tensor.shape[-1]
-    n_head = projections["Q"].features.numel() // d_head
-    module = MultiHeadAttention(
-        d_feat=d_feat,
+    pairs = matched(NAMES, list(tensors_of(side)), same, "mha")
+    inputs, notices = _operands(side, anatomy, pairs, set(same) | set(same.values()))
+    for name, each in inputs.items():
+        if each.ndim not in (2, 3):
+            shape = "×".join(map(str, each.shape))
+            raise SizeError(
+                f"mha takes {name} as n_batch n d_feat, and that of {side.title} is {shape}."
+            )
+    axis = _axis(side, anatomy, pairs.get("Q", ""), "mha") if inputs["Q"].ndim == 3 else -2
+    if axis != -2:
+        notices.append(f"{side.title} attends along axis 0 of its inputs, and so does mha here")
+    Q, K = (inputs[name].transpose(axis, -2) for name in ("Q", "K"))
+    Q, K = (each if each.ndim == 3 else each[None] for each in (Q, K))
+    inputs |= _masks(side, pairs.get("mask"), Q, K, 2, is_causal=options.pop("causal", False))
+    module = _module(side, anatomy, inputs, axis, options)
+    if isinstance(module.W_O, nn.Identity):
+        notices.append(f"{side.title} has no projection after attention, and so mha has none here")
+    return Side("mha", module, inputs, module=module, notices=notices)
+
+
+class Arranged(MultiHeadAttention):
+    """Multi-head attention of inputs with other axes: `n d_feat`, or `n n_batch d_feat`.
+
+    Attributes:
+        axis: the axis of the positions, from the end.
+    """
+
+    axis: int
+
+    def forward(  # type: ignore[override]
+        self, Q: torch.Tensor, K: torch.Tensor, V: torch.Tensor, **given: torch.Tensor
+    ) -> torch.Tensor:
+        """Attend; see `MultiHeadAttention`."""
+        if Q.ndim == 2:
+            return super().forward(Q[None], K[None], V[None], **given)[0]
+        Q, K, V = (each.transpose(self.axis, -2) for each in (Q, K, V))
+        return super().forward(Q, K, V, **given).transpose(self.axis, -2)
+
+
+def _module(
+    side: Side, anatomy: Anatomy, inputs: Mapping[str, torch.Tensor], axis: int, options: dict[str, Any]
+) -> MultiHeadAttention:
+    """Return multi-head attention with projections of the sizes of the other side's."""
+    projections, dtype = anatomy.projections, inputs["Q"].dtype
+    d_head, d_V = (anatomy.roles[name].tensor.shape[-1] for name in ("Q", "V"))
+    n_features = {name: each.features.numel() for name, each in projections.items()}
+    n_head = n_features["Q"] // d_head
+    is_arranged = axis != -2 or inputs["Q"].ndim == 2
+    module = (Arranged if is_arranged else MultiHeadAttention)(
+        d_feat=inputs["Q"].shape[-1],
         n_head=n_head,
         d_head=d_head,
-        n_kv_head=projections["K"].features.numel() // d_head,
+        n_kv_head=n_features["K"] // d_head,
         d_V=d_V,
-        d_context=inputs["K"].shape[-1],
-        bias=any(each.bias is not None for each in projections.values()),
-        dtype=inputs["Q"].dtype,
+        dtype=dtype,
         **options,
     )
-    for parameter in module.parameters():
-        torch.nn.init.zeros_(parameter)
-    return Side("mha", module.eval(), inputs, module=module)
+    if isinstance(module, Arranged):
+        module.axis = axis
+    widths = {name: inputs[name].shape[-1] for name in "QKV"} | {"O": n_head * d_V}
+    for name, width in widths.items():
+        known = projections.get(name)
+        if known is not None:
+            has_bias = known.bias is not None
+            projection: nn.Module = nn.Linear(width, n_features[name], bias=has_bias, dtype=dtype)
+        else:  # W_O, which the code does not have; or does not call
+            idle = _idle(side, anatomy, width)
+            projection = (
+                nn.Identity() if idle is None else nn.Linear(width, idle, bias=False, dtype=dtype)
+            )
+        setattr(module, f"W_{name}", projection)
+    return module.eval()
+
+
+def _idle(side: Side, anatomy: Anatomy, width: int) -> int | None:
+    """Return the number of rows of a weight that the code does not use, and that fits a width."""
+    used = {each.weight for each in anatomy.tape.values}
+    named = side.module.named_parameters() if side.module is not None else ()
+    shapes = [each.shape for name, each in named if name not in used and each.ndim == 2]
+    return next((shape[0] for shape in shapes if shape[1] == width), None)
+
+
+def _operands(
+    side: Side, anatomy: Anatomy, pairs: Mapping[str, str], stated: set[str]
+) -> tuple[dict[str, torch.Tensor], list[str]]:
+    """Return what Q, K and V are projected from, and sentences about what is not an input as it is.
+
+    An input that the code normalises first, for example, is taken as it is then. But if the code
+    projects something else than the input whose name says what it is, that is its mistake.
+
+    Args:
+        side, anatomy: the other side.
+        pairs: its inputs by Q, K and V, as far as names tell.
+        stated: parameters about which the user has said that.
+    """
+    tensors = tensors_of(side)
+    inputs, places = dict[str, torch.Tensor](), dict[str, str]()
+    for name in "QKV":
+        operand, expected = operand_of(anatomy.projections[name]), pairs.get(name)
+        is_known = expected in stated or (expected and role_of(expected) in (name, "context"))
+        if operand.input is not None and (expected is None or not is_known):
+            inputs[name] = tensors[operand.input]
+        elif operand.input is None and (not is_known or expected in operand.sources):
+            inputs[name] = operand.value.tensor
+            places[_described(operand)] = ""
+        else:
+            inputs[name] = tensors[str(expected)]
+    notices = [f"mha gets {place}, from which {side.title} computes Q, K or V" for place in places]
+    return inputs, notices
+
+
+def _described(operand: Operand) -> str:
+    place = operand.value.place
+    if place is None:
+        return "what the projections get"
+    name = f"{place.variable} = " if place.variable else ""
+    return f"{name}{place.text} (line {place.line})"
+
+
+def _axis(side: Side, anatomy: Anatomy, name: str, title: str) -> int:
+    """Return the axis of positions in the inputs, from the end.
+
+    Any other than the last but one must be meant, as the names of axes say, or `batch_first`: it may
+    be a mistake.
+
+    Raises:
+        SizeError: it need not be meant.
+    """
+    axis = axis_of_positions(anatomy)
+    axes = side.axes.get(name) or ()
+    is_meant = len(axes) >= 2 and bool(NOT_POSITIONS.search(str(axes[-2])))
+    if axis == -2 or is_meant or getattr(side.module, "batch_first", True) is False:
+        return axis
+    shape = (
+        tensors_of(side)[name].shape if name in side.inputs else anatomy.roles["Q"].value.tensor.shape
+    )
+    i = len(shape) + axis
+    names = ["n_Q", "n_batch"] if len(shape) == 3 else ["n_batch", "n_Q", "n_head"]
+    named = [f"{each}:{size}" for each, size in zip(names, shape, strict=False)]
+    example = f"{name or 'x'}={','.join([*named, str(shape[-1])])}"
+    raise SizeError(
+        f"{side.title} attends along axis {i} of its inputs ({shape[i]} positions), and {title} along"
+        f" axis {len(shape) - 2} ({shape[-2]}).",
+        hint=f"if that is meant, name the axes: --input {example}",
+    )
+
+
+def _split(anatomy: Anatomy, inputs: Mapping[str, torch.Tensor]) -> dict[str, int]:
+    """Return into how many heads the code splits Q and K, if it does."""
+    lead = inputs["Q"].shape[:-2]
+    d_head = anatomy.roles["Q"].tensor.shape[-1]
+    n_head, rest = divmod(anatomy.roles["Q"].tensor.shape[0], prod(lead))
+    if len(lead) != 1 or rest or n_head == 1 or inputs["Q"].shape[-1] != n_head * d_head:
+        return {}
+    return {"n_head": n_head, "n_kv_head": inputs["K"].shape[-1] // d_head}
+
+
+def _masks(
+    side: Side, name: str | None, Q: torch.Tensor, K: torch.Tensor, n_lead: int, *, is_causal: bool
+) -> dict[str, torch.Tensor]:
+    """Return the mask, which the reference adds to scores of `n_lead` axes, n_Q and n_K."""
+    n_batch, n_Q, n_K = Q.shape[0], Q.shape[-2], K.shape[-2]
+    if is_causal:
+        return {"mask": causal(n_Q, n_K)}
+    if name is None:
+        return {}
+    mask = _as_mask(tensors_of(side)[name])
+    if mask.dtype == torch.bool and _hides(side, name):
+        mask = ~mask
+    if mask.shape == (n_batch, n_K) != (n_Q, n_K) and n_lead:  # of the keys of each sequence
+        mask = mask.reshape(n_batch, *[1] * n_lead, n_K)
+    elif mask.ndim == 3 and n_lead == 2:  # of each sequence, or of each head of each
+        is_of_heads = mask.shape[0] not in (1, n_batch) and mask.shape[0] % n_batch == 0
+        mask = mask.unflatten(0, (n_batch, -1)) if is_of_heads else mask.unsqueeze(1)
+    return {"mask": mask}
+
+
+def _hides(side: Side, name: str) -> bool:
+    """Return whether True in a mask means that a key is hidden, as in torch's modules."""
+    return name in PADDING or isinstance(side.module, nn.MultiheadAttention)
+
+
+def _as_mask(mask: torch.Tensor) -> torch.Tensor:
+    """Return a mask of numbers 0 and 1 as True where a query may attend; others unchanged."""
+    is_binary = bool(((mask == 0) | (mask == 1)).all()) and bool((mask == 1).any())
+    return mask.bool() if mask.dtype != torch.bool and is_binary else mask
+
+
+def _unknown(side: Side, missing: list[str], tensors: Mapping[str, Any], title: str) -> OptionError:
+    return OptionError(
+        f"no input of {side.title} is known to be {', '.join(missing)} of {title}: it has"
+        f" {', '.join(tensors)}.",
+        hint=f"--same {missing[0]}={next(iter(tensors), 'x')}",
+    )

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from math import prod
 
 import torch
@@ -35,12 +36,75 @@ class Slot:
 
 
 def slots_of(anatomy: Anatomy, module: nn.Module) -> dict[str, Slot]:
-    """Return the weights and biases of the projections by role."""
-    return {
-        slot.role: slot
+    """Return the weights and biases of the projections, and of norms of heads, by role."""
+    projections = (
+        slot
         for name, projection in anatomy.projections.items()
         for slot in _slots(name, projection, anatomy.tape, module)
-    }
+    )
+    norms = (slot for name in ("Q", "K", "V") for slot in _norms(name, anatomy, module))
+    slots = {slot.role: slot for slot in (*projections, *norms)}
+    used = {value.weight for value in anatomy.tape.values}
+    return _with_idle(slots, {name: each for name, each in _tensors(module).items() if name not in used})
+
+
+def _with_idle(slots: dict[str, Slot], idle: Mapping[str, torch.Tensor]) -> dict[str, Slot]:
+    """Return the slots, with weights that were meant where one is used twice by mistake.
+
+    In `k = self.query(x)`, the weight of Q is that of K, too, and `key.weight` is idle.
+
+    Args:
+        slots: the weights by role.
+        idle: the parameters that the code does not use.
+    """
+    result = dict(slots)
+    for role, slot in slots.items():
+        letter = role[-1].lower()
+        twins = [each for each in slots.values() if each.role != role and each.role[0] == role[0]]
+        if not any(each.parameter == slot.parameter and _is_same(each, slot) for each in twins):
+            continue
+        own = [
+            name
+            for name, each in idle.items()
+            if each.numel() == slot.elements.numel() and _words_of(name) & _words_for(letter)
+        ]
+        if len(own) == 1:
+            result[role] = replace(slot, parameter=own[0])
+    return result
+
+
+def _is_same(one: Slot, other: Slot) -> bool:
+    return one.elements.shape == other.elements.shape and bool((one.elements == other.elements).all())
+
+
+def _words_of(name: str) -> set[str]:
+    """Return the words of a parameter's name, in lower case: `to`, `k` and `weight` of `to_k.weight`."""
+    return set(re.findall(r"[a-z]+", name.lower()))
+
+
+def _words_for(letter: str) -> set[str]:
+    """Return the words that stand for Q, K or V in names of parameters."""
+    long = {"q": ("query", "queries"), "k": ("key", "keys"), "v": ("value", "values")}
+    return {letter, f"w{letter}", f"{letter}s", f"{letter}proj", *long.get(letter, ())}
+
+
+def _norms(name: str, anatomy: Anatomy, module: nn.Module) -> Iterator[Slot]:
+    """Yield the weights of norms of Q, K or V in a head, between the split and the product.
+
+    Args:
+        name: `Q`, `K` or `V`.
+        anatomy, module: the side.
+    """
+    if f"{name}_split" not in anatomy.roles:
+        return
+    way = anatomy.way(f"{name}_split", name)
+    width = anatomy.roles[name].tensor.shape[-1]
+    known = _tensors(module)
+    weights = (leaf(each) for value in way[1:] for each in value.parents)
+    names = (each.weight for each in weights if each is not None and each.weight is not None)
+    kept = [each for each in dict.fromkeys(names) if each in known and known[each].numel() == width]
+    for i, parameter in enumerate(kept):
+        yield Slot(f"norm_{name}" + "'" * i, parameter, torch.arange(width), "")
 
 
 def _slots(name: str, projection: Projection, tape: Tape, module: nn.Module) -> Iterator[Slot]:
@@ -95,10 +159,9 @@ def _words(elements: torch.Tensor, shape: tuple[int, ...]) -> str:
 
 
 def copy_weights(
-    a: Anatomy,
     of_a: nn.Module,
-    b: Anatomy,
     of_b: nn.Module,
+    anatomies: Callable[[], tuple[Anatomy, Anatomy]],
     stated: Mapping[str, str],
     titles: tuple[str, str],
 ) -> list[WeightCopy]:
@@ -108,8 +171,9 @@ def copy_weights(
     the projections are copied by role, and others by name, or by a shape that only one has.
 
     Args:
-        a, of_a: what the first side computes, and the module whose weights are copied.
-        b, of_b: the second side, whose weights are replaced.
+        of_a: the module whose weights are copied.
+        of_b: the module whose weights are replaced.
+        anatomies: returns what both sides compute; called only where roles are needed.
         stated: parameters of b by those of a, or the other way round, that belong together.
         titles: the names of both sides.
 
@@ -135,6 +199,9 @@ def copy_weights(
                 theirs[name].data.copy_(ours[name])
                 done.append(WeightCopy(None, name, "", name, "", tuple(ours[name].shape)))
         return done
+    if used == set(theirs):
+        return done
+    a, b = anatomies()
     done += _by_role(slots_of(a, of_a), slots_of(b, of_b), ours, theirs, used, titles)
     copied = {each.a for each in done}
     idle = set(theirs) - {value.weight for value in b.tape.values}  # the code does not use them
@@ -178,8 +245,9 @@ def _by_role(
     used: set[str],
     titles: tuple[str, str],
 ) -> list[WeightCopy]:
-    """Copy the projections' weights and biases by role; a bias that only b has becomes zero."""
+    """Copy weights and biases by role; a bias that only b has becomes zero, and is added to `used`."""
     done = []
+    zeroed = set()
     for role, target in second.items():
         source = first.get(role)
         if target.parameter in used:
@@ -188,6 +256,7 @@ def _by_role(
         if source is None:
             if role.startswith("b_"):
                 flat[target.elements.reshape(-1)] = 0
+                zeroed.add(target.parameter)
             continue
         if source.elements.shape != target.elements.shape:
             shapes = ["×".join(map(str, each.elements.shape)) for each in (source, target)]
@@ -210,6 +279,7 @@ def _by_role(
                 target.elements,
             )
         )
+    used |= zeroed
     return done
 
 

@@ -11,12 +11,13 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import inspect
+import linecache
 import os
 import re
 import sys
 import traceback
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from difflib import get_close_matches
@@ -93,13 +94,19 @@ def title_of(target: Any) -> str:
     return str(getattr(target, "__qualname__", type(target).__qualname__))
 
 
-def describe(error: BaseException, folder: Path | None = None) -> str:
+def describe(
+    error: BaseException,
+    folder: Path | None = None,
+    *,
+    is_user_file: Callable[[str], bool] = lambda file: False,
+) -> str:
     """Describe an exception on one line: its class, its message, and the line that raised it.
 
     Args:
         error: the exception.
         folder: the folder of the user's files: the innermost line in one of them is reported, or the
             innermost of all if there is none.
+        is_user_file: whether a file is one of the user's, if their folder is unknown.
     """
     text = safe_str(error).strip().split("\n")[0]
     kind = class_name(error)
@@ -107,7 +114,11 @@ def describe(error: BaseException, folder: Path | None = None) -> str:
         text, file, number, code = error.msg, error.filename, error.lineno, error.text
     else:
         frames = traceback.extract_tb(stored_in(error, "__traceback__"))
-        user_frames = [each for each in frames if folder and _is_below(each.filename, folder)]
+        user_frames = [
+            each
+            for each in frames
+            if (folder and _is_below(each.filename, folder)) or is_user_file(each.filename)
+        ]
         frame = (user_frames or frames)[-1]
         file, number, code = frame.filename, frame.lineno, frame.line
     summary = f"{kind}: {text}" if text else kind
@@ -145,9 +156,24 @@ def _import_file(path: Path) -> ModuleType:
     name = parts[0]
     if not _is_free(name, top):
         name = "_{}_{:08x}".format(re.sub(r"\W", "_", name), zlib.crc32(os.fsencode(top)))
+    dotted = ".".join([name, *parts[1:]])
+    _forget_if_changed(dotted, path)
     with _importing(root, str(path.name), root):
         _import_as(name, top)
-        return importlib.import_module(".".join([name, *parts[1:]]))
+        return importlib.import_module(dotted)
+
+
+_sources: dict[str, bytes] = {}
+"""The source of each file that was imported, by the module's name."""
+
+
+def _forget_if_changed(name: str, path: Path) -> None:
+    """Forget a module whose file was edited since it was imported, as people do in a notebook."""
+    source = path.read_bytes()
+    if name in sys.modules and _sources.get(name, source) != source:
+        del sys.modules[name]
+        linecache.checkcache(str(path))
+    _sources[name] = source
 
 
 def _is_free(name: str, file: Path) -> bool:

@@ -222,7 +222,9 @@ class Subject:
         if module is not None:
             module.to(device).train(bool(train))
             run_uncompiled(module)
-            if self.dtype in CASTS:
+            if any(map(torch.nn.parameter.is_lazy, module.parameters())):
+                module.to(getattr(torch, self.dtype))  # other casts cannot wait for the first input
+            elif self.dtype in CASTS:
                 getattr(module, CASTS[self.dtype])()
         values = self._values(all_sizes, device)
         args = tuple(value for name, value in values if name is None)

@@ -1,0 +1,80 @@
+"""What the projections of a side receive, and along which axis of its inputs it attends."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from math import prod
+
+from attnscope.comparison.anatomy.anatomy import Anatomy, Projection, leaf
+from attnscope.comparison.anatomy.chain import LAYOUT, calls_before
+from attnscope.comparison.anatomy.follow import followed
+from attnscope.comparison.anatomy.tape import Value
+
+NOT_POSITIONS = re.compile(r"^(n_)?(b|bs|bsz|bh|h)$|batch|heads?$")
+"""Names of axes that count sequences or heads."""
+
+
+@dataclass(frozen=True)
+class Operand:
+    """What a projection receives.
+
+    Attributes:
+        value: the tensor, before it is only arranged otherwise for the product.
+        input: the argument that it is; None if it is computed from arguments.
+        sources: the arguments that it is computed from.
+    """
+
+    value: Value
+    input: str | None
+    sources: frozenset[str]
+
+
+def operand_of(projection: Projection) -> Operand:
+    """Return what a projection receives."""
+    value = received_by(projection)
+    while value.call is not None and value.name in LAYOUT:
+        before = value.parents[0]
+        if before.tensor.numel() != value.tensor.numel():
+            break
+        value = before
+    calls = calls_before(value, through=lambda _: True)
+    inputs = {each.input for call in calls for each in call.parents} | {value.input}
+    return Operand(value, value.input, frozenset(each for each in inputs if each is not None))
+
+
+def received_by(projection: Projection) -> Value:
+    """Return the operand of a projection that is neither its weight nor its bias."""
+    others = (each for each in projection.call.parents if each is not projection.bias)
+    return next(each for each in others if leaf(each) is not projection.weight)
+
+
+def axis_of_positions(anatomy: Anatomy) -> int:
+    """Return the axis of the inputs, counted from their end, along which it attends.
+
+    Returns:
+        -2 for `… n d`; also where it is unknown.
+    """
+    for name in ("Q", "K"):
+        elements = anatomy.origins.get(name)  # lead n d
+        if elements is None or elements.shape[1] == 1:
+            continue
+        projection = anatomy.projections.get(name)
+        if projection is None:
+            value = anatomy.roles[f"{name}_split"].value
+        else:
+            value, used = operand_of(projection).value, received_by(projection)
+            places = followed(anatomy.tape, value)[used].long()
+            places = places.reshape(-1, used.tensor.shape[-1])[:, 0]  # of each token's first feature
+            tokens = elements // projection.out.tensor.shape[-1]
+            if int(tokens.max()) >= places.numel():
+                return -2
+            elements = places[tokens]
+        n, step, shape = (
+            elements.shape[1],
+            int(elements[0, 1, 0] - elements[0, 0, 0]),
+            value.tensor.shape,
+        )
+        axes = [-i for i in range(2, len(shape) + 1) if shape[-i] == n and prod(shape[1 - i :]) == step]
+        return axes[0] if axes else -2
+    return -2

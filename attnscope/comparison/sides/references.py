@@ -107,13 +107,13 @@ class Arranged(MultiHeadAttention):
     axis: int
 
     def forward(  # type: ignore[override]
-        self, Q: torch.Tensor, K: torch.Tensor, V: torch.Tensor, **given: torch.Tensor
+        self, Q: torch.Tensor, K: torch.Tensor, V: torch.Tensor, mask: torch.Tensor | None = None
     ) -> torch.Tensor:
         """Attend; see `MultiHeadAttention`."""
         if Q.ndim == 2:
-            return super().forward(Q[None], K[None], V[None], **given)[0]
+            return super().forward(Q[None], K[None], V[None], mask)[0]
         Q, K, V = (each.transpose(self.axis, -2) for each in (Q, K, V))
-        return super().forward(Q, K, V, **given).transpose(self.axis, -2)
+        return super().forward(Q, K, V, mask).transpose(self.axis, -2)
 
 
 def _module(

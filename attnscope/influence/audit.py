@@ -80,7 +80,8 @@ def audit(  # long, because it takes the options of models and of code
         where: equations between sizes.
         call: the method to call; None: `forward`.
         positions: the name of the axis of positions in `inputs`.
-        thorough: whether to change tokens from every position on, and not only from some.
+        thorough: whether to change tokens from every position on, and not only from some, and to test
+            lengths around the edges of windows and chunks.
         dtype: the dtype to run a model in; None: as stored.
         device: the device to run a model on.
         seed: the seed of random tokens, weights and inputs; None: 0.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -21,7 +22,7 @@ from attnscope.influence.properties.padding import padding
 from attnscope.influence.properties.visible import bidirectional, coverage, window
 from attnscope.models.running.tokenize import max_tokens
 from attnscope.process.progress import Progress, stage
-from attnscope.results.audit import UNDECIDED, Audit, Property
+from attnscope.results.audit import BROKEN, HOLDS, UNDECIDED, Audit, Property
 
 LENGTHS = (61, 53, 43, 37, 29, 23, 17, 13, 11, 7)
 """The numbers of tokens of a random text, the first that fits: no size of a model is such a prime."""
@@ -86,6 +87,23 @@ def probe_of(
     return Probe(subject, texts, text, encoder, is_causal, source, dict(limits), thorough)
 
 
+AT_EDGES = ("causal", "window", "coverage", "cache")
+"""Properties that may break at some lengths alone: models pass other masks to short texts."""
+
+
+def _at_edges(probe: Probe, found: Property) -> Property:
+    """Test a property that holds again, at lengths around the edges of windows and chunks."""
+    tested = AT_EDGES if probe.thorough else AT_EDGES[:1]
+    if found.status != HOLDS or found.name not in tested:
+        return found
+    edges = probe.edges()
+    for n in edges if probe.thorough else edges[:1]:
+        again = properties_of(probe.of_length(n))[found.name](found.requested)
+        if again.status == BROKEN:
+            return replace(again, found=f"with {n} tokens, {again.found}")
+    return found
+
+
 def audit_probe(probe: Probe, names: Mapping[str, bool], tokens: list[str], progress: Progress) -> Audit:
     """Test properties by name, each with whether an option asks for it."""
     probe.base(exact=False)  # if this fails, the model does not run at all
@@ -94,7 +112,7 @@ def audit_probe(probe: Probe, names: Mapping[str, bool], tokens: list[str], prog
     for name, requested in names.items():
         with stage(progress, f"{name} …"):
             try:
-                found.append(tests[name](requested))
+                found.append(_at_edges(probe, tests[name](requested)))
             except FAILURES as error:
                 why = f"a test raises {type(error).__name__}: {first_line(error)}"
                 found.append(Property(name, UNDECIDED, why, "", requested=requested))

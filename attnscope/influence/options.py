@@ -66,7 +66,11 @@ class Run:
 
     PANEL = "Run"
 
-    thorough: bool = option("Change tokens from every position on.", default=False, common=True)
+    thorough: bool = option(
+        "Change tokens from every position on, and test lengths around windows and chunks.",
+        default=False,
+        common=True,
+    )
     dtype: str | None = option("Dtype to run a model in.", values=DTYPES, shown="as stored")
     device: str = option("Device to run a model on.", default="cpu", values=DEVICES)
     seed: int | None = option("Seed of random tokens, weights and inputs.", shown="0")

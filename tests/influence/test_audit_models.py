@@ -151,3 +151,27 @@ def test_a_window_that_only_the_cache_knows_is_found():
     with planted.window_ignored("mistral", "sdpa"):
         audit = attnscope.audit(model)
     assert audit["window"].status == audit["cache"].status == "broken"
+
+
+def test_a_short_text_gets_another_mask_and_is_tested_too():
+    """Within a window, transformers passes no mask, and relies on the module's `is_causal`."""
+    model = planted.model("mistral")
+    planted.attention(planted.layers(model)[1]).is_causal = False
+    broken = attnscope.audit(model)["causal"]
+    assert broken.status == "broken"
+    assert broken.found.startswith("with 7 tokens, ")
+    assert broken.evidence.layer == 1
+
+
+def test_a_thorough_audit_finds_what_breaks_at_one_length_alone():
+    def change(args, kwargs):
+        x = args[0] if args else kwargs["hidden_states"]
+        return args, kwargs | ({"attention_mask": None} if x.shape[1] == 9 else {})
+
+    model = planted.model("mistral")
+    planted.patched(planted.attention(planted.layers(model)[2]), change)
+    assert not attnscope.audit(model).broken
+    broken = attnscope.audit(model, thorough=True, length=17)["window"]
+    assert broken.status == "broken"
+    assert broken.found.startswith("with 9 tokens, ")
+    assert broken.evidence.layer == 2

@@ -16,7 +16,7 @@ from attnscope.influence.models.replay import layer_of
 from attnscope.influence.models.subject import Run, Subject
 from attnscope.influence.models.texts import Texts
 from attnscope.models.masks.observed import observe_masks
-from attnscope.models.running.tokenize import PAD_FIRST
+from attnscope.models.running.tokenize import PAD_FIRST, max_tokens
 from attnscope.results.audit import Evidence, Influence
 
 
@@ -136,6 +136,20 @@ class Probe:
             self._masks(self.texts.drawn(self.n), measures=True)[seen.path, seen.layer] for _ in range(2)
         ]
         return not all(torch.equal(seen.visible, each) for each in others)
+
+    def edges(self) -> list[int]:
+        """Return the lengths around the edges of windows and chunks that the model takes."""
+        promises = [self.promise(layer) for layer in set(self.subject.layers.values())]
+        limits = {each.limit for each in promises if each is not None} - {None}
+        most = max_tokens(self.subject.config) or 4 * self.n
+        lengths = {edge + more for edge in limits for more in (-1, 0, 1)}  # type: ignore[operator]
+        lengths |= {2 * edge for edge in limits}  # type: ignore[operator]
+        return sorted(n for n in lengths if 4 <= n <= min(most, 4 * self.n) and n != self.n)
+
+    def of_length(self, n: int) -> Probe:
+        """Return a probe of the same model with a random text of another length."""
+        source = None if self.source is None else self.texts.drawn(n + 3)
+        return replace(self, ids=self.texts.drawn(n), source=source, thorough=False, _runs={})
 
     def in_training(self) -> Probe:
         """Return the same probe without its runs, for other statistics of batch norms."""

@@ -90,7 +90,7 @@ def audit(  # long, because it takes the options of models and of code
     Raises:
         AttnscopeError: the model or the code cannot be run, or options contradict each other.
 
-    >>> import torch
+    >>> import attnscope
     >>> def mean(x):
     ...     return x + x.mean(1, keepdim=True)
     >>> attnscope.audit(mean, inputs={"x": "2,7,8"}, causal=True)["causal"].status

@@ -376,6 +376,7 @@ def test_what_would_take_too_much_memory_is_refused(tmp_path, monkeypatch):
         compared(tmp_path, "einsum", "heads first")
 
 
+@pytest.mark.sweep
 def test_an_ordinary_layer_stays_within_a_few_times_its_tensors(tmp_path):
     """A layer of 300 tokens and 12 heads is compared, and not refused."""
     path = tmp_path / "long.py"

@@ -873,8 +873,9 @@ def test_processes_tell_an_error_and_end(bert, tmp_path):
     assert "attnscope/cli" not in r.err  # torchrun's own traceback is there, and none of ours
 
 
+@pytest.mark.sweep
 @pytest.mark.slow
-@pytest.mark.parametrize("how", swept([signal.SIGINT, signal.SIGKILL], [signal.SIGINT]))
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL])
 def test_a_process_that_is_stopped_goes_on_to_the_same_bits(large, tmp_path, how):
     folder, corpus, whole = large
     hold, run = Hold(tmp_path, at=11), tmp_path / "run.npz"

@@ -23,7 +23,7 @@ EXAMPLES = {
     ),
 }
 
-HOLDS, BROKEN, UNDECIDED = 0, 1, 2
+HOLDS, BROKEN = 0, 1
 
 
 @expanded
@@ -59,4 +59,4 @@ def audit(
         put(records.markdown_text(result, wide=output.wide))
     else:
         print_audit(result, stdout(), wide=output.wide)
-    return BROKEN if result.broken else UNDECIDED if result.undecided else HOLDS
+    return BROKEN if result.broken or result.undecided else HOLDS

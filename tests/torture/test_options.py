@@ -256,6 +256,7 @@ VALUES = {
     "tokens": ["the cat", "the", "", "nope", "[CLS] the [SEP]", "\x1b[31m"], "field": ["text", "n", "nope", ""], "target_field": ["text", "n", "nope", ""],
     "device_map": ["auto", "nope", ""], "batch_tokens": ["1", "16", "4096", "0", "-1", str(10**18), "x"], "max_length": ["1", "2", "4", "16", "0", "-1", str(10**18), "x"],
     "generate": ["1", "2", "3", "0", "-1", "x"], "calls": ["1", "2", "0", "-1", str(10**18), "x"], "dk": None,
+    "length": ["4", "7", "16", "0", "-1", "x", "9" * 30], "positions": ["n", "d", "nope", ""],
     "kernel": ["eager", "sdpa", "flex_attention", "flash_attention_2", "nope", ""],
     "block": ["128", "2", "2,3", "0", "-1", "x", "", ",", "1,2,3", "9" * 30],
     "watch": ["traced.py:attend", "traced.py:Layer", "traced:attend", "nope.py:x", "traced.py:nope", "traced.py:", "", "\x1b[31m:x"],
@@ -342,7 +343,27 @@ def of_mask(drawing, options, models):
     return subject, suitable if drawing.random() < 0.8 else options
 
 
-SUBJECTS = {"compare": of_compare, "mask": of_mask}
+OF_AUDITS = {
+    "a model": ["--text", "--length"],
+    "code": ["--init", "--input", "--where", "--call", "--positions"],
+}
+"""The options of `audit` that are for models, and for code."""
+
+
+def of_audit(drawing, options, models):
+    """What `audit` tests, and mostly only the options that suit it."""
+    kind = drawing.choice(list(OF_AUDITS))
+    line = [drawing.choice(models[:3])]
+    if kind == "code":
+        line = [drawing.choice(["traced.py:attend", "traced.py:Layer"]), "--input", "x=n:2,d:3"]
+        line += [drawing.choice(["--causal", "--bidirectional", "--window"])]
+        line += ["2"] if line[-1] == "--window" else []
+    others = {flag for name, flags in OF_AUDITS.items() if name != kind for flag in flags}
+    suitable = [each for each in options if not others & set(each.opts)]
+    return line, suitable if drawing.random() < 0.8 else options
+
+
+SUBJECTS = {"compare": of_compare, "mask": of_mask, "audit": of_audit}
 """What draws the arguments of a command, and the options that it may have."""
 
 
@@ -427,6 +448,7 @@ def test_drawn_options_are_done_or_refused(cases, files, model_folder, picture, 
 def test_every_option_is_told_alone_and_twice_and_without_a_value(cases, files, model_folder, name):
     drawing = random.Random(name)
     needed = {"model": [model_folder("bert")], "heads": [model_folder("bert"), "--text", "the cat"], "trace": ["traced.py:attend", "--input", "x=n:2,d:3"], "compare": ["traced.py:attend", "sdpa", "--input", "x=n:2,d:3"],
+              "audit": [model_folder("bert")],
               "run": ["--watch", "traced.py:attend"], "bert": ["--model", model_folder("bert")]}.get(name, SMALL.get(name, []))  # fmt: skip
     program = ["program.py"] if name == "run" else []
     may = [files / target for target in TARGETS if "out" in target and "missing" not in target]

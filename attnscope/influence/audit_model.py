@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from attnscope.errors import OptionError, first_line
+from attnscope.errors import ModelError, OptionError, first_line
 from attnscope.influence.models.probe import Probe
 from attnscope.influence.models.promised import causality
 from attnscope.influence.models.subject import Subject
@@ -23,6 +23,10 @@ from attnscope.influence.properties.visible import bidirectional, coverage, wind
 from attnscope.models.running.tokenize import max_tokens
 from attnscope.process.progress import Progress, stage
 from attnscope.results.audit import BROKEN, HOLDS, UNDECIDED, Audit, Property
+from attnscope.units import counted
+
+LEAST = 4
+"""The number of tokens of the shortest text: one before and one after a change, in each half."""
 
 LENGTHS = (61, 53, 43, 37, 29, 23, 17, 13, 11, 7)
 """The numbers of tokens of a random text, the first that fits: no size of a model is such a prime."""
@@ -79,12 +83,22 @@ def probe_of(
     n = length or next((each for each in LENGTHS if each + 3 <= most), most)
     text = texts.drawn(n) if ids is None else ids
     n = text.shape[1]
+    if n < LEAST:
+        raise OptionError(
+            f"the text has {counted(n, 'token')}, and an audit needs {LEAST} or more.",
+            hint="--length 61",
+        )
     subject = Subject(name, module, n)
     encoder = None
     if subject.is_encoder_decoder:
         encoder = texts.drawn(n + 3) if ids is None else text
         text = texts.drawn(n)
     return Probe(subject, texts, text, encoder, is_causal, source, dict(limits), thorough)
+
+
+def _same(one: torch.Tensor, other: torch.Tensor) -> bool:
+    """Return whether two tensors are equal, NaN at the same places included."""
+    return torch.equal(one.nan_to_num(), other.nan_to_num())
 
 
 AT_EDGES = ("causal", "window", "coverage", "cache")
@@ -106,7 +120,9 @@ def _at_edges(probe: Probe, found: Property) -> Property:
 
 def audit_probe(probe: Probe, names: Mapping[str, bool], tokens: list[str], progress: Progress) -> Audit:
     """Test properties by name, each with whether an option asks for it."""
-    probe.base(exact=False)  # if this fails, the model does not run at all
+    once, again = probe.base(exact=False).rows(), probe.subject.run(**probe.inputs()).rows()
+    if any(not _same(once[each], again[each]) for each in once):
+        raise ModelError(f"{probe.subject.name} cannot be audited: two runs on the same text differ.")
     tests = properties_of(probe)
     found = []
     for name, requested in names.items():

@@ -5,8 +5,10 @@ from __future__ import annotations
 import pytest
 import torch
 from influence import planted
+from transformers import AutoConfig, AutoModel
 
 import attnscope
+from attnscope.errors import ModelError
 
 HELD = {
     "llama": "causal coverage padding packed batch cache kernels",
@@ -175,3 +177,34 @@ def test_a_thorough_audit_finds_what_breaks_at_one_length_alone():
     assert broken.status == "broken"
     assert broken.found.startswith("with 9 tokens, ")
     assert broken.evidence.layer == 2
+
+
+def test_a_model_that_is_not_deterministic_is_refused():
+    class Random(torch.nn.Module):
+        calls = 0
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            Random.calls += 1
+            return x + Random.calls
+
+    with pytest.raises(ModelError, match="two runs on the same text differ"):
+        attnscope.audit(planted.insert(planted.model("llama"), 1, Random()))
+
+
+def test_positions_that_see_nothing_else_are_found_without_the_registry():
+    config = AutoConfig.for_model("rembert", **planted.SIZES, input_embedding_size=36)
+    model = AutoModel.from_config(config).eval()
+    assert attnscope.audit(model)["bidirectional"].status == "holds"
+    for layer in model.encoder.layer:
+        planted.patched(layer.attention, self_attention_alone)
+    broken = attnscope.audit(model)["bidirectional"]
+    assert broken.status == "broken"
+    assert "does not move position 1, nor any other" in broken.found
+
+
+def self_attention_alone(args, kwargs):
+    """Let each position see itself alone."""
+    x = args[0]
+    n = x.shape[1]
+    mask = torch.full((n, n), -1e9, dtype=x.dtype).fill_diagonal_(0)
+    return args[:1], kwargs | {"attention_mask": mask}

@@ -109,6 +109,7 @@ class Subject:
         ]
         self.n_forward += main.numel() / self.n_tokens
         stages: dict[str, torch.Tensor] = {}
+        torch.manual_seed(0)
         with recorded(module, self.layers, stages), running(exact):
             output = module(**inputs, **({"return_dict": True} if self.takes("return_dict") else {}))
         stages[OUTPUT] = self.main_output(output)

@@ -137,11 +137,14 @@ def _by_influence(probe: Probe, name: str, requested: bool) -> Property:
             if bool(moves[position if probe.causal else 0 :].all()):
                 break
         else:
-            still = (~moves[position if probe.causal else 0 :]).nonzero()[0]
-            first = int(still) + (position if probe.causal else 0)
-            text = f"changing token {position} does not move position {first}"
-            evidence = Evidence(f"token {position}", first, 0.0, 0.0)
-            return Property(name, BROKEN, source, text, evidence, requested)
+            others = [each for each in range(position if probe.causal else 0, n) if each != position]
+            still = [each for each in others if not moves[each]]
+            text = f"changing token {position} does not move position {still[0]}"
+            if still != others:
+                text += ": it is hidden, or its influence vanishes"
+                return Property(name, UNDECIDED, source, text, requested=requested)
+            evidence = Evidence(f"token {position}", still[0], 0.0, 0.0)
+            return Property(name, BROKEN, source, f"{text}, nor any other", evidence, requested)
     text = f"changing token 0, {n // 2} or {n - 1} moves every position that it should"
     return Property(name, HOLDS, source, text, requested=requested)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from attnscope.errors import OptionError
@@ -80,7 +81,8 @@ def compare(  # long, because it takes the options of all kinds of comparison
         text: what a model reads; beside code, None is a short sentence. Two texts for one model.
         adapter: a folder with a LoRA adapter, which is merged into b, or into a if there is no b.
         sort, reverse, top: how heads of two models are ranked, and how many are shown.
-        dtype: the dtype of the run of code: float32 (None), float64, float16 or bfloat16.
+        dtype: the dtype of the run of code: float64, float32, float16 or bfloat16; None: that of the
+            model, if one side is one, or else float32.
         seed: the seed of weights and inputs of code; None: 0.
         progress: receives sentences about what is being done.
 
@@ -135,7 +137,7 @@ def compare(  # long, because it takes the options of all kinds of comparison
         map=_pairs(map, "--map"),
         options=_options_of_reference(causal, scale, rope, rope_theta, softcap),
         backward=backward,
-        dtype=dtype or "float32",
+        dtype=dtype or "",
         seed=seed or 0,
     )
     return _code(a, b, pairing, layer, text, progress)
@@ -163,9 +165,11 @@ def _code(
             from attnscope.models.attention_layer import attention_layer
 
             attention = attention_layer(a, _index(layer, a), _one_text(text), progress=progress)
+            pairing = replace(pairing, dtype=pairing.dtype or attention.dtype)
             first, second, copies = paired_with_layer(attention, b, pairing)
         else:
             with stage(progress, "building both sides …"):
+                pairing = replace(pairing, dtype=pairing.dtype or "float32")
                 first, second, copies = paired(a, b, pairing)
         with stage(progress, "running both sides …"):
             part = "a" if is_model else "b" if _is_reference(a) else None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from math import isfinite
+from math import inf, isfinite
 
 import torch
 
@@ -42,6 +42,7 @@ class Examination:
         a, b: the tensors by role, in float64.
         found: their differences.
         rounding: by role, the difference that the run's dtype causes on the side where it is smaller.
+        narrow: by role, the difference of both sides in the run's dtype.
         divergences: where they part.
         small: where they part in float64 by less than rounding in the run's dtype.
         left_out: the side, `a` or `b`, that computes more after the tensor that the other ends with,
@@ -53,6 +54,7 @@ class Examination:
     b: State
     found: dict[str, Difference]
     rounding: dict[str, float]
+    narrow: dict[str, float] = field(default_factory=dict)
     divergences: list[Divergence] = field(default_factory=list)
     small: list[Divergence] = field(default_factory=list)
     explained: bool = False
@@ -61,8 +63,16 @@ class Examination:
 
     @property
     def tolerances(self) -> dict[str, float]:
-        """By role, the difference that counts as rounding."""
-        return {role: CLOSE * each for role, each in self.rounding.items() if isfinite(each)}
+        """By role, the difference that counts as rounding.
+
+        What is equal in the run's dtype is equal, whatever float64 brings to light: one side may compute
+        its rotary angles in float64 then, and the other may have a table of them in float32.
+        """
+        known = {role: CLOSE * each for role, each in self.rounding.items()}
+        for role, limit in known.items():
+            if self.narrow.get(role, inf) <= limit and role in self.found:
+                known[role] = max(limit, self.found[role].largest)
+        return known
 
 
 @dataclass
@@ -130,7 +140,7 @@ def examine(exact: Runs, narrow: Runs, *, part: str | None = None) -> Examinatio
     a, b = states(exact)
     shorter, longer = (a.anatomy, b.anatomy) if part == "b" else (b.anatomy, a.anatomy)
     is_cut = (part == "a" or (part == "b" and goes_on(longer))) and _cut(longer, shorter)
-    examination = Examination(a, b, differences(a, b), _rounding((a, b), narrow))
+    examination = Examination(a, b, differences(a, b), *_rounding((a, b), narrow))
     examination.left_out, examination.end = part if is_cut else None, shorter.end
     parted = _partings(examination, examination.tolerances)
     examination.divergences, examination.explained = parted
@@ -171,7 +181,8 @@ def _partings(
         first = _first_root(found, b)
         if first is None:
             return parted, True
-        divergence, corrected = _explained(Case(first, a, b, found[first]))
+        case = Case(first, a, b, found[first], examination.tolerances.get(first, 0.0))
+        divergence, corrected = _explained(case)
         parted.append(divergence)
         if not _mended(b, first, a, corrected):
             break
@@ -195,12 +206,13 @@ def _explained(case: Case) -> tuple[Divergence, torch.Tensor | None]:
     """Return a divergence with its cause, or the closest one; and b's tensor without the mistake."""
     if not case.found.is_comparable:
         return Divergence(case.role, None, None, None), None
-    tested = hypotheses(case)
+    tested, largest = hypotheses(case), case.found.largest
     if not tested:
-        return Divergence(case.role, None, None, None), None
+        return Divergence(case.role, None, None, None, largest), None
     best = tested[0]
-    name = best.name if best.holds else None
-    return Divergence(case.role, name, best.text, best.rest.largest), best.corrected if name else None
+    name = best.name if case.is_explained_by(best) else None
+    divergence = Divergence(case.role, name, best.text, best.rest.largest, largest)
+    return divergence, best.corrected if name else None
 
 
 def _mended(b: State, role: str, a: State, corrected: torch.Tensor | None) -> bool:
@@ -220,21 +232,22 @@ def _mended(b: State, role: str, a: State, corrected: torch.Tensor | None) -> bo
     return False
 
 
-def _rounding(exact: tuple[State, State], narrow: Runs) -> dict[str, float]:
-    """Return by role how far the run's dtype is from float64, on the side where that is less."""
+def _rounding(exact: tuple[State, State], narrow: Runs) -> tuple[dict[str, float], dict[str, float]]:
+    """Return by role what the run's dtype causes on the side where it is less; and the gap in it."""
     try:
         runs = states(narrow)
     except NoAttentionError:
-        return {}
-    result: dict[str, float] = {}
-    for each, other in zip(exact, runs, strict=True):
-        other = State(other.anatomy, each.order)
-        for role in each.anatomy.roles:
-            if tensor_of(each, role) is None or tensor_of(other, role) is None:
-                continue
-            first, second = compared_tensor(each, role), compared_tensor(other, role)
-            if first.shape != second.shape:
-                continue
-            gap = difference(role, first, second).largest
-            result[role] = min(gap, result.get(role, gap))
-    return result
+        return {}, {}
+    one, two = (State(run.anatomy, each.order) for each, run in zip(exact, runs, strict=True))
+    roles = dict.fromkeys((*one.anatomy.roles, *two.anatomy.roles))
+    gaps = {role: _gap(one, two, role) for role in roles}
+    rounding = {role: min(_gap(exact[0], one, role), _gap(exact[1], two, role)) for role in roles}
+    return {role: each for role, each in rounding.items() if isfinite(each)}, gaps
+
+
+def _gap(a: State, b: State, role: str) -> float:
+    """Return the largest difference of a tensor; infinity if the two have none of one shape."""
+    if tensor_of(a, role) is None or tensor_of(b, role) is None:
+        return inf
+    first, second = compared_tensor(a, role), compared_tensor(b, role)
+    return difference(role, first, second).largest if first.shape == second.shape else inf

@@ -95,6 +95,9 @@ class Execution:
     PANEL = RUN
 
     dtype: str | None = option(
-        "float64, float32, float16 or bfloat16.", shown="float32", common=True, values=DTYPES
+        "float64, float32, float16 or bfloat16.",
+        shown="float32, or the model's",
+        common=True,
+        values=DTYPES,
     )
     seed: int | None = option("Seed of weights and inputs.", shown="0", common=True)

@@ -10,6 +10,7 @@ from torch import nn
 
 import attnscope
 from attnscope.comparison.anatomy.anatomy import NoAttentionError
+from attnscope.comparison.anatomy.operands import axis_of_positions
 from attnscope.comparison.backward import compared_gradients
 from attnscope.comparison.causes import N_CAUSES
 from attnscope.comparison.divergence.roots import (
@@ -135,6 +136,14 @@ def _other_shapes(examination: Examination, role: str, a: Side, b: Side) -> Size
         for each in (examination.a, examination.b)
     )
     axes = () if is_output else examination.a.role(role).axes
+    along = [axis_of_positions(each.anatomy) for each in (examination.a, examination.b)]
+    if along[0] != along[1] and -2 in along:
+        first, other_side = (b, a) if along[0] == -2 else (a, b)
+        return SizeError(
+            f"{first.title} attends along the first axis of its inputs, and {other_side.title} along the"
+            " last but one.",
+            hint="--init batch_first=True, or inputs that are arranged for it",
+        )
     return _error_of_shapes(role, one, other, a.title, b.title, axes)
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 from attnscope.checkpoints.loaded import find_model
 from attnscope.errors import ModelError
+from attnscope.options import DTYPES
 from attnscope.process.progress import Progress, silent, stage
 
 TEXT = "The cat sat on the mat."
@@ -31,6 +32,13 @@ class AttentionLayer:
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
     config: Any
+
+    @property
+    def dtype(self) -> str:
+        """The dtype of its weights: `bfloat16`; `float32` if they are not floating-point numbers."""
+        dtypes = (each.dtype for each in self.module.parameters() if each.is_floating_point())
+        name = str(next(dtypes, "float32")).removeprefix("torch.")
+        return name if name in DTYPES else "float32"
 
 
 def attention_layer(

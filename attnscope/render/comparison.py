@@ -144,6 +144,8 @@ def divergence_lines(result: Comparison, each: Divergence) -> Iterator[tuple[str
     )
     rounding = f" (rounding is {number(tensor.rounding)})" if tensor.rounding else ""
     yield "✗ ", f"{each.role}: differs, {largest} at {at}{rounding}; {share}"
+    if each.largest is not None and tensor.largest and each.largest < tensor.largest / 2:
+        yield "  ", f"with what is above corrected, it differs by up to {number(each.largest)}"
     for letter, site in (("a", tensor.a), ("b", tensor.b)):
         yield "  ", f"{letter}  {place(site)}"
     yield "  ", cause(result, each)

@@ -65,12 +65,14 @@ class Divergence:
         cause: the mistake in a few words, such as `another scale`; None if no hypothesis holds.
         explanation: a sentence with the numbers; of the closest hypothesis if none holds.
         rest: the largest difference that the hypothesis leaves; None if there is no hypothesis.
+        largest: the largest difference when the divergences before this one are corrected.
     """
 
     role: str
     cause: str | None
     explanation: str | None
     rest: float | None
+    largest: float | None = None
 
 
 @dataclass(frozen=True)

@@ -160,7 +160,7 @@ def test_a_bias_that_only_b_has_is_set_to_zero(code):
     sizes = {"embed_dim": 24, "num_heads": 4, "batch_first": True}
     result = compare(code("NormBefore"), "torch.nn:MultiheadAttention", init={"d": 24, "h": 4} | sizes)
     assert {each.cause for each in result.divergences} == {"another input"}
-    assert "a from self.norm(x) (line 40)" in result.divergences[0].explanation
+    assert "a from x = self.norm(x) (line 40)" in result.divergences[0].explanation
     assert [each for each in result.notices if "in_proj_bias of" in each and "is set to 0" in each]
 
 
@@ -186,6 +186,48 @@ def test_an_input_that_one_side_takes_three_times_is_one_tensor(code):
     assert compare(*pair, init=sizes, inputs=shapes).status == "equal"
     with pytest.raises(AttnscopeError, match=r"query and key of .* are 2×5×24 and 2×7×24"):
         compare(*pair, init=sizes, inputs=shapes | {"key": "2,7,24"})
+
+
+ROTARY = """
+import torch
+from torch.nn import functional as F
+
+
+def angles():
+    speed = 10000.0 ** (-torch.arange(4).float() / 4)
+    return torch.arange(9000, 9007).float()[:, None] * speed
+
+
+TABLE = angles()
+
+
+def rotated(x, angle):
+    one, two = x.chunk(2, -1)
+    return torch.cat([one * angle.cos() - two * angle.sin(), two * angle.cos() + one * angle.sin()], -1)
+
+
+def computed(q, k, v):
+    return F.scaled_dot_product_attention(rotated(q, angles()), rotated(k, angles()), v)
+
+
+def tabled(q, k, v):
+    return F.scaled_dot_product_attention(rotated(q, TABLE), rotated(k, TABLE), v)
+"""
+
+
+def test_a_table_in_float32_is_rounding_however_far_its_positions(tmp_path):
+    """In float64, the angles of `computed` are exact, and those of `tabled` are off by 1e-4."""
+    path = tmp_path / "rotary.py"
+    path.write_text(ROTARY)
+    sides, inputs = (f"{path}:computed", f"{path}:tabled"), dict.fromkeys("qkv", "2,3,7,8")
+    result = compare(*sides, inputs=inputs)
+    assert (result.status, result.divergences) == ("equal", [])
+    assert result["Q"].largest > 1e-5
+    assert result.notices[0].endswith(
+        "less than rounding in float32: b rotates Q by other angles than a"
+    )
+    path.write_text(ROTARY.replace("rotated(k, TABLE)", "rotated(k, TABLE + 1)"))
+    assert [each.role for each in compare(*sides, inputs=inputs).divergences] == ["K"]
 
 
 # Mistakes.
@@ -235,7 +277,7 @@ def test_a_fused_weight_is_not_called_another_projection_of_itself(code):
         (f"{name}_feat", "another input") for name in "QKV"
     ]
     assert result.divergences[0].explanation.startswith(
-        "b projects Q from self.norm(x) (line 40), a from"
+        "b projects Q from x = self.norm(x) (line 40), a from"
     )
 
 

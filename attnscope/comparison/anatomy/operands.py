@@ -6,6 +6,8 @@ import re
 from dataclasses import dataclass
 from math import prod
 
+import torch
+
 from attnscope.comparison.anatomy.anatomy import Anatomy, Projection, leaf
 from attnscope.comparison.anatomy.chain import LAYOUT, calls_before
 from attnscope.comparison.anatomy.follow import followed
@@ -28,6 +30,14 @@ class Operand:
     value: Value
     input: str | None
     sources: frozenset[str]
+
+    def __str__(self) -> str:
+        """Return what it is: an argument's name, or a variable and its expression, with the line."""
+        place = self.value.place
+        if place is None:
+            return self.input or "another tensor"
+        name = f"{place.variable} = " if place.variable else ""
+        return f"{name}{place.text} (line {place.line})"
 
 
 def operand_of(projection: Projection) -> Operand:
@@ -56,25 +66,30 @@ def axis_of_positions(anatomy: Anatomy) -> int:
         -2 for `… n d`; also where it is unknown.
     """
     for name in ("Q", "K"):
-        elements = anatomy.origins.get(name)  # lead n d
-        if elements is None or elements.shape[1] == 1:
+        found = _tokens(anatomy, name)
+        if found is None:
             continue
-        projection = anatomy.projections.get(name)
-        if projection is None:
-            value = anatomy.roles[f"{name}_split"].value
-        else:
-            value, used = operand_of(projection).value, received_by(projection)
-            places = followed(anatomy.tape, value)[used].long()
-            places = places.reshape(-1, used.tensor.shape[-1])[:, 0]  # of each token's first feature
-            tokens = elements // projection.out.tensor.shape[-1]
-            if int(tokens.max()) >= places.numel():
-                return -2
-            elements = places[tokens]
-        n, step, shape = (
-            elements.shape[1],
-            int(elements[0, 1, 0] - elements[0, 0, 0]),
-            value.tensor.shape,
-        )
-        axes = [-i for i in range(2, len(shape) + 1) if shape[-i] == n and prod(shape[1 - i :]) == step]
-        return axes[0] if axes else -2
+        value, elements = found
+        n, shape = elements.shape[1], value.tensor.shape
+        axes = [-i for i in range(2, len(shape) + 1) if shape[-i] == n]
+        if n > 1:
+            step = int(elements[0, 1, 0] - elements[0, 0, 0])
+            axes = [axis for axis in axes if prod(shape[axis + 1 :]) == step]
+        if axes and (n > 1 or name == "K"):
+            return axes[0]
     return -2
+
+
+def _tokens(anatomy: Anatomy, name: str) -> tuple[Value, torch.Tensor] | None:
+    """Return the input of Q or K, and which of its elements each position is: `lead n d`."""
+    elements = anatomy.origins.get(name)
+    if elements is None:
+        return None
+    projection = anatomy.projections.get(name)
+    if projection is None:
+        return anatomy.roles[f"{name}_split"].value, elements
+    value, used = operand_of(projection).value, received_by(projection)
+    places = followed(anatomy.tape, value)[used].long()
+    places = places.reshape(-1, used.tensor.shape[-1])[:, 0]  # of each token's first feature
+    tokens = elements // projection.out.tensor.shape[-1]
+    return None if int(tokens.max()) >= places.numel() else (value, places[tokens])

@@ -46,9 +46,12 @@ def hypotheses(case: Case) -> list[Hypothesis]:
     """Return all hypotheses about a divergence, tested; those that hold come first."""
     found = [each for cause in CAUSES.get(case.role, ()) for each in cause(case)]
     comparable = [each for each in found if each.rest.is_comparable]
-    return sorted(
-        comparable, key=lambda each: (not each.holds, each.rest.largest if not each.holds else 0.0)
-    )
+
+    def rank(each: Hypothesis) -> tuple[bool, float]:
+        holds = case.is_explained_by(each)
+        return not holds, 0.0 if holds else each.rest.largest
+
+    return sorted(comparable, key=rank)
 
 
 N_CAUSES = len({cause for causes in CAUSES.values() for cause in causes})

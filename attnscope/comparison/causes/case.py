@@ -10,6 +10,9 @@ import torch
 from attnscope.comparison.divergence.roots import Difference, difference, require_tensor, tensor_of
 from attnscope.comparison.divergence.state import State, n_head_of
 
+NEGLIGIBLE = 1e-2
+"""The part of a difference that an explanation may leave."""
+
 
 @dataclass(frozen=True)
 class Hypothesis:
@@ -34,11 +37,6 @@ class Hypothesis:
         """The difference that the hypothesis leaves."""
         return difference("", self.predicted, self.observed)
 
-    @property
-    def holds(self) -> bool:
-        """Whether it accounts for the difference up to rounding."""
-        return self.rest.is_equal
-
 
 @dataclass(frozen=True)
 class Case:
@@ -48,12 +46,24 @@ class Case:
         role: the tensor's role.
         a, b: the two sides.
         found: its difference.
+        tolerance: the difference that rounding in the run's dtype may cause.
     """
 
     role: str
     a: State
     b: State
     found: Difference
+    tolerance: float = 0.0
+
+    def is_explained_by(self, hypothesis: Hypothesis) -> bool:
+        """Return whether a hypothesis accounts for the difference, up to rounding.
+
+        What earlier tensors differ by, such as rotary angles from a table in float32, may remain; but
+        nothing near the difference itself.
+        """
+        rest = hypothesis.rest.largest
+        is_small = rest <= self.tolerance and rest <= NEGLIGIBLE * self.found.largest
+        return hypothesis.rest.is_equal or is_small
 
     def of_a(self, role: str | None = None) -> torch.Tensor:
         """Return a tensor of a, in float64; by default the one that differs."""

@@ -35,6 +35,8 @@ def mask_missing(case: Case) -> Iterator[Hypothesis]:
     for one, other in (("a", "b"), ("b", "a")):
         if bool((_added(case, other) == 0).all()):
             hidden = _hides(case, one)
+            if not bool(hidden.any()):
+                continue
             words = "" if _causal_offset(hidden) is None else ", as a causal mask does"
             text = f"{other} has no mask: {one} hides {_rows(hidden)}{words}"
             scores = case.of_b("scores") if other == "b" else case.of_a("scores")
@@ -224,19 +226,38 @@ def _blind(hidden: torch.Tensor) -> str:
     return f"; {n} {see} no key at all, where this decides the weights"
 
 
+def _added_numbers(case: Case, one: str) -> Iterator[Hypothesis]:
+    """Suppose that only one side adds numbers to scores; one sequence does not show of what kind."""
+    hidden = _hides(case, one)
+    added = _added(case, one).masked_fill(hidden, 0.0)
+    other, of, plain = ("b", case.of_a, case.of_b) if one == "a" else ("a", case.of_b, case.of_a)
+    least, most = float(added.min()), float(added.max())
+    text = f"{one} adds numbers from {least:.3g} to {most:.3g} to its scores, and {other} does not"
+    predicted = _filled(plain("scores") + added, hidden)
+    yield Hypothesis(_bias_kind(one), text, predicted, _filled(of(), hidden))
+
+
+def _bias_kind(one: str) -> str:
+    return "position bias missing" if one == "a" else "position bias added"
+
+
 def added_bias(case: Case) -> Iterator[Hypothesis]:
     """Suppose that one side adds a bias that is the same for every sequence."""
     difference = case.of_b() - case.of_a()
     n_head = case.n_head
     hidden = _hides(case, "a")
-    if n_head is None or case.n_batch < 2 or bool((hidden != _hides(case, "b")).any()):
+    if bool((hidden != _hides(case, "b")).any()):
         return
-    difference = difference.masked_fill(hidden, 0.0)
-    parts = difference.unflatten(0, (-1, n_head))
+    parts = difference.masked_fill(hidden, 0.0).unflatten(0, (-1, n_head or 1))
+    is_known = n_head is not None and case.n_batch > 1
     for one, other in (("a", "b"), ("b", "a")):
         if bool((_added(case, other) == 0).all()):
+            if not is_known:
+                yield from _added_numbers(case, one)
+                return
             text = f"{one} adds a bias to the scores, the same for every sequence, and {other} does not"
-            yield Hypothesis("position bias missing", text, parts[:1].expand_as(parts), parts)
+            yield Hypothesis(_bias_kind(one), text, parts[:1].expand_as(parts), parts)
             return
-    text = "the two add different biases to the scores, the same for every sequence"
-    yield Hypothesis("another position bias", text, parts[:1].expand_as(parts), parts)
+    if is_known:
+        text = "the two add different biases to the scores, the same for every sequence"
+        yield Hypothesis("another position bias", text, parts[:1].expand_as(parts), parts)

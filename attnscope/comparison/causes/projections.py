@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 import torch
 
-from attnscope.comparison.anatomy.operands import Operand, operand_of, received_by
+from attnscope.comparison.anatomy.operands import operand_of, received_by
 from attnscope.comparison.anatomy.tape import Call, Value
 from attnscope.comparison.causes.case import Case, Hypothesis
 from attnscope.comparison.divergence.roots import difference
@@ -125,18 +125,10 @@ def other_input(case: Case) -> Iterator[Hypothesis]:
     rows[tokens_a] = other[tokens_b].to(rows.dtype)
     replaced = rows.reshape(own.tensor.shape)
     [out] = in_a.call.run(lambda value: replaced if value is own else value.tensor)
-    one, two = (_words(operand_of(each)) for each in (in_a, in_b))
+    one, two = (operand_of(each) for each in (in_a, in_b))
     text = f"b projects {name} from {two}, a from {one}"
     predicted = out.double().flatten(0, -2)[tokens_a][:, in_a.features]
     yield Hypothesis("another input", text, predicted, case.of_b())
-
-
-def _words(operand: Operand) -> str:
-    """Return an argument's name, or an expression with its line."""
-    place = operand.value.place
-    return (
-        f"{place.text} (line {place.line})" if place is not None else operand.input or "another tensor"
-    )
 
 
 def _replacing(values: Sequence[Value], others: Sequence[Value]) -> Callable[[Value], torch.Tensor]:

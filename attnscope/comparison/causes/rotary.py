@@ -27,6 +27,7 @@ class Rotation:
 
     Attributes:
         layout: which features form a pair.
+        width: the number of features that are rotated; the others follow, and stay as they are.
         turns: the factor of each pair as a complex number: `n n_pair`. Its absolute value is 1 up to
             the precision of the code's cosines.
         size: a number by which everything is multiplied, too.
@@ -35,6 +36,7 @@ class Rotation:
     """
 
     layout: str
+    width: int
     turns: torch.Tensor
     size: float
     noise: float
@@ -43,9 +45,8 @@ class Rotation:
 
     def turns_like(self, other: Rotation) -> bool:
         """Return whether another rotation is the same."""
-        return self.is_near(other.turns, other.noise) and (
-            self.layout == other.layout or bool((self.turns.imag == 0).all())
-        )
+        is_alike = self.width == other.width and self.is_near(other.turns, other.noise)
+        return is_alike and (self.layout == other.layout or self.is_near(1.0))
 
     def is_near(self, turns: torch.Tensor | float, noise: float = 0.0) -> bool:
         """Return whether all turns are some others, up to the precision of both."""
@@ -53,7 +54,9 @@ class Rotation:
 
     def apply(self, tensor: torch.Tensor) -> torch.Tensor:
         """Rotate `lead n d`."""
-        return _features(_pairs(tensor, self.layout) * self.turns * self.size, self.layout)
+        rotated, rest = tensor.double().split([self.width, tensor.shape[-1] - self.width], -1)
+        rotated = _features(_pairs(rotated, self.layout) * self.turns, self.layout)
+        return torch.cat([rotated, rest], -1) * self.size
 
 
 def _pairs(tensor: torch.Tensor, layout: str) -> torch.Tensor:
@@ -78,10 +81,11 @@ def rotation_between(before: torch.Tensor, after: torch.Tensor) -> Rotation | No
     """
     if before.shape != after.shape or before.shape[-1] % 2:
         return None
+    width = _width(before, after)
     for layout in LAYOUTS:
-        ratio = _pairs(after, layout) / _pairs(before, layout)
+        ratio = _pairs(after[..., :width], layout) / _pairs(before[..., :width], layout)
         turns = ratio.mean(0)
-        size = float(turns.abs().mean())
+        size = float(turns.abs().mean()) if width == before.shape[-1] else 1.0
         if not size or not bool(((ratio - turns).abs() <= CLOSE * size).all()):
             continue
         turns = turns / size
@@ -91,8 +95,17 @@ def rotation_between(before: torch.Tensor, after: torch.Tensor) -> Rotation | No
                 2.0**-23 * turns.shape[0] if off > CLOSE else 0.0
             )  # of positions times inexact numbers
             noise = CLOSE + 4 * off + angles
-            return Rotation(layout, turns, size, noise, *_base_and_offset(turns, noise))
+            return Rotation(layout, width, turns, size, noise, *_base_and_offset(turns, noise))
     return None
+
+
+def _width(before: torch.Tensor, after: torch.Tensor) -> int:
+    """Return how many features change, an even number; all if all stay."""
+    changed = (before.double() != after.double()).flatten(0, 1).any(0).nonzero()
+    if not changed.numel():
+        return before.shape[-1]
+    last = int(changed.max()) + 1
+    return last + last % 2
 
 
 def _base_and_offset(turns: torch.Tensor, noise: float) -> tuple[float | None, float | None]:
@@ -130,7 +143,10 @@ def rotary(case: Case) -> Iterator[Hypothesis]:
         yield from _rotated_whole(case, "a", name)
     elif in_b is None and in_a is not None:
         yield from _rotated_whole(case, "b", name)
-    if in_a is None or in_b is None or in_a.turns_like(in_b):
+    if in_a is None or in_b is None:
+        return
+    if in_a.turns_like(in_b):
+        yield from _rounded_tables(case, name, in_a, in_b)
         return
     predicted = torch.cat([in_a.apply(case.unrotated_a(name)), in_b.apply(case.unrotated_b(name))])
     corrected = in_a.apply(case.unrotated_b(name))
@@ -147,8 +163,21 @@ def _difference(name: str, a: Rotation, b: Rotation) -> tuple[str, str]:
     return " + ".join(kind for kind, _ in found), "; ".join(text for _, text in found)
 
 
+def _rounded_tables(case: Case, name: str, a: Rotation, b: Rotation) -> Iterator[Hypothesis]:
+    """Suppose that the two rotate by the same angles, one side with less exact cosines."""
+    one, coarse, fine = ("a", a, b) if a.noise > b.noise else ("b", b, a)
+    off = float((coarse.turns - fine.turns).abs().max())
+    text = f"{one} rotates {name} by the same angles with less exact cosines, which are off by {off:.1e}"
+    predicted = b.apply(case.unrotated_a(name))
+    yield Hypothesis("rotary angles rounded", text, predicted, case.of_b())
+
+
 def _parts(name: str, a: Rotation, b: Rotation) -> Iterator[tuple[str, str]]:
     """Yield what differs between two rotations: the name of the mistake, and a sentence."""
+    if a.width != b.width:
+        text = f"b rotates {b.width} features of each head, a {a.width}"
+        yield "rotary width", text
+        return
     if a.layout != b.layout:
         yield (
             f"rotary {b.layout}",

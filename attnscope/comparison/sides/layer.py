@@ -21,13 +21,14 @@ def layer_side(layer: AttentionLayer) -> Side:
     for name, value in bound.arguments.items():
         kind = bound.signature.parameters[name].kind
         inputs |= value if kind is inspect.Parameter.VAR_KEYWORD else {name: value}
-    inputs = {name: value for name, value in inputs.items() if not _is_cache(name)}
+    inputs = {name: value for name, value in inputs.items() if not _is_cache(name, value)}
     return Side(f"{layer.name}, {layer.path}", layer.module, inputs, module=layer.module)
 
 
-def _is_cache(name: str) -> bool:
+def _is_cache(name: str, value: Any) -> bool:
     """Return whether an argument is a cache, to which every run would append."""
-    return name.startswith("past_key_value") or name == "cache_position"
+    is_named = name.startswith(("past_key_value", "layer_past")) or name == "cache_position"
+    return is_named or type(value).__name__.endswith("Cache")
 
 
 def sizes_for(target: Callee, config: Any, known: set[str]) -> dict[str, Any]:

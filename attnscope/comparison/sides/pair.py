@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from attnscope.comparison.anatomy.anatomy import Anatomy, NoAttentionError
+from attnscope.comparison.anatomy.operands import operand_of
 from attnscope.comparison.sides.code import code_side, constructor_names, parameter_names
 from attnscope.comparison.sides.layer import layer_side, sizes_for
 from attnscope.comparison.sides.pairing import Pairing, by_name
@@ -54,14 +55,39 @@ def paired_with_layer(
     Raises:
         AttnscopeError: the code cannot be built or run, or has other sizes.
     """
-    first = layer_side(layer)
+    first = layer_side(layer).in_dtype(getattr(torch, pairing.dtype))
     loaded = load_target(target)
     called = callee(loaded, pairing.call)
     init = by_name(pairing.init)
     init = {**sizes_for(called, layer.config, set(init)), **init} if called.owner is not None else init
     own, _ = _split_inputs(pairing.inputs, parameter_names(called), [])
     second = _second(target, loaded, first, parameter_names(called), init, own, pairing)
-    return first, second, _with_weights_of(first, second, pairing)
+    copies = _with_weights_of(first, second, pairing)
+    _feed(first, second, pairing.seed)
+    return first, second, copies
+
+
+def _feed(layer: Side, code: Side, seed: int) -> None:
+    """Give code without a norm the normalised input of a layer that begins with one, in place.
+
+    Args:
+        layer: the layer.
+        code: the code; its input is replaced, and a notice says so.
+        seed: the seed of what both draw.
+    """
+    one, other = (_anatomy_if_any(each, seed) for each in (layer, code))
+    projections = [None if each is None else each.projections.get("Q") for each in (one, other)]
+    if projections[0] is None or projections[1] is None:
+        return
+    first, second = operand_of(projections[0]), operand_of(projections[1])
+    if first.input is not None or second.input is None:
+        return
+    given = code.inputs[second.input]
+    if isinstance(given, torch.Tensor) and given.shape == first.value.tensor.shape:
+        for name, each in code.inputs.items():
+            if each is given:
+                code.inputs[name] = first.value.tensor
+        code.notices.append(f"{code.title} gets {first}, from which {layer.title} computes Q, K or V")
 
 
 def _has_projections(side: Side, seed: int) -> bool:
@@ -100,7 +126,8 @@ def _with_weights_of(source: Side, target: Side, pairing: Pairing) -> list[Weigh
         return None
 
     def anatomies() -> tuple[Anatomy, Anatomy]:
-        return _anatomy(source, pairing.seed), _anatomy(_with_drawn_weights(target), pairing.seed)
+        drawn = _with_drawn_weights(target.in_dtype(torch.float64))
+        return _anatomy(source, pairing.seed), _anatomy(drawn, pairing.seed)
 
     titles = source.title, target.title
     return copy_weights(source.module, target.module, anatomies, pairing.map, titles)

@@ -19,7 +19,7 @@ class Pairing:
         map: weights that are the same.
         options: of the reference.
         backward: whether gradients are compared, too.
-        dtype, seed: of the run.
+        dtype, seed: of the run; an empty dtype is not known yet.
     """
 
     init: Texts = ()

@@ -13,7 +13,7 @@ from attnscope.attention.masks import causal
 from attnscope.attention.mha import MultiHeadAttention
 from attnscope.attention.sdpa import sdpa
 from attnscope.comparison.anatomy.anatomy import Anatomy
-from attnscope.comparison.anatomy.operands import NOT_POSITIONS, Operand, axis_of_positions, operand_of
+from attnscope.comparison.anatomy.operands import NOT_POSITIONS, axis_of_positions, operand_of
 from attnscope.comparison.sides.parameters import PADDING, matched, role_of
 from attnscope.comparison.sides.side import Side, tensors_of
 from attnscope.errors import OptionError, SizeError
@@ -181,19 +181,11 @@ def _operands(
             inputs[name] = tensors[operand.input]
         elif operand.input is None and (not is_known or expected in operand.sources):
             inputs[name] = operand.value.tensor
-            places[_described(operand)] = ""
+            places[str(operand)] = ""
         else:
             inputs[name] = tensors[str(expected)]
     notices = [f"mha gets {place}, from which {side.title} computes Q, K or V" for place in places]
     return inputs, notices
-
-
-def _described(operand: Operand) -> str:
-    place = operand.value.place
-    if place is None:
-        return "what the projections get"
-    name = f"{place.variable} = " if place.variable else ""
-    return f"{name}{place.text} (line {place.line})"
 
 
 def _axis(side: Side, anatomy: Anatomy, name: str, title: str) -> int:

@@ -202,11 +202,23 @@ def copy_weights(
     if used == set(theirs):
         return done
     a, b = anatomies()
-    done += _by_role(slots_of(a, of_a), slots_of(b, of_b), ours, theirs, used, titles)
-    copied = {each.a for each in done}
+    slots = slots_of(a, of_a)
+    done += _by_role(slots, slots_of(b, of_b), ours, theirs, used, titles)
+    copied = {each.a for each in done} | {each.parameter for each in slots.values()}
     idle = set(theirs) - {value.weight for value in b.tape.values}  # the code does not use them
-    done += _others(ours, theirs, copied, {each.b for each in done} | used | idle, titles)
+    left = {name: each for name, each in ours.items() if name not in copied}
+    filled = {each.b for each in done} | used | idle
+    free = {name: each for name, each in theirs.items() if name not in filled}
+    kinds = {name: _kind(of_a, name) for name in left}, {name: _kind(of_b, name) for name in free}
+    done += _others(left, free, kinds, titles)
     return done
+
+
+def _kind(module: nn.Module, name: str) -> str:
+    """Return `norm` or the class of the module that a parameter belongs to; empty if it is the whole."""
+    owner = name.rpartition(".")[0]
+    kind = type(module.get_submodule(owner)).__name__ if owner else ""
+    return "norm" if "norm" in kind.lower() else kind
 
 
 def _tensors(module: nn.Module) -> dict[str, torch.Tensor]:
@@ -284,19 +296,35 @@ def _by_role(
 
 
 def _others(
-    ours: Mapping[str, torch.Tensor],
-    theirs: Mapping[str, torch.Tensor],
-    copied: set[str],
-    filled: set[str],
+    left: Mapping[str, torch.Tensor],
+    free: Mapping[str, torch.Tensor],
+    kinds: tuple[Mapping[str, str], Mapping[str, str]],
     titles: tuple[str, str],
 ) -> list[WeightCopy]:
-    """Copy the other weights: by name, or by a shape that only one on each side has."""
-    left = {name: each for name, each in ours.items() if name not in copied}
-    free = {name: each for name, each in theirs.items() if name not in filled}
-    done = []
+    """Copy the other weights: by name, or by a shape that only one on each side has.
+
+    Args:
+        left, free: the parameters of both sides that have no counterpart yet.
+        kinds: the kinds of modules that they belong to: a norm's weight is not a projection's bias.
+        titles: the names of both sides.
+    """
+    done: list[WeightCopy] = []
     for name, target in free.items():
-        shaped = [other for other in left if left[other].shape == target.shape]
-        rivals = [other for other in free if free[other].shape == target.shape]
+        used = {each.a for each in done}
+        shaped = [
+            other
+            for other in left
+            if other not in used
+            and left[other].shape == target.shape
+            and _may_be(kinds[0][other], kinds[1][name])
+        ]
+        rivals = [
+            other
+            for other in free
+            if other not in {each.b for each in done}
+            and free[other].shape == target.shape
+            and _may_be(kinds[1][other], kinds[1][name])
+        ]
         choice = [other for other in shaped if other == name]
         for n_parts in (2, 1):  # `norm.weight`, then `weight`
             if not choice:
@@ -315,6 +343,11 @@ def _others(
             target.data.copy_(left[choice[0]].data)
             done.append(WeightCopy(None, choice[0], "", name, "", tuple(target.shape)))
     return done
+
+
+def _may_be(kind: str, other: str) -> bool:
+    """Return whether parameters of two kinds of modules may be the same: only norms are told apart."""
+    return not kind or not other or (kind == "norm") == (other == "norm")
 
 
 def _ends_alike(name: str, other: str, n_parts: int) -> bool:

@@ -19,6 +19,7 @@ from attnscope.comparison.divergence.roots import (
     compared_tensor,
     difference,
     differences,
+    require_tensor,
     roots,
     tensor_of,
 )
@@ -63,16 +64,21 @@ class Examination:
 
     @property
     def tolerances(self) -> dict[str, float]:
-        """By role, the difference that counts as rounding.
+        """By role, the difference that counts as rounding."""
+        return {role: CLOSE * each for role, each in self.rounding.items()}
 
-        What is equal in the run's dtype is equal, whatever float64 brings to light: one side may compute
-        its rotary angles in float64 then, and the other may have a table of them in float32.
+    def is_rounding(self, role: str) -> bool:
+        """Return whether a tensor is equal in the run's dtype, whatever float64 brings to light.
+
+        One side may compute its rotary angles in float64 then, and the other may have a table of them
+        in float32.
         """
-        known = {role: CLOSE * each for role, each in self.rounding.items()}
-        for role, limit in known.items():
-            if self.narrow.get(role, inf) <= limit and role in self.found:
-                known[role] = max(limit, self.found[role].largest)
-        return known
+        return self.narrow.get(role, inf) <= self.tolerances.get(role, 0.0)
+
+    def is_small(self, role: str) -> bool:
+        """Return whether the difference of a tensor is rounding."""
+        found = self.found[role].largest
+        return found <= self.tolerances.get(role, 0.0) or self.is_rounding(role)
 
 
 @dataclass
@@ -146,12 +152,7 @@ def examine(exact: Runs, narrow: Runs, *, part: str | None = None) -> Examinatio
     examination.divergences, examination.explained = parted
     if not examination.divergences:
         small, _ = _partings(examination, {})
-        rounding = examination.tolerances
-        examination.small = [
-            each
-            for each in small
-            if examination.found[each.role].largest <= rounding.get(each.role, 0.0)
-        ]
+        examination.small = [each for each in small if examination.is_small(each.role)]
     return examination
 
 
@@ -173,6 +174,10 @@ def _partings(
     """Return where two sides part, one place after the other, and whether nothing else does.
 
     Each tensor in which they part is corrected, and what follows is computed again.
+
+    Args:
+        examination: both sides.
+        tolerances: by role, the differences that are rounding, and not reported; empty: none.
     """
     a, b = examination.a, State(examination.b.anatomy, examination.b.order)
     parted: list[Divergence] = []
@@ -182,6 +187,8 @@ def _partings(
         if first is None:
             return parted, True
         case = Case(first, a, b, found[first], examination.tolerances.get(first, 0.0))
+        if tolerances and examination.is_rounding(first) and _mended(b, first, a, None):
+            continue
         divergence, corrected = _explained(case)
         parted.append(divergence)
         if not _mended(b, first, a, corrected):
@@ -250,4 +257,10 @@ def _gap(a: State, b: State, role: str) -> float:
     if tensor_of(a, role) is None or tensor_of(b, role) is None:
         return inf
     first, second = compared_tensor(a, role), compared_tensor(b, role)
-    return difference(role, first, second).largest if first.shape == second.shape else inf
+    if first.shape != second.shape:
+        return inf
+    gap = difference(role, first, second).largest
+    if role == "scores_masked":  # what hides all keys of a query shows in its weights
+        one, other = (require_tensor(each, role).softmax(-1) for each in (a, b))
+        gap = max(gap, difference(role, one, other).largest)
+    return gap

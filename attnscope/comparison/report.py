@@ -216,7 +216,7 @@ def _is_stage(examination: Examination, role: str) -> bool:
 def _status(examination: Examination, role: str, found: Difference, parted: set[str]) -> str:
     if role in parted:
         return "different"
-    if found.is_equal or found.largest <= examination.tolerances.get(role, 0.0):
+    if found.is_equal or examination.is_small(role):
         return "equal"
     later = [each for each, sources in SOURCES.items() if role in sources and each in examination.found]
     if later and all(examination.found[each].is_equal for each in later):

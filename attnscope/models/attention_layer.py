@@ -7,7 +7,6 @@ from typing import Any
 
 from attnscope.checkpoints.loaded import find_model
 from attnscope.errors import ModelError
-from attnscope.options import DTYPES
 from attnscope.process.progress import Progress, silent, stage
 
 TEXT = "The cat sat on the mat."
@@ -38,7 +37,7 @@ class AttentionLayer:
         """The dtype of its weights: `bfloat16`; `float32` if they are not floating-point numbers."""
         dtypes = (each.dtype for each in self.module.parameters() if each.is_floating_point())
         name = str(next(dtypes, "float32")).removeprefix("torch.")
-        return name if name in DTYPES else "float32"
+        return name if name in ("float16", "bfloat16", "float64") else "float32"
 
 
 def attention_layer(

@@ -63,6 +63,7 @@ def test_columns_are_aligned_in_all_rows(shown):
     assert all(row == rows[0] for row in rows)
 
 
+@pytest.mark.few(6)
 @pytest.mark.parametrize("name", [each for each in every_result() if "map" not in each])
 def test_nothing_is_wider_than_a_narrow_notebook(shown, name):
     page = shown(every_result()[name], width=420)

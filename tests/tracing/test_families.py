@@ -405,7 +405,7 @@ SOME = [
 another sequence."""
 
 
-@pytest.mark.parametrize("name", swept(FAMILIES, SOME))
+@pytest.mark.parametrize("name", swept(FAMILIES, SOME[::2]))
 def test_a_family_has_its_axes_named_and_no_findings(attnscope, name):
     family = FAMILIES[name]
     ran = attnscope("trace", *family.arguments(), "--device", "meta", "--format", "json")
@@ -426,7 +426,7 @@ def test_values_are_right_too(attnscope, name):
     "name",
     swept(
         ["BERT", "GPT-2", "Llama", "Gemma 3", "Phi-3", "gpt-oss", "T5", "BART, cross"],
-        ["BERT", "GPT-2", "Llama", "T5"],
+        ["GPT-2", "Llama"],
     ),
 )
 def test_fused_attention(attnscope, name):

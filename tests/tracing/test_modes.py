@@ -44,7 +44,7 @@ def assert_equal(one, other):
 OPTIONS = {"plain": {}, "with all values": {"stats": True, "keep": True, "subexpressions": True}}
 
 
-@pytest.mark.few(12)
+@pytest.mark.few(6)
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize(("name", "how"), product(PROGRAMS, OPTIONS))
 def test_a_traced_program_computes_the_same(name, how):

@@ -332,7 +332,7 @@ SELDOM = {
 }  # fmt: skip
 
 
-@pytest.mark.few(14)
+@pytest.mark.few(8)
 @pytest.mark.parametrize(
     ("target", "init", "inputs"),
     [(target, *case) for target, cases in SELDOM.items() for case in cases],

@@ -70,7 +70,7 @@ def test_without_it_they_do():
     "before",
     [
         pytest.param(True, id="after runs on meta", marks=pytest.mark.sweep),
-        pytest.param(False, id="between them"),
+        pytest.param(False, id="between them", marks=pytest.mark.sweep),
     ],
 )
 def test_the_compiler_works_afterwards(before):

@@ -158,7 +158,10 @@ def _is_kept(value: Value) -> bool:
     """Return whether a tensor is another one arranged otherwise, or one after dropout that is off."""
     if value.name in LAYOUT:
         return True
-    return value.name == "dropout" and torch.equal(value.tensor, value.parents[0].tensor)
+    if value.name != "dropout":
+        return False
+    after, before = (torch.nan_to_num(each) for each in (value.tensor, value.parents[0].tensor))
+    return torch.equal(after, before)
 
 
 class NoAttentionError(Exception):

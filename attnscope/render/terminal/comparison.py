@@ -53,6 +53,5 @@ def print_comparison(result: Comparison, console: Console, *, wide: bool = False
             ),
         )
     if result.gradients is not None:
-        print_line(console, Text())
         print_columns(gradient_columns(result.gradients), console, wide)
     print_notices(console, result.notices)

@@ -96,10 +96,8 @@ def _print(result: Comparison | HeadDifferences | MapDifferences, output: TableO
         put(records.csv_text(result))
         for notice in result.notices:
             tell(notice)
-    elif output.format is Format.MARKDOWN and isinstance(result, Comparison):
-        put(records.markdown_text(result, wide=output.wide))
     elif output.format is Format.MARKDOWN:
-        put(records.markdown_text(result))
+        put(records.markdown_text(result, wide=output.wide))
     elif isinstance(result, Comparison):
         from attnscope.render.terminal.comparison import print_comparison
 

@@ -113,9 +113,9 @@ def compare(  # long, because it takes the options of all kinds of comparison
         "--top": top,
     }
     if not _is_code(a) and not _is_code(b):
-        if _is_reference(a) or (b is not None and _is_reference(b)):
+        if _is_reference(a) or _is_reference(b):
             raise OptionError(
-                f"{a} is a reference, and code is compared with it.",
+                f"{a if _is_reference(a) else b} is a reference, and code is compared with it.",
                 hint="attnscope compare FILE.py:NAME sdpa",
             )
         _refuse(of_code | of_reference, "is for code, and both are models")
@@ -124,7 +124,7 @@ def compare(  # long, because it takes the options of all kinds of comparison
             dtype=dtype, progress=progress,
         )  # fmt: skip
     _refuse(of_models, "is for two models, and one side is code")
-    if not (_is_reference(a) or _is_reference(b)):
+    if b is not None and not (_is_reference(a) or _is_reference(b)):
         _refuse(of_reference, "is for the references sdpa and mha: other sides decide themselves")
     from attnscope.comparison.sides.pairing import Pairing
 
@@ -154,7 +154,8 @@ def _code(
 
     if b is None or not _is_code(b):
         a, b = b, a
-    is_model = a is not None and not _is_code(a) and not _is_reference(a)
+    is_reference = a is None or _is_reference(a)
+    is_model = not is_reference and not _is_code(a)
     if not is_model and (layer is not None or text is not None):
         option = "--layer" if layer is not None else "--text"
         sides = f"{b} is not one" if a is None else f"neither {a} nor {b} is one"
@@ -172,10 +173,10 @@ def _code(
                 pairing = replace(pairing, dtype=pairing.dtype or "float32")
                 first, second, copies = paired(a, b, pairing)
         with stage(progress, "running both sides …"):
-            part = "a" if is_model else "b" if _is_reference(a) else None
+            part = "a" if is_model else "b" if is_reference else None
             result = comparison_of(first, second, copies, pairing, part=part)
     causes = {each.cause for each in result.divergences or ()}
-    if _is_reference(a) and "causal" not in pairing.options and "mask added" in causes:
+    if is_reference and "causal" not in pairing.options and "mask added" in causes:
         result.notices.append(f"--causal hides later keys in {first.title}, too")
     return result
 
@@ -248,7 +249,7 @@ def _is_code(side: Any) -> bool:
 
 
 def _is_reference(side: Any) -> bool:
-    return side is None or (isinstance(side, str) and side in REFERENCES)
+    return isinstance(side, str) and side in REFERENCES
 
 
 def _pairs(texts: Sequence[str] | None, option: str) -> Mapping[str, str]:

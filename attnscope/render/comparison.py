@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 from attnscope.render.columns import AXIS_STYLES, WIDTH_STYLE, Column
@@ -64,9 +65,6 @@ def columns(result: Comparison) -> list[Column]:
     """Return the columns of the tensors that both sides compute, the most important first."""
     tensors = list(shown(result))
 
-    def texts(key: str, title: str, values: list[str], **more: Any) -> Column:
-        return Column(title, key, [[(value, "")] for value in values], values, **more)
-
     def numbers(key: str, title: str, style: str = "", **more: Any) -> Column:
         values = [getattr(each, key) for each in tensors]
         return Column(
@@ -81,18 +79,23 @@ def columns(result: Comparison) -> list[Column]:
         Column("", "status", status, [each.status for each in tensors], essential=True),
         numbers("largest", "difference", essential=True),
         numbers("rounding", "rounding", "dim"),
-        texts("b", "b", [_short(each.b) for each in tensors]),
-        texts("a", "a", [_short(each.a) for each in tensors]),
+        _texts("b", "b", [_short(each.b) for each in tensors]),
+        _texts("a", "a", [_short(each.a) for each in tensors]),
         Column(
             "dims", "dims", [_dims(each) for each in tensors], [" ".join(each.dims) for each in tensors]
         ),
-        texts("shape", "shape", [shape_text(each.shape) for each in tensors]),
+        _texts("shape", "shape", [shape_text(each.shape) for each in tensors]),
         Column("different", "share", share, [each.share for each in tensors], right=True, wide=True),
         Column("", "a_file", [], [each.a.file for each in tensors]),
         Column("", "a_line", [], [each.a.line for each in tensors]),
         Column("", "b_file", [], [each.b.file for each in tensors]),
         Column("", "b_line", [], [each.b.line for each in tensors]),
     ]
+
+
+def _texts(title: str, key: str, values: list[str], style: str = "", **more: Any) -> Column:
+    """Return a column of texts."""
+    return Column(title, key, [[(value, style)] for value in values], values, **more)
 
 
 def shown(result: Comparison) -> Iterator[ComparedTensor]:
@@ -186,17 +189,14 @@ def after(result: Comparison) -> str | None:
 
 def gradient_columns(gradients: list[ComparedGradient]) -> list[Column]:
     """Return the columns of the gradients that were compared."""
-
-    def texts(key: str, title: str, values: list[str], **more: Any) -> Column:
-        return Column(title, key, [[(value, "")] for value in values], values, essential=True, **more)
-
+    texts = partial(_texts, essential=True)
     status = [[STATUS[each.status]] for each in gradients]
     return [
-        texts("a", "gradient of a", [each.a for each in gradients], lead=True),
+        texts("gradient of a", "a", [each.a for each in gradients], lead=True),
         Column("", "status", status, [each.status for each in gradients], essential=True),
-        texts("largest", "difference", [number(each.largest) for each in gradients], right=True),
+        texts("difference", "largest", [number(each.largest) for each in gradients], right=True),
         texts("rounding", "rounding", [number(each.rounding) for each in gradients], right=True),
-        texts("b", "of b", [each.b for each in gradients]),
+        texts("of b", "b", [each.b for each in gradients]),
         texts("shape", "shape", [shape_text(each.shape) for each in gradients]),
     ]
 
@@ -207,12 +207,10 @@ def weight_columns(copies: list[WeightCopy]) -> list[Column]:
     def part(name: str, words: str) -> str:
         return f"{name}, {words}" if words else name
 
-    def texts(key: str, values: list[str], style: str = "") -> Column:
-        return Column(key, key, [[(value, style)] for value in values], values, essential=True)
-
+    texts = partial(_texts, essential=True)
     return [
-        texts("weight", [each.role or "" for each in copies], "bold"),
-        texts("a", [part(each.a, each.a_part) for each in copies]),
-        texts("b", [part(each.b, each.b_part) for each in copies]),
-        texts("shape", [shape_text(each.shape) for each in copies]),
+        texts("weight", "weight", [each.role or "" for each in copies], "bold"),
+        texts("a", "a", [part(each.a, each.a_part) for each in copies]),
+        texts("b", "b", [part(each.b, each.b_part) for each in copies]),
+        texts("shape", "shape", [shape_text(each.shape) for each in copies]),
     ]

@@ -16,10 +16,26 @@ class Differences(HeadMetrics):
     """Base class of what differs between heads: metrics that are 0 where nothing does.
 
     Attributes:
+        a, b: the names that the user gave to the models.
+        adapter: the folder of the adapter that is merged into `b`, if any.
         changed: the heads with any difference.
     """
 
     powers: ClassVar[bool] = True
+    a: str
+    b: str
+    adapter: str | None
+
+    @property
+    def title(self) -> str:
+        """Both names: `a → b`."""
+        adapted = "" if self.adapter is None else f" + {self.adapter}"
+        return f"{self.a} → {self.b}{adapted}"
+
+    @property
+    def models(self) -> list[str]:
+        """The names of both, and of the adapter."""
+        return [self.a, self.b, *([] if self.adapter is None else [self.adapter])]
 
     @property
     def shown_metrics(self) -> list[str]:
@@ -70,17 +86,6 @@ class HeadDifferences(Differences):
     reverse: bool = False
     top: int | None = None
     maps: list[AttentionMaps] | None = field(default=None, repr=False, compare=False)
-
-    @property
-    def title(self) -> str:
-        """Both names: `a → b`."""
-        adapted = "" if self.adapter is None else f" + {self.adapter}"
-        return f"{self.a} → {self.b}{adapted}"
-
-    @property
-    def models(self) -> list[str]:
-        """The names of both, and of the adapter."""
-        return [self.a, self.b, *([] if self.adapter is None else [self.adapter])]
 
     @property
     def unchanged_metrics(self) -> list[str]:
@@ -145,14 +150,7 @@ class MapDifferences(Differences):
     @property
     def title(self) -> str:
         """Both models, or the model of the two texts."""
-        if self.two_texts:
-            return f"{self.a}: text A → text B"
-        return f"{self.a} → {self.b}" + ("" if self.adapter is None else f" + {self.adapter}")
-
-    @property
-    def models(self) -> list[str]:
-        """The names of both, and of the adapter."""
-        return [self.a, self.b, *([] if self.adapter is None else [self.adapter])]
+        return f"{self.a}: text A → text B" if self.two_texts else super().title
 
     @property
     def two_texts(self) -> bool:

@@ -220,6 +220,7 @@ def test_a_layer_with_another_scale_is_found(bert, tmp_path):
     ("sides", "options", "message"),
     [
         (("sdpa", "mha"), {}, "sdpa is a reference, and code is compared with it."),
+        (("minilm", "sdpa"), {}, "sdpa is a reference, and code is compared with it."),
         (("mine.py:f", None), {"layer": 0}, "--layer is for a model, and mine.py:f is not one."),
         (("mine.py:f", "sdpa"), {"layer": 0}, "--layer is for a model, and neither sdpa nor mine.py:f is one."),
         (("mine.py:f", "sdpa"), {"adapter": "lora"}, "--adapter is for two models, and one side is code."),

@@ -144,6 +144,17 @@ def test_what_raises_in_the_constructor_is_not_blamed_on_the_inputs(code):
     assert failure.value.message.startswith("Plain(d=24, h=4) raises NameError")
 
 
+def test_what_does_not_fit_together_is_refused(code, tmp_path):
+    path = tmp_path / "split.py"
+    path.write_text(SPLITS)
+    with pytest.raises(AttnscopeError, match="projects Q, K, V with weights, and sdpa has none"):
+        compare(code("Plain"), "sdpa", init=D)
+    with pytest.raises(AttnscopeError, match="no projection was found before Q, K, V of"):
+        compare(f"{path}:attention", "mha", inputs=["Q=2,5,24", "K=2,7,24", "V=2,7,24", "h=4"])
+    with pytest.raises(AttnscopeError, match=r"--map is for weights, and .*heads_last has none"):
+        compare(f"{path}:heads_last", "sdpa", inputs=dict.fromkeys("qkv", "2,5,h:3,8"), map=["a=b"])
+
+
 # Weights.
 
 

@@ -123,6 +123,9 @@ def _run(side: Side, seed: int) -> Recorded:
 def _with_weights_of(source: Side, target: Side, pairing: Pairing) -> list[WeightCopy] | None:
     """Copy the weights of one side to the other, and return which."""
     if source.module is None or target.module is None:
+        if pairing.map:
+            without = source if source.module is None else target
+            raise OptionError(f"--map is for weights, and {without.title} has none.")
         return None
 
     def anatomies() -> tuple[Anatomy, Anatomy]:

@@ -35,13 +35,18 @@ def sdpa_side(
     Raises:
         AttnscopeError: an input is unknown, or the other side attends along another axis.
     """
+    if anatomy is not None and (names := [name for name in "QKV" if name in anatomy.projections]):
+        raise OptionError(
+            f"{side.title} projects {', '.join(names)} with weights, and sdpa has none.",
+            hint="compare it with mha",
+        )
     tensors = tensors_of(side)
     pairs = matched(NAMES, list(tensors), same, "sdpa")
     missing = [name for name in NAMES[:3] if name not in pairs]
     if missing:
         raise _unknown(side, missing, tensors, "sdpa")
     inputs = {name: tensors[pairs[name]] for name in NAMES[:3]}
-    axis = _axis(side, anatomy, pairs["Q"], "sdpa") if anatomy is not None else -2
+    axis = _axis(side, anatomy, pairs["Q"], inputs["Q"], "sdpa") if anatomy is not None else -2
     options |= _split(anatomy, inputs) if anatomy is not None and axis == -2 else {}
     Q, K = (inputs[name].transpose(axis, -2) for name in ("Q", "K"))
     n_lead = Q.ndim - 2 + ("n_head" in options)
@@ -85,7 +90,8 @@ def mha_side(side: Side, anatomy: Anatomy, same: dict[str, str], options: dict[s
             raise SizeError(
                 f"mha takes {name} as n_batch n d_feat, and that of {side.title} is {shape}."
             )
-    axis = _axis(side, anatomy, pairs.get("Q", ""), "mha") if inputs["Q"].ndim == 3 else -2
+    name = pairs.get("Q", "")
+    axis = _axis(side, anatomy, name, inputs["Q"], "mha") if inputs["Q"].ndim == 3 else -2
     if axis != -2:
         notices.append(f"{side.title} attends along axis 0 of its inputs, and so does mha here")
     Q, K = (inputs[name].transpose(axis, -2) for name in ("Q", "K"))
@@ -188,11 +194,17 @@ def _operands(
     return inputs, notices
 
 
-def _axis(side: Side, anatomy: Anatomy, name: str, title: str) -> int:
+def _axis(side: Side, anatomy: Anatomy, name: str, Q: torch.Tensor, title: str) -> int:
     """Return the axis of positions in the inputs, from the end.
 
     Any other than the last but one must be meant, as the names of axes say, or `batch_first`: it may
     be a mistake.
+
+    Args:
+        side, anatomy: the other side.
+        name: its argument that is Q, as far as names tell.
+        Q: what its Q comes from.
+        title: the name of the reference.
 
     Raises:
         SizeError: it need not be meant.
@@ -208,11 +220,12 @@ def _axis(side: Side, anatomy: Anatomy, name: str, title: str) -> int:
     i = len(shape) + axis
     names = ["n_Q", "n_batch"] if len(shape) == 3 else ["n_batch", "n_Q", "n_head"]
     named = [f"{each}:{size}" for each, size in zip(names, shape, strict=False)]
-    example = f"{name or 'x'}={','.join([*named, str(shape[-1])])}"
+    example = f"{name}={','.join([*named, str(shape[-1])])}"
+    is_input = tensors_of(side).get(name) is Q
     raise SizeError(
         f"{side.title} attends along axis {i} of its inputs ({shape[i]} positions), and {title} along"
         f" axis {len(shape) - 2} ({shape[-2]}).",
-        hint=f"if that is meant, name the axes: --input {example}",
+        hint=f"if that is meant, name the axes: --input {example}" if is_input else None,
     )
 
 

@@ -198,9 +198,8 @@ def finite_fill(case: Case) -> Iterator[Hypothesis]:
     if not bool(changed.any()) or not bool(hidden_a.any()):
         return
     values, in_a = b[changed].unique(), a[hidden_a].unique()
-    if bool((changed != hidden_a).any()):
-        return
-    if values.numel() == 1 and in_a.numel() == 1 and values != in_a:
+    matters = bool((values >= HIDDEN).all()) or bool((changed == hidden_a).all())
+    if matters and values.numel() == 1 and in_a.numel() == 1 and values != in_a:
         number = float(values)
         text = f"b gives hidden keys the score {number:g}, a {float(in_a):g}{_blind(hidden_a)}"
         corrected = scores.masked_fill(changed, float(in_a))

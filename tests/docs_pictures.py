@@ -1,4 +1,4 @@
-"""The pictures of the documentation: a command in a terminal, and the page of attention maps.
+"""The pictures of the documentation: a command in a terminal, the page of attention maps, an audit.
 
 python tests/docs_pictures.py        draws them again, into docs/images/
 """
@@ -98,8 +98,17 @@ def take_screenshot(path: Path) -> None:
     Image.open(io.BytesIO(png)).convert("RGB").quantize(256).save(path, optimize=True)
 
 
+def draw_audit(path: Path) -> None:
+    """Draw an encoder that should be causal."""
+    import attnscope
+
+    attnscope.audit("minilm", "The cat sat on the mat.", causal=True).save(path, force=True)
+
+
 if __name__ == "__main__":
     with contextlib.chdir(ROOT):
+        print("audit.svg", file=sys.stderr)
+        draw_audit(IMAGES / "audit.svg")
         print("terminal.svg", file=sys.stderr)
         (IMAGES / "terminal.svg").write_text(terminal_svg(), encoding="utf-8")
         print("page.png", file=sys.stderr)

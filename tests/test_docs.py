@@ -89,6 +89,15 @@ def test_the_screenshot_of_the_page_is_there_and_small():
     assert len(png) < 150_000
 
 
+def test_the_figure_of_an_audit_has_its_tokens():
+    """What it measures is not compared: the last digits depend on the machine."""
+    svg = (IMAGES / "audit.svg").read_text(encoding="utf-8")
+    assert {"[CLS]", "cat", "sat", "influence in layer 0"} <= set(
+        re.findall(r"<text[^>]*>([^<]*)<", svg)
+    )
+    assert len(svg) < 60_000
+
+
 def test_llms_txt_is_up_to_date_and_lists_every_page():
     written = (ROOT / "llms.txt").read_text(encoding="utf-8")
     assert written == llms_txt(), REWRITE

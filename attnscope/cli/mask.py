@@ -118,9 +118,9 @@ def _print(result: AttentionMasks, output: TableOptions) -> None:
     from attnscope.render.records import records
 
     if output.format is Format.JSON:
-        from attnscope.render.records.masks import masks_json
+        from attnscope.render.records.tables import compact_json
 
-        print(encodable_json(masks_json(result.to_dict()), sys.stdout.encoding))
+        print(encodable_json(compact_json(result.to_dict()), sys.stdout.encoding))
     elif output.format is Format.CSV:
         put(records.csv_text(result))
         for notice in result.notices:

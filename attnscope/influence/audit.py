@@ -166,20 +166,21 @@ def _audit_model(
                 " are audited."
             )
         reading = None if text is None else read_text(checkpoint, config, text)
-        words = reading.source if reading is not None else []
+        tokens = [each.text for each in reading.source] if reading is not None else []
         own = tokenizer_of(checkpoint)
         probe = probe_of(
             loaded,
             checkpoint.name,
             None if reading is None else reading.inputs["input_ids"],
             list(own.all_special_ids) if own is not None else [],
+            tokens=tokens,
             length=length,
             causal=True if requested["causal"] else False if requested["bidirectional"] else None,
             limits=limits,
             thorough=thorough,
             seed=seed,
         )
-        return audit_probe(probe, requested, [each.text for each in words], progress)
+        return audit_probe(probe, requested, tokens, progress)
 
 
 def _audit_code(

@@ -35,7 +35,8 @@ def audit_code(code: Code, promise: Promise, names: Mapping[str, bool]) -> Audit
     }
     properties = [tests[name](requested) for name, requested in names.items() if name in tests]
     kind = "class" if code.side.module is not None else "function"
-    return Audit(code.title, kind, "float64", code.n, code.n_runs, properties)
+    influences = [code.influence()]
+    return Audit(code.title, kind, "float64", code.n, code.n_runs, properties, influences=influences)
 
 
 def _wrong(

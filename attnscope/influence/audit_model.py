@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
@@ -19,7 +20,7 @@ from attnscope.influence.properties.causal import causal
 from attnscope.influence.properties.kernels import kernels
 from attnscope.influence.properties.packed import packed, support
 from attnscope.influence.properties.padding import padding
-from attnscope.influence.properties.visible import bidirectional, coverage, window
+from attnscope.influence.properties.visible import bidirectional, coverage, influences, window
 from attnscope.models.running.tokenize import max_tokens
 from attnscope.process.progress import Progress, stage
 from attnscope.results.audit import BROKEN, HOLDS, UNDECIDED, Audit, Property
@@ -64,13 +65,14 @@ def probe_of(
     ids: torch.Tensor | None,
     special: list[int],
     *,
+    tokens: list[str],
     length: int | None,
     causal: bool | None,
     limits: Mapping[str, int],
     thorough: bool,
     seed: int,
 ) -> Probe:
-    """Prepare a model and its text."""
+    """Prepare a model and its text; without ids, a random one."""
     texts = Texts(module.config, special, seed)
     is_causal, source = causality(module)
     if causal is not None:
@@ -93,7 +95,8 @@ def probe_of(
     if subject.is_encoder_decoder:
         encoder = texts.drawn(n + 3) if ids is None else text
         text = texts.drawn(n)
-    return Probe(subject, texts, text, encoder, is_causal, source, dict(limits), thorough)
+    own = tokens if ids is not None and encoder is None else None
+    return Probe(subject, texts, text, encoder, is_causal, source, dict(limits), own, thorough)
 
 
 def _same(one: torch.Tensor, other: torch.Tensor) -> bool:
@@ -132,6 +135,9 @@ def audit_probe(probe: Probe, names: Mapping[str, bool], tokens: list[str], prog
             except FAILURES as error:
                 why = f"a test raises {type(error).__name__}: {first_line(error)}"
                 found.append(Property(name, UNDECIDED, why, "", requested=requested))
+    measured = []
+    with suppress(*FAILURES):  # of models whose masks cannot be measured
+        measured = influences(probe)
     module = probe.subject.module
     return Audit(
         probe.subject.name,
@@ -141,4 +147,5 @@ def audit_probe(probe: Probe, names: Mapping[str, bool], tokens: list[str], prog
         round(probe.subject.n_forward, 1),
         found,
         tokens,
+        influences=measured,
     )

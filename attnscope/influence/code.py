@@ -147,9 +147,10 @@ class Code:
             view[index] = (view[index] + 1) % max(high, 2)
         return result
 
-    def influence(self, promise: Promise) -> Influence:
+    def influence(self, promise: Promise | None = None) -> Influence:
         """Return how much each position changes each, beside what is promised: `n_Q n_K`."""
-        return Influence(self.title, self.measured.tolist(), promise.visible(self.n).tolist())
+        promised = None if promise is None else promise.visible(self.n).tolist()
+        return Influence(f"influence in {self.title}", self.measured.tolist(), promised)
 
     @cached_property
     def measured(self) -> torch.Tensor:

@@ -6,7 +6,9 @@ import os
 from collections.abc import Iterator
 
 from attnscope.render.columns import Column
+from attnscope.render.influence import mask_sentences
 from attnscope.render.styles import GOOD, WRONG
+from attnscope.render.text import READABLE, shorten
 from attnscope.results.audit import (
     BROKEN,
     HOLDS,
@@ -14,7 +16,6 @@ from attnscope.results.audit import (
     UNDECIDED,
     Audit,
     Evidence,
-    Influence,
     Property,
 )
 from attnscope.units import counted
@@ -26,17 +27,6 @@ VERDICTS = {
     NOT_APPLICABLE: ("– not applicable", "dim"),
 }
 """The words and the style for what an audit says of a property."""
-
-MOST = 64
-"""The most positions of a picture of influence in the terminal."""
-
-MARKS = {
-    (True, True): ("■", ""),
-    (True, False): ("✗", WRONG),
-    (False, True): ("○", WRONG),
-    (False, False): ("·", "dim"),
-}
-"""By whether there is influence, and whether there should be: the mark of a pair, and its style."""
 
 
 def heading(result: Audit) -> list[str]:
@@ -103,21 +93,7 @@ def _place(found: Evidence) -> Iterator[str]:
     elif found.path:
         yield f"first {found.path}" if found.path.startswith("before") else f"first in {found.path}"
     if found.line is not None:
-        yield f"{os.path.basename(found.line.file)}:{found.line.line}: {found.line.expression}"
-
-
-def influence_rows(influence: Influence) -> Iterator[list[tuple[str, str]]]:
-    """Yield for each position of the output a mark for each position of the input, with its style."""
-    n = len(influence.measured)
-    promised = influence.promised or [[True] * n] * n
-    for query in range(min(n, MOST)):
-        yield [
-            MARKS[influence.measured[query][key] > 0, promised[query][key]]
-            if influence.promised is not None
-            else MARKS[influence.measured[query][key] > 0, influence.measured[query][key] > 0]
-            for key in range(min(n, MOST))
-        ]
-
-
-LEGEND = "■ influence   ✗ influence that should not be   ○ influence that is missing   · none"
-"""The meanings of the marks."""
+        expression = shorten(found.line.expression, READABLE)
+        yield f"{os.path.basename(found.line.file)}:{found.line.line}: {expression}"
+    if found.influence is not None:
+        yield from mask_sentences(found.influence)

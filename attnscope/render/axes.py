@@ -15,6 +15,8 @@ from attnscope.render.tokens import label
 from attnscope.results.maps import Token
 from attnscope.text import LEFT_TO_RIGHT_MARK
 
+EVERY = 5  # columns between positions in a ruler
+
 QUERY, KEY = AXIS_STYLES["n_Q"], AXIS_STYLES["n_K"]
 """The styles of the two axes, the same in every view."""
 
@@ -46,6 +48,34 @@ def range_text(positions: range, scale: Scale) -> str:
     """Format a range of positions as `6–11`, or as `6` if there is only one."""
     first, last = positions[0], positions[-1]
     return str(first) if first == last else f"{first}{scale.marks.dash}{last}"
+
+
+def row_labels(
+    groups: Sequence[range], tokens: Sequence[Token] | None, width: int, scale: Scale
+) -> list[Text]:
+    """Return the label of each row: its positions, and the tokens that fit into `width` cells."""
+    numbers = [range_text(group, scale) for group in groups]
+    widest = max(map(cell_len, numbers))
+    labels = []
+    for number, group in zip(numbers, groups, strict=True):
+        line = Text(" " * (widest - cell_len(number))).append(number, QUERY)
+        if tokens is not None:
+            members = tokens[group.start : group.stop][:width]
+            text = cut(group_text(members, scale), width, scale)
+            line.append(" ").append(isolated(text), token_style(members[0]))
+        labels.append(line)
+    return labels
+
+
+def ruler(groups: Sequence[range], width: int) -> Text:
+    """Return a line with the first position of every fifth column, above columns of `width` cells."""
+    line, free = Text(), 0
+    for i, group in enumerate(groups):
+        number, place = str(group.start), i * width
+        if i % EVERY == 0 and free <= place <= len(groups) * width - len(number):
+            line.append(" " * (place - line.cell_len)).append(number, KEY)
+            free = line.cell_len + 1
+    return line
 
 
 def listed(tokens: Sequence[Token], scale: Scale) -> Text:

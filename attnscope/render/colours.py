@@ -88,11 +88,15 @@ class Scale:
         """Return the scale from 0 to the largest of some weights, for a console."""
         import numpy as np
 
-        finite = weights[np.isfinite(weights)]
+        return cls.up_to(console, float(weights[np.isfinite(weights)].max(initial=0)))
+
+    @classmethod
+    def up_to(cls, console: Console, top: float) -> Scale:
+        """Return the scale from 0 to `top`, for a console."""
         ramps = {"truecolor": RAMP, "256": RAMP_256}
         ramp = () if console.no_color else ramps.get(console.color_system or "", ())
         return cls(
-            top=float(finite.max(initial=0)),
+            top=top,
             ramp=ramp,
             filled=ramp[-1] if ramp else FILLED,
             encoding=console.encoding,

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from itertools import groupby
 from math import ceil
 
-from rich.cells import cell_len
 from rich.text import Text
 
 from attnscope.render import axes
@@ -23,7 +22,6 @@ PAIRS, CELLS, ASCII = "·▒■", "·▒█", ".+#"
 """The characters for nothing, some and all of a pair or a cell; and in encodings that lack them."""
 
 LONGEST = 24  # the most terminal cells of a query's token
-EVERY = 5  # columns between positions in the ruler
 
 PLAIN = Scale(0.0, (), "", "utf-8", MARKS)
 """The characters of a document without colours."""
@@ -61,7 +59,7 @@ def picture(mask: AttentionMask, plane: Plane, frame: Frame) -> tuple[list[Text]
         labels = _labels(queries, plane.n_Q, size, frame)
         indent = 1 + max(label.cell_len for label in labels)
     width = 2 if 2 * ceil(plane.n_K / size) <= frame.width - indent else 1
-    lines = [_ruler(indent, width, plane.n_K, size)]
+    lines = [Text(" " * indent) + axes.ruler(_groups(plane.n_K, size), width)]
     for label, row in zip(labels, plane.grid(size, size), strict=True):
         line = label + Text(" " * (indent - label.cell_len))
         lines.append(line.append_text(_cells(row, width, size, scale)))
@@ -74,19 +72,12 @@ def picture(mask: AttentionMask, plane: Plane, frame: Frame) -> tuple[list[Text]
 
 def _labels(tokens: list[Token] | None, n: int, size: int, frame: Frame) -> list[Text]:
     """Return the labels of rows: the positions of their queries, and as many tokens as fit."""
-    scale, width = frame.scale, min(LONGEST, frame.width // 4)
-    groups = [range(first, min(first + size, n)) for first in range(0, n, size)]
-    numbers = [axes.range_text(group, scale) for group in groups]
-    widest = max(map(cell_len, numbers))
-    labels = []
-    for number, group in zip(numbers, groups, strict=True):
-        label = Text(" " * (widest - cell_len(number))).append(number, axes.QUERY)
-        if tokens is not None:
-            members = tokens[group.start : group.stop][:width]
-            text = axes.cut(axes.group_text(members, scale), width, scale)
-            label.append(" ").append(axes.isolated(text), axes.token_style(members[0]))
-        labels.append(label)
-    return labels
+    return axes.row_labels(_groups(n, size), tokens, min(LONGEST, frame.width // 4), frame.scale)
+
+
+def _groups(n: int, size: int) -> list[range]:
+    """Return the positions in each cell along an axis."""
+    return [range(first, min(first + size, n)) for first in range(0, n, size)]
 
 
 def _marks(size: int, scale: Scale) -> str:
@@ -101,17 +92,6 @@ def _cells(row: list[int], width: int, size: int, scale: Scale) -> Text:
     for kind, equal in groupby(row):
         text = marks[kind].ljust(width) if size == 1 else marks[kind] * width
         line.append(text * len(list(equal)), STYLES[kind])
-    return line
-
-
-def _ruler(indent: int, width: int, n_K: int, size: int) -> Text:
-    """Return a line with the positions of some keys, each above its column."""
-    line, free = Text(" " * indent), indent
-    for i, key in enumerate(range(0, n_K, size)):
-        place = indent + i * width
-        if i % EVERY == 0 and place >= free:
-            line.append(" " * (place - line.cell_len)).append(str(key), axes.KEY)
-            free = place + len(str(key)) + 1
     return line
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from attnscope.results.common import Part, Result
@@ -33,23 +34,34 @@ class Influence(Part):
         measured: `n_Q n_K`, the largest change of an output, divided by the largest output.
         promised: `n_Q n_K`, whether a position should have influence; None if nothing says so.
         received: `n_Q n_K`, the mask that reached attention; None if none was seen.
+        tokens: the token at each position; None if the text is random, or there is none.
     """
 
     of: str
     measured: list[list[float]]
     promised: list[list[bool]] | None = None
     received: list[list[bool]] | None = None
+    tokens: list[str] | None = None
 
     @property
     def wrong(self) -> list[tuple[int, int]]:
         """The pairs `(query, key)` with influence that they should not have."""
+        return self._pairs(lambda amount, visible: amount > 0 and not visible)
+
+    @property
+    def missing(self) -> list[tuple[int, int]]:
+        """The pairs `(query, key)` without the influence that they should have."""
+        return self._pairs(lambda amount, visible: amount == 0 and visible)
+
+    def _pairs(self, differ: Callable[[float, bool], bool]) -> list[tuple[int, int]]:
+        """Return the pairs for which what is measured and what is promised differ."""
         if self.promised is None:
             return []
         return [
             (query, key)
-            for query, row in enumerate(self.measured)
-            for key, amount in enumerate(row)
-            if amount > 0 and not self.promised[query][key]
+            for query, (amounts, visible) in enumerate(zip(self.measured, self.promised, strict=True))
+            for key in range(len(amounts))
+            if differ(amounts[key], visible[key])
         ]
 
 
@@ -112,6 +124,7 @@ class Audit(Result):
         properties: in the order of the table.
         tokens: the tokens of the input, if it is a text.
         notices: further sentences for the reader.
+        influences: what was measured in the code, or in each kind of layer, whatever was promised.
     """
 
     name: str
@@ -122,6 +135,7 @@ class Audit(Result):
     properties: list[Property]
     tokens: list[str] = field(default_factory=list)
     notices: list[str] = field(default_factory=list)
+    influences: list[Influence] = field(default_factory=list)
 
     def __getitem__(self, name: str) -> Property:
         """Return a property by its name."""

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+from pathlib import Path
 
 import pytest
 
@@ -32,9 +34,7 @@ def test_a_leak_is_shown_with_its_line_and_exit_status_1(attnscope, code):
     assert r.exit_status == 1
     assert "audit of mean: causal broken" in r.out
     assert "code_here.py:6: x.mean(1, keepdim=True)" in r.out
-    marks = [
-        line.split() for line in r.out.splitlines() if line.startswith("  ■") and "influence" not in line
-    ]
+    marks = [line.split()[1:] for line in r.out.splitlines() if re.match(r"  \d ", line)]
     assert marks == [["■"] * (row + 1) + ["✗"] * (4 - row) for row in range(5)]
 
 
@@ -66,6 +66,44 @@ def test_lines_of_csv_and_markdown_are_properties(attnscope, code):
     assert rows[0].startswith("property,line,status")
     assert rows[1].startswith("causal,6,broken")
     assert "| causal | ✗ broken |" in attnscope(*options, "markdown").out
+
+
+def test_files_are_written_first_and_replaced_with_force(attnscope, code):
+    options = (
+        "audit",
+        f"{code}:mean",
+        "--input",
+        "x=2,5,8",
+        "--causal",
+        "--plot",
+        "a.svg",
+        "--page",
+        "a.html",
+    )
+    r = attnscope(*options)
+    assert r.exit_status == 1
+    assert re.match("attnscope: drew a.svg, .*\nattnscope: wrote the audit, .*, to a.html\n$", r.err)
+    assert "influence in mean" in Path("a.svg").read_text(encoding="utf-8")
+    page = Path("a.html").read_text(encoding="utf-8")
+    assert "code_here.py:6: x.mean(1, keepdim=True)" in page
+    before = Path("a.html").stat().st_mtime_ns
+    refused = attnscope(*options)
+    assert (refused.exit_status, refused.out) == (2, "")
+    assert "a.svg already exists" in refused.err
+    assert attnscope(*options, "--force").exit_status == 1
+    assert Path("a.html").stat().st_mtime_ns > before
+
+
+def test_files_of_what_holds_show_what_was_measured(attnscope, code):
+    r = attnscope("audit", f"{code}:same", "--input", "x=2,5,8", "--causal", "--plot", "a.svg")
+    assert r.exit_status == 0
+    assert "influence in same" in Path("a.svg").read_text(encoding="utf-8")
+
+
+def test_rows_of_the_record_are_lines(attnscope, code):
+    options = ("audit", f"{code}:mean", "--input", "x=2,5,8", "--causal", "--format", "json")
+    lines = attnscope(*options).out.splitlines()
+    assert lines.count("            [true, false, false, false, false],") == 1
 
 
 def test_a_model_on_a_text(attnscope):

@@ -9,6 +9,7 @@ from render.head_tables import head_table
 
 import attnscope
 from attnscope.masks.summary import mask_of_planes
+from attnscope.results.audit import Audit, Evidence, Influence, Line, Property
 from attnscope.results.comments import CommentReport, Lie, SourceDiff
 from attnscope.results.common import Check, Stats
 from attnscope.results.differences import HeadDifferences, MapDifferences, WeightChange
@@ -95,6 +96,31 @@ def masks() -> AttentionMasks:
     return AttentionMasks("a model", "a model", own, None, checks, ["a notice"])
 
 
+def influence(n: int = 7, tokens: bool = True) -> Influence:
+    """Return influence that should be causal: output 2 depends on input 3, and output 5 not on input 1."""
+    measured = np.tril(np.full((n, n), 0.01)) + np.diag(np.full(n, 0.9))
+    measured[2, 3], measured[5, 1] = 0.2, 0.0
+    received = np.tril(np.ones((n, n), bool))
+    received[5, 1] = False
+    promised = np.tril(np.ones((n, n), bool)).tolist()
+    names = [f" word{i}" for i in range(n)] if tokens else None
+    return Influence("influence in layer 1", measured.tolist(), promised, received.tolist(), names)
+
+
+def audit(*, broken: bool = True, **more: Any) -> Audit:
+    """Return an audit of three properties; if one is broken, with its influence."""
+    of = influence(**more)
+    line = Line("/home/me/model.py", 7, "scores.softmax(-1)")
+    evidence = Evidence("tokens from position 3 on", 2, 0.2, 3e-7, 1, "layers.1", line, of)
+    causal = Property("causal", "broken", "is_causal=True", "changing tokens moves position 2", evidence)
+    other = Property(
+        "cache", "broken", "it takes a cache", "parts differ", Evidence("a cache", 3, 0.1, 0.0)
+    )
+    same = Property("batch", "holds", "every model", "another sequence moves nothing")
+    found = [causal, other, same] if broken else [same]
+    return Audit("a model", "Model", "float32", 7, 12.5, found, of.tokens or [], ["a notice"], [of])
+
+
 @cache
 def every_result() -> dict[str, Any]:
     """Return a result of every kind, by a name for it."""
@@ -121,6 +147,8 @@ def every_result() -> dict[str, Any]:
         "an example": attnscope.worked_example(),
         "a mask": attnscope.mask("lengths:2,3", nq=3, nk=4, window=2),
         "masks of layers": masks(),
+        "an audit": audit(),
+        "an audit of what holds": audit(broken=False),
         "a program": ProgramRun("model.py:Attention", traces=[trace], notes=["a note"]),
         "a check of comments": report,
         "a diff": SourceDiff("model.py", diff(old, new, "model.py")),
@@ -138,6 +166,9 @@ def every_part() -> dict[str, Any]:
         "a circuit": results["its circuits"].circuits[0],
         "a map": results["one map"].maps[0],
         "a changed weight": results["changed maps"].strongest[0, 1][0],
+        "a property": results["an audit"].properties[0],
+        "evidence": results["an audit"].properties[0].evidence,
+        "influence": influence(),
         "one of several masks": results["masks of layers"].masks[0],
         "a row of metrics": results["metrics"].rows[0],
         "a row of the experiment": results["an experiment"].rows[0],

@@ -38,6 +38,18 @@ class Seen:
     visible: torch.Tensor
     received: torch.Tensor
 
+    def influence(self, of: str, tokens: list[str] | None, promise: Promise | None = None) -> Influence:
+        """Return which keys have weight, beside the mask, and what is promised.
+
+        Args:
+            of: the layers.
+            tokens: the tokens of the text; None: it is random.
+            promise: what is promised; None: nothing.
+        """
+        promised = None if promise is None else promise.visible(len(self.visible)).tolist()
+        weights = self.visible.double().tolist()
+        return Influence(f"weights of {of}", weights, promised, self.received.tolist(), tokens)
+
 
 @dataclass
 class Probe:
@@ -47,6 +59,7 @@ class Probe:
         subject: the model.
         texts: draws texts.
         ids: the text, `1 n`; of an encoder-decoder model, the decoder's.
+        tokens: the tokens of `ids`; None: they are random.
         source: the encoder's text, or None.
         causal: whether the model is causal; None: nothing says so.
         causal_source: what says so.
@@ -61,6 +74,7 @@ class Probe:
     causal: bool | None
     causal_source: str
     requested: dict[str, int] = field(default_factory=dict)
+    tokens: list[str] | None = None
     thorough: bool = False
     _runs: dict[Any, Run] = field(default_factory=dict)
 
@@ -149,7 +163,8 @@ class Probe:
     def of_length(self, n: int) -> Probe:
         """Return a probe of the same model with a random text of another length."""
         source = None if self.source is None else self.texts.drawn(n + 3)
-        return replace(self, ids=self.texts.drawn(n), source=source, thorough=False, _runs={})
+        ids = self.texts.drawn(n)
+        return replace(self, ids=ids, source=source, tokens=None, thorough=False, _runs={})
 
     def in_training(self) -> Probe:
         """Return the same probe without its runs, for other statistics of batch norms."""
@@ -172,9 +187,10 @@ class Probe:
             promise = self.promise(index)
             received = next((each.received for each in self.seen if each.layer == index), None)
             influence = layer.influence(
-                f"layer {index}",
+                f"influence in layer {index}",
                 promised=None if promise is None else promise.visible(self.n).tolist(),
                 received=None if received is None else received.tolist(),
+                tokens=self.tokens,
             )
             still = self._still(influence, cause)
             line = layer.leak(cause, still) if still else None

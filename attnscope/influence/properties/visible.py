@@ -39,9 +39,11 @@ def window(probe: Probe, requested: bool) -> Property:
             each.visible & ~each.promise.visible(probe.n) & each.promise.without_limit().visible(probe.n)
         )
         if bool(outside.any()):
-            return _wrong(name, source, each, outside, "sees", "outside of its window", requested)
+            return _wrong(probe, name, source, each, outside, "sees", "outside of its window", requested)
         if each not in short and (missing := _missing(each)) is not None:
-            return _wrong(name, source, each, missing, "does not see", "inside its window", requested)
+            return _wrong(
+                probe, name, source, each, missing, "does not see", "inside its window", requested
+            )
     if short:
         limit = max(each.promise.limit or 0 for each in short if each.promise)
         why = f"{probe.n} tokens do not reach the edge of {limit}: --length {limit + 2}"
@@ -64,7 +66,9 @@ def coverage(probe: Probe, requested: bool) -> Property:
             if probe.selects(each):
                 why = f"layer {each.layer} selects keys by their content"
                 return Property(name, UNDECIDED, source, why, requested=requested)
-            return _wrong(name, source, each, missing, "does not see", "although it should", requested)
+            return _wrong(
+                probe, name, source, each, missing, "does not see", "although it should", requested
+            )
     text = f"{_layers(known)}: each query gives weight to every key that it should see"
     return Property(name, HOLDS, source, text, requested=requested)
 
@@ -84,6 +88,7 @@ def bidirectional(probe: Probe, requested: bool) -> Property:
         for side, where in (("later", later), ("earlier", later.T)):
             if not bool((each.visible & where).any()):
                 return _wrong(
+                    probe,
                     name,
                     probe.causal_source,
                     each,
@@ -96,6 +101,24 @@ def bidirectional(probe: Probe, requested: bool) -> Property:
     return Property(name, HOLDS, probe.causal_source, text, requested=requested)
 
 
+def influences(probe: Probe) -> list[Influence]:
+    """Return which keys have weight, once for all layers in which they are the same."""
+    groups: list[list[Seen]] = []
+    for each in probe.seen:
+        same = (group for group in groups if _equal(group[0], each))
+        group = next(same, None)
+        if group is None:
+            groups.append([each])
+        else:
+            group.append(each)
+    return [group[0].influence(_layers(group), probe.tokens) for group in groups]
+
+
+def _equal(one: Seen, other: Seen) -> bool:
+    """Return whether two modules see the same keys, and received the same mask."""
+    return torch.equal(one.visible, other.visible) and torch.equal(one.received, other.received)
+
+
 def _missing(seen: Seen) -> torch.Tensor | None:
     """Return the pairs that should be visible and are not; None if there are none."""
     assert seen.promise is not None
@@ -104,16 +127,19 @@ def _missing(seen: Seen) -> torch.Tensor | None:
 
 
 def _wrong(
-    name: str, source: str, seen: Seen, wrong: torch.Tensor, verb: str, why: str, requested: bool
+    probe: Probe,
+    name: str,
+    source: str,
+    seen: Seen,
+    wrong: torch.Tensor,
+    verb: str,
+    why: str,
+    requested: bool,
 ) -> Property:
     """Return that a property is broken, with the pair that is farthest from the diagonal."""
     pairs = wrong.nonzero().tolist()
     query, key = max(pairs, key=lambda pair: (pair[0] - pair[1] if verb == "sees" else 0, -pair[0]))
-    n = len(seen.visible)
-    promise = seen.promise.visible(n).tolist() if seen.promise is not None else None
-    influence = Influence(
-        f"weights of layer {seen.layer}", seen.visible.double().tolist(), promise, seen.received.tolist()
-    )
+    influence = seen.influence(f"layer {seen.layer}", probe.tokens, seen.promise)
     text = f"query {query} {verb} key {key} in layer {seen.layer}, {why}; {len(pairs)} such pairs"
     evidence = Evidence("nothing", query, 0.0, 0.0, seen.layer, seen.path, None, influence)
     return Property(name, BROKEN, source, text, evidence, requested)

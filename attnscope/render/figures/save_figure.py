@@ -10,13 +10,16 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from attnscope.errors import OptionError
+from attnscope.errors import FileError, OptionError
 from attnscope.files import check_file, write_file
+from attnscope.render.figures.audit_figure import draw_audit
 from attnscope.render.figures.figures import draw_grid, draw_map, draw_pictures
 from attnscope.render.figures.mask_figure import draw_masks
 from attnscope.render.figures.metric_figures import draw_metrics
 from attnscope.render.figures.scaling_figure import draw_scaling
+from attnscope.render.influence import pictures
 from attnscope.render.maps import of_query
+from attnscope.results.audit import Audit
 from attnscope.results.heads import HeadMetrics
 from attnscope.results.maps import AttentionMaps
 from attnscope.results.masks import AttentionMasks
@@ -119,6 +122,19 @@ def save_scaling_plot(path: Path, result: Scaling, *, dpi: int = 200, force: boo
 def save_masks_plot(path: Path, result: AttentionMasks, *, dpi: int = 200, force: bool = False) -> int:
     """Write a figure of masks; the rest is as in `save_heads_plot`."""
     return _save(path, partial(draw_masks, result=result), dpi=dpi, force=force)
+
+
+def save_audit_plot(path: Path, result: Audit, *, dpi: int = 200, force: bool = False) -> int:
+    """Write a figure of the influence that an audit measured; the rest is as in `save_heads_plot`.
+
+    Raises:
+        FileError: likewise; or it measured none.
+    """
+    if not pictures(result):
+        raise FileError(
+            f"{path} is not written: the influence of positions on each other was not measured."
+        )
+    return _save(path, partial(draw_audit, result=result), dpi=dpi, force=force)
 
 
 def _save(path: Path, draw: Callable[[Figure], None], *, dpi: int, force: bool) -> int:

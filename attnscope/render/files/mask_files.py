@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from attnscope.errors import FileError
 from attnscope.files import check_file, whole_file, write_file
 from attnscope.render.files.tensor_file import WRITERS, Tensors
+from attnscope.render.page.document import document
 from attnscope.results.masks import AttentionMasks
 
 if TYPE_CHECKING:
@@ -43,7 +44,9 @@ def save_masks(result: AttentionMasks, path: Path, *, force: bool = False, **opt
     """
     kind = path.suffix.lower()
     if kind in PAGES:
-        content = _page(result).encode()
+        from attnscope.render.notebook.html import html
+
+        content = document(f"{result.title} · masks", html(result)).encode()
         write_file(path, content, force=force)
         return len(content)
     if kind != NPY and kind not in WRITERS:
@@ -85,20 +88,3 @@ def _write_npy(path: Path, array: np.ndarray, *, force: bool) -> int:
         with unfinished.open("wb") as file:
             np.lib.format.write_array(file, np.asarray(array, order="C"), allow_pickle=False)
         return unfinished.stat().st_size
-
-
-def _page(result: AttentionMasks) -> str:
-    """Return a document with what a notebook shows."""
-    from markupsafe import escape
-
-    from attnscope.render.notebook.html import html
-
-    title = escape(f"{result.title} · masks")
-    policy = "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'"
-    return (
-        f'<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
-        f'<meta http-equiv="Content-Security-Policy" content="{policy}">\n'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-        f'<meta name="color-scheme" content="light dark">\n<title>{title}</title>\n</head>\n<body>\n'
-        f"{html(result)}\n</body>\n</html>\n"
-    )

@@ -10,6 +10,7 @@ from attnscope.files import write_file
 from attnscope.render.files.map_tensors import map_metadata, map_tensors
 from attnscope.render.files.tensor_file import WRITERS, Tensors
 from attnscope.render.values import stored
+from attnscope.results.audit import Audit
 from attnscope.results.example import WorkedExample
 from attnscope.results.heads import HeadMetrics
 from attnscope.results.maps import AttentionMaps
@@ -20,7 +21,7 @@ from attnscope.results.weights import HeadWeights
 
 PICTURES = (".png", ".svg", ".pdf")
 PAGES = (".html", ".htm")
-TABLES = (Trace, HeadWeights, AttentionMaps, Scaling, HeadMetrics, AttentionMasks)
+TABLES = (Trace, HeadWeights, AttentionMaps, Scaling, HeadMetrics, AttentionMasks, Audit)
 TEXTS: dict[str, tuple[type, ...]] = {
     ".json": (object,),
     ".csv": TABLES,
@@ -36,6 +37,14 @@ def save(result: Any, path: Path, *, force: bool = False, **options: Any) -> int
         from attnscope.render.files.mask_files import save_masks
 
         return save_masks(result, path, force=force, **options)
+    if isinstance(result, Audit) and kind in PAGES:
+        from attnscope.render.files.audit_files import save_page
+
+        return save_page(result, path, force=force)
+    if isinstance(result, Audit) and kind in PICTURES:
+        from attnscope.render.figures.save_figure import save_audit_plot
+
+        return save_audit_plot(path, result, force=force, **options)
     if kind in WRITERS and isinstance(result, (Trace, HeadWeights, AttentionMaps)):
         from attnscope.render.files import tensor_file
 
@@ -94,10 +103,10 @@ def _text(result: Any, kind: str) -> str:
         from attnscope.render.records.maps import maps_json
 
         return maps_json(result.to_dict())
-    if kind == ".json" and isinstance(result, AttentionMasks):
-        from attnscope.render.records.masks import masks_json
+    if kind == ".json" and isinstance(result, (AttentionMasks, Audit)):
+        from attnscope.render.records.tables import compact_json
 
-        return masks_json(result.to_dict())
+        return compact_json(result.to_dict())
     if kind == ".json":
         return records.json_text(result.to_dict())
     return records.csv_text(result) if kind == ".csv" else records.markdown_text(result)

@@ -12,9 +12,10 @@ from attnscope.render.columns import check_columns
 from attnscope.render.crash import crash_lines
 from attnscope.render.heading import heading, summary
 from attnscope.render.heads import heads_heading
+from attnscope.render.influence import subjects
 from attnscope.render.masks import columns as mask_columns
 from attnscope.render.masks import heading as masks_heading
-from attnscope.render.notebook import heads
+from attnscope.render.notebook import heads, influence
 from attnscope.render.notebook.example import forms
 from attnscope.render.notebook.maps import in_attribute, page_and_note
 from attnscope.render.notebook.masks import pictures
@@ -131,7 +132,14 @@ def _(result: Audit) -> str:
         "audit",
         heading=_printable(audit.heading(result)),
         columns=shown_columns(audit.columns(result)),
-        evidence=[_printable(list(audit.evidence_lines(each))) for each in result.broken],
+        subjects=[
+            (
+                [] if each is None else _printable(list(audit.evidence_lines(each))),
+                [] if picture is None else influence.panels_of(picture),
+                "" if picture is None else " · ".join(influence.legend(picture)),
+            )
+            for each, picture in subjects(result)
+        ],
         notices=_printable(result.notices),
     )
 

@@ -183,11 +183,11 @@ def page_html(
         source=None if heads is None else heads_source(heads),
         weights=[[Markup(each.text) for each in of_stack] for of_stack in packed],
         largest_error=max((each.largest_error for of_stack in packed for each in of_stack), default=0.0),
-        data=Markup(_json_in_html(data)),
+        data=Markup(json_in_html(data)),
         script=Markup(script),
         style=Markup(style),
-        script_hash=_hash(script),
-        style_hash=_hash(style),
+        script_hash=policy_hash(script),
+        style_hash=policy_hash(style),
     )
     return html.encode("utf-8", "replace").decode("utf-8")  # a path's undecodable bytes have no UTF-8
 
@@ -343,12 +343,12 @@ def _picture_data(picture: Picture) -> dict[str, Any]:
     }
 
 
-def _json_in_html(data: Any) -> str:
+def json_in_html(data: Any) -> str:
     """Return JSON that cannot end a script element or begin a comment (HTML Standard, § 4.12.1.3)."""
     return json.dumps(data, separators=(",", ":")).replace("<", "\\u003c")
 
 
-def _hash(text: str) -> str:
+def policy_hash(text: str) -> str:
     """Return the hash by which the policy allows a script or a style."""
     return f"sha256-{_base64(sha256(text.encode()).digest())}"
 

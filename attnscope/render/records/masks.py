@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from typing import Any
 
@@ -43,29 +42,6 @@ def _mask(mask: AttentionMask) -> dict[str, Any]:
         for name, tokens in (("query_tokens", mask.query_tokens), ("key_tokens", mask.key_tokens))
     }
     return record | {"n_pairs": mask.n_pairs} | texts | {"planes": planes}
-
-
-def masks_json(record: dict[str, Any]) -> str:
-    """Return a JSON document in which each query's keys are on one line."""
-    return _compact(record, "")
-
-
-def _compact(value: Any, indent: str) -> str:
-    """Format objects and lists on several lines, but lists of numbers and texts on one."""
-    inner = indent + "  "
-    if isinstance(value, dict) and value:
-        lines = [f"{inner}{json.dumps(key)}: {_compact(each, inner)}" for key, each in value.items()]
-        return "{\n" + ",\n".join(lines) + f"\n{indent}}}"
-    if isinstance(value, list) and any(isinstance(each, dict) for each in value):
-        lines = [f"{inner}{_compact(each, inner)}" for each in value]
-        return "[\n" + ",\n".join(lines) + f"\n{indent}]"
-    if isinstance(value, list) and any(isinstance(each, list) for each in value):
-        return "[\n" + ",\n".join(f"{inner}{_line(each)}" for each in value) + f"\n{indent}]"
-    return _line(value)
-
-
-def _line(value: Any) -> str:
-    return json.dumps(value, allow_nan=False, ensure_ascii=False)
 
 
 def masks_csv(result: AttentionMasks) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import json
 import re
 from dataclasses import fields, is_dataclass
 from typing import Any
@@ -55,6 +56,29 @@ def plain(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [plain(each) for each in value]
     return number(value) if isinstance(value, float) else value
+
+
+def compact_json(record: dict[str, Any]) -> str:
+    """Return a JSON document in which each row of numbers is on one line."""
+    return _compact(record, "")
+
+
+def _compact(value: Any, indent: str) -> str:
+    """Format objects and lists on several lines, but lists of numbers and texts on one."""
+    inner = indent + "  "
+    if isinstance(value, dict) and value:
+        lines = [f"{inner}{json.dumps(key)}: {_compact(each, inner)}" for key, each in value.items()]
+        return "{\n" + ",\n".join(lines) + f"\n{indent}}}"
+    if isinstance(value, list) and any(isinstance(each, dict) for each in value):
+        lines = [f"{inner}{_compact(each, inner)}" for each in value]
+        return "[\n" + ",\n".join(lines) + f"\n{indent}]"
+    if isinstance(value, list) and any(isinstance(each, list) for each in value):
+        return "[\n" + ",\n".join(f"{inner}{_line(each)}" for each in value) + f"\n{indent}]"
+    return _line(value)
+
+
+def _line(value: Any) -> str:
+    return json.dumps(value, allow_nan=False, ensure_ascii=False)
 
 
 def markdown_table(columns: list[Column], wide: bool = False) -> str:

@@ -5,8 +5,11 @@ from __future__ import annotations
 from rich.console import Console
 from rich.text import Text
 
-from attnscope.render.audit import LEGEND, columns, evidence_lines, heading, influence_rows
+from attnscope.render.audit import columns, evidence_lines, heading
+from attnscope.render.colours import Scale
+from attnscope.render.influence_picture import Frame, picture
 from attnscope.render.styles import WRONG
+from attnscope.render.terminal.heatmap import PIPED
 from attnscope.render.terminal.table import (
     print_columns,
     print_hanging,
@@ -16,6 +19,11 @@ from attnscope.render.terminal.table import (
 )
 from attnscope.results.audit import Audit, Influence
 from attnscope.text import printable
+
+MOST = 64
+"""The most rows of a picture on a terminal."""
+
+INDENT = 2
 
 
 def print_audit(result: Audit, console: Console, *, wide: bool = False) -> None:
@@ -39,16 +47,16 @@ def print_audit(result: Audit, console: Console, *, wide: bool = False) -> None:
 
 
 def _print_influence(influence: Influence, console: Console) -> None:
-    """Print which positions influence which, if the terminal is wide enough."""
-    rows = list(influence_rows(influence))
-    wide = 2 * len(rows[0]) + 2 <= console.width
-    if len(rows[0]) + 2 > console.width:
-        print_line(console, Text("  too many positions to draw here: --plot FILE", "dim"))
-        return
-    print_line(console, Text(f"  {influence.of}: a row for each position of the output", "dim"))
-    for row in rows:
-        text = Text("  ")
-        for mark, style in row:
-            text.append(mark + " " * wide, style)
-        print_line(console, text)
-    print_hanging(console, Text.assemble("  ", (LEGEND, "dim")))
+    """Print which positions influence which, indented below the evidence."""
+    terminal = console.is_terminal
+    width = console.width if terminal else max(console.width, PIPED)
+    scale = Scale.up_to(console, 1.0)
+    parts, sentences = picture(influence, Frame(width - INDENT, MOST if terminal else PIPED, scale))
+    for title, lines in parts:
+        print_hanging(console, Text(" " * INDENT) + Text(printable(title), "dim"))
+        for line in lines:
+            if not scale.ramp:
+                line.rstrip()
+            console.print(Text(" " * INDENT) + line, soft_wrap=True)
+    for sentence in sentences:
+        print_hanging(console, Text(" " * INDENT) + sentence)

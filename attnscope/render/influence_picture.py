@@ -1,0 +1,210 @@
+"""Draw influence with characters: what was measured, beside the mask that reached the layer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from itertools import product
+
+from rich.style import Style
+from rich.text import Text
+
+from attnscope.render import axes
+from attnscope.render.colours import ON_COLOUR, Scale
+from attnscope.render.influence import (
+    MISSING,
+    NONE,
+    RIGHT,
+    WRONG,
+    Cells,
+    has_amounts,
+    panels,
+    titles,
+    top,
+)
+from attnscope.render.styles import CYAN
+from attnscope.render.styles import WRONG as RED
+from attnscope.render.text import READABLE, can_show
+from attnscope.results.audit import Influence
+from attnscope.results.maps import Token
+
+MARKS, ASCII = "·■✗○", ".#Xo"
+"""The characters for nothing, influence, influence that should not be, and missing influence."""
+
+STYLES = {NONE: "dim", RIGHT: CYAN, WRONG: RED, MISSING: RED}
+MEANINGS = {WRONG: "should not be", MISSING: "is missing"}
+
+GAP = 3  # characters between two panels
+LEAST = 12  # positions of a part of a picture, at least
+LONGEST = 12  # terminal cells of a token, at most
+
+
+@dataclass(frozen=True)
+class Frame:
+    """The room for a picture.
+
+    Attributes:
+        width: the most characters of a line.
+        rows: the most rows.
+        scale: the colours and characters that can be shown.
+    """
+
+    width: int
+    rows: int
+    scale: Scale
+
+
+@dataclass(frozen=True)
+class Layout:
+    """How a picture is drawn.
+
+    Attributes:
+        beside: whether panels stand side by side, and not below each other.
+        tokens: the tokens that label rows, or None.
+        width: the characters of a cell.
+        rows, columns: the positions shown of the output, and of the input.
+    """
+
+    beside: bool
+    tokens: list[Token] | None
+    width: int
+    rows: range
+    columns: range
+
+    def labels(self, frame: Frame) -> list[Text]:
+        """Return the label of each row."""
+        return axes.row_labels(_each(self.rows), self.tokens, _longest(frame), frame.scale)
+
+    def needed(self, n_panel: int, frame: Frame) -> tuple[int, int]:
+        """Return the characters and the rows that the panels take."""
+        across, down = (n_panel, 1) if self.beside else (1, n_panel)
+        indent = 1 + max(label.cell_len for label in self.labels(frame))
+        return (
+            indent + across * len(self.columns) * self.width + (across - 1) * GAP,
+            down * len(self.rows),
+        )
+
+
+def picture(influence: Influence, frame: Frame) -> tuple[list[tuple[str, list[Text]]], list[Text]]:
+    """Return the panels, those side by side as one, with a title each; and sentences that explain them.
+
+    If they do not fit, a part of them is drawn, in which something is wrong.
+    """
+    layout = _layout(influence, frame)
+    found = list(panels(influence, _each(layout.rows), _each(layout.columns)))
+    scale = replace(frame.scale, top=top(influence))
+    if not has_amounts(influence):
+        scale = replace(scale, ramp=())
+    drawn = [
+        list(_lines(cells, layout, scale if i == 0 else replace(scale, ramp=())))
+        for i, cells in enumerate(found)
+    ]
+    labels = [Text(), *layout.labels(frame)]
+    indent = 1 + max(label.cell_len for label in labels)
+    margin = [label + Text(" " * (indent - label.cell_len)) for label in labels]
+    names = titles(influence)
+    if len(drawn) == 2 and layout.beside:
+        width = len(layout.columns) * layout.width + GAP
+        names = [f"left: {names[0]}; right: {names[1]}"]
+        drawn = [
+            [
+                left + Text(" " * (width - left.cell_len)) + right
+                for left, right in zip(*drawn, strict=True)
+            ]
+        ]
+    parts = []
+    for name, lines in zip(names, drawn, strict=True):
+        parts.append((name, [label + line for label, line in zip(margin, lines, strict=True)]))
+    return parts, list(_sentences(influence, layout, found, scale))
+
+
+def _layout(influence: Influence, frame: Frame) -> Layout:
+    """Choose the most legible layout that fits; if none does, one of a part."""
+    n_Q, n_K = len(influence.measured), len(influence.measured[0])
+    tokens = None if influence.tokens is None else [Token(text) for text in influence.tokens]
+    n_panel = len(titles(influence))
+    for beside, labels, width in product((True, False), dict.fromkeys((bool(tokens), False)), (2, 1)):
+        layout = Layout(beside, tokens if labels else None, width, range(n_Q), range(n_K))
+        wide, high = layout.needed(n_panel, frame)
+        if wide <= frame.width and high <= frame.rows:
+            return layout
+    return _part(influence, Layout(True, tokens, 2, range(n_Q), range(n_K)), frame)
+
+
+def _part(influence: Influence, whole: Layout, frame: Frame) -> Layout:
+    """Return the layout of a part that fits, around the first pair that is wrong."""
+    n_panel = len(titles(influence))
+    across = n_panel if whole.beside else 1
+    empty = replace(whole, columns=range(0))
+    room = (frame.width - empty.needed(n_panel, frame)[0]) // across
+    n = min(room // whole.width, frame.rows * across // n_panel)
+    if n < LEAST and whole.width == 2:
+        return _part(influence, replace(whole, width=1), frame)
+    if n < LEAST and whole.tokens is not None:
+        return _part(influence, replace(whole, tokens=None, width=2), frame)
+    if n < LEAST and whole.beside and n_panel > 1:
+        return _part(influence, replace(whole, beside=False, width=2), frame)
+    pairs = influence.wrong or influence.missing or [(0, 0)]
+    starts = [max(0, place - n // 3) for place in pairs[0]]
+    if max(pairs[0]) < min(starts) + n:
+        starts = [min(starts)] * 2  # the diagonal stays where it is
+    rows, columns = (
+        range(max(0, min(start, len(axis) - n)), min(len(axis), max(0, min(start, len(axis) - n)) + n))
+        for start, axis in zip(starts, (whole.rows, whole.columns), strict=True)
+    )
+    return replace(whole, rows=rows, columns=columns)
+
+
+def _longest(frame: Frame) -> int:
+    return min(LONGEST, frame.width // 6)
+
+
+def _each(positions: range) -> list[range]:
+    return [range(i, i + 1) for i in positions]
+
+
+def _lines(cells: Cells, layout: Layout, scale: Scale) -> Iterator[Text]:
+    """Yield a line with positions, and a line for each row of a panel."""
+    yield axes.ruler(_each(layout.columns), layout.width)
+    marks = _marks(scale)
+    for amounts, kinds in zip(cells.amounts.tolist(), cells.kinds.tolist(), strict=True):
+        line = Text()
+        for amount, kind in zip(amounts, kinds, strict=True):
+            line.append_text(_cell(amount, kind, marks[kind], layout.width, scale))
+        yield line
+
+
+def _cell(amount: float, kind: int, mark: str, width: int, scale: Scale) -> Text:
+    """Return a cell: on consoles with colours, that of its amount; the smallest has one, too.
+
+    The mark of what is right has that colour, too: it is not seen, but copied with the text.
+    """
+    if not scale.ramp or amount == 0:
+        return Text(mark.ljust(width), STYLES[kind])
+    background = scale.background(amount) or scale.ramp[0]
+    colour = ON_COLOUR if kind == WRONG else background
+    return Text(mark.ljust(width), Style(color=colour, bgcolor=background, bold=kind == WRONG))
+
+
+def _marks(scale: Scale) -> str:
+    return MARKS if can_show(MARKS, scale.encoding) else ASCII
+
+
+def _sentences(influence: Influence, layout: Layout, found: list[Cells], scale: Scale) -> Iterator[Text]:
+    """Yield what rows, columns, characters and colours mean, and which part is shown."""
+    marks = _marks(scale)
+    sentence = Text.assemble("rows are ", ("outputs", axes.QUERY), ", columns ", ("inputs", axes.KEY))
+    present = {int(kind) for cells in found for kind in set(cells.kinds.flat)}
+    right = "influence or visible" if len(found) == 2 else "influence"
+    for kind, meaning in ({RIGHT: right} | MEANINGS).items():
+        if kind in present:
+            sentence.append("; ").append(marks[kind], STYLES[kind]).append(f" {meaning}")
+    yield sentence
+    if scale.ramp:
+        more = ", or more," if found[0].amounts.max() > scale.top else ""
+        yield scale.legend(READABLE).append(f"{more} of the largest output")
+    n_Q, n_K = len(influence.measured), len(influence.measured[0])
+    if (len(layout.rows), len(layout.columns)) != (n_Q, n_K):
+        rows, columns = (axes.range_text(each, scale) for each in (layout.rows, layout.columns))
+        where = f"positions {rows}" if rows == columns else f"outputs {rows} and inputs {columns}"
+        yield Text(f"only {where} of {n_Q:,}; --plot draws all")

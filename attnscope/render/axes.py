@@ -67,12 +67,19 @@ def row_labels(
     return labels
 
 
-def ruler(groups: Sequence[range], width: int) -> Text:
-    """Return a line with the first position of every fifth column, above columns of `width` cells."""
+def ruler(groups: Sequence[range], width: int, room: int | None = None) -> Text:
+    """Return a line with the first position of every fifth column, above columns of `width` cells.
+
+    Args:
+        groups: the positions in each column.
+        width: the cells of a column.
+        room: the cells that the line may take; None: any number.
+    """
     line, free = Text(), 0
     for i, group in enumerate(groups):
         number, place = str(group.start), i * width
-        if i % EVERY == 0 and free <= place <= len(groups) * width - len(number):
+        fits = room is None or place + len(number) <= room
+        if i % EVERY == 0 and free <= place and fits:
             line.append(" " * (place - line.cell_len)).append(number, KEY)
             free = line.cell_len + 1
     return line

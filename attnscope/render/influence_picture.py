@@ -165,7 +165,7 @@ def _each(positions: range) -> list[range]:
 
 def _lines(cells: Cells, layout: Layout, scale: Scale) -> Iterator[Text]:
     """Yield a line with positions, and a line for each row of a panel."""
-    yield axes.ruler(_each(layout.columns), layout.width)
+    yield axes.ruler(_each(layout.columns), layout.width, len(layout.columns) * layout.width)
     marks = _marks(scale)
     for amounts, kinds in zip(cells.amounts.tolist(), cells.kinds.tolist(), strict=True):
         line = Text()

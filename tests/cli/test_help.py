@@ -62,6 +62,14 @@ class MHA(nn.Module):
         q, k, v = (each(x).unflatten(-1, (self.h, -1)).transpose(1, 2) for each in (self.q, self.k, self.v))
         return self.o(attention(q, k, v).transpose(1, 2).flatten(2))
 """
+MASKS = """
+def sliding(b, h, q_idx, kv_idx):
+    return (q_idx >= kv_idx) & (q_idx - kv_idx < 8)
+
+
+def make_sliding(window):
+    return lambda b, h, q_idx, kv_idx: (q_idx >= kv_idx) & (q_idx - kv_idx < window)
+"""
 EXAMPLES = {
     (command, example): what
     for command in COMMANDS
@@ -137,6 +145,7 @@ def files(tmp_path, monkeypatch, minilm):
     for name in ("mine", "old", "new"):
         Path(f"{name}.py").write_text(CORRECT)
     Path("my-minilm").symlink_to(minilm)
+    Path("masks.py").write_text(MASKS)
     Path("train.py").write_text(TRAIN)
     Path("texts.txt").write_text("The cat sat.\nA dog ran.\n")
     for name in "qkv":
@@ -144,7 +153,7 @@ def files(tmp_path, monkeypatch, minilm):
     np.save("x.npy", np.ones((1, 3, 8), dtype=np.float32))
     torch.save(torch.nn.MultiheadAttention(8, 2, batch_first=True).state_dict(), "mha.pt")
     yield
-    for module in ("model", "attn", "train", "mine", "old", "new"):
+    for module in ("model", "attn", "train", "mine", "old", "new", "masks"):
         sys.modules.pop(module, None)
 
 

@@ -44,7 +44,7 @@ def test_what_holds_has_exit_status_0(attnscope, code):
     assert "✓ holds" in r.out
 
 
-def test_what_is_asked_for_and_undecided_has_exit_status_1(attnscope, code):
+def test_a_property_that_an_option_names_and_that_is_undecided_has_exit_status_1(attnscope, code):
     r = attnscope("audit", f"{code}:same", "--input", "x=2,5,8", "--window", "9")
     assert r.exit_status == 1
     assert "5 positions do not reach beyond 9" in " ".join(r.out.split())

@@ -110,7 +110,7 @@ def test_positions_that_ignore_padding_and_the_cache_are_found():
     assert audit["causal"].status == "holds"
 
 
-def test_packed_rows_without_a_block_mask_are_found_if_they_are_asked_for():
+def test_packed_rows_without_a_block_mask_are_found_if_an_option_names_them():
     model = planted.rows_not_blocked(planted.model("qwen3"))
     assert attnscope.audit(model)["packed"].status == "not applicable"
     broken = attnscope.audit(model, packed=True)["packed"]

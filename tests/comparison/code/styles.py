@@ -192,7 +192,6 @@ SHARED = {
     "folded batch": "{0} = {0}.repeat(1, self.g, 1, 1)",
     "fused": "{0} = {0}.repeat(1, self.g, 1, 1)",
 }
-FIRST = {"": "{0}"}
 
 
 def _shared(name: str) -> dict[str, str]:
@@ -266,7 +265,6 @@ MISTAKES = {
     "keys shared interleaved": Mistake("K", "shared heads in another order", "share_k", _shared("k")),
     "values shared interleaved": Mistake("V", "shared heads in another order", "share_v", _shared("v")),
     "heads split as (d, h)": Mistake("Q_split", "heads split as (d_head, n_head)", "split", SPLIT),
-    "rotary before the split": Mistake("Q", "rotary before the split", "W_Q", {"": "q = rotated(self.W_Q(x))"}),
     "weight transposed": Mistake("Q_feat", "weight transposed", "W_Q", {"": "q = x @ self.W_Q.weight + self.W_Q.bias"}),
     "bias missing in Q": Mistake("Q_feat", "bias missing", "W_Q", {"": "q = F.linear(x, self.W_Q.weight)"}),
     "bias missing in V": Mistake("V_feat", "bias missing", "W_V", {"": "v = F.linear(y, self.W_V.weight)"}),
@@ -277,14 +275,10 @@ MISTAKES = {
         {"heads first": "out = out.reshape(b, n, -1)", "heads last": "out = out.reshape(b, n, -1)", "einops": "out = out.reshape(b, n, -1)", "fused": "out = out.reshape(b, n, -1)"},
     ),
 }  # fmt: skip
-MISTAKES["rotary before the split"] = Mistake(
-    "Q", "rotary before the split", "rotate_q", {"": "q = q * 1"}
-)
 MISTAKES["scaled rotation of V"] = Mistake(
     "V", "rotary positions added", "split_v",
     dict.fromkeys(("heads first", "folded batch", "fused"), "v = rotated(v.view(b, m, -1, self.d).transpose(1, 2))"),
 )  # fmt: skip
-del MISTAKES["rotary before the split"]
 
 
 def source(style: str, *mistakes: str) -> str:

@@ -7,7 +7,7 @@ expands into flags. So each option has one name, one default and one sentence of
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from enum import StrEnum
 from typing import Any, TypeVar
@@ -76,6 +76,29 @@ def one_of(kind: type[Choice], flag: str, value: str | None) -> Choice | None:
         return None if value is None else kind(value)
     except ValueError as error:
         raise OptionError(f"{flag} is {value!r}.", hint=f"{flag} {' or '.join(kind)}") from error
+
+
+def is_code(target: Any) -> bool:
+    """Return whether an argument is code, or its name: a class, function or module, but not a model.
+
+    >>> is_code("mine.py:Attention"), is_code("gpt2")
+    (True, False)
+    """
+    if isinstance(target, str):
+        return ":" in target or target.endswith(".py")
+    return callable(target) and not hasattr(target, "save_pretrained")
+
+
+def refuse(options: Mapping[str, Any], why: str) -> None:
+    """Raise an OptionError if an option is set.
+
+    Args:
+        options: the options by name; None and False are not set.
+        why: the reason, such as `is for models`.
+    """
+    for name, value in options.items():
+        if value is not None and value is not False:
+            raise OptionError(f"{name} {why}.")
 
 
 def keywords(group: Any) -> dict[str, Any]:

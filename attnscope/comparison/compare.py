@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from attnscope.errors import OptionError
+from attnscope.options import is_code, refuse
 from attnscope.process.progress import Progress, silent, stage
 from attnscope.results.comparison import Comparison
 
@@ -112,20 +113,20 @@ def compare(  # long, because it takes the options of all kinds of comparison
         "--reverse": reverse,
         "--top": top,
     }
-    if not _is_code(a) and not _is_code(b):
+    if not is_code(a) and not is_code(b):
         if _is_reference(a) or _is_reference(b):
             raise OptionError(
                 f"{a if _is_reference(a) else b} is a reference, and code is compared with it.",
                 hint="attnscope compare FILE.py:NAME sdpa",
             )
-        _refuse(of_code | of_reference, "is for code, and both are models")
+        refuse(of_code | of_reference, "is for code, and both are models")
         return _models(
             a, b, text, layers=layer, heads=head, adapter=adapter, sort=sort, reverse=reverse, top=top,
             dtype=dtype, progress=progress,
         )  # fmt: skip
-    _refuse(of_models, "is for two models, and one side is code")
+    refuse(of_models, "is for two models, and one side is code")
     if b is not None and not (_is_reference(a) or _is_reference(b)):
-        _refuse(of_reference, "is for the references sdpa and mha: other sides decide themselves")
+        refuse(of_reference, "is for the references sdpa and mha: other sides decide themselves")
     from attnscope.comparison.sides.pairing import Pairing
 
     pairing = Pairing(
@@ -152,10 +153,10 @@ def _code(
     from attnscope.comparison.sides.pair import paired, paired_with_layer
     from attnscope.process.random_state import kept_global_random_state
 
-    if b is None or not _is_code(b):
+    if b is None or not is_code(b):
         a, b = b, a
     is_reference = a is None or _is_reference(a)
-    is_model = not is_reference and not _is_code(a)
+    is_model = not is_reference and not is_code(a)
     if not is_model and (layer is not None or text is not None):
         option = "--layer" if layer is not None else "--text"
         sides = f"{b} is not one" if a is None else f"neither {a} nor {b} is one"
@@ -217,13 +218,6 @@ def _models(a: Any, b: Any, text: Any, **options: Any) -> HeadDifferences | MapD
     return compare_checkpoints(a, b, **options)
 
 
-def _refuse(options: Mapping[str, Any], why: str) -> None:
-    """Raise an OptionError if an option is set that is for another kind of comparison."""
-    for name, value in options.items():
-        if value is not None and value is not False:
-            raise OptionError(f"{name} {why}.")
-
-
 def _index(layer: int | str | None, model: Any) -> int:
     """Return the index of one layer."""
     text = "" if layer is None else str(layer)
@@ -239,13 +233,6 @@ def _one_text(text: Any) -> str | None:
     if len(text) > 1:
         raise OptionError("there are several texts, and the code is compared on one.")
     return text[0] if text else None
-
-
-def _is_code(side: Any) -> bool:
-    """Return whether a side is code, or its name: a class, function or module, but not a whole model."""
-    if isinstance(side, str):
-        return ":" in side or side.endswith(".py")
-    return callable(side) and not hasattr(side, "save_pretrained")
 
 
 def _is_reference(side: Any) -> bool:

@@ -3,24 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from attnscope.errors import ModelError, OptionError
+from attnscope.options import is_code, refuse
 from attnscope.process.progress import Progress, silent, stage
 from attnscope.results.audit import Audit
 
-PROPERTIES = (
-    "causal",
-    "bidirectional",
-    "window",
-    "coverage",
-    "padding",
-    "packed",
-    "batch",
-    "cache",
-    "kernels",
-)
-"""The properties, in the order of the table."""
+if TYPE_CHECKING:
+    from attnscope.comparison.sides.pairing import Pairing
 
 Texts = Sequence[str] | Mapping[str, Any]
 
@@ -111,19 +102,20 @@ def audit(  # long, because it takes the options of models and of code
         "cache": cache,
         "kernels": kernels,
     }
-    limits = {"window": window, "chunk": chunk, "prefix": prefix, "sinks": sinks}
-    given = {name: value for name, value in limits.items() if value is not None}
-    if _is_code(target):
-        _refuse({"--text": text, "--length": length, "--dtype": dtype}, "is for models")
-        return _audit_code(
-            target, requested, given, init or (), inputs or (), where or (), call, positions, seed or 0
-        )
+    widths = {"window": window, "chunk": chunk, "prefix": prefix, "sinks": sinks}
+    limits = {name: value for name, value in widths.items() if value is not None}
+    if is_code(target):
+        refuse({"--text": text, "--length": length, "--dtype": dtype}, "is for models")
+        from attnscope.comparison.sides.pairing import Pairing
+
+        pairing = Pairing(init or (), inputs or (), list(where or ()), call, seed=seed or 0)
+        return _audit_code(target, requested, limits, pairing, positions)
     of_code = {"--init": init, "--input": inputs, "--where": where, "--call": call}
-    _refuse(of_code | {"--positions": positions}, "is for code")
+    refuse(of_code | {"--positions": positions}, "is for code")
     if text is not None and length is not None:
         raise OptionError("--length is the number of random tokens, and there is a text.")
     return _audit_model(
-        target, text, requested, given, length, tokenizer, thorough, dtype, device, seed or 0, progress
+        target, text, requested, limits, length, tokenizer, thorough, dtype, device, seed or 0, progress
     )
 
 
@@ -187,12 +179,8 @@ def _audit_code(
     target: Any,
     requested: Mapping[str, bool],
     limits: Mapping[str, int],
-    init: Texts,
-    inputs: Texts,
-    where: Sequence[str],
-    call: str | None,
+    pairing: Pairing,
     positions: str | None,
-    seed: int,
 ) -> Audit:
     from attnscope.influence.audit_code import audit_code
     from attnscope.influence.code import code_of
@@ -210,19 +198,4 @@ def _audit_code(
     source = ", ".join(f"--{name}" for name in options if name in ("causal", "bidirectional", "window"))
     promise = Promise(source, requested["causal"], **limits)
     with kept_global_random_state():
-        code = code_of(loaded, loaded.name, init, inputs, where, call, positions, seed)
-        return audit_code(code, promise, requested)
-
-
-def _is_code(target: Any) -> bool:
-    """Return whether a target is code, or its name: not a model."""
-    if isinstance(target, str):
-        return ":" in target or target.endswith(".py")
-    return callable(target) and not hasattr(target, "save_pretrained")
-
-
-def _refuse(options: Mapping[str, Any], why: str) -> None:
-    """Raise an OptionError if an option is set that is for another kind of target."""
-    for name, value in options.items():
-        if value is not None:
-            raise OptionError(f"{name} {why}.")
+        return audit_code(code_of(loaded, pairing, positions), promise, requested)

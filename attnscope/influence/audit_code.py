@@ -71,13 +71,10 @@ def _causal(code: Code, promise: Promise, requested: bool) -> Property:
     influence, pairs = later()
     if pairs:
         return _wrong(code, "causal", promise.source, influence, pairs, requested)
-    if code.batch_norms:
-        with code.batch_statistics():
-            influence, pairs = later()
-            if pairs:
-                return _wrong(
-                    code, "causal", promise.source, influence, pairs, requested, "in training, "
-                )
+    with code.in_training() as differs:
+        influence, pairs = later() if differs else (influence, [])
+        if pairs:
+            return _wrong(code, "causal", promise.source, influence, pairs, requested, "in training, ")
     text = f"changing each of {code.n} positions moves none before it"
     return Property("causal", HOLDS, promise.source, text, requested=requested)
 

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from attnscope.errors import ModelError, OptionError, first_line
+from attnscope.influence.measure.moved import FAILURES
 from attnscope.influence.models.probe import Probe
 from attnscope.influence.models.promised import causality
 from attnscope.influence.models.subject import Subject
@@ -31,9 +32,6 @@ LEAST = 4
 
 LENGTHS = (61, 53, 43, 37, 29, 23, 17, 13, 11, 7)
 """The numbers of tokens of a random text, the first that fits: no size of a model is such a prime."""
-
-FAILURES = (RuntimeError, TypeError, ValueError, LookupError, AttributeError, NotImplementedError)
-"""What a model may raise in a run that it does not support."""
 
 
 def properties_of(probe: Probe) -> dict[str, Callable[[bool], Property]]:

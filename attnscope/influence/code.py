@@ -5,28 +5,26 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from copy import deepcopy
+from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
 import torch
 
 from attnscope.comparison.anatomy.tape import tensors_in
-from attnscope.comparison.sides.code import usual_inputs
+from attnscope.comparison.sides.code import built_side, usual_inputs
+from attnscope.comparison.sides.pairing import Pairing
 from attnscope.comparison.sides.parameters import role_of
-from attnscope.comparison.sides.side import Side
+from attnscope.comparison.sides.side import Side, tensors_of
 from attnscope.errors import OptionError, SourceError
+from attnscope.influence.measure.batch_norms import batch_norms_of, batch_statistics
 from attnscope.influence.measure.leak import first_leak
-from attnscope.influence.measure.moved import EXACT, relative
+from attnscope.influence.measure.moved import influences
 from attnscope.influence.measure.promises import Promise
 from attnscope.process.default_dtype import default_dtype
-from attnscope.results.audit import (
-    Influence,
-    Line,
-)
+from attnscope.results.audit import Influence, Line
 from attnscope.tracing.target.load import Loaded, describe
 from attnscope.tracing.target.signatures import callee
-from attnscope.tracing.target.subject import Texts, read_subject
 
 POSITIONS = re.compile(
     r"^(n|t|s|l|n_?[qkt]|nq|nk|q_len|kv_len|time|length|block_size|n_(tokens?|positions?))$|seq|tokens|length",
@@ -42,7 +40,6 @@ class Code:
     """A class or function with inputs, whose positions can be changed.
 
     Args:
-        title: its name in messages.
         side: what is called, in float64.
         axes: of each input that has positions, the index of their axis.
         batch: of each input, the index of its batch axis, or None.
@@ -52,10 +49,8 @@ class Code:
         changing: the inputs that are changed: those that keys and values come from.
     """
 
-    def __init__(
-        self, title: str, side: Side, axes: Mapping[str, int], batch: Mapping[str, int]
-    ) -> None:
-        self.title, self.side, self.axes, self.batch = title, side, dict(axes), dict(batch)
+    def __init__(self, side: Side, axes: Mapping[str, int], batch: Mapping[str, int]) -> None:
+        self.title, self.side, self.axes, self.batch = side.title, side, dict(axes), dict(batch)
         roles = {name: role_of(name) for name in axes}
         keys = [name for name, role in roles.items() if role in ("K", "V")]
         others = [name for name, role in roles.items() if role not in ("Q", "K", "V", "mask")]
@@ -66,8 +61,8 @@ class Code:
         if len(lengths) != 1:
             listed = ", ".join(f"{name} {sizes[name]}" for name in self.changing)
             raise OptionError(
-                f"{title} has inputs of different lengths, and each position is changed in all of them:"
-                f" {listed}.",
+                f"{self.title} has inputs of different lengths, and each position is changed in all of"
+                f" them: {listed}.",
                 hint="--positions NAME, the axis of positions",
             )
         self.n = lengths.pop()
@@ -101,7 +96,7 @@ class Code:
         """Call the code, with other values of some inputs."""
         self.n_runs += 1
         inputs = self.side.inputs | dict(changed or {})
-        side = Side(self.title, self.side.callable, inputs, self.side.positional, self.side.module)
+        side = replace(self.side, inputs=inputs)
         torch.manual_seed(0)
         with torch.no_grad(), default_dtype(torch.float64):
             return side.call()
@@ -155,10 +150,7 @@ class Code:
     @cached_property
     def measured(self) -> torch.Tensor:
         """How much each position changes each, measured by changing one after the other: `n_Q n_K`."""
-        before = self.rows()
-        columns = [relative(before, self.rows(self.changed([key]))) for key in range(self.n)]
-        amounts = torch.stack(columns, 1)
-        return amounts.where(amounts > EXACT, 0.0)
+        return influences(self.n, lambda key: self.rows(None if key is None else self.changed([key])))
 
     def leak(self, key: int, still: Sequence[int]) -> Line | None:
         """Return the line where a change of one position begins to move others."""
@@ -168,97 +160,65 @@ class Code:
     @property
     def depth(self) -> int:
         """How many modules with a softmax of their own may follow each other: the longest list."""
-        module = self.side.module
-        lists = (
-            [each for each in module.modules() if isinstance(each, torch.nn.ModuleList)]
-            if module
-            else []
-        )
-        return max((len(each) for each in lists), default=1)
-
-    @property
-    def batch_norms(self) -> list[torch.nn.Module]:
-        """Its batch norms, whose training uses the statistics of all positions."""
-        kinds = (torch.nn.BatchNorm1d, torch.nn.BatchNorm2d, torch.nn.SyncBatchNorm)
-        module = self.side.module
-        return [each for each in module.modules() if isinstance(each, kinds)] if module else []
+        modules = [] if self.side.module is None else self.side.module.modules()
+        lists = [len(each) for each in modules if isinstance(each, torch.nn.ModuleList)]
+        return max(lists, default=1)
 
     @contextmanager
-    def batch_statistics(self) -> Iterator[None]:
-        """Let batch norms use the statistics of their input, as in training."""
-        states = [deepcopy(norm.state_dict()) for norm in self.batch_norms]
-        for norm in self.batch_norms:
-            norm.train()
-        vars(self).pop("measured", None)
+    def in_training(self) -> Iterator[bool]:
+        """Let its batch norms work as in training, if there are any; what was measured is forgotten."""
+        norms = batch_norms_of(self.side.module)
+        if not norms:
+            yield False
+            return
+        before = {"measured": self.measured}
+        del self.measured
         try:
-            yield
+            with batch_statistics(norms):
+                yield True
         finally:
-            vars(self).pop("measured", None)
-            for norm, state in zip(self.batch_norms, states, strict=True):
-                norm.eval()
-                norm.load_state_dict(state)
+            vars(self).update(before)
 
 
-def code_of(
-    loaded: Loaded,
-    title: str,
-    init: Texts,
-    inputs: Texts,
-    where: Sequence[str],
-    call: str | None,
-    positions: str | None,
-    seed: int,
-) -> Code:
-    """Build a class or function and its inputs.
+def code_of(loaded: Loaded, pairing: Pairing, positions: str | None) -> Code:
+    """Build a class or function and its inputs, in float64.
 
     Args:
         loaded: the class or function.
-        title: its name in messages.
-        init, inputs, where, call: as in `attnscope.inspect`; without inputs, the usual ones are tried.
+        pairing: its arguments; without inputs, the usual ones are tried.
         positions: the name of the axis of positions; None: by its name, or the last but one.
-        seed: of weights and inputs.
 
     Raises:
         AttnscopeError: it cannot be built, or has no axis of positions.
     """
-    candidates = [inputs] if inputs else list(_usual(loaded, init, call))
+    candidates = [pairing.inputs] if pairing.inputs else list(_usual(loaded, pairing))
     failure: SourceError | None = None
     for each in candidates or [()]:
-        subject = read_subject(loaded, init, each, where, call, "float64")
-        built = subject.build(seed=seed)
-        values = dict(built.kwargs)
-        positional = [each.label for each in subject.inputs if each.name is None]
-        values |= dict(zip(positional, built.args, strict=False))
-        owner = getattr(built.callable, "__self__", built.callable)
-        module = built.module or (owner if isinstance(owner, torch.nn.Module) else None)
-        side = Side(title, built.callable, values, positional, module)
-        if module is not None:
-            module.eval().double()
-        axes, batch = _axes(subject.axes, values, positions, title)
+        side = built_side(loaded, loaded.name, replace(pairing, inputs=each, dtype="float64"))
+        if side.module is not None:
+            side.module.eval().double()
         try:
-            return Code(title, side, axes, batch)
+            return Code(side, *_axes(side, positions))
         except SourceError as error:
             failure = failure or error
     assert failure is not None
     raise failure
 
 
-def _usual(loaded: Loaded, init: Texts, call: str | None) -> Iterator[list[str]]:
+def _usual(loaded: Loaded, pairing: Pairing) -> Iterator[list[str]]:
     """Yield the usual inputs with as many queries as keys."""
-    for each in usual_inputs(callee(loaded, call), init):
+    for each in usual_inputs(callee(loaded, pairing.call), pairing.init):
         if not any("n_K:7" in text for text in each):
             yield [text.replace("n_Q:5", f"n_Q:{N_POSITIONS}") for text in each]
 
 
-def _axes(
-    dims: Mapping[str, Any], values: Mapping[str, Any], positions: str | None, title: str
-) -> tuple[dict[str, int], dict[str, int]]:
+def _axes(side: Side, positions: str | None) -> tuple[dict[str, int], dict[str, int]]:
     """Return the axes of positions and of the batch of each input that has them."""
     axes, batch = {}, {}
-    for name, value in values.items():
-        if not isinstance(value, torch.Tensor) or value.dim() == 0:
+    for name, value in tensors_of(side).items():
+        if value.dim() == 0:
             continue
-        names = list(dims.get(name) or [])
+        names = list(side.axes.get(name) or [])
         names += [""] * (value.dim() - len(names))
         found = [
             index
@@ -274,5 +234,5 @@ def _axes(
             batch[name] = 0
     if not axes:
         named = f"an axis {positions}" if positions else "an axis of positions"
-        raise OptionError(f"no input of {title} has {named}.", hint="--input x=B,T,C --positions T")
+        raise OptionError(f"no input of {side.title} has {named}.", hint="--input x=B,T,C --positions T")
     return axes, batch

@@ -32,11 +32,11 @@ def code_side(loaded: Loaded, title: str, pairing: Pairing, *, shared: Collectio
         AttnscopeError: it cannot be built, or the usual inputs do not fit.
     """
     if pairing.inputs:
-        return _with_shared(_built(loaded, title, pairing), shared)
+        return _with_shared(built_side(loaded, title, pairing), shared)
     failure: AttnscopeError | None = None
     for usual in usual_inputs(callee(loaded, pairing.call), pairing.init):
         try:
-            side = _with_shared(_built(loaded, title, replace(pairing, inputs=usual)), shared)
+            side = _with_shared(built_side(loaded, title, replace(pairing, inputs=usual)), shared)
         except SizeError as error:
             failure = failure or error
             continue
@@ -49,7 +49,7 @@ def code_side(loaded: Loaded, title: str, pairing: Pairing, *, shared: Collectio
             continue
         return side
     if failure is None:
-        return _built(loaded, title, pairing)
+        return built_side(loaded, title, pairing)
     raise OptionError(
         f"the usual inputs do not fit {title}: {failure.message}",
         hint="--input NAME=AXES for each input",
@@ -76,8 +76,8 @@ def _with_shared(side: Side, roles: Collection[str]) -> Side:
     return side
 
 
-def _built(loaded: Loaded, title: str, pairing: Pairing) -> Side:
-    """Build a side with the inputs that the options name."""
+def built_side(loaded: Loaded, title: str, pairing: Pairing) -> Side:
+    """Build a class or function with the inputs that the options name."""
     inputs, objects = pairing.inputs, dict[str, Any]()
     if isinstance(inputs, Mapping):  # tensors and the like are passed as they are
         objects = {name: each for name, each in inputs.items() if not isinstance(each, str)}

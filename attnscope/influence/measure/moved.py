@@ -14,6 +14,11 @@ import torch
 Rows = Mapping[str, torch.Tensor]
 """By stage, in the order in which they run: the outputs at some positions, `n_position d`."""
 
+FAILURES = (RuntimeError, TypeError, ValueError, LookupError, AttributeError, NotImplementedError)
+"""What a model may raise in a run that it does not support."""
+
+Failures = type[Exception] | tuple[type[Exception], ...]
+
 EXACT = 1e-9
 """A difference in float64, relative to the largest number, that rounding may cause."""
 
@@ -82,6 +87,17 @@ def moved(runs: Callable[[bool], tuple[Rows, Rows]]) -> Moved:
     return Moved("equal", amount=own, rounding=rounding)
 
 
+def moved_unless_it_raises(
+    runs: Callable[[bool], tuple[Rows, Rows]], failures: Failures = FAILURES
+) -> Moved:
+    """Return what moved, as `moved` does; undecided if a run raises one of some exceptions."""
+    try:
+        return moved(runs)
+    except failures as error:
+        lines = str(error).splitlines() or [""]
+        return Moved("undecided", why=f"it raises {type(error).__name__}: {lines[0][:100]}")
+
+
 def _without_exact(first: Rows, second: Rows, own: float, problem: str) -> Moved:
     """Decide by the run's own dtype alone, if the difference is large enough."""
     dtype = next(iter(first.values())).dtype
@@ -102,6 +118,18 @@ def relative(first: torch.Tensor, second: torch.Tensor) -> torch.Tensor:
     gaps = gaps.masked_fill(unlike, float("inf"))
     scale = max(_scale(a), _scale(b))
     return gaps.amax(1) / scale if gaps.numel() else gaps.new_zeros(len(gaps))
+
+
+def influences(n: int, rows: Callable[[int | None], torch.Tensor]) -> torch.Tensor:
+    """Return how much each position changes each, above rounding in float64: `n_Q n_K`.
+
+    Args:
+        n: the number of positions.
+        rows: returns the outputs by position, `n d`, with another input at a position, or at none.
+    """
+    before = rows(None)
+    amounts = torch.stack([relative(before, rows(key)) for key in range(n)], 1)
+    return amounts.where(amounts > EXACT, 0.0)
 
 
 def _scale(numbers: torch.Tensor) -> float:

@@ -48,17 +48,3 @@ class Promise:
     def without_limit(self) -> Promise:
         """Return the promise of a layer that sees the whole text."""
         return replace(self, window=None, chunk=None, sinks=0)
-
-    @property
-    def kind(self) -> str:
-        """The kind of layer in a few words."""
-        words = ["causal" if self.causal else "bidirectional"]
-        if self.window is not None:
-            words.append(f"window {self.window}")
-        if self.chunk is not None:
-            words.append(f"chunks of {self.chunk}")
-        if self.prefix:
-            words.append(f"prefix {self.prefix}")
-        if self.sinks:
-            words.append(f"{self.sinks} sinks")
-        return ", ".join(words)

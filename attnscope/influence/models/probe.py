@@ -16,7 +16,7 @@ from attnscope.influence.models.replay import layer_of
 from attnscope.influence.models.subject import Run, Subject
 from attnscope.influence.models.texts import Texts
 from attnscope.models.masks.observed import observe_masks
-from attnscope.models.running.tokenize import PAD_FIRST, max_tokens
+from attnscope.models.running.tokenize import first_position, max_tokens
 from attnscope.results.audit import Evidence, Influence
 
 
@@ -100,8 +100,7 @@ class Probe:
 
         Those of some families begin after that of padding.
         """
-        text = self.subject.config.get_text_config()
-        first = (text.pad_token_id or 0) + 1 if text.model_type in PAD_FIRST else 0
+        first = first_position(self.subject.config)
         return torch.arange(begin + first, end + first, device=self.subject.module.device)[None]
 
     def base(self, exact: bool) -> Run:
@@ -123,6 +122,17 @@ class Probe:
         if config.is_encoder_decoder:
             return Promise("full attention", causal)
         return promise_of(config.get_text_config(), layer, causal)
+
+    @property
+    def promises(self) -> list[Promise | None]:
+        """What the layers promise, each index once; None: a layer of another kind."""
+        return [self.promise(layer) for layer in set(self.subject.layers.values())]
+
+    @property
+    def limits(self) -> set[int]:
+        """The widths of windows and chunks."""
+        limits = {each.limit for each in self.promises if each is not None}
+        return {limit for limit in limits if limit is not None}
 
     @cached_property
     def seen(self) -> list[Seen]:
@@ -153,11 +163,9 @@ class Probe:
 
     def edges(self) -> list[int]:
         """Return the lengths around the edges of windows and chunks that the model takes."""
-        promises = [self.promise(layer) for layer in set(self.subject.layers.values())]
-        limits = {each.limit for each in promises if each is not None} - {None}
         most = max_tokens(self.subject.config) or 4 * self.n
-        lengths = {edge + more for edge in limits for more in (-1, 0, 1)}  # type: ignore[operator]
-        lengths |= {2 * edge for edge in limits}  # type: ignore[operator]
+        lengths = {limit + more for limit in self.limits for more in (-1, 0, 1)}
+        lengths |= {2 * limit for limit in self.limits}
         return sorted(n for n in lengths if 4 <= n <= min(most, 4 * self.n) and n != self.n)
 
     def of_length(self, n: int) -> Probe:
@@ -170,20 +178,20 @@ class Probe:
         """Return the same probe without its runs, for other statistics of batch norms."""
         return replace(self, _runs={})
 
-    def evidence(self, found: Moved, changed: str, position: int, cause: slice | int) -> Evidence:
-        """Return the evidence of a leak, with the influence within the layer where it begins.
+    def evidence(self, found: Moved, changed: str, cause: slice | int | None = None) -> Evidence:
+        """Return the evidence of what moved, with the first layer whose output did.
 
         Args:
             found: what moved.
             changed: what was changed, in words.
-            position: the position in the text of what moved.
-            cause: the positions that were changed.
+            cause: the positions that were changed, and which must not influence what moved: then with
+                the influence within the layer, and the line where it begins. None: without.
         """
         stage = found.stage
         index = self.subject.layers.get(stage.rstrip("'"))
-        layer = layer_of(self.subject, stage, self.inputs)
+        layer = None if cause is None else layer_of(self.subject, stage, self.inputs)
         influence, line = None, None
-        if layer is not None:
+        if layer is not None and cause is not None:
             promise = self.promise(index)
             received = next((each.received for each in self.seen if each.layer == index), None)
             influence = layer.influence(
@@ -194,7 +202,9 @@ class Probe:
             )
             still = self._still(influence, cause)
             line = layer.leak(cause, still) if still else None
-        return Evidence(changed, position, found.amount, found.rounding, index, stage, line, influence)
+        return Evidence(
+            changed, found.position, found.amount, found.rounding, index, stage, line, influence
+        )
 
     @staticmethod
     def _still(influence: Influence, cause: slice | int) -> list[int]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from typing import Any
 
 from attnscope.influence.measure.promises import Promise
@@ -68,7 +67,7 @@ def promise_of(config: Any, layer: int | None, causal: bool) -> Promise | None:
         if kind == "sliding_attention":
             if not isinstance(window, int):
                 return None
-            return _sliding(config, window, causal, f"layer_types[{layer}]={kind!r}")
+            return _sliding(window, causal, f"layer_types[{layer}]={kind!r}")
         if kind == "chunked_attention":
             chunk = config.attention_chunk_size
             return Promise(f"attention_chunk_size={chunk}", causal, chunk=chunk)
@@ -78,18 +77,12 @@ def promise_of(config: Any, layer: int | None, causal: bool) -> Promise | None:
             return Promise(f"window_size={config.window_size}", causal, window=config.window_size)
         return full
     if isinstance(window, int) and getattr(config, "use_sliding_window", True):
-        return _sliding(config, window, causal, "all layers")
+        return _sliding(window, causal, "all layers")
     return full
 
 
-def _sliding(config: Any, window: int, causal: bool, where: str) -> Promise | None:
+def _sliding(window: int, causal: bool, where: str) -> Promise | None:
     """Return the promise of a sliding window; None where its bidirectional width is a convention."""
     if not causal:
         return None
     return Promise(f"sliding_window={window}, {where}", True, window=window)
-
-
-def promised(config: Any, layers: Collection[int], causal: bool) -> dict[int, Promise]:
-    """Return the promises of layers by index, where there are any."""
-    found = {layer: promise_of(config, layer, causal) for layer in layers}
-    return {layer: each for layer, each in found.items() if each is not None}

@@ -9,7 +9,7 @@ import torch
 
 from attnscope.comparison.anatomy.tape import tensors_in
 from attnscope.influence.measure.leak import first_leak
-from attnscope.influence.measure.moved import EXACT, relative
+from attnscope.influence.measure.moved import FAILURES, influences
 from attnscope.influence.models.subject import Subject, running
 from attnscope.results.audit import Influence, Line
 
@@ -82,12 +82,12 @@ class Layer:
 
     def influence(self, of: str, **matrices: Any) -> Influence:
         """Measure how much each position changes each: one run of the layer for each position."""
-        assert self.hidden is not None
-        before = self.outputs(self.hidden)
-        columns = [relative(before, self.outputs(self.changed(key))) for key in range(self.n)]
-        measured = torch.stack(columns, 1)
-        measured = measured.where(measured > EXACT, 0.0)
-        return Influence(of, measured.tolist(), **matrices)
+
+        def rows(key: int | None) -> torch.Tensor:
+            assert self.hidden is not None
+            return self.outputs(self.hidden if key is None else self.changed(key))
+
+        return Influence(of, influences(self.n, rows).tolist(), **matrices)
 
     def leak(self, positions: slice | int, still: list[int]) -> Line | None:
         """Return the line where a change of some positions begins to move others; None if unknown."""
@@ -107,6 +107,6 @@ def layer_of(subject: Subject, stage: str, inputs: Callable[[], dict[str, Any]])
         return None
     try:
         layer = Layer(subject, path, inputs())
-    except (RuntimeError, TypeError, ValueError, NotImplementedError, IndexError):
+    except FAILURES:
         return None
     return layer if layer.is_repeatable else None

@@ -47,7 +47,7 @@ class Subject:
 
     Attributes:
         n_forward: how many times it ran on a text of `n_tokens`.
-        cross: whether it is an encoder-decoder model; then `decoder_input_ids` are audited, too.
+        is_encoder_decoder: whether it has both; then the positions of the decoder are audited.
     """
 
     def __init__(self, name: str, module: Any, n_tokens: int) -> None:
@@ -114,28 +114,6 @@ class Subject:
             output = module(**inputs, **({"return_dict": True} if self.takes("return_dict") else {}))
         stages[OUTPUT] = self.main_output(output)
         return Run(self._aligned(stages, main.shape), output)
-
-    @property
-    def batch_norms(self) -> list[str]:
-        """The paths of its batch norms, whose training uses the statistics of all positions."""
-        kinds = (torch.nn.BatchNorm1d, torch.nn.BatchNorm2d, torch.nn.SyncBatchNorm)
-        return [path for path, each in self.module.named_modules() if isinstance(each, kinds)]
-
-    @contextmanager
-    def batch_statistics(self) -> Iterator[None]:
-        """Let batch norms use the statistics of their input, as in training."""
-        norms = [
-            model.get_submodule(path) for model in (self.module, self.exact) for path in self.batch_norms
-        ]
-        before = [deepcopy(norm.state_dict()) for norm in norms]
-        for norm in norms:
-            norm.train()
-        try:
-            yield
-        finally:
-            for norm, state in zip(norms, before, strict=True):
-                norm.eval()
-                norm.load_state_dict(state)
 
     @staticmethod
     def main_output(output: Any) -> torch.Tensor:

@@ -7,7 +7,7 @@ import torch
 from attnscope.influence.measure.moved import Moved, Rows, moved
 from attnscope.influence.models.probe import Probe
 from attnscope.influence.properties.causal import equality
-from attnscope.results.audit import BROKEN, HOLDS, UNDECIDED, Evidence, Property
+from attnscope.results.audit import BROKEN, HOLDS, UNDECIDED, Property
 
 NAME = "batch"
 SOURCE = "every model"
@@ -22,10 +22,7 @@ def batch(probe: Probe, requested: bool) -> Property:
     for changed, (pair, row) in pairs.items():
         found = _compared(probe, (text, first), pair, row)
         if found.status == "moved":
-            index = probe.subject.layers.get(found.stage)
-            evidence = Evidence(
-                changed, found.position, found.amount, found.rounding, index, found.stage
-            )
+            evidence = probe.evidence(found, changed)
             moves = f"exchanging {changed} moves position {found.position}"
             return Property(NAME, BROKEN, SOURCE, moves, evidence, requested)
         if found.status == "undecided":

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from itertools import pairwise
 from typing import Any
 
 import torch
 
-from attnscope.influence.measure.moved import Moved, Rows, moved
+from attnscope.influence.measure.moved import Moved, Rows, moved_unless_it_raises
 from attnscope.influence.models.probe import Probe
-from attnscope.influence.properties.causal import equality
-from attnscope.results.audit import BROKEN, HOLDS, NOT_APPLICABLE, UNDECIDED, Evidence, Property
+from attnscope.influence.properties.variants import Variant, verdict
+from attnscope.results.audit import NOT_APPLICABLE, Property
 
 NAME = "cache"
 
@@ -26,28 +26,17 @@ def cache(probe: Probe, requested: bool) -> Property:
     if probe.causal is False:
         return Property(NAME, NOT_APPLICABLE, probe.causal_source, "", requested=requested)
     source = "its forward takes past_key_values"
-    kinds = _kinds(probe)
-    done, left_out, amounts = [], [], []
-    for name, new in kinds.items():
-        found = _compared(probe, name, new)
-        if found.status == "moved":
-            index = subject.layers.get(found.stage)
-            evidence = Evidence(
-                f"a cache, {name}", found.position, found.amount, found.rounding, index, found.stage
-            )
+
+    def variants() -> Iterator[Variant]:
+        for name, new in _kinds(probe).items():
+            found = _compared(probe, name, new)
             text = f"{name}: position {found.position} differs from the same text in one pass"
-            return Property(NAME, BROKEN, source, text, evidence, requested)
-        if found.status == "undecided":
-            left_out.append(f"{name}: {found.why}")
-            continue
-        done.append(name)
-        amounts.append(found.amount)
-    if not done:
-        return Property(NAME, UNDECIDED, source, "; ".join(left_out), requested=requested)
-    text = f"{', '.join(done)}: parts give what the whole text gives, {equality(max(amounts))}"
-    if left_out:
-        text += f"; undecided: {'; '.join(left_out)}"
-    return Property(NAME, HOLDS, source, text, requested=requested)
+            yield Variant(name, found, f"a cache, {name}", text)
+
+    def agreement(names: list[str]) -> str:
+        return f"{', '.join(names)}: parts give what the whole text gives"
+
+    return verdict(probe, NAME, source, requested, variants(), agreement)
 
 
 def _kinds(probe: Probe) -> dict[str, Callable[[], Any]]:
@@ -59,7 +48,8 @@ def _kinds(probe: Probe) -> dict[str, Callable[[], Any]]:
     def own() -> Any:
         """Leave it to the model, unless it makes none."""
         with_cache = probe.inputs(probe.ids[:, :2], use_cache=True)
-        if probe.subject.run(**with_cache).output.get("past_key_values") is not None:
+        run = probe.once("cache", lambda: probe.subject.run(**with_cache))
+        if run.output.get("past_key_values") is not None:
             return None
         return DynamicCache(config=config.get_text_config(decoder=True))
 
@@ -79,18 +69,7 @@ def _compared(probe: Probe, name: str, new: Callable[[], Any]) -> Moved:
         whole = probe.base(exact).rows()
         return {stage: whole[stage][: len(rows)] for stage, rows in parts.items()}, parts
 
-    try:
-        return moved(runs)
-    except (
-        RuntimeError,
-        TypeError,
-        ValueError,
-        NotImplementedError,
-        AttributeError,
-        IndexError,
-    ) as error:
-        lines = str(error).splitlines() or [type(error).__name__]
-        return Moved("undecided", why=f"it raises {type(error).__name__}: {lines[0][:100]}")
+    return moved_unless_it_raises(runs)
 
 
 def _in_parts(probe: Probe, cache: Any, exact: bool, name: str) -> dict[str, torch.Tensor]:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from attnscope.influence.measure.batch_norms import batch_norms_of, batch_statistics
 from attnscope.influence.measure.moved import Moved, Rows, moved
 from attnscope.influence.models.probe import Probe
-from attnscope.influence.models.subject import Run
 from attnscope.results.audit import BROKEN, HOLDS, NOT_APPLICABLE, UNDECIDED, Property
 
 NAME = "causal"
@@ -18,8 +18,9 @@ def causal(probe: Probe, requested: bool) -> Property:
     if not probe.causal:
         return Property(NAME, NOT_APPLICABLE, source, "")
     result = _tested(probe, requested)
-    if result.status == HOLDS and probe.subject.batch_norms:
-        with probe.subject.batch_statistics():
+    if result.status == HOLDS and batch_norms_of(probe.subject.module):
+        norms = [*batch_norms_of(probe.subject.module), *batch_norms_of(probe.subject.exact)]
+        with batch_statistics(norms):
             training = _tested(probe.in_training(), requested)
         if training.status == BROKEN:
             return Property(
@@ -36,7 +37,7 @@ def _tested(probe: Probe, requested: bool) -> Property:
         if found.status == "moved":
             changed = f"tokens from position {cut} on"
             text = f"changing {changed} moves position {found.position}"
-            evidence = probe.evidence(found, changed, found.position, slice(cut, None))
+            evidence = probe.evidence(found, changed, slice(cut, None))
             return Property(NAME, BROKEN, source, text, evidence, requested)
         if found.status == "undecided":
             doubt = doubt or f"changing tokens from position {cut} on: {found.why}"
@@ -53,23 +54,20 @@ def cuts(probe: Probe) -> list[int]:
     if probe.thorough:
         return list(range(1, n))
     found = {1, n // 4, n // 2, n - 1}
-    for layer in set(probe.subject.layers.values()):
-        promise = probe.promise(layer)
-        if promise is not None and promise.limit is not None:
-            found |= {promise.limit, promise.limit + 1}
+    for limit in probe.limits:
+        found |= {limit, limit + 1}
     return sorted(each for each in found if 0 < each < n)
 
 
 def _change_from(probe: Probe, cut: int) -> Moved:
     """Return what moves before a position if the tokens from there on are changed."""
     other = probe.texts.changed(probe.ids, slice(cut, None))
-    runs: dict[bool, Run] = {}
 
-    def run(exact: bool) -> tuple[Rows, Rows]:
-        runs[exact] = probe.subject.run(exact=exact, **probe.inputs(other))
-        return probe.base(exact).rows(slice(0, cut)), runs[exact].rows(slice(0, cut))
+    def runs(exact: bool) -> tuple[Rows, Rows]:
+        changed = probe.subject.run(exact=exact, **probe.inputs(other))
+        return probe.base(exact).rows(slice(0, cut)), changed.rows(slice(0, cut))
 
-    return moved(run)
+    return moved(runs)
 
 
 def equality(amount: float) -> str:

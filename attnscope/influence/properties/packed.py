@@ -9,7 +9,7 @@ import torch
 from attnscope.influence.measure.moved import Rows, moved
 from attnscope.influence.models.probe import Probe
 from attnscope.influence.properties.causal import equality
-from attnscope.results.audit import BROKEN, HOLDS, NOT_APPLICABLE, UNDECIDED, Evidence, Property
+from attnscope.results.audit import BROKEN, HOLDS, NOT_APPLICABLE, UNDECIDED, Property
 
 NAME = "packed"
 
@@ -48,10 +48,7 @@ def packed(probe: Probe, source: str | None, why_not: str, requested: bool) -> P
         return Property(NAME, NOT_APPLICABLE, why, "")
     if found.status == "moved":
         which = "the first" if found.position < cut else "the second"
-        index = probe.subject.layers.get(found.stage)
-        evidence = Evidence(
-            "the other text in the row", found.position, found.amount, found.rounding, index, found.stage
-        )
+        evidence = probe.evidence(found, "the other text in the row")
         text = f"{which} of two texts in a row differs from the same text alone"
         return Property(NAME, BROKEN, source, text, evidence, requested)
     if found.status == "undecided":

@@ -8,7 +8,7 @@ from attnscope.influence.measure.moved import Moved, Rows, moved
 from attnscope.influence.models.probe import Probe
 from attnscope.influence.models.subject import Run
 from attnscope.influence.properties.causal import equality
-from attnscope.results.audit import BROKEN, HOLDS, NOT_APPLICABLE, UNDECIDED, Evidence, Property
+from attnscope.results.audit import BROKEN, HOLDS, NOT_APPLICABLE, UNDECIDED, Property
 
 NAME = "padding"
 N_PAD = 5
@@ -50,8 +50,7 @@ def _broken(probe: Probe, side: str, found: Moved, source: str, requested: bool)
     changed = f"padding on the {side}"
     if by_content.status == "moved":
         found, changed = by_content, f"what the padding on the {side} contains"
-    index = probe.subject.layers.get(found.stage)
-    evidence = Evidence(changed, found.position, found.amount, found.rounding, index, found.stage)
+    evidence = probe.evidence(found, changed)
     text = f"{changed} moves real token {found.position}"
     if by_content.is_equal:
         text += ", and what it contains does not: the positions are counted from the padding"

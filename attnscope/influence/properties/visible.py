@@ -25,8 +25,7 @@ from attnscope.results.audit import (
 def window(probe: Probe, requested: bool) -> Property:
     """Look for keys with weight outside of the window or chunk, and for missing ones inside."""
     name = "window"
-    promises = [probe.promise(layer) for layer in set(probe.subject.layers.values())]
-    if not any(each.limit is not None for each in promises if each is not None):
+    if not probe.limits:
         return Property(name, NOT_APPLICABLE, "no layer has a window or chunks", "")
     limited = [each for each in probe.seen if each.promise is not None and each.promise.limit]
     if not limited:
@@ -150,8 +149,7 @@ def _by_influence(probe: Probe, name: str, requested: bool) -> Property:
     kind = type(probe.subject.module).__name__
     source = f"{kind} does not call attention through transformers' registry: outputs were compared"
     n = probe.n
-    promises = [probe.promise(layer) for layer in set(probe.subject.layers.values())]
-    if name == "window" or any(each is None or (each.limit or n) < n for each in promises):
+    if name == "window" or any(each is None or (each.limit or n) < n for each in probe.promises):
         return Property(name, UNDECIDED, source, "which layer sees what is unknown", requested=requested)
     for position in (0, n // 2, n - 1):
         moves = torch.zeros(n, dtype=torch.bool)

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 from attnscope.errors import OptionError
 from attnscope.models.running.load import class_of, load_tokenizer
 from attnscope.models.running.tokenize import (
-    PAD_FIRST,
     Reading,
+    first_position,
     patches,
     read_text,
     tokens_of,
@@ -135,7 +135,7 @@ def _packed(
         )
     names = [name for name in readings[0].inputs if name != "attention_mask"]
     inputs = {name: torch.cat([each.inputs[name] for each in readings], 1) for name in names}
-    first = (config.pad_token_id or 0) + 1 if config.model_type in PAD_FIRST else 0
+    first = first_position(config)
     positions = [torch.arange(len(each.source)) + first for each in readings]
     inputs["position_ids"] = torch.cat(positions)[None]
     longest = sum(map(len, positions))

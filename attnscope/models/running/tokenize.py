@@ -187,15 +187,19 @@ def check_reads(checkpoint: Checkpoint, config: Any, what: str) -> None:
         )
 
 
+def first_position(config: Any) -> int:
+    """Return the position id of the first token: in some families, the one after that of padding."""
+    of_text = config.get_text_config()
+    return (of_text.pad_token_id or 0) + 1 if of_text.model_type in PAD_FIRST else 0
+
+
 def max_tokens(config: Any) -> int | None:
     """Return the most tokens that a model takes; None if only memory limits it."""
     of_text = config.get_text_config()
     positions = getattr(of_text, "max_position_embeddings", None)
     if not isinstance(positions, int) or positions <= 0:
         return None
-    if of_text.model_type in PAD_FIRST:
-        return positions - (of_text.pad_token_id or 0) - 1
-    return positions
+    return positions - first_position(config)
 
 
 def tokens_of(tokenizer: Any, ids: list[int], **attributes: Any) -> list[Token]:

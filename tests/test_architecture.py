@@ -60,7 +60,8 @@ MAY_IMPORT = {
     | {"options", "checkpoints", "comparison/sides", "comparison/anatomy", "models/running"}
     | {"tracing/target"}
     | {f"influence/{each}" for each in ("measure", "models", "properties")},
-    "influence/properties": LOW | {"influence/measure", "influence/models", "models/running"},
+    "influence/properties": LOW
+    | {"influence/measure", "influence/models", "models/masks", "models/running"},
     "influence/models": LOW
     | {"influence/measure", "comparison/anatomy", "models/masks", "models/running", "process"},
     "influence/measure": {"results", "comparison/anatomy"},

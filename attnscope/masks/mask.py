@@ -14,7 +14,7 @@ from attnscope.checkpoints.indices import Indices
 from attnscope.errors import OptionError
 from attnscope.masks.options import InputOptions, LayerOptions, RuleOptions
 from attnscope.masks.summary import parse_block
-from attnscope.options import keywords, one_of
+from attnscope.options import keywords, one_of, refuse
 from attnscope.process.progress import Progress, silent
 from attnscope.results.masks import AttentionMasks
 from attnscope.tensor_files import FORMATS, is_matrix_text
@@ -210,6 +210,6 @@ def _refuse(group: Any, init: Any, why: str) -> None:
     """Raise an OptionError if an option of a group is set, or `init`."""
     defaults = {each.name: each.default for each in fields(group)} if group is not None else {}
     options = keywords(group) if group is not None else {}
-    for name, value in [*options.items(), ("init", init or None)]:
-        if value is not None and value != defaults.get(name):
-            raise OptionError(f"--{name.replace('_', '-')} {why}.")
+    options = {name: value for name, value in options.items() if value != defaults[name]}
+    options["init"] = init or None
+    refuse({f"--{name.replace('_', '-')}": value for name, value in options.items()}, why)

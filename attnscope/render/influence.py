@@ -16,6 +16,9 @@ if TYPE_CHECKING:
 NONE, RIGHT, WRONG, MISSING = range(4)
 """What is in a cell: nothing, influence, influence that should not be, or none that should be."""
 
+MEANINGS = {WRONG: "should not be", MISSING: "is missing"}
+"""What the marks of wrong cells mean."""
+
 MASK = "the mask that reached the layer"
 """The title of the second panel."""
 

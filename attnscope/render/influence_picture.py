@@ -12,6 +12,7 @@ from rich.text import Text
 from attnscope.render import axes
 from attnscope.render.colours import ON_COLOUR, Scale
 from attnscope.render.influence import (
+    MEANINGS,
     MISSING,
     NONE,
     RIGHT,
@@ -32,7 +33,6 @@ MARKS, ASCII = "·■✗○", ".#Xo"
 """The characters for nothing, influence, influence that should not be, and missing influence."""
 
 STYLES = {NONE: "dim", RIGHT: CYAN, WRONG: RED, MISSING: RED}
-MEANINGS = {WRONG: "should not be", MISSING: "is missing"}
 
 GAP = 3  # characters between two panels
 LEAST = 12  # positions of a part of a picture, at least

@@ -13,6 +13,7 @@ import torch
 from attnscope.influence.measure.moved import Moved, Rows, moved_unless_it_raises
 from attnscope.influence.models.probe import Probe
 from attnscope.influence.properties.variants import Variant, verdict
+from attnscope.models.masks.model_masks import SUPPORTED
 from attnscope.models.running.load import set_attention
 from attnscope.results.audit import NOT_APPLICABLE, Property
 
@@ -43,8 +44,7 @@ def kernels(probe: Probe, requested: bool) -> Property:
 
 def supported(model: Any) -> list[str]:
     """Return the kernels that a model can run with here."""
-    flags = {"sdpa": "_supports_sdpa", "flex_attention": "_supports_flex_attn"}
-    return ["eager", *(name for name, flag in flags.items() if getattr(model, flag, False))]
+    return ["eager", *(name for name, flag in SUPPORTED.items() if getattr(model, flag, False))]
 
 
 def _compared(probe: Probe, name: str) -> Moved:

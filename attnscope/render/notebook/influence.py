@@ -7,6 +7,7 @@ from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
 from attnscope.render.influence import (
+    MEANINGS,
     MISSING,
     NONE,
     RIGHT,
@@ -38,7 +39,6 @@ LEGIBLE = 11
 LEVELS = 8
 """The number of shades of influence."""
 
-MEANINGS = {WRONG: "should not be", MISSING: "is missing"}
 MARKS = {WRONG: "l.5 .5m0-.5l-.5 .5", MISSING: "m0 .25a.25 .25 0 1 0 .5 0a.25 .25 0 1 0-.5 0"}
 """A cross and a circle, from the upper left corner of the middle of a cell."""
 

@@ -148,11 +148,7 @@ def examine(exact: Runs, narrow: Runs, *, part: str | None = None) -> Examinatio
     is_cut = (part == "a" or (part == "b" and goes_on(longer))) and _cut(longer, shorter)
     examination = Examination(a, b, differences(a, b), *_rounding((a, b), narrow))
     examination.left_out, examination.end = part if is_cut else None, shorter.end
-    parted = _partings(examination, examination.tolerances)
-    examination.divergences, examination.explained = parted
-    if not examination.divergences:
-        small, _ = _partings(examination, {})
-        examination.small = [each for each in small if examination.is_small(each.role)]
+    _part(examination)
     return examination
 
 
@@ -168,32 +164,31 @@ def _cut(longer: Anatomy, shorter: Anatomy) -> bool:
     return True
 
 
-def _partings(
-    examination: Examination, tolerances: Mapping[str, float]
-) -> tuple[list[Divergence], bool]:
-    """Return where two sides part, one place after the other, and whether nothing else does.
+def _part(examination: Examination) -> None:
+    """Find where two sides part, one place after the other, and whether nothing else does.
 
-    Each tensor in which they part is corrected, and what follows is computed again.
-
-    Args:
-        examination: both sides.
-        tolerances: by role, the differences that are rounding, and not reported; empty: none.
+    Each tensor in which they part in float64 is corrected, and what follows is computed again; one
+    that parts by less than rounding is corrected, too, and not counted.
     """
     a, b = examination.a, State(examination.b.anatomy, examination.b.order)
-    parted: list[Divergence] = []
-    for _ in range(MOST):
-        found = differences(a, b, tolerances)
+    tolerances, is_strict = examination.tolerances, True
+    while len(examination.divergences) < MOST:
+        lenient = differences(a, b, tolerances)
+        found = differences(a, b) if is_strict else lenient
         first = _first_root(found, b)
         if first is None:
-            return parted, True
-        case = Case(first, a, b, found[first], examination.tolerances.get(first, 0.0))
-        if tolerances and examination.is_rounding(first) and _mended(b, first, a, None):
-            continue
+            examination.explained = True
+            return
+        case = Case(first, a, b, found[first], tolerances.get(first, 0.0))
         divergence, corrected = _explained(case)
-        parted.append(divergence)
+        if lenient[first].is_equal or examination.is_rounding(first):
+            examination.small.append(divergence)
+            if len(examination.small) >= MOST or not _mended(b, first, a, None):
+                tolerances, is_strict = tolerances | {first: inf}, False
+            continue
+        examination.divergences.append(divergence)
         if not _mended(b, first, a, corrected):
-            break
-    return parted, False
+            return
 
 
 def _first_root(found: Mapping[str, Difference], b: State) -> str | None:

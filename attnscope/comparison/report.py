@@ -325,7 +325,7 @@ def _dropout_notices(*sides: Side) -> list[str]:
 
 def _notices(examination: Examination, dtype: str) -> Iterable[str]:
     """Yield sentences about what differs less than rounding."""
-    if examination.small:
+    if examination.small and not examination.divergences:
         first = examination.small[0]
         size = examination.found[first.role].largest
         why = f": {first.explanation}" if first.cause else ""

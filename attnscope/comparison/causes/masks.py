@@ -53,7 +53,8 @@ def mask_inverted(case: Case) -> Iterator[Hypothesis]:
     hidden_a, hidden_b = _hides(case, "a"), _hides(case, "b")
     if hidden_b.any() and hidden_a.any():
         text = "b's mask is inverted: it hides the keys that a shows, and shows those that a hides"
-        yield Hypothesis("mask inverted", text, (~hidden_a).double(), hidden_b.double())
+        if bool((hidden_b == ~hidden_a).all()):
+            yield Hypothesis("mask inverted", text, *_without_masks(case))
 
 
 def _causal_offset(hidden: torch.Tensor) -> int | None:
@@ -149,16 +150,14 @@ def _position(offset: int) -> str:
 def mask_shifted(case: Case) -> Iterator[Hypothesis]:
     """Suppose that b's mask is a's, moved by one position along the keys."""
     hidden_a, hidden_b = _hides(case, "a"), _hides(case, "b")
+    if bool((hidden_b == hidden_a).all()):
+        return
     for step in (1, -1):
-        moved = hidden_a.roll(step, -1)
         inner = slice(1, None) if step == 1 else slice(None, -1)
-        if not bool((hidden_b == hidden_a).all()):
-            yield Hypothesis(
-                "mask shifted",
-                f"b's mask is a's, moved by {step:+d} along the keys",
-                moved[..., inner].double(),
-                hidden_b[..., inner].double(),
-            )
+        moved, own = hidden_a.roll(step, -1)[..., inner], hidden_b[..., inner]
+        if bool(moved.any()) and bool((moved == own).all()):
+            text = f"b's mask is a's, moved by {step:+d} along the keys"
+            yield Hypothesis("mask shifted", text, *_without_masks(case))
 
 
 def added_as_numbers(case: Case) -> Iterator[Hypothesis]:

@@ -1,0 +1,181 @@
+"""Byte ranges of a file, on disk or on the Hugging Face hub, so that no file is read as a whole."""
+
+from __future__ import annotations
+
+import os
+import re
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from attnscope.errors import ModelError, first_line, no_such_file
+
+KiB, MiB = 2**10, 2**20
+
+
+class Ranges(ABC):
+    """A file whose bytes are read in ranges.
+
+    Attributes:
+        first, further: how many bytes a reader of its header asks for first, and then at a time. A
+            request costs more than a megabyte; a read from the disk costs nothing.
+    """
+
+    first: int
+    further: int
+
+    @property
+    @abstractmethod
+    def name(self) -> str:
+        """Its name in error messages."""
+
+    @property
+    @abstractmethod
+    def size(self) -> int:
+        """The size of the file in bytes.
+
+        Raises:
+            ModelError: the file cannot be read.
+        """
+
+    @abstractmethod
+    def read(self, start: int, length: int) -> bytes:
+        """Return `length` bytes from `start` on; fewer at the end of the file, and no more.
+
+        Raises:
+            ModelError: the file cannot be read.
+        """
+
+    @abstractmethod
+    def beside(self, filename: str) -> Ranges:
+        """Return another file of the same folder or repository, which may not exist."""
+
+
+@dataclass
+class FileRanges(Ranges):
+    """A file on this machine.
+
+    Args:
+        path: its path.
+    """
+
+    path: Path
+    first: int = 64 * KiB
+    further: int = 64 * KiB
+
+    @property
+    def name(self) -> str:
+        return str(self.path)
+
+    @property
+    def size(self) -> int:
+        if not os.path.isfile(self.path):  # Path.is_file raises for a name that is too long
+            raise (
+                no_such_file(self.path) if not self.path.is_dir() else _unreadable(self.name, "a folder")
+            )
+        return self.path.stat().st_size
+
+    def read(self, start: int, length: int) -> bytes:
+        try:
+            with self.path.open("rb") as file:
+                file.seek(start)
+                return file.read(length)
+        except OSError as error:
+            raise _unreadable(self.name, first_line(error)) from error
+
+    def beside(self, filename: str) -> Ranges:
+        return FileRanges(self.path.with_name(filename))
+
+
+@dataclass
+class HttpRanges(Ranges):
+    """A file behind a URL, whose server answers range requests (RFC 9110, section 14).
+
+    The first read says how large the file is: it is no request of its own.
+
+    Args:
+        url: its address.
+        headers: of each request, such as a token.
+    """
+
+    url: str
+    headers: dict[str, str] = field(default_factory=dict, repr=False)
+    first: int = MiB
+    further: int = 16 * MiB
+    _size: int | None = field(default=None, init=False)
+    _head: bytes = field(default=b"", init=False, repr=False)
+
+    @property
+    def name(self) -> str:
+        return self.url
+
+    @property
+    def size(self) -> int:
+        if self._size is None:
+            self._head = self._request(0, self.first)
+        assert self._size is not None
+        return self._size
+
+    def read(self, start: int, length: int) -> bytes:
+        length = min(length, self.size - start)
+        if length <= 0:
+            return b""
+        if start + length <= len(self._head):
+            return self._head[start : start + length]
+        return self._request(start, length)
+
+    def beside(self, filename: str) -> Ranges:
+        return HttpRanges(re.sub(r"[^/]*$", filename, self.url), self.headers)
+
+    def _request(self, start: int, length: int) -> bytes:
+        from huggingface_hub import get_session
+
+        plain = {"Accept-Encoding": "identity"}
+        wanted = {**self.headers, **plain, "Range": f"bytes={start}-{start + length - 1}"}
+        try:
+            with get_session().stream("GET", self.url, headers=wanted, timeout=30) as response:
+                return self._body(response, start, length)
+        except ModelError:
+            raise
+        except Exception as error:  # whatever the network library raises, which changes between versions
+            raise _unreadable(self.url, first_line(error).rstrip(".")) from error
+
+    def _body(self, response: Any, start: int, length: int) -> bytes:
+        """Return the body of a response, of which no more than `length` bytes are ever in memory."""
+        status = response.status_code
+        if status in (401, 403):
+            raise ModelError(
+                f"{self.url} is private or gated: the server answers {status}.",
+                hint="request access on its page on the hub, then hf auth login",
+            )
+        if status == 404:
+            raise ModelError(f"there is no file {self.url}.")
+        found = re.fullmatch(r"bytes (\d+)-(\d+)/(\d+)", response.headers.get("content-range", ""))
+        if status != 206 or found is None or int(found[1]) != start:
+            raise _unreadable(self.url, f"the server answers {status} to a request for a range of bytes")
+        self._size = int(found[3])
+        length = min(length, self._size - start)
+        body = bytearray()
+        for chunk in response.iter_bytes(64 * KiB):
+            body += chunk[: length - len(body)]
+            if len(body) == length:
+                return bytes(body)
+        raise _unreadable(self.url, f"{len(body)} of {length} bytes arrived")
+
+
+def hub_ranges(repository: str, filename: str) -> HttpRanges:
+    """Return a file of a model on the hub; nothing is requested yet.
+
+    Args:
+        repository: such as `ggml-org/tiny-llamas`.
+        filename: its path in the repository.
+    """
+    from huggingface_hub import hf_hub_url
+    from huggingface_hub.utils import build_hf_headers
+
+    return HttpRanges(hf_hub_url(repository, filename), build_hf_headers())
+
+
+def _unreadable(name: str, why: str) -> ModelError:
+    return ModelError(f"cannot read {name}: {why}.")

@@ -172,7 +172,7 @@ def hub_ranges(repository: str, filename: str) -> HttpRanges:
         filename: its path in the repository.
     """
     from huggingface_hub import hf_hub_url
-    from huggingface_hub.utils import build_hf_headers
+    from huggingface_hub.utils import build_hf_headers  # type: ignore[attr-defined]
 
     return HttpRanges(hf_hub_url(repository, filename), build_hf_headers())
 

@@ -79,7 +79,8 @@ def evidence_lines(each: Property) -> Iterator[str]:
     found = each.evidence
     assert found is not None
     yield f"{each.name}: {each.found}"
-    yield f"expected, because of {each.source}" if each.source else "expected"
+    if each.source:
+        yield f"why it should hold: {each.source}"
     if found.amount > 0:
         noise = f"; rounding: {found.rounding:.1g}" if found.rounding else ""
         yield f"moved by {found.amount:.2g} of the largest output{noise}"

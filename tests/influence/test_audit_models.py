@@ -93,6 +93,12 @@ def test_a_window_that_one_kernel_ignores_is_found(kernel):
     assert audit["kernels"].status == "broken"
     assert audit["kernels"].evidence.layer == 0
     assert audit["window"].status == ("broken" if kernel == "sdpa" else "holds")
+    shown = audit["kernels"].evidence.influence
+    differ = {(query, key) for query in range(61) for key in range(query - 7)}
+    if kernel == "sdpa":  # the model's own sees too much, so that others see too little
+        assert (set(shown.missing), shown.wrong) == (differ, [])
+    else:
+        assert (set(shown.wrong), shown.missing) == (differ, [])
 
 
 def test_a_padding_mask_of_one_head_is_found_in_its_layer():
@@ -100,12 +106,16 @@ def test_a_padding_mask_of_one_head_is_found_in_its_layer():
     assert broken.status == "broken"
     assert broken.evidence.layer == 2
     assert "what the padding on the right contains moves" in broken.found
+    shown = broken.evidence.influence
+    assert shown.wrong == [(query, key) for query in range(30) for key in range(30, 35)]
+    assert shown.missing == []
 
 
 def test_positions_that_ignore_padding_and_the_cache_are_found():
     audit = attnscope.audit(planted.own_positions(planted.model("gpt2")))
     assert audit["padding"].status == "broken"
     assert "the positions are counted from the padding" in audit["padding"].found
+    assert audit["padding"].evidence.influence is None, "its mask is right"
     assert audit["cache"].status == "broken"
     assert audit["causal"].status == "holds"
 
@@ -116,6 +126,9 @@ def test_packed_rows_without_a_block_mask_are_found_if_an_option_names_them():
     broken = attnscope.audit(model, packed=True)["packed"]
     assert broken.status == "broken"
     assert broken.evidence.layer == 0
+    assert broken.evidence.influence.wrong == [
+        (query, key) for query in range(31, 61) for key in range(31)
+    ]
 
 
 def test_options_say_what_a_model_should_be():

@@ -405,7 +405,7 @@ SOME = [
 another sequence."""
 
 
-@pytest.mark.parametrize("name", swept(FAMILIES, SOME[::2]))
+@pytest.mark.parametrize("name", swept(FAMILIES, SOME[::3]))
 def test_a_family_has_its_axes_named_and_no_findings(attnscope, name):
     family = FAMILIES[name]
     ran = attnscope("trace", *family.arguments(), "--device", "meta", "--format", "json")
@@ -415,7 +415,7 @@ def test_a_family_has_its_axes_named_and_no_findings(attnscope, name):
     assert "no other sizes" not in ran.err
 
 
-@pytest.mark.parametrize("name", swept(WITH_VALUES, ["BERT", "GPT-2", "Qwen3", "T5"]))
+@pytest.mark.parametrize("name", swept(WITH_VALUES, ["BERT", "Qwen3"]))
 def test_values_are_right_too(attnscope, name):
     family = FAMILIES[name]
     steps = check(attnscope("trace", *family.arguments(), "--format", "json"))

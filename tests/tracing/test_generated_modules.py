@@ -19,11 +19,13 @@ def folder(tmp_path_factory):
 
 
 @given(modules())
+@pytest.mark.sweep
 def test_views_products_and_equations(folder, module):
     check(module, folder)
 
 
 @given(modules(einops=True))
+@pytest.mark.sweep
 def test_einops(folder, module):
     pytest.importorskip("einops")
     check(module, folder)

@@ -82,6 +82,7 @@ def code(tmp_path):
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the limit is one of Linux")
+@pytest.mark.few(1)
 @pytest.mark.parametrize("name", ["Steep", "SteepWithValues"])
 def test_sizes_that_would_need_20_gb_are_not_tried_and_nothing_is_claimed(code, name):
     ran = subprocess.run(

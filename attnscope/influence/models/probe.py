@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
 import torch
 
-from attnscope.influence.measure.moved import Moved
+from attnscope.influence.measure.moved import FAILURES, Moved
 from attnscope.influence.measure.promises import Promise
 from attnscope.influence.models.promised import promise_of
 from attnscope.influence.models.replay import layer_of
@@ -38,17 +39,23 @@ class Seen:
     visible: torch.Tensor
     received: torch.Tensor
 
-    def influence(self, of: str, tokens: list[str] | None, promise: Promise | None = None) -> Influence:
+    def promised(self, n: int) -> torch.Tensor:
+        """Return which keys of `n` should have weight: `n n`; all that have, if nothing is promised."""
+        return self.visible[:n, :n] if self.promise is None else self.promise.visible(n)
+
+    def influence(
+        self, of: str, tokens: list[str] | None, promised: torch.Tensor | None = None
+    ) -> Influence:
         """Return which keys have weight, beside the mask, and what is promised.
 
         Args:
             of: the layers.
             tokens: the tokens of the text; None: it is random.
-            promise: what is promised; None: nothing.
+            promised: `n_Q n_K`, which keys should have weight; None: nothing says so.
         """
-        promised = None if promise is None else promise.visible(len(self.visible)).tolist()
+        should = None if promised is None else promised.tolist()
         weights = self.visible.double().tolist()
-        return Influence(f"weights of {of}", weights, promised, self.received.tolist(), tokens)
+        return Influence(f"weights of {of}", weights, should, self.received.tolist(), tokens)
 
 
 @dataclass
@@ -137,27 +144,55 @@ class Probe:
     @cached_property
     def seen(self) -> list[Seen]:
         """The keys that each layer's queries give weight to, and the mask that its kernel received."""
-        visible, received = (self._masks(self.ids, measures=measures) for measures in (True, False))
+        return self.seen_with(self.inputs())
+
+    def seen_with(self, inputs: dict[str, Any]) -> list[Seen]:
+        """Return what `seen` is with other arguments of the model, for the first sequence."""
+        visible, received = (self._masks(inputs, measures=measures) for measures in (True, False))
         return [
             Seen(path, layer, self.promise(layer), each, received[path, layer])
             for (path, layer), each in visible.items()
         ]
 
-    def _masks(self, ids: torch.Tensor, *, measures: bool) -> dict[tuple[str, int], torch.Tensor]:
+    def _masks(self, inputs: dict[str, Any], *, measures: bool) -> dict[tuple[str, int], torch.Tensor]:
         """Return the visible keys of each self-attention, in any head: `n_Q n_K`."""
-        model = self.subject.module
-        found = observe_masks(model, lambda: self.subject.run(**self.inputs(ids)), measures=measures)
+        found = observe_masks(self.subject.module, lambda: self.subject.run(**inputs), measures=measures)
+        n = inputs["input_ids" if self.source is None else "decoder_input_ids"].shape[1]
         stacks = ("decoder",) if self.source is not None else ("self", "text", "decoder")
         return {
             (each.path, each.layer): each.visible[0].any(0)
             for each in found
-            if each.stack in stacks and each.visible.shape[-2:] == (self.n, self.n)
+            if each.stack in stacks and each.visible.shape[-2:] == (n, n)
         }
+
+    def with_weights(
+        self,
+        evidence: Evidence,
+        inputs: dict[str, Any],
+        of: str,
+        expected: Callable[[Seen], torch.Tensor],
+    ) -> Evidence:
+        """Add to the evidence which keys have weight in its layer, if they are not those expected.
+
+        Args:
+            evidence: the evidence.
+            inputs: the arguments of the model in the run that differs, whose first sequence is shown.
+            of: what is particular about that run, in words.
+            expected: returns which keys should have weight there: `n_Q n_K`.
+        """
+        with suppress(*FAILURES):  # of models whose masks cannot be measured
+            for each in self.seen_with(inputs):
+                promised = expected(each)
+                if each.layer == evidence.layer and not torch.equal(each.visible, promised):
+                    influence = each.influence(f"layer {each.layer}, {of}", None, promised)
+                    return replace(evidence, influence=influence)
+        return evidence
 
     def selects(self, seen: Seen) -> bool:
         """Return whether a module gives weight to other keys in another text."""
         others = [
-            self._masks(self.texts.drawn(self.n), measures=True)[seen.path, seen.layer] for _ in range(2)
+            self._masks(self.inputs(self.texts.drawn(self.n)), measures=True)[seen.path, seen.layer]
+            for _ in range(2)
         ]
         return not all(torch.equal(seen.visible, each) for each in others)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 from unittest.mock import patch
@@ -15,7 +15,7 @@ from attnscope.influence.models.probe import Probe
 from attnscope.influence.properties.variants import Variant, verdict
 from attnscope.models.masks.model_masks import SUPPORTED
 from attnscope.models.running.load import set_attention
-from attnscope.results.audit import NOT_APPLICABLE, Property
+from attnscope.results.audit import NOT_APPLICABLE, Evidence, Property
 
 NAME = "kernels"
 
@@ -29,12 +29,27 @@ def kernels(probe: Probe, requested: bool) -> Property:
         return Property(NAME, NOT_APPLICABLE, why, "", requested=requested)
     source = f"{type(probe.subject.module).__name__} has {', '.join(names)}"
 
+    def weights(name: str) -> Callable[[Evidence], Evidence]:
+        """Return what adds the keys that have weight with a kernel, beside those with its own."""
+
+        def add(evidence: Evidence) -> Evidence:
+            before = {each.path: each.visible for each in probe.seen}
+            with _switched(probe.subject.module, name):
+                return probe.with_weights(
+                    evidence,
+                    probe.inputs(),
+                    f"with {name}; expected are those with {own}",
+                    lambda seen: before[seen.path],
+                )
+
+        return add
+
     def variants() -> Iterator[Variant]:
         for name in names:
             if name != own:
                 found = _compared(probe, name)
                 text = f"{name} and {own} differ at position {found.position}"
-                yield Variant(name, found, f"{name} instead of {own}", text)
+                yield Variant(name, found, f"{name} instead of {own}", text, weights(name))
 
     def agreement(others: list[str]) -> str:
         return f"{', '.join([own, *others])} agree"

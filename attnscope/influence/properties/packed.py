@@ -48,7 +48,12 @@ def packed(probe: Probe, source: str | None, why_not: str, requested: bool) -> P
         return Property(NAME, NOT_APPLICABLE, why, "")
     if found.status == "moved":
         which = "the first" if found.position < cut else "the second"
-        evidence = probe.evidence(found, "the other text in the row")
+        evidence = probe.with_weights(
+            probe.evidence(found, "the other text in the row"),
+            probe.inputs(position_ids=positions),
+            f"with two texts, the second from position {cut} on",
+            lambda seen: torch.block_diag(*(seen.promised(length) for length in lengths)).bool(),
+        )
         text = f"{which} of two texts in a row differs from the same text alone"
         return Property(NAME, BROKEN, source, text, evidence, requested)
     if found.status == "undecided":

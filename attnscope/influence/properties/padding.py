@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 
 from attnscope.influence.measure.moved import Moved, Rows, moved
-from attnscope.influence.models.probe import Probe
+from attnscope.influence.models.probe import Probe, Seen
 from attnscope.influence.models.subject import Run
 from attnscope.influence.properties.causal import equality
-from attnscope.results.audit import BROKEN, HOLDS, NOT_APPLICABLE, UNDECIDED, Property
+from attnscope.results.audit import BROKEN, HOLDS, NOT_APPLICABLE, UNDECIDED, Evidence, Property
 
 NAME = "padding"
 N_PAD = 5
@@ -50,13 +52,30 @@ def _broken(probe: Probe, side: str, found: Moved, source: str, requested: bool)
     changed = f"padding on the {side}"
     if by_content.status == "moved":
         found, changed = by_content, f"what the padding on the {side} contains"
-    evidence = probe.evidence(found, changed)
+    evidence = _with_weights(probe, side, probe.evidence(found, changed))
     text = f"{changed} moves real token {found.position}"
     if by_content.is_equal:
         text += ", and what it contains does not: the positions are counted from the padding"
         if not probe.subject.takes("position_ids"):
             text += ", and the forward takes no position_ids"
     return Property(NAME, BROKEN, source, text, evidence, requested)
+
+
+def _with_weights(probe: Probe, side: str, evidence: Evidence) -> Evidence:
+    """Add which keys have weight if a text is padded: real tokens should see real tokens only."""
+    if probe.source is not None:  # the padding is in the encoder
+        return evidence
+    inputs, real = _inputs(probe, side, None)
+
+    def expected(seen: Seen) -> torch.Tensor:
+        keys = seen.visible.clone()  # of padding, nothing is expected
+        keys[real] = False
+        keys[real, real] = seen.promised(real.stop - real.start)
+        return keys
+
+    padding = "up to position" if side == "left" else "from position"
+    edge = real.start - 1 if side == "left" else real.stop
+    return probe.with_weights(evidence, inputs, f"with padding {padding} {edge}", expected)
 
 
 def _alone(probe: Probe, side: str) -> Moved:
@@ -79,6 +98,17 @@ def _padded(probe: Probe, side: str, pad: torch.Tensor | None, exact: bool) -> d
         pad: the tokens of the padding; None: the padding token.
         exact: whether to run in float64.
     """
+
+    def run() -> Run:
+        return probe.subject.run(exact=exact, **inputs)
+
+    inputs, real = _inputs(probe, side, pad)
+    rows = slice(None) if probe.source is not None else real
+    return (probe.once(("padding", side, exact), run) if pad is None else run()).rows(rows)
+
+
+def _inputs(probe: Probe, side: str, pad: torch.Tensor | None) -> tuple[dict[str, Any], slice]:
+    """Return the arguments of the model for a text padded as for `_padded`, and where the text is."""
     text = (probe.ids if probe.source is None else probe.source)[:, : probe.n // 2]
     n, n_pad = text.shape[1], N_PAD if side else 0
     padding = torch.full((1, n_pad), probe.texts.pad) if pad is None else pad
@@ -89,16 +119,12 @@ def _padded(probe: Probe, side: str, pad: torch.Tensor | None, exact: bool) -> d
     if side:
         longer = torch.cat([text, text[:, :1].expand(1, n_pad)], 1)
         ids, mask = torch.cat([ids, longer]), torch.cat([mask, torch.ones_like(longer)])
-
-    def run() -> Run:
-        if probe.source is not None:
-            inputs = probe.inputs(probe.ids.expand(len(ids), -1), attention_mask=mask)
-            return probe.subject.run(exact=exact, **inputs | {"input_ids": ids})
-        inputs = probe.inputs(ids, attention_mask=mask)
-        if probe.subject.takes("position_ids"):  # as `generate` passes them
-            first = int(probe.positions(0, 1))
-            inputs["position_ids"] = (mask.cumsum(-1) - 1).clamp(min=0) + first
-        return probe.subject.run(exact=exact, **inputs)
-
-    rows = slice(None) if probe.source is not None else slice(start, start + n)
-    return (probe.once(("padding", side, exact), run) if pad is None else run()).rows(rows)
+    real = slice(start, start + n)
+    if probe.source is not None:
+        inputs = probe.inputs(probe.ids.expand(len(ids), -1), attention_mask=mask)
+        return inputs | {"input_ids": ids}, real
+    inputs = probe.inputs(ids, attention_mask=mask)
+    if probe.subject.takes("position_ids"):  # as `generate` passes them
+        first = int(probe.positions(0, 1))
+        inputs["position_ids"] = (mask.cumsum(-1) - 1).clamp(min=0) + first
+    return inputs, real

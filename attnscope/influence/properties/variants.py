@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from attnscope.influence.measure.moved import Moved
 from attnscope.influence.models.probe import Probe
 from attnscope.influence.properties.causal import equality
-from attnscope.results.audit import BROKEN, HOLDS, UNDECIDED, Property
+from attnscope.results.audit import BROKEN, HOLDS, UNDECIDED, Evidence, Property
 
 
 @dataclass(frozen=True)
@@ -20,12 +20,14 @@ class Variant:
         found: what moved.
         changed: what was changed, in words.
         difference: the sentence if something moved.
+        weights: adds to the evidence which keys have weight then; None: nothing is added.
     """
 
     name: str
     found: Moved
     changed: str
     difference: str
+    weights: Callable[[Evidence], Evidence] | None = None
 
 
 def verdict(
@@ -48,6 +50,8 @@ def verdict(
     for each in variants:
         if each.found.status == "moved":
             evidence = probe.evidence(each.found, each.changed)
+            if each.weights is not None:
+                evidence = each.weights(evidence)
             return Property(name, BROKEN, source, each.difference, evidence, requested)
         if each.found.status == "undecided":
             left_out.append(f"{each.name}: {each.found.why}")

@@ -138,7 +138,8 @@ def _wrong(
     """Return that a property is broken, with the pair that is farthest from the diagonal."""
     pairs = wrong.nonzero().tolist()
     query, key = max(pairs, key=lambda pair: (pair[0] - pair[1] if verb == "sees" else 0, -pair[0]))
-    influence = seen.influence(f"layer {seen.layer}", probe.tokens, seen.promise)
+    promised = None if seen.promise is None else seen.promise.visible(probe.n)
+    influence = seen.influence(f"layer {seen.layer}", probe.tokens, promised)
     text = f"query {query} {verb} key {key} in layer {seen.layer}, {why}; {len(pairs)} such pairs"
     evidence = Evidence("nothing", query, 0.0, 0.0, seen.layer, seen.path, None, influence)
     return Property(name, BROKEN, source, text, evidence, requested)

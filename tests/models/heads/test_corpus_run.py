@@ -1085,7 +1085,7 @@ def test_a_terminal_shows_how_far_a_run_is_and_stdout_the_table_alone(large):
     assert "\x1b[2K" in told[told.rindex("tokens/s") :]  # the line is empty again
 
 
-@pytest.mark.slow
+@pytest.mark.sweep
 def test_an_interruption_leaves_a_clean_terminal(large):
     folder, corpus, _ = large
     line = command(folder, "--corpus", corpus, "-f", "json")

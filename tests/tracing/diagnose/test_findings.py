@@ -112,6 +112,7 @@ def test_every_wrong_class_has_its_case():
     assert classes == list(WRONG)
 
 
+@pytest.mark.few(10)
 @pytest.mark.parametrize("name", WRONG)
 def test_each_mistake_is_found_once_and_at_its_line(found, name):
     init, inputs, text, words = WRONG[name]
@@ -123,6 +124,7 @@ def test_each_mistake_is_found_once_and_at_its_line(found, name):
     assert len(findings) == 1 or name == "FullyMaskedRow"
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize(
     "name",
     [
@@ -137,6 +139,7 @@ def test_what_needs_no_values_is_found_on_meta(found, name):
     assert all(word in message for word in words)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("n", [5, 11])
 def test_a_hard_coded_batch_is_found_with_that_very_batch(found, n):
     assert found("wrong.py:HardCodedBatch", ["d_model=12", "n_head=3"], [f"x=n_batch:2,n:{n},d_model"])
@@ -147,6 +150,7 @@ def test_a_hard_coded_batch_is_found_with_that_very_batch(found, n):
 TUTORIAL = ["Q=n_batch:6,n_Q:32,d_feat", "K=n_batch,n_K:32,d_feat", "V=n_batch,n_K,d_feat"]
 
 
+@pytest.mark.pairwise
 @pytest.mark.parametrize(
     ("device", "n_K"), swept(product(["cpu", "meta"], [32, 48]), [("cpu", 32), ("meta", 48)])
 )
@@ -277,6 +281,7 @@ LARGER = {
 }
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize("name", LARGER)
 def test_nothing_is_found_at_other_sizes(found, name):
     target, init, inputs = RIGHT[name]

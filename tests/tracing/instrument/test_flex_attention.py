@@ -123,6 +123,7 @@ def test_axes_are_named_through_flex_attention(mine):
     assert result["out"].flops == 2 * 2 * 4 * 12 * 15 * (8 + 6)
 
 
+@pytest.mark.sweep
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.usefixtures("with_torch")
 def test_that_a_compiled_kernel_shows_no_cost_is_said(mine):

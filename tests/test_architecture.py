@@ -66,7 +66,7 @@ MAY_IMPORT = {
     | {"influence/measure", "comparison/anatomy", "models/masks", "models/running", "process"},
     "influence/measure": {"results", "comparison/anatomy"},
     # Real models.
-    "checkpoints": LOW,
+    "checkpoints": LOW | {"process"},
     "models": LOW
     | {
         "process",

@@ -60,11 +60,26 @@ class Checkpoint:
         path = self.folder / filename
         return path if os.path.isfile(path) else None  # Path.is_file raises for a name that is too long
 
+    def file_here(self, filename: str) -> Path | None:
+        """Return the path of one of the model's files if it is on this machine, without a request."""
+        return _from_cache(self.name, filename) if self.folder is None else self.file(filename)
+
+    def filenames(self) -> list[str]:
+        """Return the names of the model's files, sorted.
+
+        Raises:
+            ModelError: as `file`; or the folder cannot be read.
+        """
+        if self.folder is None:
+            return sorted(_files_on_hub(self.name))
+        try:
+            return sorted(entry.name for entry in os.scandir(self.folder) if entry.is_file())
+        except OSError as error:
+            raise ModelError(f"cannot read {self.folder}: {first_line(error)}.") from error
+
     def has(self, *filenames: str) -> bool:
         """Check whether the model has any of several files; on the hub: whether any is in the cache."""
-        if self.folder is None:
-            return any(_from_cache(self.name, filename) for filename in filenames)
-        return any(os.path.isfile(self.folder / filename) for filename in filenames)
+        return any(self.file_here(filename) for filename in filenames)
 
     def first_file(self, *filenames: str) -> Path | None:
         """Return the first of several files that the model has; on the hub, cached files come first.
@@ -191,20 +206,9 @@ def _from_cache(name: str, filename: str) -> Path | None:
 def _files_on_hub(name: str) -> frozenset[str]:
     """Return the names of a model's files, with one request that also shows whether the model exists."""
     from huggingface_hub import model_info
-    from huggingface_hub.errors import GatedRepoError, RepositoryNotFoundError
 
     try:
         siblings = model_info(name, timeout=10).siblings or []
-    except GatedRepoError as error:
-        raise ModelError(
-            f"{name} is gated: the hub requires access to be granted.",
-            hint="request access on its page on the hub, then hf auth login",
-        ) from error
-    except RepositoryNotFoundError as error:
-        raise ModelError(
-            f"there is no model {name}: neither a folder here nor on the hub.",
-            hint=TAKES,
-        ) from error
     except Exception as error:  # as above
         raise _unavailable(name, error) from error
     return frozenset(sibling.rfilename for sibling in siblings)
@@ -212,7 +216,18 @@ def _files_on_hub(name: str) -> frozenset[str]:
 
 def _unavailable(name: str, error: Exception) -> ModelError:
     from huggingface_hub import constants
+    from huggingface_hub.errors import GatedRepoError, RepositoryNotFoundError
 
+    if isinstance(error, GatedRepoError):
+        return ModelError(
+            f"{name} is gated: the hub requires access to be granted.",
+            hint="request access on its page on the hub, then hf auth login",
+        )
+    if isinstance(error, RepositoryNotFoundError):
+        return ModelError(
+            f"there is no model {name}: neither a folder here nor on the hub.",
+            hint=f"{TAKES}; for a private one: hf auth login, or HF_TOKEN",
+        )
     where = f"{name} is neither a folder here nor in the cache of the hub"
     hint = f"{BUNDLED}, which is bundled; a folder; or, on a machine with a network: hf download {name}"
     if constants.HF_HUB_OFFLINE:

@@ -7,11 +7,17 @@ import re
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
 from pathlib import Path
+from time import sleep
 from typing import Any
 
 from attnscope.errors import ModelError, first_line, no_such_file
 
 KiB, MiB = 2**10, 2**20
+
+BUSY = (429, 500, 502, 503, 504)
+"""Answers that may be other ones a moment later."""
+PAUSES = (0.5, 2.0)
+"""How long to wait in seconds, before the same request is sent again."""
 
 
 class Ranges(ABC):
@@ -121,9 +127,10 @@ class HttpRanges(Ranges):
         length = min(length, self.size - start)
         if length <= 0:
             return b""
-        if start + length <= len(self._head):
-            return self._head[start : start + length]
-        return self._request(start, length)
+        known = self._head[start : start + length]
+        if len(known) == length:
+            return known
+        return known + self._request(start + len(known), length - len(known))
 
     def beside(self, filename: str) -> Ranges:
         return HttpRanges(re.sub(r"[^/]*$", filename, self.url), self.headers)
@@ -133,13 +140,17 @@ class HttpRanges(Ranges):
 
         plain = {"Accept-Encoding": "identity"}
         wanted = {**self.headers, **plain, "Range": f"bytes={start}-{start + length - 1}"}
-        try:
-            with get_session().stream("GET", self.url, headers=wanted, timeout=30) as response:
-                return self._body(response, start, length)
-        except ModelError:
-            raise
-        except Exception as error:  # whatever the network library raises, which changes between versions
-            raise _unreadable(self.url, first_line(error).rstrip(".")) from error
+        for wait in (*PAUSES, None):
+            try:
+                with get_session().stream("GET", self.url, headers=wanted, timeout=30) as response:
+                    if wait is None or response.status_code not in BUSY:
+                        return self._body(response, start, length)
+            except ModelError:
+                raise
+            except Exception as error:  # whatever the network library raises, which changes
+                raise _unreadable(self.url, first_line(error).rstrip(".")) from error
+            sleep(wait)
+        raise AssertionError("the last answer is the body or an error")
 
     def _body(self, response: Any, start: int, length: int) -> bytes:
         """Return the body of a response, of which no more than `length` bytes are ever in memory."""
@@ -147,12 +158,18 @@ class HttpRanges(Ranges):
         if status in (401, 403):
             raise ModelError(
                 f"{self.url} is private or gated: the server answers {status}.",
-                hint="request access on its page on the hub, then hf auth login",
+                hint="request access on its page on the hub, then hf auth login, or HF_TOKEN",
             )
         if status == 404:
             raise ModelError(f"there is no file {self.url}.")
+        if status == 429:
+            raise ModelError(
+                f"cannot read {self.url}: the server answers 429, too many requests.",
+                hint="the same again in a minute; hf auth login raises the limit",
+            )
         found = re.fullmatch(r"bytes (\d+)-(\d+)/(\d+)", response.headers.get("content-range", ""))
-        if status != 206 or found is None or int(found[1]) != start:
+        coding = response.headers.get("content-encoding", "identity")
+        if status != 206 or found is None or int(found[1]) != start or coding != "identity":
             raise _unreadable(self.url, f"the server answers {status} to a request for a range of bytes")
         self._size = int(found[3])
         length = min(length, self._size - start)

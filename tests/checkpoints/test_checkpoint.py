@@ -5,7 +5,7 @@ from socket import gaierror
 import huggingface_hub
 import pytest
 from huggingface_hub import constants
-from models.hub import Hub, serving
+from models.hub import local_hub
 
 from attnscope.checkpoints import checkpoint as checkpoint_module
 from attnscope.checkpoints.checkpoint import find_checkpoint
@@ -64,20 +64,8 @@ def test_a_folder_without_a_config_is_refused(tmp_path):
 @pytest.fixture
 def hub(monkeypatch, tmp_path):
     """Provide a hub on this machine, and an empty cache; return a dict of the models' folders."""
-    with serving() as endpoint:
-        monkeypatch.setattr(constants, "ENDPOINT", endpoint)
-        monkeypatch.setattr(
-            constants,
-            "HUGGINGFACE_CO_URL_TEMPLATE",
-            endpoint + "/{repo_id}/resolve/{revision}/{filename}",
-        )
-        monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "cache"))
-        monkeypatch.setattr(huggingface_hub.hf_api.api, "endpoint", endpoint)
-        monkeypatch.setattr(Hub, "folders", {})
-        monkeypatch.setattr(Hub, "requests", [])
-        checkpoint_module._files_on_hub.cache_clear()
-        yield Hub
-    checkpoint_module._files_on_hub.cache_clear()
+    with local_hub(monkeypatch, tmp_path / "cache") as hub:
+        yield hub
 
 
 def test_a_model_on_the_hub_is_downloaded_once(hub, small_bert):

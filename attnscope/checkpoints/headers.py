@@ -1,0 +1,199 @@
+"""Read the headers of all files of a checkpoint: name, shape, dtype and size of every tensor.
+
+No weight is read. Files on the hub take one request each, or two if a header is long, side by side.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from threading import Lock, Thread
+from typing import Any, NamedTuple, TypeVar
+
+from attnscope.checkpoints.gguf_header import Gguf, open_gguf
+from attnscope.checkpoints.model_files import ModelFiles
+from attnscope.checkpoints.ranges import KiB, MiB, Ranges
+from attnscope.checkpoints.safetensors_header import (
+    LONGEST_HEADER,
+    header_length,
+    read_safetensors_header,
+)
+from attnscope.errors import ModelError
+from attnscope.process.progress import Progress, silent, stage
+from attnscope.text import printable, shortened
+
+T = TypeVar("T")
+
+AT_ONCE = 16
+"""The number of files that are read at the same time."""
+FIRST_REQUESTS = 4 * MiB
+"""The bytes that the first requests for all files fetch together. The headers of 163 shards with 91,000
+tensors have 12 MB; those of most models fit."""
+LEAST, MOST = 16 * KiB, 256 * KiB
+"""The fewest and the most bytes of a first request."""
+MOST_TENSORS = 2**20
+
+
+class TensorHeader(NamedTuple):
+    """A tensor as the header of its file describes it.
+
+    Attributes:
+        name: such as `model.layers.0.self_attn.q_proj.weight` or `blk.0.attn_q.weight`.
+        shape: its sizes as torch orders them.
+        dtype: how the file stores it: `BF16`, `I32`, `Q4_K`, …; a number for an unknown type of GGUF.
+        n_bytes: its size in bytes; None for an unknown type of GGUF.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: str
+    n_bytes: int | None
+
+
+@dataclass(frozen=True)
+class Headers:
+    """The headers of all files of a checkpoint.
+
+    Attributes:
+        name: the name of the model.
+        format: `safetensors` or `GGUF`.
+        tensors: all tensors, in the order of the files.
+        n_file: the number of files.
+        metadata: of GGUF: keys such as `llama.attention.head_count`; empty for safetensors.
+    """
+
+    name: str
+    format: str
+    tensors: tuple[TensorHeader, ...]
+    n_file: int
+    metadata: dict[str, Any] = field(default_factory=dict, repr=False)
+
+    @property
+    def n_bytes(self) -> int | None:
+        """The size of all tensors in bytes; None if the size of one is unknown."""
+        sizes = [tensor.n_bytes for tensor in self.tensors]
+        return None if None in sizes else sum(size for size in sizes if size is not None)
+
+
+def read_headers(files: ModelFiles, *, progress: Progress = silent) -> Headers:
+    """Read the headers of a model's files of weights.
+
+    Args:
+        files: what `find_model_files` returned.
+        progress: called with the share of files that have been read.
+
+    Raises:
+        NoWeightsError: the model has no weights whose header can be read.
+        ModelError: a file is damaged or missing, or the hub does not give it.
+        FileError: there is no such file.
+    """
+    doing = f"reading headers of {shortened(files.name)} …"
+    with stage(progress, doing):
+        ranges = files.weights()
+        if ranges[0].name.endswith(".gguf"):
+            return _of_gguf(files.name, open_gguf(ranges[0]))
+        return _of_safetensors(files.name, ranges, lambda share: progress(doing, share))
+
+
+def _of_gguf(name: str, gguf: Gguf) -> Headers:
+    tensors = (
+        TensorHeader(each.name, each.shape, each.type, each.n_bytes) for each in gguf.tensors.values()
+    )
+    return Headers(name, "GGUF", tuple(tensors), len(gguf.files), gguf.metadata)
+
+
+def _of_safetensors(name: str, files: list[Ranges], report: Callable[[float], None]) -> Headers:
+    """Read the headers of safetensors files side by side."""
+    for file in files:
+        file.first = min(MOST, max(LEAST, FIRST_REQUESTS // len(files)))
+    budget = _Budget()
+
+    def read(file: Ranges) -> list[TensorHeader]:
+        budget.spend(file, header_length(file))
+        return [
+            TensorHeader(each.name, each.shape, each.dtype, each.n_bytes)
+            for each in read_safetensors_header(file)
+        ]
+
+    tensors: dict[str, TensorHeader] = {}
+    for file, found in zip(files, side_by_side(read, files, report), strict=True):
+        for tensor in found:
+            if tensor.name in tensors:
+                raise ModelError(
+                    f"{file.name} is damaged: another file has {_shown(tensor.name)}, too.",
+                    hint="files of one model, as they were published",
+                )
+            tensors[tensor.name] = tensor
+        if len(tensors) > MOST_TENSORS:
+            raise ModelError(f"{shortened(name)} is damaged: it has more than {MOST_TENSORS} tensors.")
+    return Headers(name, "safetensors", tuple(tensors.values()), len(files))
+
+
+class _Budget:
+    """Limits what all headers of a model take together: a thousand files cannot fill the memory."""
+
+    def __init__(self) -> None:
+        self.spent, self.lock = 0, Lock()
+
+    def spend(self, file: Ranges, n_bytes: int) -> None:
+        """Count bytes of a header before they are read."""
+        with self.lock:
+            self.spent += n_bytes
+            if self.spent > LONGEST_HEADER:
+                raise ModelError(
+                    f"{file.name} is damaged: its header, and those of the files before it, have"
+                    f" {self.spent} bytes, more than {LONGEST_HEADER}."
+                )
+
+
+def side_by_side(
+    task: Callable[[Ranges], T], files: Iterable[Ranges], report: Callable[[float], None]
+) -> list[T]:
+    """Return a task's results for several files, of which up to `AT_ONCE` are read at the same time.
+
+    The threads do not keep the process alive: Ctrl-C ends it although a server does not answer.
+
+    Args:
+        task: what to do with a file.
+        files: the files.
+        report: called with the share of files that are done.
+
+    Raises:
+        Exception: the first error of a task; no other task begins after it.
+    """
+    waiting = deque(enumerate(files))
+    n_file = len(waiting)
+    results: dict[int, T] = {}
+    errors: list[BaseException] = []
+
+    def work() -> None:
+        while not errors:
+            try:
+                number, file = waiting.popleft()
+            except IndexError:
+                return
+            try:
+                results[number] = task(file)
+            except BaseException as error:  # raised again in the caller's thread
+                errors.append(error)
+
+    threads = [Thread(target=work, daemon=True) for _ in range(min(AT_ONCE, n_file))]
+    for thread in threads:
+        thread.start()
+    try:
+        for thread in threads:
+            while thread.is_alive() and not errors:
+                thread.join(0.1)
+                report(len(results) / n_file)
+    finally:
+        waiting.clear()
+    if errors:
+        raise errors[0]
+    report(1.0)
+    return [results[number] for number in range(n_file)]
+
+
+def _shown(name: str) -> str:
+    """Return a name from a file on one line, short enough for a message."""
+    return printable(shortened(name)) or "a tensor without a name"

@@ -1,0 +1,257 @@
+"""Find the files of a model by name: a folder, one of its files, or a model on the hub.
+
+Unlike `checkpoint.find_checkpoint`, nothing is downloaded but small files of JSON: weights are files
+whose bytes can be read in ranges, wherever they are.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from attnscope.checkpoints.checkpoint import BUNDLED, Checkpoint, find_checkpoint, read_json
+from attnscope.checkpoints.ranges import FileRanges, Ranges, hub_ranges
+from attnscope.checkpoints.settings import check_settings
+from attnscope.errors import ModelError
+from attnscope.text import alternatives, printable, shortened
+
+INDEX = "model.safetensors.index.json"
+CONFIG = "config.json"
+WEIGHTS = (".safetensors", ".gguf")
+SUFFIXES = (*WEIGHTS, ".json")
+"""The suffixes of files that are models by themselves."""
+
+PICKLES = (".bin", ".pt", ".pth")
+
+PART = re.compile(r"(.*)-(\d{5,6})-of-(\d{5,6})(\.safetensors|\.gguf)", re.DOTALL)
+"""The name of one part of several: prefix, number from 1 on, count, suffix."""
+
+MOST_SHOWN = 4
+"""The number of file names that an error lists."""
+LONGEST_INDEX = 64 * 2**20
+"""The most bytes of an index of shards; the largest have 20 MB."""
+
+
+class NoWeightsError(ModelError):
+    """A model whose weights have no header that can be read: there are none here, or only pickles."""
+
+
+@dataclass(frozen=True)
+class ModelFiles:
+    """The files of a model. None is opened before it is needed.
+
+    Attributes:
+        name: the name that the user gave.
+        place: the folder or the repository on the hub that contains them.
+        file: the path of the one file that was named, within it; None: all belong to the model.
+    """
+
+    name: str
+    place: Checkpoint
+    file: str | None = None
+
+    def config(self) -> dict[str, Any] | None:
+        """Return the content of the model's `config.json`; None if it has none.
+
+        Raises:
+            ModelError: it is damaged, or the hub does not give it.
+        """
+        named = self.file if self.file and _is_config(self.file) else CONFIG
+        path = self.place.file(named)
+        if path is None:
+            return None
+        config = read_json(path)
+        check_settings(path, config)
+        return config
+
+    def weights(self) -> list[Ranges]:
+        """Return the files of weights: safetensors or GGUF, of a split GGUF file only the first part.
+
+        Raises:
+            NoWeightsError: there are none whose header can be read.
+            ModelError: a file is missing, several sets could be meant, or the hub does not answer.
+        """
+        if self.file is not None:
+            return self._named_weights(self.file)
+        if self.place.folder is None and (folder := self._cached_folder()):
+            here = ModelFiles(self.name, Checkpoint(self.name, folder))
+            names = here.place.filenames()
+            chosen = here._choose(names)
+            if chosen and set(chosen) <= set(names):
+                return here._ranges(chosen)
+        try:
+            names = self.place.filenames()
+        except ModelError as error:
+            if self.place.folder is None and self.place.file_here(CONFIG):
+                raise NoWeightsError(
+                    f"only the configuration of {self.name} is in the cache of the hub: {error.message}",
+                    hint=error.hint,
+                ) from error
+            raise
+        chosen = self._choose(names)
+        if not chosen:
+            raise self._without_weights(names)
+        missing = [each for each in chosen if each not in names]
+        if missing:
+            raise ModelError(
+                f"{self.name} lacks {len(missing)} of {len(chosen)} files that its index lists:"
+                f" {_listed(missing)}.",
+                hint=f"download them again; or, without weights: {self._config_alone()}",
+            )
+        return self._ranges(chosen)
+
+    def _named_weights(self, file: str) -> list[Ranges]:
+        """Return the file that was named; for an index, the shards that it lists."""
+        if _is_config(file):
+            raise NoWeightsError(f"{self.name} is a configuration, without weights.")
+        if file.endswith(".index.json"):
+            return self._ranges(self._shards(file))
+        return self._ranges([file])
+
+    def _choose(self, names: Collection[str]) -> list[str]:
+        """Return the files that contain the weights, in the order in which transformers looks for them.
+
+        Args:
+            names: of all files of the model.
+        """
+        if "model.safetensors" in names:
+            return ["model.safetensors"]
+        names = [each for each in names if "/" not in each or each.endswith(".gguf")]
+        sets = complete_sets(names, ".safetensors")
+        if INDEX in names:
+            # An index has megabytes. It is only needed where the names of the shards do not say enough.
+            return sets["model"] if [*sets] == ["model"] else self._shards(INDEX)
+        for suffix in WEIGHTS:
+            sets = complete_sets(names, suffix)
+            sets |= {
+                each: [each] for each in names if each.endswith(suffix) and not PART.fullmatch(each)
+            }
+            # A projector of images beside its model: convert_hf_to_gguf.py of llama.cpp
+            sets = {name: each for name, each in sets.items() if not _base(name).startswith("mmproj")}
+            if len(sets) > 1:
+                raise self._ambiguous(sets.values())
+            if sets:
+                (files,) = sets.values()
+                return files if suffix == ".safetensors" else files[:1]
+        return []
+
+    def _shards(self, index: str) -> list[str]:
+        """Return the names of the files in an index, sorted."""
+        path = self.place.file(index)
+        if path is None:
+            raise ModelError(f"{self.name} has no {index}.")
+        if path.stat().st_size > LONGEST_INDEX:
+            raise ModelError(f"{path} is damaged: it has {path.stat().st_size} bytes.")
+        weight_map = read_json(path).get("weight_map")
+        listed = list(weight_map.values()) if isinstance(weight_map, dict) else []
+        files: set[str] = {each for each in listed if _is_inside(each)}
+        if not files or len(files) < len(set(map(str, listed))):
+            raise ModelError(f"{path} is damaged: its weight_map does not name files.")
+        return sorted(files)
+
+    def _ranges(self, names: Iterable[str]) -> list[Ranges]:
+        """Return files of the model as ranges: from this machine if they are here."""
+        if self.place.folder is not None:
+            return [FileRanges(self.place.folder / name) for name in names]
+        here = {name: self.place.file_here(name) for name in names}
+        return [
+            FileRanges(path) if path else hub_ranges(self.place.name, name)
+            for name, path in here.items()
+        ]
+
+    def _cached_folder(self) -> Path | None:
+        """Return the folder of the hub's cache that contains the model's files, if there is one."""
+        here = (self.place.file_here(name) for name in (CONFIG, INDEX, "model.safetensors"))
+        return next((path.parent for path in here if path), None)
+
+    def _ambiguous(self, sets: Iterable[list[str]]) -> ModelError:
+        first = sorted(files[0] for files in sets)
+        examples = [f"{self.name.rstrip('/')}/{each}" for each in first]
+        return ModelError(
+            f"{self.name} has {len(first)} sets of weights: {_listed(first)}.",
+            hint=f"one of them: {alternatives(map(printable, examples[:2]))}",
+        )
+
+    def _without_weights(self, names: Collection[str]) -> NoWeightsError:
+        pickles = [each for each in names if "/" not in each and each.endswith(PICKLES)]
+        if pickles:
+            return NoWeightsError(
+                f"{self.name} has its weights only as pickles, whose headers are not read:"
+                f" {_listed(pickles)}.",
+            )
+        return NoWeightsError(f"{self.name} has no weights: neither safetensors nor GGUF.")
+
+    def _config_alone(self) -> str:
+        """Return what names the model's configuration without its weights."""
+        return str(Path(self.place.folder or ".") / CONFIG)
+
+
+def find_model_files(model: str | Path) -> ModelFiles:
+    """Find the files of a model by name.
+
+    Args:
+        model: a folder; a `config.json`, a `.safetensors` or a `.gguf` file; a name on the hub such as
+            `bert-base-uncased`; a file on the hub, `owner/name/file.gguf`; or `minilm`.
+
+    Raises:
+        ModelError: there is no such file or folder, or it is a file of another kind.
+    """
+    name = str(model)
+    path = Path(os.path.expanduser(name))
+    if name and name != BUNDLED and os.path.isfile(path):  # Path.is_file raises for long names
+        if path.suffix not in SUFFIXES:
+            raise ModelError(
+                f"{shortened(name)} is neither a configuration nor a file of weights with a header.",
+                hint=f"a file that ends in {alternatives(SUFFIXES)}, or its folder, {path.parent}",
+            )
+        return ModelFiles(name, Checkpoint(str(path.parent), path.parent), path.name)
+    on_hub = re.fullmatch(r"(\w[\w.-]*/\w[\w.-]*)/(\w[\w./ -]*)", name)
+    if on_hub and name.endswith(SUFFIXES) and ".." not in name and not os.path.exists(path):
+        return ModelFiles(name, find_checkpoint(on_hub[1]), on_hub[2])
+    return ModelFiles(name, find_checkpoint(model))
+
+
+def complete_sets(names: Iterable[str], suffix: str) -> dict[str, list[str]]:
+    """Return the sets of parts of which all are there: the common prefix → the names in order.
+
+    >>> complete_sets(
+    ...     ["m-00001-of-00002.gguf", "m-00002-of-00002.gguf", "x-00001-of-00002.gguf"], ".gguf"
+    ... )
+    {'m': ['m-00001-of-00002.gguf', 'm-00002-of-00002.gguf']}
+
+    Prefixes that have several complete sets are left out: their names do not say which is valid.
+    """
+    parts: dict[tuple[str, int], dict[int, str]] = {}
+    for name in names:
+        found = PART.fullmatch(name)
+        if found and found[4] == suffix:
+            parts.setdefault((found[1], int(found[3])), {})[int(found[2])] = name
+    complete: dict[str, list[list[str]]] = {}
+    for (prefix, count), numbered in parts.items():
+        if len(numbered) == count and min(numbered) == 1 and max(numbered) == count:
+            complete.setdefault(prefix, []).append([numbered[i] for i in sorted(numbered)])
+    return {prefix: sets[0] for prefix, sets in complete.items() if len(sets) == 1}
+
+
+def _is_config(file: str) -> bool:
+    return file.endswith(".json") and not file.endswith(".index.json")
+
+
+def _is_inside(name: object) -> bool:
+    """Return whether a value from an index names a file within the model's folder."""
+    return isinstance(name, str) and name != "" and not os.path.isabs(name) and ".." not in name
+
+
+def _base(name: str) -> str:
+    return name.rsplit("/", 1)[-1]
+
+
+def _listed(names: Iterable[str]) -> str:
+    """Return the first of several names, on one line."""
+    names = sorted(names)
+    shown = ", ".join(printable(shortened(each)) for each in names[:MOST_SHOWN])
+    return f"{shown}, …" if len(names) > MOST_SHOWN else shown

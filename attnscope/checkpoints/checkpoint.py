@@ -101,6 +101,7 @@ class Checkpoint:
         """
         path = self.file("config.json")
         if path is None:
+            self.refuse_adapter()
             raise ModelError(
                 f"{self.name} has no config.json, so its number of heads is unknown.",
                 hint="a folder with config.json and model.safetensors in it",
@@ -108,6 +109,18 @@ class Checkpoint:
         config = read_json(path)
         check_settings(path, config)
         return config
+
+    def refuse_adapter(self) -> None:
+        """Refuse a folder in which PEFT has saved an adapter, where a whole model is needed.
+
+        Raises:
+            ModelError: it is one.
+        """
+        if self.has("adapter_config.json"):
+            raise ModelError(
+                f"{self.name} is an adapter, without the model that it changes.",
+                hint=f"attnscope compare MODEL --adapter {self.name}",
+            )
 
 
 def find_checkpoint(model: str | Path | None = None) -> Checkpoint:

@@ -66,6 +66,7 @@ def open_weights(checkpoint: Checkpoint) -> Weights:
         return Tensors(checkpoint.module.state_dict(), copies=True)
     path = checkpoint.first_file(*FILES)
     if path is None:
+        checkpoint.refuse_adapter()
         raise ModelError(
             f"{checkpoint.name} has no weights: neither model.safetensors, nor pytorch_model.bin,"
             " nor an index of shards.",

@@ -45,6 +45,13 @@ def test_a_folder_without_weights_is_refused(tmp_path):
     assert "has no weights: neither model.safetensors" in refused(tmp_path).message
 
 
+def test_an_adapter_alone_is_refused_and_what_takes_it_is_named(tmp_path):
+    (tmp_path / "adapter_config.json").write_text("{}")
+    assert "is an adapter, without the model that it changes" in refused(tmp_path).message
+    (tmp_path / "config.json").write_text(CONFIG)
+    assert refused(tmp_path).hint == f"attnscope compare MODEL --adapter {tmp_path}"
+
+
 def test_weights_without_attention_are_refused(tmp_path):
     (tmp_path / "config.json").write_text(CONFIG)
     save_file({"embedding.weight": torch.ones(3, 4)}, tmp_path / "model.safetensors")

@@ -31,7 +31,7 @@ def live_objects(
     """
     objects = gc.get_objects()
     if gc.get_freeze_count():
-        objects += _reachable(files, namespaces)
+        objects += reachable(files, namespaces)
     kinds = [FunctionType, base]
     for kind in kinds:  # grows
         kinds += type.__subclasses__(kind)
@@ -39,7 +39,7 @@ def live_objects(
     return list(compress(objects, map(chosen.__contains__, map(id, map(type, objects)))))
 
 
-def _reachable(files: Collection[str], namespaces: Collection[dict[str, Any]]) -> Iterator[Any]:
+def reachable(files: Collection[str], namespaces: Collection[dict[str, Any]]) -> Iterator[Any]:
     """Yield the objects that can be reached from the modules of some files and some namespaces."""
     modules = [each for each in list(sys.modules.values()) if type(each) is ModuleType]
     roots = [vars(each) for each in modules if vars(each).get("__file__") in files]

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from attnscope.errors import SourceError, class_name, safe_str
 from attnscope.text import shortened
 from attnscope.tracing.instrument.code_swap import Relay, Silence, lent
-from attnscope.tracing.instrument.live_objects import live_objects
+from attnscope.tracing.instrument.live_objects import live_objects, reachable
 from attnscope.tracing.instrument.rewrite import Site, rewrite
 from attnscope.tracing.instrument.torch_internals.compiler import (
     compiled_functions,
@@ -99,9 +99,19 @@ class Session:
         return sorted({code.co_qualname for code in self.compiled_codes})
 
     def compiles_flex_attention(self) -> bool:
-        """Return whether torch compiles FlexAttention, whose kernel then shows no cost."""
+        """Return whether the program has FlexAttention compiled, whose kernel then shows no cost.
+
+        What else in this process has compiled it does not matter, such as another program, or
+        transformers, unless the program is a model of it.
+        """
         module = sys.modules.get("torch.nn.attention.flex_attention")
-        return module is not None and module.flex_attention in compiled_functions(self._live_objects())
+        if module is None:
+            return False
+        namespaces = [self.function.__globals__]
+        if any("/transformers/" in file for file in self.files):
+            integration = sys.modules.get("transformers.integrations.flex_attention")
+            namespaces += [vars(integration)] if integration is not None else []
+        return module.flex_attention in compiled_functions(reachable(self.files, namespaces))
 
     def _live_objects(self) -> list[Any]:
         """Return the functions of the program, and its `nn.Module`s."""

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from torch.nn.attention.flex_attention import flex_attention
 
 from attnscope import inspect, trace
 
@@ -130,6 +131,14 @@ def test_that_a_compiled_kernel_shows_no_cost_is_said(mine):
     inputs = ["q=b:2,h:4,n:12,d:8", "k=b,h,m:15,d", "v=b,h,m,d"]
     notice = "the cost of flex_attention's compiled kernel is not counted"
     assert notice in inspect(mine.compiled_before, inputs=inputs).notices
+
+
+def test_what_another_program_has_compiled_is_not_told(mine, tmp_path):
+    other = torch.compile(flex_attention)
+    file = tmp_path / "plain.py"
+    file.write_text("def double(x):\n    y = x + x\n    return y\n")
+    assert inspect(f"{file}:double", inputs=["x=3,4"]).notices == []
+    assert other is not None, "it is alive"
 
 
 def test_products_count_in_inference_mode_too(mine):

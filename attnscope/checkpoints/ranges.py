@@ -98,7 +98,7 @@ class FileRanges(Ranges):
 class HttpRanges(Ranges):
     """A file behind a URL, whose server answers range requests (RFC 9110, section 14).
 
-    The first read says how large the file is: it is no request of its own.
+    The first read says how large the file is: that takes no request of its own.
 
     Args:
         url: its address.

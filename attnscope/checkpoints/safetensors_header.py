@@ -208,7 +208,7 @@ def _numbers(file: Ranges, *numbers: bytes) -> tuple[int, ...]:
         return tuple(map(int, numbers))
     except ValueError as error:  # no digits, or thousands of them
         raise _damaged(
-            file, f"{printable(shortened(b','.join(numbers).decode()))} is no size"
+            file, f"{printable(shortened(b','.join(numbers).decode()))} is not a size"
         ) from error
 
 

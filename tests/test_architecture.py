@@ -65,6 +65,8 @@ MAY_IMPORT = {
     "influence/models": LOW
     | {"influence/measure", "comparison/anatomy", "models/masks", "models/running", "process"},
     "influence/measure": {"results", "comparison/anatomy"},
+    # What a model's attention costs, before it is loaded.
+    "cost": LOW | {"checkpoints", "process"},
     # Real models.
     "checkpoints": LOW | {"process"},
     "models": LOW

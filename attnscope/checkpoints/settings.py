@@ -77,7 +77,9 @@ def _count_faults(field: str, value: Any, prefix: str) -> Iterator[tuple[str, An
     counts = value if isinstance(value, list) and value else [value]
     least = 0 if isinstance(value, list) or field in MAY_BE_ZERO else 1
     least = -1 if field in WITHOUT_LIMIT else least
-    if not all(type(count) is int and least <= count <= most for count in counts):
+    # transformers itself writes 1200.0 as the length of a text
+    whole = (type(count) is int or (type(count) is float and count.is_integer()) for count in counts)
+    if not all(whole) or not all(least <= count <= most for count in counts):
         yield f"{prefix}{field}", value, f"a whole number from {least} to {most:,}"
 
 

@@ -26,8 +26,9 @@ from attnscope.results.masks import AttentionMask, AttentionMasks
 from attnscope.results.scaling import Scaling, ScalingRow
 from attnscope.results.trace import Crash, ProgramRun, Step, Trace
 from attnscope.results.weights import Circuit, HeadWeights, WeightSlice
+from attnscope.results.weights_count import PartCount, WeightsCount
 from attnscope.text import printable, shortened
-from attnscope.units import bytes_text, counted
+from attnscope.units import bytes_text, count_text, counted
 
 LONGEST_PATTERN = 60
 
@@ -279,6 +280,20 @@ def _(report: CommentReport) -> str:
 @about.register
 def _(change: SourceDiff) -> str:
     return f"{shortened(change.name)}: {counted(change.changed_lines, 'changed line')}"
+
+
+@about.register
+def _(count: WeightsCount) -> str:
+    attention = f"{count_text(count.n_attention) or 0} of attention"
+    stored = bytes_text(count.n_bytes) if count.n_bytes is not None else ""
+    return _listed([f"{count_text(count.n_parameter) or 0} parameters", attention, stored])
+
+
+@about.register
+def _(part: PartCount) -> str:
+    stored = bytes_text(part.n_bytes) if part.n_bytes is not None else ""
+    amount = f"{count_text(part.n_parameter) or 0} parameters"
+    return f"{shortened(part.name)}: {_listed([amount, stored])}"
 
 
 def _listed(parts: list[str]) -> str:

@@ -1,0 +1,1 @@
+"""What a model's attention costs, before the model is loaded: memory, cache and work."""

@@ -1,0 +1,160 @@
+"""How many parameters the tensors of quantised checkpoints stand for.
+
+Formats store several parameters in one integer, and scales, zero points and tables beside them.
+
+- AWQ, GPTQ: `qweight` of 32-bit integers; `scales` have a column for each output, `qzeros` as many
+  numbers, packed as the weights are. So `bits = 32 · columns(qzeros) / columns(scales)`. GPTQ's `g_idx`
+  is a number for each input. (https://github.com/ModelCloud/GPTQModel, `BaseQuantLinear`)
+- bitsandbytes: 4 bits: `weight` of bytes, each for two parameters, with `weight.absmax` and so on
+  (`QuantState.as_dict`); 8 bits: `weight` of int8 with `SCB`.
+- FP8: `weight` with `weight_scale` or `weight_scale_inv`.
+- compressed-tensors, NVFP4: `weight_packed`, or `weight` of bytes, with scales in FP8.
+- MXFP4 of gpt-oss: `…_blocks` of bytes, each for two parameters, and `…_scales`.
+- MLX: `weight` of 32-bit integers with `scales` and `biases`.
+- BitNet: `weight` of bytes, each for four parameters.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from math import prod
+from typing import Any, NamedTuple
+
+from attnscope.checkpoints.headers import TensorHeader
+from attnscope.text import printable, shortened
+
+
+class Stored(NamedTuple):
+    """What a tensor stores.
+
+    Attributes:
+        n_parameter: the number of parameters; 0 for scales, tables and buffers.
+        kind: how they are stored: the dtype, or such as `4 bits in I32`.
+        known: whether the number is known; if not, it is the number of elements.
+    """
+
+    n_parameter: int
+    kind: str
+    known: bool = True
+
+
+def stored_parameters(
+    tensors: Iterable[TensorHeader], config: dict[str, Any]
+) -> dict[str, tuple[TensorHeader, Stored]]:
+    """Return for each tensor by name how many parameters it stores.
+
+    Args:
+        tensors: of all files of the checkpoint.
+        config: its config.json, whose `quantization_config` may say how many bits are used.
+    """
+    by_name = {tensor.name: tensor for tensor in tensors}
+    return {name: (tensor, _stored(tensor, by_name, config)) for name, tensor in by_name.items()}
+
+
+def _stored(tensor: TensorHeader, by_name: dict[str, TensorHeader], config: dict[str, Any]) -> Stored:
+    name, n_element = tensor.name, prod(tensor.shape)
+    if _is_description(name, by_name) or _is_buffer(tensor):
+        return Stored(0, tensor.dtype)
+    if tensor.dtype in ("U8", "I8", "I32", "U32", "I16", "U16", "I64"):
+        bits = _bits(tensor, by_name, config)
+        if bits is None:
+            return Stored(n_element, tensor.dtype, known=name.rsplit(".", 1)[-1] == "SCB")
+        width = int(tensor.dtype[1:])
+        kind = tensor.dtype if bits == width else f"{bits} bits in {tensor.dtype}"
+        return Stored(n_element * width // bits, kind)
+    return Stored(n_element, tensor.dtype)
+
+
+_DESCRIPTIONS = (
+    (r"(.*)\.(qzeros|scales|g_idx)", ("{}.qweight",)),
+    (r"(.*\.weight)\.(absmax|quant_map|nested_absmax|nested_quant_map|quant_state\.\w+)", ("{}",)),
+    (r"(.*)\.(SCB|weight_format|scales|biases)", ("{}.weight",)),
+    (r"(.*)_scales", ("{}_blocks",)),
+    (
+        r"(.*?)[._](?:weight_|input_|activation_|output_|k_|v_|q_)?(?:global_)?"
+        r"(?:scales?|scale_inv|scale_2|zero_point|shape|g_idx)",
+        ("{}.weight", "{}.weight_packed", "{}"),
+    ),
+)
+"""Names of tensors that describe how another one is stored, and that one's name."""
+
+
+def _is_description(name: str, by_name: dict[str, TensorHeader]) -> bool:
+    """Return whether a tensor describes how another one is stored, in a narrow dtype."""
+    for pattern, owners in _DESCRIPTIONS:
+        found = re.fullmatch(pattern, name)
+        described = [by_name.get(owner.format(found[1])) for owner in owners] if found else []
+        if any(each is not None and re.match("[IUF]8|[IU]32|F[46]", each.dtype) for each in described):
+            return True
+    return False
+
+
+_BUFFERS = re.compile(
+    r"(.*\.)?(inv_freq|position_ids|relative_position_index|(cos|sin)_cached|masked_bias|tid2eid"
+    r"|(query|key|diagonal)_decay|slope_rate|final_logits_bias|num_batches_tracked|running_(mean|var)"
+    r"|rope_freqs\.weight|rope_factors_\w+\.weight)"
+)
+"""Names of tensors that are computed, not learned."""
+
+
+def _is_buffer(tensor: TensorHeader) -> bool:
+    """Return whether a tensor is computed: a table of positions, or GPT-2's causal mask `attn.bias`."""
+    mask = re.search(r"att(n|ention)\.bias$", tensor.name) is not None and len(tensor.shape) == 4
+    return mask or _BUFFERS.fullmatch(tensor.name) is not None
+
+
+def _bits(tensor: TensorHeader, by_name: dict[str, TensorHeader], config: dict[str, Any]) -> int | None:
+    """Return how many bits of a tensor of integers store one parameter; None: not known."""
+    stem, _, kind = tensor.name.rpartition(".")
+    if kind == "qweight":
+        zeros, scales = by_name.get(f"{stem}.qzeros"), by_name.get(f"{stem}.scales")
+        if zeros and scales and zeros.shape and scales.shape and scales.shape[-1]:
+            bits, left = divmod(int(tensor.dtype[1:]) * zeros.shape[-1], scales.shape[-1])
+            return bits if left == 0 and 1 <= bits <= 8 else None
+        return _configured_bits(config)
+    if kind == "weight_packed":
+        return 4 if tensor.dtype == "U8" else _configured_bits(config)
+    if tensor.name.endswith("_blocks") and f"{tensor.name.removesuffix('_blocks')}_scales" in by_name:
+        return 4
+    if f"{tensor.name}.absmax" in by_name:
+        return 4
+    scale = by_name.get(f"{stem}.weight_scale")
+    if tensor.dtype == "U8" and scale is not None:
+        return 4 if scale.dtype.startswith("F8") else 2 if _method(config) == "bitnet" else None
+    if tensor.dtype == "U32" and f"{stem}.scales" in by_name:
+        return _configured_bits(config)
+    if tensor.dtype == "I8" and (scale is not None or f"{stem}.SCB" in by_name):
+        return 8
+    return None
+
+
+def _method(config: dict[str, Any]) -> Any:
+    found = config.get("quantization_config")
+    return found.get("quant_method") if isinstance(found, dict) else None
+
+
+def _configured_bits(config: dict[str, Any]) -> int | None:
+    """Return the bits of a weight by config.json; None if it does not say, or says several numbers."""
+    settings = config.get("quantization_config", config.get("quantization"))
+    if not isinstance(settings, dict):
+        return None
+    found = {settings.get("bits", settings.get("w_bit"))}
+    groups = settings.get("config_groups")
+    for group in groups.values() if isinstance(groups, dict) else ():
+        weights = group.get("weights") if isinstance(group, dict) else None
+        found.add(weights.get("num_bits") if isinstance(weights, dict) else None)
+    found.discard(None)
+    bits = next(iter(found), None)
+    return bits if len(found) == 1 and type(bits) is int and 1 <= bits <= 8 else None
+
+
+def unknown_packing(names: list[str], dtype: str) -> str:
+    """Return the sentence for tensors whose packing is not known."""
+    example = printable(shortened(names[0]))
+    others = f" and {len(names) - 1} others" if len(names) > 1 else ""
+    verb = "are" if len(names) > 1 else "is"
+    return (
+        f"{example}{others} {verb} stored as {dtype}, in a format that is not known:"
+        " every integer counts as one parameter"
+    )

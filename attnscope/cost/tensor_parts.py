@@ -1,0 +1,213 @@
+"""Which part of a model a tensor belongs to, by its name: attention's matrices, embeddings, experts, …
+
+This reads names of any family: words that transformers, llama.cpp and the authors of models use. It
+decides what is counted where; `checkpoints.tensor_names` decides which numbers a head's matrices are.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+from typing import NamedTuple
+
+from attnscope.checkpoints.tensor_names import WORDS
+
+Q, K, V, O = "W_Q", "W_K", "W_V", "W_O"  # noqa: E741
+FUSED, SHARED = "W_QKV", "W_KV"
+LATENTS, INDEXER, NORMS, BIASES, GATES = "latents", "indexer", "norms", "biases", "gates"
+OTHER = "other"
+ATTENTION = (Q, K, V, O, FUSED, SHARED, LATENTS, INDEXER, NORMS, BIASES, GATES, OTHER)
+"""The parts of attention."""
+
+EMBEDDING, OUTPUT, EXPERTS, RECURRENCE = "embedding", "output", "experts", "recurrence"
+TOWERS, DRAFT = "towers", "draft layers"
+REST = (EMBEDDING, OUTPUT, EXPERTS, RECURRENCE, TOWERS, DRAFT, OTHER)
+"""The parts of the rest: `towers` encode images or sound, `draft layers` predict several tokens."""
+
+
+class Place(NamedTuple):
+    """What a tensor is a part of.
+
+    Attributes:
+        in_attention: whether it belongs to attention.
+        part: one of `ATTENTION` or of `REST`.
+        module: the attention module, such as `model.layers.0.self_attn`; empty outside of attention.
+        layer: the number of its layer; None if it belongs to none.
+    """
+
+    in_attention: bool
+    part: str
+    module: str = ""
+    layer: int | None = None
+
+
+def place_of(name: str, n_layer: int | None = None) -> Place:
+    """Return what a tensor is a part of.
+
+    >>> place_of("model.layers.3.self_attn.q_proj.weight")
+    Place(in_attention=True, part='W_Q', module='model.layers.3.self_attn', layer=3)
+    >>> place_of("blk.3.ffn_gate_exps.weight").part
+    'experts'
+
+    Args:
+        name: of safetensors or GGUF.
+        n_layer: the number of layers by the configuration; those after them are draft layers.
+    """
+    words = name.split(".")
+    numbered = [i for i, word in enumerate(words) if word.isdecimal()]
+    first = numbered[0] if numbered else len(words)
+    layer = int(words[first][:9]) if numbered else None
+    if any(_is_tower(word) for word in words[:first]):
+        return Place(False, TOWERS, layer=layer)
+    if _DRAFT.search(name) or (n_layer is not None and layer is not None and layer >= n_layer > 0):
+        return Place(False, DRAFT, layer=layer)
+    if words[0] in ("blk", "dec", "enc") and numbered:
+        return _of_gguf(words, layer)
+    for i in range(len(words) - 1, -1, -1):
+        if _is_attention(words[i]) and i + 1 < len(words):
+            first = next((j for j in range(i + 1) if _is_attention(words[j])), i)
+            inner = [word for word in words[first + 1 :] if not word.isdecimal()]
+            return Place(True, _part(tuple(inner)), ".".join(words[: first + 1]), layer)
+    if _is_bare_attention(words):
+        return Place(True, _part((words[-2], words[-1])), ".".join(words[:-2]), layer)
+    return Place(False, _rest(name, layer), layer=layer)
+
+
+_DRAFT = re.compile(r"(^|\.)(mtp\w*|nextn\w*|eagle\w*|medusa\w*)\.")
+"""Modules of layers that predict further tokens: DeepSeek-V3's, EAGLE's, Medusa's."""
+
+
+@cache
+def _is_tower(word: str) -> bool:
+    """Return whether a module encodes images or sound."""
+    words = (*WORDS["vision"], *WORDS["audio"], "img", "sam_model", "qformer")
+    return any(each in word for each in words)
+
+
+_MODULE = re.compile(
+    r"(\w+_)?(self|cross|encdec|localself|transientglobalself)?(attn|attention|att)s?(_block|_layer)?",
+    re.IGNORECASE,
+)
+"""The names of attention's modules: self_attn, SelfAttention, crossattention, linear_attn, …"""
+_NO_MODULE = re.compile(r"norm|(^|_)ln|residual|gate|hc_|sconv", re.IGNORECASE)
+"""Words in names of modules beside attention: post_attention_layernorm, attn_norm, hc_attn, …"""
+
+
+@cache
+def _is_attention(word: str) -> bool:
+    return _MODULE.fullmatch(word) is not None and _NO_MODULE.search(word) is None
+
+
+def _is_bare_attention(words: list[str]) -> bool:
+    """Return whether a tensor is one of attention's matrices, in a module with another name.
+
+    Nemotron-H's layers are all called `mixer`, RecurrentGemma's `temporal_block`, XLM's
+    `attentions.0.q_lin`, LFM2's operators `self_attn`.
+    """
+    if len(words) < 3:
+        return False
+    module = next((word for word in reversed(words[:-2]) if not word.isdecimal()), "")
+    if module not in ("mixer", "temporal_block", "attentions"):
+        return False
+    return _PARTS[Q].fullmatch(words[-2]) is not None or words[-2] in _OF_MIXERS
+
+
+_OF_MIXERS = ("k_proj", "v_proj", "o_proj", "k_lin", "v_lin", "out_lin")
+
+_FORMS = {
+    INDEXER: r"indexer|compressor",
+    NORMS: r"\w*norm\w*|ln|ln_\w+|\w*_ln|q_l2_clip",
+    LATENTS: r"(w?q|w?kv|w?o|c_kv|f|g)_(a|b|du|ud|dv|down|up|lora)(_\w+)?|(q|kv|w?k|w?v)_(down|up)_proj",
+    FUSED: r"w?g?qkvz?(_proj|_w)?|w_?pack|query_key_value|c_attn|in_proj_qkvz?|in_proj(_weight)?",
+    SHARED: r"w?kv(_proj)?|to_kv|key_value(_proj)?|kv_linear",
+    GATES: r"\w*gate\w*|g_proj|in_proj_z",
+    Q: r"w?q|to_q|(project_)?q|q_(proj|lin|linear)|quer(y|ies)(_\w+)?|wq_\w+|query_proj",
+    K: r"w?k|to_k|project_k|k_(proj|lin|linear)|key(_global|_proj)?|wk_\w+",
+    V: r"w?v|to_v|project_v|v_(proj|lin|linear)|value(_global|_proj)?|wv_\w+",
+    O: r"w?o|to_out|(o|out|c)_proj|out_lin|(linear_|attention_)?out(put)?|dense|proj(ection)?",
+}
+_PARTS = {part: re.compile(form, re.IGNORECASE) for part, form in _FORMS.items()}
+"""The names of modules inside attention; the first form that matches decides."""
+_BIAS = re.compile(r"bias|\w+_bias|b_[qkvo]")
+
+
+@cache
+def _part(inner: tuple[str, ...]) -> str:
+    """Return the part of attention that a tensor is.
+
+    Args:
+        inner: the words of its name after attention's module, without numbers: `("q_proj", "weight")`.
+    """
+    modules = [word for word in inner[:-1] if word not in _STORAGE] or [inner[-1]]
+    for part in (INDEXER, NORMS):
+        if any(_PARTS[part].fullmatch(word) for word in modules):
+            return part
+    if len(inner) > 1 and _BIAS.fullmatch(inner[-1]):
+        return BIASES
+    for part, form in _PARTS.items():
+        if form.fullmatch(modules[-1]):
+            return part
+    # A wrapper around a projection, such as `q_proj.linear` or `output.dense`
+    for word in reversed(modules[:-1]):
+        for part in (FUSED, Q, K, V, O):
+            if _PARTS[part].fullmatch(word):
+                return part
+    return OTHER
+
+
+_STORAGE = ("weight", "linear", "base_layer", "conv1d", "quant_state")
+"""Words that only say how a matrix is wrapped or stored."""
+
+
+def _rest(name: str, layer: int | None) -> str:
+    """Return the part of the rest that a tensor is."""
+    if re.search(r"(^|\.)experts\.|(^|\.)expert_\d|_exps\.", name):
+        return EXPERTS
+    if _RECURRENT.search(name):
+        return RECURRENCE
+    if layer is None and _OUTPUTS.search(name):
+        return OUTPUT
+    if layer is None and _EMBEDDINGS.search(name):
+        return EMBEDDING
+    return OTHER
+
+
+_RECURRENT = re.compile(
+    r"\.(mamba\w*|mixer|temporal_block|mlstm_layer|ssm\w*|rg_lru|time_mix\w*|shortconv|conv)[._]"
+)
+"""Modules of recurrences and convolutions: Mamba's, Griffin's, xLSTM's, RWKV's, LFM2's."""
+_OUTPUTS = re.compile(r"(^|\.)(lm_head|embed_out|unembed|output_projection|lm_loss|head|output)\.")
+_EMBEDDINGS = re.compile(
+    r"embed|(^|\.)(wte|wpe|shared|tok_embeddings|token_embd|position_embd|token_types|w)\.",
+    re.IGNORECASE,
+)
+
+
+def _of_gguf(words: list[str], layer: int | None) -> Place:
+    """Return what a tensor of a GGUF file's layer is: `gguf.constants.TENSOR_NAMES` lists all names."""
+    module = ".".join(words[:-2])
+    last = words[-1]
+    word = words[-2] if len(words) > 3 else words[-1]
+    if word.startswith("indexer") or "indexer" in words:
+        return Place(True, INDEXER, module, layer)
+    for names, part in _GGUF.items():
+        if re.fullmatch(names, word):
+            projection = part in (Q, K, V, O, FUSED)
+            return Place(True, BIASES if last == "bias" and projection else part, module, layer)
+    if "exps" in word and "shexp" not in word:
+        return Place(False, EXPERTS, layer=layer)
+    recurrent = re.match("ssm_|time_mix_|shortconv", word)
+    return Place(False, RECURRENCE if recurrent else OTHER, layer=layer)
+
+
+_GGUF = {
+    r"(cross_)?attn_q": Q,
+    r"(cross_)?attn_k": K,
+    r"(cross_)?attn_v": V,
+    r"(cross_)?attn_(o|out|output)": O,
+    r"attn_qkv": FUSED,
+    r"attn_(q_a|q_b|kv_a_mqa|kv_b|k_b|v_b)": LATENTS,
+    r"attn_(q_norm|k_norm|q_a_norm|kv_a_norm|sub_norm)": NORMS,
+    r"attn_gate": GATES,
+    r"attn_(sinks|rel_b|rot_embd)": OTHER,
+}

@@ -1,0 +1,88 @@
+"""The anatomy of a model's attention: what each layer attends to, and what it keeps for later tokens."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class LayerCache:
+    """What a layer keeps for later tokens, in numbers, not bytes.
+
+    Attributes:
+        per_token: numbers kept for each token: K and V, or latents, or an indexer's keys too.
+        window: the most tokens that are kept, with the query's own; None: all.
+        constant: numbers kept whatever the length is, in the cache's dtype: states of convolutions and
+            recurrences.
+        constant_float32: the same, kept in float32 whatever the dtype is.
+        per_source_token: numbers kept for each token of the encoder, for cross-attention.
+    """
+
+    per_token: int = 0
+    window: int | None = None
+    constant: int = 0
+    constant_float32: int = 0
+    per_source_token: int = 0
+
+    def numbers(self, n_tokens: int, n_source: int = 0) -> int:
+        """Return how many numbers are kept after `n_tokens` tokens, whatever their dtype.
+
+        Args:
+            n_tokens: the tokens so far.
+            n_source: the tokens of the encoder.
+        """
+        kept = n_tokens if self.window is None else min(n_tokens, self.window)
+        constant = self.constant + self.constant_float32
+        return self.per_token * kept + constant + self.per_source_token * n_source
+
+
+@dataclass(frozen=True)
+class LayerAnatomy:
+    """One layer's attention.
+
+    Attributes:
+        kind: `full`, `sliding`, `chunked`, `latent`, `linear`, `state space`, `cross`, `sparse`, `shared`
+            (another layer's keys and values) or `none`.
+        n_head, n_kv_head, d_K, d_V: the sizes; None where the kind has none.
+        window: the most keys that a query sees, its own included; of chunks, their size.
+        rope_theta: the base of rotary positions; None: there are none.
+        rope_scaling: how positions are scaled beyond the length of training.
+        extras: what is computed beside: `q/k norm`, `soft cap 50`, `sinks`, `biases q k v`, …
+        cache: what the layer keeps.
+    """
+
+    kind: str
+    n_head: int | None = None
+    n_kv_head: int | None = None
+    d_K: int | None = None  # noqa: N815 - the field's name
+    d_V: int | None = None  # noqa: N815
+    window: int | None = None
+    rope_theta: float | None = None
+    rope_scaling: str | None = None
+    extras: tuple[str, ...] = ()
+    cache: LayerCache = LayerCache()
+
+
+@dataclass(frozen=True)
+class Anatomy:
+    """The anatomy of a model's attention.
+
+    Attributes:
+        model_type: by its config.json, or the architecture of a GGUF file.
+        n_layer: the number of layers.
+        d_feat: the width of the model.
+        layers: one for each layer, in order; of an encoder-decoder, those of the decoder.
+        cross: of an encoder-decoder: the cross-attention of each layer of the decoder; else empty.
+        longest: the most tokens that the model was made for; None: it does not say.
+        dtype: by its config.json.
+        uncertain: a sentence for each thing that could not be decided, and why.
+    """
+
+    model_type: str
+    n_layer: int
+    d_feat: int
+    layers: tuple[LayerAnatomy, ...]
+    cross: tuple[LayerAnatomy, ...] = ()
+    longest: int | None = None
+    dtype: str | None = None
+    uncertain: tuple[str, ...] = ()

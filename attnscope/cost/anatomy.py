@@ -41,8 +41,8 @@ class LayerAnatomy:
     """One layer's attention.
 
     Attributes:
-        kind: `full`, `sliding`, `chunked`, `latent`, `linear`, `state space`, `cross`, `sparse`, `shared`
-            (another layer's keys and values) or `none`.
+        kind: `full`, `sliding`, `chunked`, `latent`, `linear`, `state space`, `cross`, `sparse`,
+            `shared` (another layer's keys and values) or `none`.
         n_head, n_kv_head, d_K, d_V: the sizes; None where the kind has none.
         window: the most keys that a query sees, its own included; of chunks, their size.
         rope_theta: the base of rotary positions; None: there are none.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 
 @dataclass(frozen=True)
@@ -12,6 +12,8 @@ class LayerCache:
     Attributes:
         per_token: numbers kept for each token: K and V, or latents, or an indexer's keys too.
         window: the most tokens that are kept, with the query's own; None: all.
+        dynamic_window: the most tokens that the dynamic cache of transformers keeps between steps, when
+            the next query's own is not there yet; None: all.
         constant: numbers kept whatever the length is, in the cache's dtype: states of convolutions and
             recurrences.
         constant_float32: the same, kept in float32 whatever the dtype is.
@@ -20,6 +22,7 @@ class LayerCache:
 
     per_token: int = 0
     window: int | None = None
+    dynamic_window: int | None = None
     constant: int = 0
     constant_float32: int = 0
     per_source_token: int = 0
@@ -35,14 +38,19 @@ class LayerCache:
         constant = self.constant + self.constant_float32
         return self.per_token * kept + constant + self.per_source_token * n_source
 
+    def dynamic_numbers(self, n_tokens: int, n_source: int = 0) -> int:
+        """Return how many numbers the dynamic cache of transformers holds after `n_tokens` tokens."""
+        return replace(self, window=self.dynamic_window).numbers(n_tokens, n_source)
+
 
 @dataclass(frozen=True)
 class LayerAnatomy:
     """One layer's attention.
 
     Attributes:
-        kind: `full`, `sliding`, `chunked`, `latent`, `linear`, `state space`, `cross`, `sparse`,
-            `shared` (another layer's keys and values) or `none`.
+        kind: `full`, `sliding`, `chunked`, `latent`, `sparse` (an indexer chooses keys), `linear`,
+            `state space`, `convolution`, `cross`, `shared` (another layer's keys and values) or `none`;
+            two of them, joined by ` + `, if a layer has both.
         n_head, n_kv_head, d_K, d_V: the sizes; None where the kind has none.
         window: the most keys that a query sees, its own included; of chunks, their size.
         rope_theta: the base of rotary positions; None: there are none.

@@ -1,0 +1,121 @@
+"""The fields of a config.json under transformers' common names, with the defaults of its model type.
+
+A configuration on the hub often leaves out what is a default of its class. `families.json` has these
+defaults, so that transformers, which takes seconds to import, is needed only for fields that a class
+derives from others.
+"""
+
+from __future__ import annotations
+
+import json
+from functools import cache
+from importlib import resources
+from typing import Any
+
+from attnscope.errors import ModelError
+from attnscope.text import shortened
+
+Config = dict[str, Any]
+
+PARTS_OF_TEXT = ("text_config", "llm_config", "language_config", "decoder", "text_model")
+"""Where configurations of several towers describe the one that reads text."""
+
+
+class DerivedFieldError(Exception):
+    """A field is missing, and its class derives it from others."""
+
+
+class Fields:
+    """The fields of the part of a configuration that describes a decoder.
+
+    Args:
+        config: the content of config.json.
+
+    Attributes:
+        model_type: the type of that part.
+        family: what is known about it: its `names`, `defaults` and `has`; None: nothing.
+    """
+
+    def __init__(self, config: Config) -> None:
+        self.config = text_part(config)
+        self.model_type = str(self.config.get("model_type"))
+        self.family: dict[str, Any] | None = families().get(self.model_type)
+        self._names: dict[str, str] = (self.family or {}).get("names", {})
+        self._defaults: dict[str, Any] = (self.family or {}).get("defaults", {})
+
+    def has(self, name: str) -> bool:
+        """Return whether the configuration or its class has a field."""
+        return self._given(name) is not None or name in self._defaults or name in self.derived
+
+    @property
+    def derived(self) -> list[str]:
+        """The fields whose defaults depend on other fields."""
+        derived: list[str] = (self.family or {}).get("derived", [])
+        return derived
+
+    def _given(self, name: str) -> str | None:
+        """Return the name under which the configuration itself has a field."""
+        own = self._names.get(name, name)
+        return next((each for each in (own, name) if each in self.config), None)
+
+    def get(self, name: str) -> Any:
+        """Return a field, or its default; None if there is none.
+
+        Raises:
+            DerivedFieldError: it is missing, and its default depends on other fields.
+        """
+        given = self._given(name)
+        if given is not None:
+            return self.config[given]
+        if name in self.derived:
+            raise DerivedFieldError(name)
+        return self._defaults.get(name)
+
+    def count(self, name: str, least: int = 1) -> int:
+        """Return a field that is a whole number.
+
+        Raises:
+            ModelError: it is missing, or something else.
+        """
+        value = self.get(name)
+        if isinstance(value, bool) or not isinstance(value, int) or not least <= value < 2**40:
+            raise undecided(self._names.get(name, name), value, f"a whole number of at least {least}")
+        return value
+
+
+def text_part(config: Config) -> Config:
+    """Return the part of a configuration that describes the decoder of text: perhaps itself."""
+    for name in PARTS_OF_TEXT:
+        part = config.get(name)
+        if isinstance(part, dict) and "model_type" in part:
+            return text_part(part)
+    return config
+
+
+def completed(config: Config) -> Config | None:
+    """Return a configuration with the defaults of transformers; None if it does not know these."""
+    from transformers import AutoConfig
+
+    try:
+        complete = AutoConfig.for_model(**config).get_text_config(decoder=True)
+        result: Config = complete.to_dict()
+    except Exception:  # an unknown type, or sizes that it rejects
+        return None
+    kinds = getattr(complete, "layer_types", None)  # some classes compute it whenever it is read
+    return result if kinds is None else result | {"layer_types": list(kinds)}
+
+
+def undecided(field: str, value: Any, expected: str) -> ModelError:
+    """Return the error that a field of config.json is missing or wrong."""
+    return ModelError(
+        f"{field} of config.json is {shortened(repr(value))}, but must be {expected}.",
+        hint="the config.json that transformers saves, with every field",
+    )
+
+
+@cache
+def families() -> dict[str, dict[str, Any]]:
+    """Return what is known about each model type."""
+    text = resources.files("attnscope.cost").joinpath("families.json").read_text(encoding="utf-8")
+    result: dict[str, dict[str, Any]] = json.loads(text)
+    return result

@@ -1,0 +1,352 @@
+"""Read the anatomy of a decoder from config.json: what each layer attends to, and what it keeps.
+
+What no field says is undecided: an error, not a guess.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from attnscope.cost.anatomy import Anatomy, LayerAnatomy, LayerCache
+from attnscope.cost.fields import Config, DerivedFieldError, Fields, completed, text_part, undecided
+from attnscope.cost.states import State, state_of
+from attnscope.errors import ModelError
+from attnscope.text import shortened
+
+LEGACY = {
+    "attention": "full_attention",
+    "deepseek_sparse_attention": "indexed_attention",
+    "mamba": "linear_attention",
+}
+"""What earlier versions of transformers called kinds of layers."""
+
+SLIDING = ("sliding_attention", "hybrid_sliding")
+
+UNKNOWN = {
+    "blt": "its local encoders and decoders have caches of their own",
+    "deepseek_v4": "what its compressed layers keep is not described here",
+    "dots3_note_text": "its layers differ in their numbers of heads",
+    "gemma4_text": "its layers differ in their widths",
+    "gemma4_unified_text": "its layers differ in their widths",
+    "hy_v4": "which of its layers have an indexer is not described here",
+    "inkling2_text": "its convolutions are not described here",
+    "inkling_text": "its convolutions are not described here",
+    "mimo_v2_flash": "its sliding layers have other heads",
+    "minimax": "the states of its linear layers are not described here",
+    "longcat_flash": "each of its layers has two attentions",
+    "recurrent_gemma": "what its recurrent layers keep is not described here",
+    "reformer": "it keeps hashes and buckets",
+    "rwkv": "its states are not described here",
+    "xlm": "its cache is not one of transformers' layers",
+    "xlnet": "it keeps hidden states",
+    "xlstm": "its states are not described here",
+}
+"""Model types whose caches are not read from config.json, and why."""
+
+
+def anatomy_of(config: Config) -> Anatomy:
+    """Return the attention of each layer of a decoder.
+
+    Args:
+        config: the content of config.json. Of a configuration with several towers, the part for text
+            is read.
+
+    Raises:
+        ModelError: the type is unknown, or a field that the cache depends on is missing or wrong.
+    """
+    for each in (text_part(config), None):
+        complete = completed(text_part(config)) if each is None else each
+        try:
+            if complete is not None:
+                return _read(Fields(complete))
+        except DerivedFieldError as error:
+            missing = str(error)
+    raise undecided(missing, None, "given, as the cache depends on it")
+
+
+def _read(fields: Fields) -> Anatomy:
+    if fields.model_type in UNKNOWN:
+        raise _unknown(fields.model_type, UNKNOWN[fields.model_type])
+    if fields.family is None:
+        raise _unknown(fields.model_type, "attnscope does not know it")
+    n_layer = _n_layer(fields)
+    kinds = _kinds(fields, n_layer)
+    n_shared = fields.count("num_kv_shared_layers", 0) if fields.has("num_kv_shared_layers") else 0
+    layers = tuple(
+        _shared(_layer(fields, kind, index))
+        if index >= n_layer - n_shared
+        else _layer(fields, kind, index)
+        for index, kind in enumerate(kinds)
+    )
+    longest = fields.get("max_position_embeddings")
+    dtype = fields.config.get("dtype", fields.config.get("torch_dtype"))
+    return Anatomy(
+        fields.model_type,
+        n_layer,
+        fields.count("hidden_size"),
+        layers,
+        cross=tuple(_cross(fields) for _ in layers) if _has_encoder(fields) else (),
+        longest=longest if isinstance(longest, int) and not isinstance(longest, bool) else None,
+        dtype=dtype.removeprefix("torch.") if isinstance(dtype, str) else None,
+    )
+
+
+def _unknown(model_type: str, why: str) -> ModelError:
+    return ModelError(
+        f"the cache of model type {shortened(repr(model_type))} is undecided: {why}.",
+        hint="the folder of the whole model, whose tensors say more",
+    )
+
+
+def _has_encoder(fields: Fields) -> bool:
+    return (
+        bool(fields.get("is_encoder_decoder")) and fields.config.get("is_encoder_decoder") is not False
+    )
+
+
+def _n_layer(fields: Fields) -> int:
+    for name in ("decoder_layers", "num_decoder_layers"):
+        if fields.has(name):
+            return fields.count(name)
+    kinds = fields.config.get("layers_block_type")
+    if not fields.has("num_hidden_layers") and isinstance(kinds, list):
+        return len(kinds)
+    return fields.count("num_hidden_layers")
+
+
+def _n_head(fields: Fields) -> int:
+    return fields.count(
+        "decoder_attention_heads" if fields.has("decoder_attention_heads") else "num_attention_heads"
+    )
+
+
+def _kinds(fields: Fields, n_layer: int) -> list[str]:
+    """Return the kind of each layer, as transformers names them."""
+    for name in ("layer_types", "layers_block_type"):
+        kinds = fields.config.get(name)
+        if kinds is not None:
+            if not isinstance(kinds, list) or len(kinds) != n_layer:
+                raise undecided(name, kinds, f"a list of {n_layer} kinds")
+            return [LEGACY.get(str(kind), str(kind)) for kind in kinds]
+    if fields.model_type == "gpt_neo":
+        return [f"{kind}_attention" for kind in _gpt_neo(fields, n_layer)]
+    if "layer_types" in fields.derived:
+        return _by_rule(fields, n_layer)
+    if fields.has("layers_block_type"):
+        raise DerivedFieldError("layers_block_type")
+    if fields.has("sliding_window") and fields.get("sliding_window") is not None:
+        return ["sliding_attention"] * n_layer
+    if fields.has("attention_chunk_size") and fields.get("attention_chunk_size") is not None:
+        return ["chunked_attention"] * n_layer
+    return ["full_attention"] * n_layer
+
+
+QWEN = ("qwen2", "qwen2_moe", "qwen3", "qwen3_moe")
+"""Families whose layers slide only if `use_sliding_window` says so."""
+
+PERIODS = {"gemma2": 2, "gemma3_text": 6, "qwen3_next": 4}
+"""Every so many layers, one sees all keys, if config.json does not say otherwise."""
+
+
+def _by_rule(fields: Fields, n_layer: int) -> list[str]:
+    """Return the kinds of layers that a class derives, for configurations without `layer_types`.
+
+    Raises:
+        DerivedFieldError: transformers itself has to be asked.
+    """
+    if fields.config.get("use_sliding_window") is False and fields.model_type in QWEN:
+        return ["full_attention"] * n_layer
+    period = PERIODS.get(fields.model_type)
+    if period is None:
+        raise DerivedFieldError("layer_types")
+    name = "full_attention_interval" if fields.model_type == "qwen3_next" else "sliding_window_pattern"
+    given = fields.config.get(name, period)
+    if isinstance(given, bool) or not isinstance(given, int) or given < 1:
+        raise undecided(name, given, "a whole number of at least 1")
+    other = "linear_attention" if fields.model_type == "qwen3_next" else "sliding_attention"
+    return [other if (index + 1) % given else "full_attention" for index in range(n_layer)]
+
+
+def _gpt_neo(fields: Fields, n_layer: int) -> list[str]:
+    """Return `global` or `local` for each layer, from kinds and how often they are repeated."""
+    value = fields.config.get("attention_layers")
+    if value is None:
+        try:
+            value = [kind for kinds, n in fields.config["attention_types"] for kind in kinds * n]
+        except (KeyError, TypeError, ValueError):
+            raise DerivedFieldError("attention_types") from None
+    if len(value) != n_layer or set(value) - {"global", "local"}:
+        raise undecided("attention_types", value, f"global or local for each of {n_layer} layers")
+    return list(value)
+
+
+def _layer(fields: Fields, kind: str, index: int) -> LayerAnatomy:
+    """Return the attention of one layer."""
+    if kind in ("moe", "mlp", "dense"):
+        return LayerAnatomy("none")
+    if kind in ("linear_attention", "conv"):
+        return _state(state_of(fields, kind))
+    if kind in ("hybrid", "hybrid_sliding"):
+        attention = _attention(
+            fields, "full_attention" if kind == "hybrid" else "sliding_attention", index
+        )
+        state = state_of(fields, kind)
+        cache = replace(attention.cache, constant=state.numbers, constant_float32=state.numbers_float32)
+        return replace(attention, kind=f"{attention.kind} + {state.kind}", cache=cache)
+    return _attention(fields, kind, index)
+
+
+def _state(state: State) -> LayerAnatomy:
+    cache = LayerCache(constant=state.numbers, constant_float32=state.numbers_float32)
+    return LayerAnatomy(state.kind, n_head=state.n_head, cache=cache)
+
+
+def _attention(fields: Fields, kind: str, index: int) -> LayerAnatomy:
+    theta, scaling = _rotation(fields, kind, index)
+    layer = LayerAnatomy(
+        "full",
+        n_head=_n_head(fields),
+        rope_theta=theta,
+        rope_scaling=scaling,
+        extras=tuple(_extras(fields)),
+    )
+    if fields.has("kv_lora_rank") and fields.get("kv_lora_rank"):
+        return _latent(fields, layer, kind)
+    layer = _grouped(fields, layer)
+    cache = LayerCache((layer.n_kv_head or 0) * ((layer.d_K or 0) + (layer.d_V or 0)))
+    if kind in ("full_attention", "global_attention"):
+        if fields.model_type == "cpmant":  # its prompt precedes the tokens
+            cache = replace(cache, constant=cache.per_token * fields.count("prompt_length"))
+        return replace(layer, cache=cache)
+    if kind == "indexed_attention":
+        cache = replace(cache, per_token=cache.per_token + fields.count("index_head_dim"))
+        return replace(layer, kind="sparse", cache=cache)
+    if kind == "local_attention":  # GPT-Neo's, whose cache does not know its window
+        window = fields.count("window_size")
+        return replace(layer, kind="sliding", window=window, cache=replace(cache, window=window))
+    field = {"chunked_attention": "attention_chunk_size"}.get(kind, "sliding_window")
+    if kind not in (*SLIDING, "chunked_attention"):
+        raise undecided("layer_types", kind, "a kind of layer that attnscope knows")
+    window = fields.count(field)
+    cache = replace(cache, window=window, dynamic_window=window - 1)
+    return replace(layer, kind=kind.removesuffix("_attention"), window=window, cache=cache)
+
+
+def _grouped(fields: Fields, layer: LayerAnatomy) -> LayerAnatomy:
+    """Return a layer with its heads of keys and values, and their widths."""
+    d_head = _d_head(fields)
+    d_V = fields.count("v_head_dim") if fields.get("v_head_dim") is not None else d_head
+    return replace(layer, n_kv_head=_n_kv_head(fields), d_K=d_head, d_V=d_V)
+
+
+def _n_kv_head(fields: Fields) -> int:
+    if fields.model_type == "falcon":
+        if fields.get("new_decoder_architecture"):
+            return fields.count("num_kv_heads") if fields.get("num_kv_heads") else _n_head(fields)
+        return 1 if fields.get("multi_query") else _n_head(fields)
+    if fields.model_type == "gpt_bigcode":
+        return 1 if fields.get("multi_query") else _n_head(fields)
+    if fields.model_type == "dbrx":
+        part = fields.config.get("attn_config")
+        return Fields({"kv_n_heads": 1} | (part if isinstance(part, dict) else {})).count("kv_n_heads")
+    if fields.has("num_key_value_heads") and fields.get("num_key_value_heads") is not None:
+        return fields.count("num_key_value_heads")
+    return _n_head(fields)
+
+
+D_HEAD = ("head_dim", "attention_head_dim", "kv_channels", "d_kv", "d_head", "dim_head")
+
+
+def _d_head(fields: Fields) -> int:
+    for name in D_HEAD:
+        if fields.has(name) and fields.get(name) is not None:
+            return fields.count(name)
+    return fields.count("hidden_size") // _n_head(fields)
+
+
+def _latent(fields: Fields, layer: LayerAnatomy, kind: str) -> LayerAnatomy:
+    """Return latent attention: DeepSeek-V2 (arXiv:2405.04434), section 2.1.2."""
+    rotated = fields.count("qk_rope_head_dim")
+    per_token = fields.count("kv_lora_rank") + rotated
+    name = "latent"
+    if kind == "indexed_attention":
+        per_token, name = per_token + fields.count("index_head_dim"), "sparse"
+    elif kind != "full_attention":
+        raise undecided("layer_types", kind, "a kind of latent attention that attnscope knows")
+    return replace(
+        layer,
+        kind=name,
+        n_kv_head=layer.n_head,
+        d_K=fields.count("qk_nope_head_dim") + rotated,
+        d_V=fields.count("v_head_dim"),
+        extras=(*layer.extras, f"latent of {fields.count('kv_lora_rank')} + {rotated}"),
+        cache=LayerCache(per_token),
+    )
+
+
+def _cross(fields: Fields) -> LayerAnatomy:
+    """Return attention to an encoder, of which K and V are kept."""
+    n_head, d_head = _n_head(fields), _d_head(fields)
+    cache = LayerCache(per_source_token=2 * n_head * d_head)
+    return LayerAnatomy("cross", n_head, n_head, d_head, d_head, cache=cache)
+
+
+def _shared(layer: LayerAnatomy) -> LayerAnatomy:
+    """Return a layer that reads the keys and values of an earlier one."""
+    return replace(layer, kind="shared", cache=LayerCache())
+
+
+def _rotation(fields: Fields, kind: str, index: int) -> tuple[float | None, str | None]:
+    """Return the base of a layer's rotary positions, and how they are scaled."""
+    without = fields.config.get("no_rope_layers")
+    if isinstance(without, list) and len(without) > index and not without[index]:
+        return None, None
+    if not fields.has("rope_parameters") or fields.config.get("alibi"):
+        return None, None
+    settings = _rope_settings(fields, kind)
+    theta = settings.get("rope_theta")
+    if isinstance(theta, bool) or not isinstance(theta, int | float):
+        return None, None
+    scaling, factor = settings.get("rope_type", settings.get("type", "default")), settings.get("factor")
+    if scaling in ("default", None):
+        return float(theta), None
+    return float(theta), f"{scaling} {factor:g}" if isinstance(factor, int | float) else str(scaling)
+
+
+def _rope_settings(fields: Fields, kind: str) -> Config:
+    """Return the settings of rotary positions, as transformers 5 or earlier versions write them."""
+    config = fields.config
+    settings = config.get("rope_parameters")
+    if isinstance(settings, dict):
+        of_kind = settings.get(kind)
+        return of_kind if isinstance(of_kind, dict) else settings
+    local = config.get("rope_local_base_freq", config.get("local_rope_theta"))
+    if kind == "sliding_attention" and local is not None:
+        return {"rope_theta": local}
+    default = fields.get("rope_parameters") or {}
+    default = default.get(kind, default) if isinstance(default, dict) else {}
+    theta = config.get("rope_theta", config.get("rotary_emb_base", config.get("global_rope_theta")))
+    scaling = config.get("rope_scaling")
+    own = {"rope_theta": default.get("rope_theta") if theta is None else theta}
+    return own | (scaling if isinstance(scaling, dict) else {})
+
+
+SWITCHES = {
+    "q/k norm": ("use_qk_norm", "qk_layernorm", "qk_norm"),
+    "biases": ("attention_bias", "qkv_bias"),
+}
+"""What fields switch on: the fields that may say so, of which a family has one."""
+
+
+def _extras(fields: Fields) -> Iterator[str]:
+    """Yield what else belongs to a layer's attention."""
+    of_family = (fields.family or {}).get("has", [])
+    for what, names in SWITCHES.items():
+        switch = next((name for name in names if fields.has(name)), None)
+        if bool(fields.get(switch)) if switch else what in of_family:
+            yield what
+    if "sinks" in of_family:
+        yield "sinks"
+    if cap := fields.get("attn_logit_softcapping"):
+        yield f"soft cap {cap:g}"

@@ -1,0 +1,89 @@
+"""What layers of linear attention, state spaces and convolutions keep instead of keys and values.
+
+The sizes are those of the caches of transformers' modules.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from attnscope.cost.fields import Fields, undecided
+
+
+@dataclass(frozen=True)
+class State:
+    """What a layer keeps, whatever the length of the text is.
+
+    Attributes:
+        kind: `linear`, `state space` or `convolution`.
+        numbers: how many numbers, in the dtype of the cache.
+        numbers_float32: how many more, in float32 whatever the dtype is.
+        n_head: the number of heads; None: it has none.
+    """
+
+    kind: str
+    numbers: int
+    numbers_float32: int = 0
+    n_head: int | None = None
+
+
+def state_of(fields: Fields, kind: str) -> State:
+    """Return what a layer of linear attention, a state space or a convolution keeps."""
+    for field, read in STATES.items():
+        if fields.has(field):
+            return read(fields)
+    raise undecided("layer_types", kind, "a kind of layer whose states attnscope knows")
+
+
+def _delta(fields: Fields) -> State:
+    """Gated DeltaNet (arXiv:2412.06464): a matrix d_K × d_V a head, and a convolution of Q, K, V."""
+    n_key, d_key = fields.count("linear_num_key_heads"), fields.count("linear_key_head_dim")
+    n_value, d_value = fields.count("linear_num_value_heads"), fields.count("linear_value_head_dim")
+    channels = 2 * n_key * d_key + n_value * d_value
+    convolution = channels * fields.count("linear_conv_kernel_dim")
+    return State("linear", convolution + n_value * d_key * d_value, n_head=n_value)
+
+
+def _mamba_2(fields: Fields) -> State:
+    """Mamba-2 (arXiv:2405.21060): d_head × d_state numbers a head, and the convolution of x, B and C."""
+
+    def one_of(*names: str) -> int:
+        return fields.count(next((name for name in names if fields.has(name)), names[0]))
+
+    n_head = one_of("mamba_num_heads", "mamba_n_heads", "n_mamba_heads")
+    d_state = one_of("ssm_state_size", "mamba_d_state", "state_size")
+    n_group = one_of("n_groups", "mamba_n_groups", "mamba_ngroups")
+    kernel = one_of("conv_kernel", "mamba_d_conv")
+    d_head = _d_of_head(fields, n_head)
+    channels = n_head * d_head + 2 * n_group * d_state
+    return State("state space", channels * kernel + n_head * d_head * d_state, n_head=n_head)
+
+
+def _d_of_head(fields: Fields, n_head: int) -> int:
+    for name in ("mamba_head_dim", "mamba_d_head", "mamba_headdim"):
+        value = fields.get(name) if fields.has(name) else None
+        if isinstance(value, int) and not isinstance(value, bool):
+            return fields.count(name)
+    return fields.count("hidden_size") * fields.count("mamba_expand") // n_head
+
+
+def _mamba(fields: Fields) -> State:
+    """Mamba (arXiv:2312.00752): d_state numbers a channel, and the convolution."""
+    channels = fields.count("hidden_size") * fields.count("mamba_expand")
+    numbers = channels * (fields.count("mamba_d_conv") + fields.count("mamba_d_state"))
+    return State("state space", numbers)
+
+
+def _convolution(fields: Fields) -> State:
+    """The short convolutions of LFM2, which keep as many inputs as their kernel is long."""
+    return State("convolution", fields.count("hidden_size") * fields.count("conv_L_cache"))
+
+
+STATES = {
+    "linear_num_key_heads": _delta,
+    "mamba_num_heads": _mamba_2,
+    "mamba_n_heads": _mamba_2,
+    "mamba_d_conv": _mamba,
+    "conv_L_cache": _convolution,
+}
+"""By a field that only configurations with such layers have: what reads them."""

@@ -1,0 +1,142 @@
+"""What config.json says of layers, against published figures and the caches of transformers."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from cost.known_families import FILE, known_families
+
+from attnscope.cost.from_config import anatomy_of
+from attnscope.errors import ModelError
+
+DEEPSEEK_V3 = {
+    "model_type": "deepseek_v3",
+    "hidden_size": 7168,
+    "num_hidden_layers": 61,
+    "num_attention_heads": 128,
+    "qk_nope_head_dim": 128,
+    "v_head_dim": 128,
+    "kv_lora_rank": 512,
+    "qk_rope_head_dim": 64,
+}
+QWEN3_NEXT = {
+    "model_type": "qwen3_next",
+    "num_hidden_layers": 48,
+    "full_attention_interval": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 256,
+    "linear_num_key_heads": 16,
+    "linear_key_head_dim": 128,
+    "linear_num_value_heads": 32,
+    "linear_value_head_dim": 128,
+    "linear_conv_kernel_dim": 4,
+}
+GEMMA_3N = {
+    "model_type": "gemma3n_text",
+    "num_hidden_layers": 35,
+    "num_kv_shared_layers": 15,
+    "num_key_value_heads": 2,
+    "head_dim": 256,
+    "sliding_window": 512,
+    "layer_types": (["sliding_attention"] * 4 + ["full_attention"]) * 7,
+}
+
+
+@pytest.mark.parametrize(("config", "figure"), [(DEEPSEEK_V3, 70_272), (QWEN3_NEXT, 24_576)])
+def test_a_token_takes_the_published_bytes_in_two_byte_numbers(
+    config: dict[str, Any], figure: int
+) -> None:
+    assert 2 * sum(each.cache.per_token for each in anatomy_of(config).layers) == figure
+
+
+def test_gemma_3n_takes_what_is_published_at_32k() -> None:
+    size = 2 * sum(each.cache.numbers(32_768) for each in anatomy_of(GEMMA_3N).layers)
+    assert round(size / 2**30, 2) == 0.27
+
+
+SMALL = {
+    "vocab_size": 11,
+    "hidden_size": 24,
+    "intermediate_size": 20,
+    "num_hidden_layers": 4,
+    "num_attention_heads": 6,
+    "num_key_value_heads": 3,
+    "num_experts": 4,
+    "num_local_experts": 4,
+    "n_routed_experts": 4,
+    "num_experts_per_tok": 2,
+    "moe_intermediate_size": 12,
+    "shared_expert_intermediate_size": 16,
+}
+MIXED = ["sliding_attention", "full_attention"] * 2
+LATENT = {
+    "q_lora_rank": 9,
+    "kv_lora_rank": 14,
+    "qk_rope_head_dim": 4,
+    "qk_nope_head_dim": 7,
+    "v_head_dim": 5,
+    "n_group": 1,
+    "topk_group": 1,
+}
+LINEAR = {name: value for name, value in QWEN3_NEXT.items() if name.startswith("linear_")} | {
+    "linear_num_key_heads": 2,
+    "linear_key_head_dim": 5,
+    "linear_num_value_heads": 4,
+    "linear_value_head_dim": 7,
+}
+
+
+@pytest.mark.parametrize(
+    "own",
+    [
+        {"model_type": "llama"},
+        {"model_type": "mistral", "sliding_window": 8},
+        {"model_type": "qwen3", "head_dim": 10, "use_sliding_window": False},
+        {"model_type": "gemma3_text", "head_dim": 10, "sliding_window": 8, "layer_types": MIXED},
+        {"model_type": "gpt_oss", "head_dim": 10, "sliding_window": 8, "layer_types": MIXED},
+        {"model_type": "deepseek_v3", "num_key_value_heads": 6, **LATENT},
+        {"model_type": "qwen3_next", "head_dim": 8, "full_attention_interval": 4, **LINEAR},
+    ],
+    ids=lambda own: own["model_type"],
+)
+@pytest.mark.parametrize("n_tokens", [5, 8, 13])
+def test_the_numbers_are_those_of_transformers_cache(own: dict[str, Any], n_tokens: int) -> None:
+    import torch
+    from transformers import AutoConfig, AutoModelForCausalLM, DynamicCache
+
+    config = AutoConfig.for_model(**{**SMALL, **own})
+    cache = DynamicCache(config=config)
+    with torch.no_grad():
+        model = AutoModelForCausalLM.from_config(config).eval()
+        model(torch.zeros(1, n_tokens, dtype=torch.long), past_key_values=cache)
+    kept = []
+    for layer in cache.layers:
+        parts = ("keys", "values", "conv_states", "recurrent_states")
+        states = [getattr(layer, part, None) for part in parts]
+        tensors = [
+            tensor for each in states for tensor in (each.values() if isinstance(each, dict) else [each])
+        ]
+        kept.append(sum(each.numel() for each in tensors if each is not None))
+    layers = anatomy_of({**SMALL, **own}).layers
+    assert kept == [each.cache.dynamic_numbers(n_tokens) for each in layers]
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"head_dim": "wide"}, "head_dim of config.json is 'wide', but must be a whole number"),
+        ({"model_type": "new"}, "model type 'new' is undecided: attnscope does not know it"),
+        ({"layer_types": 3}, "layer_types of config.json is 3, but must be a list of 48 kinds"),
+    ],
+)
+def test_what_is_not_known_is_undecided(change: dict[str, Any], words: str) -> None:
+    with pytest.raises(ModelError, match=words):
+        anatomy_of({**QWEN3_NEXT, **change})
+
+
+@pytest.mark.sweep
+def test_what_is_known_of_families_is_what_transformers_says() -> None:
+    written = json.loads(FILE.read_text(encoding="utf-8"))
+    assert json.loads(json.dumps(known_families(), default=str)) == written

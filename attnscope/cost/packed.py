@@ -66,28 +66,25 @@ def _stored(tensor: TensorHeader, by_name: dict[str, TensorHeader], config: dict
     return Stored(n_element, tensor.dtype)
 
 
-_DESCRIPTIONS = (
-    (r"(.*)\.(qzeros|scales|g_idx)", ("{}.qweight",)),
-    (r"(.*\.weight)\.(absmax|quant_map|nested_absmax|nested_quant_map|quant_state\.\w+)", ("{}",)),
-    (r"(.*)\.(SCB|weight_format|scales|biases)", ("{}.weight",)),
-    (r"(.*)_scales", ("{}_blocks",)),
-    (
-        r"(.*?)[._](?:weight_|input_|activation_|output_|k_|v_|q_)?(?:global_)?"
-        r"(?:scales?|scale_inv|scale_2|zero_point|shape|g_idx)",
-        ("{}.weight", "{}.weight_packed", "{}"),
-    ),
+_DESCRIPTION = re.compile(
+    r"(.*?)[._](?:qzeros|g_idx|absmax|quant_map|nested_absmax|nested_quant_map|quant_state\.\w+|SCB"
+    r"|weight_format|biases|(?:weight_|input_|activation_|output_|k_|v_|q_)?(?:global_)?"
+    r"(?:scales?|scale_inv|scale_2|zero_point|shape|g_idx))"
 )
-"""Names of tensors that describe how another one is stored, and that one's name."""
+"""Names of tensors that describe how another one is stored."""
+_DESCRIBED = (".weight", ".qweight", ".weight_packed", "", "_blocks")
+"""What follows the common part in the other one's name."""
+_NARROW = re.compile("[IUF]8|[IU]32|F[46]")
+"""The dtypes of tensors that need a description."""
 
 
 def _is_description(name: str, by_name: dict[str, TensorHeader]) -> bool:
     """Return whether a tensor describes how another one is stored, in a narrow dtype."""
-    for pattern, owners in _DESCRIPTIONS:
-        found = re.fullmatch(pattern, name)
-        described = [by_name.get(owner.format(found[1])) for owner in owners] if found else []
-        if any(each is not None and re.match("[IUF]8|[IU]32|F[46]", each.dtype) for each in described):
-            return True
-    return False
+    found = _DESCRIPTION.fullmatch(name)
+    if found is None:
+        return False
+    described = (by_name.get(found[1] + ending) for ending in _DESCRIBED)
+    return any(each is not None and _NARROW.match(each.dtype) for each in described)
 
 
 _BUFFERS = re.compile(

@@ -7,7 +7,7 @@ decides what is counted where; `checkpoints.tensor_names` decides which numbers 
 from __future__ import annotations
 
 import re
-from functools import cache
+from functools import cache, lru_cache
 from typing import NamedTuple
 
 from attnscope.checkpoints.tensor_names import WORDS
@@ -53,24 +53,48 @@ def place_of(name: str, n_layer: int | None = None) -> Place:
         name: of safetensors or GGUF.
         n_layer: the number of layers by the configuration; those after them are draft layers.
     """
+    number = _NUMBER.search(name)
+    layer = int(number[0][:9]) if number else None
+    place = _place_of_form(_NUMBER.sub("0", name))
+    if place.part == TOWERS:
+        return place._replace(layer=layer)
+    if n_layer is not None and layer is not None and layer >= n_layer > 0:
+        return Place(False, DRAFT, layer=layer)
+    if not place.module:
+        return Place(place.in_attention, place.part, "", layer)
+    n_word = place.module.count(".") + 1  # as many as in the form
+    return Place(place.in_attention, place.part, ".".join(name.split(".", n_word)[:n_word]), layer)
+
+
+_NUMBER = re.compile(r"(?<![^.])\d+(?![^.])")
+"""A word of a name that is a number."""
+
+
+@lru_cache(maxsize=2**14)
+def _place_of_form(name: str) -> Place:
+    """Return what tensors are a part of whose names differ in numbers alone.
+
+    Args:
+        name: a name in which all numbers are 0: checkpoints have 100,000 names, but few forms of them.
+    """
     words = name.split(".")
     numbered = [i for i, word in enumerate(words) if word.isdecimal()]
     first = numbered[0] if numbered else len(words)
-    layer = int(words[first][:9]) if numbered else None
+    layer = 0 if numbered else None
     if any(_is_tower(word) for word in words[:first]):
-        return Place(False, TOWERS, layer=layer)
-    if _DRAFT.search(name) or (n_layer is not None and layer is not None and layer >= n_layer > 0):
-        return Place(False, DRAFT, layer=layer)
+        return Place(False, TOWERS)
+    if _DRAFT.search(name):
+        return Place(False, DRAFT)
     if words[0] in ("blk", "dec", "enc") and numbered:
-        return _of_gguf(words, layer)
+        return _of_gguf(words)
     for i in range(len(words) - 1, -1, -1):
         if _is_attention(words[i]) and i + 1 < len(words):
             first = next((j for j in range(i + 1) if _is_attention(words[j])), i)
             inner = [word for word in words[first + 1 :] if not word.isdecimal()]
-            return Place(True, _part(tuple(inner)), ".".join(words[: first + 1]), layer)
+            return Place(True, _part(tuple(inner)), ".".join(words[: first + 1]))
     if _is_bare_attention(words):
-        return Place(True, _part((words[-2], words[-1])), ".".join(words[:-2]), layer)
-    return Place(False, _rest(name, layer), layer=layer)
+        return Place(True, _part((words[-2], words[-1])), ".".join(words[:-2]))
+    return Place(False, _rest(name, layer))
 
 
 _DRAFT = re.compile(r"(^|\.)(mtp\w*|nextn\w*|eagle\w*|medusa\w*)\.")
@@ -183,21 +207,21 @@ _EMBEDDINGS = re.compile(
 )
 
 
-def _of_gguf(words: list[str], layer: int | None) -> Place:
+def _of_gguf(words: list[str]) -> Place:
     """Return what a tensor of a GGUF file's layer is: `gguf.constants.TENSOR_NAMES` lists all names."""
     module = ".".join(words[:-2])
     last = words[-1]
     word = words[-2] if len(words) > 3 else words[-1]
     if word.startswith("indexer") or "indexer" in words:
-        return Place(True, INDEXER, module, layer)
+        return Place(True, INDEXER, module)
     for names, part in _GGUF.items():
         if re.fullmatch(names, word):
             projection = part in (Q, K, V, O, FUSED)
-            return Place(True, BIASES if last == "bias" and projection else part, module, layer)
+            return Place(True, BIASES if last == "bias" and projection else part, module)
     if "exps" in word and "shexp" not in word:
-        return Place(False, EXPERTS, layer=layer)
+        return Place(False, EXPERTS)
     recurrent = re.match("ssm_|time_mix_|shortconv", word)
-    return Place(False, RECURRENCE if recurrent else OTHER, layer=layer)
+    return Place(False, RECURRENCE if recurrent else OTHER)
 
 
 _GGUF = {

@@ -28,8 +28,7 @@ class Size(NamedTuple):
 NOTHING = Size(0, 0)
 
 
-@dataclass(frozen=True)
-class Tensor:
+class Tensor(NamedTuple):
     """A tensor, what it stores, and what it is a part of."""
 
     header: TensorHeader

@@ -138,11 +138,8 @@ def _layer(data: _Metadata, i: int, names: set[str], windows: Windows, n_layer: 
     if not _attends(names) or not n_head or not n_kv_head:
         if not constant:
             return LayerAnatomy("none")
-        kind = "linear" if data.arch in LINEAR else "state space"
-        return LayerAnatomy(
-            kind, extras=_convolution(names), cache=LayerCache(constant_float32=constant)
-        )
-    extras = _extras(data, names, bool(constant))
+        return LayerAnatomy(_recurrence(data, names), cache=LayerCache(constant_float32=constant))
+    extras = _extras(data, names)
     if "attn_kv_a_mqa" in names:
         return _latent(data, n_head, extras)
     window = windows.size if windows.layers[i] else None
@@ -151,9 +148,12 @@ def _layer(data: _Metadata, i: int, names: set[str], windows: Windows, n_layer: 
     d_K = data.size(f"attention.key_length{swa}", default)
     d_V = data.size(f"attention.value_length{swa}", default)
     shared = i >= _first_shared(data, n_layer)
-    kept = 0 if shared or data.value("attention.causal") is False else n_kv_head * (d_K + d_V)
+    kept = 0 if data.value("attention.causal") is False else n_kv_head * (d_K + d_V)
+    cache = LayerCache(kept, window, window and window - 1, constant_float32=constant)
+    kind = windows.kind if window else "full"
+    kind = f"{kind} + {_recurrence(data, names)}" if constant else kind
     return LayerAnatomy(
-        kind="shared" if shared else windows.kind if window else "full",
+        kind="shared" if shared else kind,
         n_head=n_head,
         n_kv_head=n_kv_head,
         d_K=d_K,
@@ -162,7 +162,7 @@ def _layer(data: _Metadata, i: int, names: set[str], windows: Windows, n_layer: 
         rope_theta=_theta(data, window is not None),
         rope_scaling=_scaling(data),
         extras=extras,
-        cache=LayerCache(kept, window, constant_float32=constant),
+        cache=LayerCache() if shared else cache,
     )
 
 
@@ -189,13 +189,16 @@ def _latent(data: _Metadata, n_head: int, extras: tuple[str, ...]) -> LayerAnato
         d_V=data.size(f"attention.value_length{mla}"),
         rope_theta=_theta(data, False),
         rope_scaling=_scaling(data),
-        extras=extras,
+        extras=(*extras, f"latent of {latent} + {rotary}"),
         cache=LayerCache(latent + rotary + indexer),
     )
 
 
-def _convolution(names: set[str]) -> tuple[str, ...]:
-    return ("short convolution",) if any(name.startswith("shortconv.") for name in names) else ()
+def _recurrence(data: _Metadata, names: set[str]) -> str:
+    """Return the kind of a layer that keeps a state."""
+    if any(name.startswith("shortconv.") for name in names):
+        return "convolution"
+    return "linear" if data.arch in LINEAR else "state space"
 
 
 def _state(data: _Metadata, names: set[str]) -> int:
@@ -215,17 +218,16 @@ def _state(data: _Metadata, names: set[str]) -> int:
     return max(0, data.size("ssm.conv_kernel") - 1) * channels + d_state * d_inner
 
 
-def _extras(data: _Metadata, names: set[str], recurrent: bool) -> tuple[str, ...]:
+def _extras(data: _Metadata, names: set[str]) -> tuple[str, ...]:
     """Return what a layer's attention computes beside its formula."""
     cap = data.number("attn_logit_softcapping")
-    biases = [part for part in "qkv" if f"attn_{part}.bias" in names or "attn_qkv.bias" in names]
+    biases = {f"attn_{part}.bias" for part in ("q", "k", "v", "qkv", "output")}
     found = {
         "q/k norm": "attn_q_norm" in names,
         f"soft cap {cap or 0:g}": bool(cap),
         "sinks": "attn_sinks" in names,
-        f"biases {' '.join(biases)}": bool(biases),
+        "biases": not names.isdisjoint(biases),
         "indexer": any(name.startswith("indexer") for name in names),
-        "state space beside": recurrent,
     }
     return tuple(extra for extra, there in found.items() if there)
 
@@ -242,7 +244,7 @@ def _scaling(data: _Metadata) -> str | None:
     kind, factor = data.value("rope.scaling.type"), data.number("rope.scaling.factor")
     if not isinstance(kind, str) or kind == "none":
         return None
-    return f"{printable(shortened(kind))} × {factor:g}" if factor else printable(shortened(kind))
+    return f"{printable(shortened(kind))} {factor:g}" if factor else printable(shortened(kind))
 
 
 def _first_shared(data: _Metadata, n_layer: int) -> int:

@@ -10,6 +10,7 @@ from attnscope.checkpoints.headers import Headers, TensorHeader
 from attnscope.checkpoints.tensor_names import NO_ATTENTION
 from attnscope.cost import tensor_parts as parts
 from attnscope.cost.attention_modules import NOTHING, Size, find_modules, place_tensors
+from attnscope.cost.fields import text_part
 from attnscope.cost.packed import unknown_packing
 from attnscope.results.weights_count import PartCount, WeightsCount
 
@@ -26,7 +27,7 @@ def count_weights(headers: Headers, config: dict[str, Any] | None = None) -> Wei
             integers whose tensors do not say how they are packed count as one parameter each.
     """
     config = config or {}
-    text = text_config(config)
+    text = text_part(config)
     n_layer = text.get("num_hidden_layers") if headers.format == "safetensors" else None
     n_layer = n_layer if type(n_layer) is int and _is_decoder(headers.tensors) else None
     tensors = place_tensors(headers, config, n_layer)
@@ -55,15 +56,6 @@ def count_weights(headers: Headers, config: dict[str, Any] | None = None) -> Wei
         n_active=_active(attention, rest, text),
         uncertain=tuple(unknown_packing(names, dtype) for dtype, names in unknown.items()),
     )
-
-
-def text_config(config: dict[str, Any]) -> dict[str, Any]:
-    """Return the configuration of the language model in a config.json: a part, or the whole."""
-    for name in ("text_config", "llm_config", "language_config", "thinker_config"):
-        part = config.get(name)
-        if isinstance(part, dict):
-            return text_config(part)
-    return config
 
 
 def _counts(sizes: dict[str, Size], order: Iterable[str]) -> tuple[PartCount, ...]:

@@ -78,8 +78,8 @@ def test_a_file_that_the_gguf_package_writes_is_described(tmp_path):
         assert (layer.kind, layer.n_head, layer.n_kv_head) == ("full", 6, n_kv_head)
         assert (layer.d_K, layer.d_V) == (10, 7)
         assert layer.cache == LayerCache(n_kv_head * (10 + 7))
-        assert (layer.rope_theta, layer.rope_scaling) == (5000.0, "yarn × 4")
-        assert layer.extras == ("biases q",)
+        assert (layer.rope_theta, layer.rope_scaling) == (5000.0, "yarn 4")
+        assert layer.extras == ("biases",)
 
 
 def test_what_a_file_omits_is_as_llama_cpp_has_it():
@@ -199,12 +199,11 @@ def test_hybrids_have_layers_of_several_kinds():
     mamba = ("ssm_in", "ssm_conv1d", "ssm_out")
     layers = [mamba, ATTENTION, (*ATTENTION, *mamba), ("shortconv.in_proj",), ("ffn_up",)]
     found = anatomy_of_gguf(file("a-hybrid", keys, layers))
-    kinds = ["state space", "full", "full", "state space", "none"]
+    kinds = ["state space", "full", "full + state space", "convolution", "none"]
     assert [layer.kind for layer in found.layers] == kinds
     state = 3 * 16 + 3 * 16
     assert [layer.cache.constant_float32 for layer in found.layers] == [state, 0, state, 2 * 40, 0]
     assert [layer.cache.per_token for layer in found.layers] == [0, 80, 80, 0, 0]
-    assert found.layers[2].extras == ("state space beside",)
 
 
 def test_draft_layers_are_no_layers_of_the_model():

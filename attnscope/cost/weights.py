@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from attnscope.checkpoints.headers import Headers, TensorHeader
@@ -53,7 +53,11 @@ def count_weights(headers: Headers, config: dict[str, Any] | None = None) -> Wei
         rest=_counts(rest, parts.REST),
         dtypes=_counts(dtypes, sorted(dtypes, key=lambda kind: (-(dtypes[kind].n_bytes or 0), kind))),
         source="headers",
-        n_active=_active(attention, rest, text),
+        n_active=active_parameters(
+            sum(size.n_parameter for size in attention.values()),
+            {part: size.n_parameter for part, size in rest.items()},
+            text,
+        ),
         uncertain=tuple(unknown_packing(names, dtype) for dtype, names in unknown.items()),
     )
 
@@ -67,17 +71,22 @@ def _is_decoder(tensors: tuple[TensorHeader, ...]) -> bool:
     return not any(".encoder." in each.name or each.name.startswith("encoder.") for each in tensors)
 
 
-def _active(attention: dict[str, Size], rest: dict[str, Size], config: dict[str, Any]) -> int | None:
-    """Return the number of parameters that one token of text is computed with; None: not known."""
+def active_parameters(n_attention: int, rest: Mapping[str, int], config: dict[str, Any]) -> int | None:
+    """Return the number of parameters that one token of text is computed with; None: not known.
+
+    Args:
+        n_attention: the parameters of attention.
+        rest: the parameters of the other parts. Without an output, the embedding is the output, too.
+        config: the part of config.json for text, which says how many experts there are.
+    """
     idle = {parts.TOWERS, parts.DRAFT, parts.EXPERTS}
-    if parts.OUTPUT in rest:
-        idle.add(parts.EMBEDDING)  # else the embedding is the output, too
-    active = sum(size.n_parameter for size in attention.values())
-    active += sum(size.n_parameter for part, size in rest.items() if part not in idle)
-    if parts.EXPERTS not in rest:
+    if rest.get(parts.OUTPUT):
+        idle.add(parts.EMBEDDING)
+    active = n_attention + sum(size for part, size in rest.items() if part not in idle)
+    if not rest.get(parts.EXPERTS):
         return active
     n_expert = next((config[name] for name in NAMES_OF_EXPERTS if type(config.get(name)) is int), 0)
     chosen = next((config[name] for name in NAMES_OF_CHOSEN if type(config.get(name)) is int), 0)
     if not 0 < chosen <= n_expert:
         return None
-    return active + rest[parts.EXPERTS].n_parameter * chosen // n_expert
+    return active + rest[parts.EXPERTS] * chosen // n_expert

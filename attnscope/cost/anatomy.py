@@ -44,6 +44,20 @@ class LayerCache:
 
 
 @dataclass(frozen=True)
+class Indexer:
+    """What chooses the keys of sparse attention: DeepSeek-V3.2-Exp, section 1.
+
+    Attributes:
+        n_head, d_head: its own heads, whose scores decide.
+        n_chosen: the most keys that each query chooses.
+    """
+
+    n_head: int
+    d_head: int
+    n_chosen: int
+
+
+@dataclass(frozen=True)
 class LayerAnatomy:
     """One layer's attention.
 
@@ -57,6 +71,11 @@ class LayerAnatomy:
         rope_scaling: how positions are scaled beyond the length of training.
         extras: what is computed beside: `q/k norm`, `soft cap 50`, `sinks`, `biases q k v`, …
         cache: what the layer keeps.
+        d_K_latent, d_V_latent: of latent attention: the widths of the one head of latents that stands
+            for all heads' keys and values.
+        indexer: of sparse attention: what chooses its keys; None: it is not known.
+        recurrence: the multiply-adds of the states of a recurrence or convolution for each token; None:
+            there are none, or the kind of layer has them and they are not known.
     """
 
     kind: str
@@ -69,6 +88,10 @@ class LayerAnatomy:
     rope_scaling: str | None = None
     extras: tuple[str, ...] = ()
     cache: LayerCache = LayerCache()
+    d_K_latent: int | None = None  # noqa: N815
+    d_V_latent: int | None = None  # noqa: N815
+    indexer: Indexer | None = None
+    recurrence: int | None = None
 
 
 @dataclass(frozen=True)

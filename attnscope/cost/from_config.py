@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from attnscope.cost.anatomy import Anatomy, LayerAnatomy, LayerCache
+from attnscope.cost.anatomy import Anatomy, Indexer, LayerAnatomy, LayerCache
 from attnscope.cost.fields import Config, DerivedFieldError, Fields, completed, text_part, undecided
 from attnscope.cost.states import State, state_of
 from attnscope.errors import ModelError
@@ -193,13 +193,18 @@ def _layer(fields: Fields, kind: str, index: int) -> LayerAnatomy:
         )
         state = state_of(fields, kind)
         cache = replace(attention.cache, constant=state.numbers, constant_float32=state.numbers_float32)
-        return replace(attention, kind=f"{attention.kind} + {state.kind}", cache=cache)
+        return replace(
+            attention,
+            kind=f"{attention.kind} + {state.kind}",
+            cache=cache,
+            recurrence=state.recurrence,
+        )
     return _attention(fields, kind, index)
 
 
 def _state(state: State) -> LayerAnatomy:
     cache = LayerCache(constant=state.numbers, constant_float32=state.numbers_float32)
-    return LayerAnatomy(state.kind, n_head=state.n_head, cache=cache)
+    return LayerAnatomy(state.kind, n_head=state.n_head, cache=cache, recurrence=state.recurrence)
 
 
 def _attention(fields: Fields, kind: str, index: int) -> LayerAnatomy:
@@ -221,7 +226,7 @@ def _attention(fields: Fields, kind: str, index: int) -> LayerAnatomy:
         return replace(layer, cache=cache)
     if kind == "indexed_attention":
         cache = replace(cache, per_token=cache.per_token + fields.count("index_head_dim"))
-        return replace(layer, kind="sparse", cache=cache)
+        return replace(layer, kind="sparse", cache=cache, indexer=_indexer(fields))
     if kind == "local_attention":  # GPT-Neo's, whose cache does not know its window
         window = fields.count("window_size")
         return replace(layer, kind="sliding", window=window, cache=replace(cache, window=window))
@@ -267,8 +272,8 @@ def _d_head(fields: Fields) -> int:
 
 def _latent(fields: Fields, layer: LayerAnatomy, kind: str) -> LayerAnatomy:
     """Return latent attention: DeepSeek-V2 (arXiv:2405.04434), section 2.1.2."""
-    rotated = fields.count("qk_rope_head_dim")
-    per_token = fields.count("kv_lora_rank") + rotated
+    rotated, d_latent = fields.count("qk_rope_head_dim"), fields.count("kv_lora_rank")
+    per_token = d_latent + rotated
     name = "latent"
     if kind == "indexed_attention":
         per_token, name = per_token + fields.count("index_head_dim"), "sparse"
@@ -280,8 +285,21 @@ def _latent(fields: Fields, layer: LayerAnatomy, kind: str) -> LayerAnatomy:
         n_kv_head=layer.n_head,
         d_K=fields.count("qk_nope_head_dim") + rotated,
         d_V=fields.count("v_head_dim"),
-        extras=(*layer.extras, f"latent of {fields.count('kv_lora_rank')} + {rotated}"),
+        extras=(*layer.extras, f"latent of {d_latent} + {rotated}"),
         cache=LayerCache(per_token),
+        d_K_latent=d_latent + rotated,
+        d_V_latent=d_latent,
+        indexer=_indexer(fields) if name == "sparse" else None,
+    )
+
+
+def _indexer(fields: Fields) -> Indexer | None:
+    """Return what chooses the keys of sparse attention; None if config.json leaves it out."""
+    sizes = [fields.config.get(name) for name in ("index_n_heads", "index_head_dim", "index_topk")]
+    if None in sizes:
+        return None
+    return Indexer(
+        fields.count("index_n_heads"), fields.count("index_head_dim"), fields.count("index_topk")
     )
 
 

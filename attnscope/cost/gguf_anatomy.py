@@ -191,6 +191,8 @@ def _latent(data: _Metadata, n_head: int, extras: tuple[str, ...]) -> LayerAnato
         rope_scaling=_scaling(data),
         extras=(*extras, f"latent of {latent} + {rotary}"),
         cache=LayerCache(latent + rotary + indexer),
+        d_K_latent=latent + rotary,
+        d_V_latent=latent,
     )
 
 

@@ -19,12 +19,14 @@ class State:
         numbers: how many numbers, in the dtype of the cache.
         numbers_float32: how many more, in float32 whatever the dtype is.
         n_head: the number of heads; None: it has none.
+        recurrence: the multiply-adds of a token's step, without what is computed elementwise.
     """
 
     kind: str
     numbers: int
     numbers_float32: int = 0
     n_head: int | None = None
+    recurrence: int = 0
 
 
 def state_of(fields: Fields, kind: str) -> State:
@@ -36,16 +38,23 @@ def state_of(fields: Fields, kind: str) -> State:
 
 
 def _delta(fields: Fields) -> State:
-    """Gated DeltaNet (arXiv:2412.06464): a matrix d_K × d_V a head, and a convolution of Q, K, V."""
+    """Gated DeltaNet (arXiv:2412.06464): a matrix d_K × d_V a head, and a convolution of Q, K, V.
+
+    A step reads the matrix by K, writes to it, and reads it by Q: three products.
+    """
     n_key, d_key = fields.count("linear_num_key_heads"), fields.count("linear_key_head_dim")
     n_value, d_value = fields.count("linear_num_value_heads"), fields.count("linear_value_head_dim")
     channels = 2 * n_key * d_key + n_value * d_value
     convolution = channels * fields.count("linear_conv_kernel_dim")
-    return State("linear", convolution + n_value * d_key * d_value, n_head=n_value)
+    matrices = n_value * d_key * d_value
+    return State("linear", convolution + matrices, n_head=n_value, recurrence=convolution + 3 * matrices)
 
 
 def _mamba_2(fields: Fields) -> State:
-    """Mamba-2 (arXiv:2405.21060): d_head × d_state numbers a head, and the convolution of x, B and C."""
+    """Mamba-2 (arXiv:2405.21060): d_head × d_state numbers a head, and the convolution of x, B and C.
+
+    A step adds x · B to the state and reads it by C: two products.
+    """
 
     def one_of(*names: str) -> int:
         return fields.count(next((name for name in names if fields.has(name)), names[0]))
@@ -56,7 +65,8 @@ def _mamba_2(fields: Fields) -> State:
     kernel = one_of("conv_kernel", "mamba_d_conv")
     d_head = _d_of_head(fields, n_head)
     channels = n_head * d_head + 2 * n_group * d_state
-    return State("state space", channels * kernel + n_head * d_head * d_state, n_head=n_head)
+    convolution, states = channels * kernel, n_head * d_head * d_state
+    return State("state space", convolution + states, n_head=n_head, recurrence=convolution + 2 * states)
 
 
 def _d_of_head(fields: Fields, n_head: int) -> int:
@@ -70,13 +80,15 @@ def _d_of_head(fields: Fields, n_head: int) -> int:
 def _mamba(fields: Fields) -> State:
     """Mamba (arXiv:2312.00752): d_state numbers a channel, and the convolution."""
     channels = fields.count("hidden_size") * fields.count("mamba_expand")
-    numbers = channels * (fields.count("mamba_d_conv") + fields.count("mamba_d_state"))
-    return State("state space", numbers)
+    convolution = channels * fields.count("mamba_d_conv")
+    states = channels * fields.count("mamba_d_state")
+    return State("state space", convolution + states, recurrence=convolution + 2 * states)
 
 
 def _convolution(fields: Fields) -> State:
     """The short convolutions of LFM2, which keep as many inputs as their kernel is long."""
-    return State("convolution", fields.count("hidden_size") * fields.count("conv_L_cache"))
+    convolution = fields.count("hidden_size") * fields.count("conv_L_cache")
+    return State("convolution", convolution, recurrence=convolution)
 
 
 STATES = {

@@ -27,8 +27,9 @@ from attnscope.results.scaling import Scaling, ScalingRow
 from attnscope.results.trace import Crash, ProgramRun, Step, Trace
 from attnscope.results.weights import Circuit, HeadWeights, WeightSlice
 from attnscope.results.weights_count import PartCount, WeightsCount
+from attnscope.results.work import Flops, Work
 from attnscope.text import printable, shortened
-from attnscope.units import bytes_text, count_text, counted
+from attnscope.units import bytes_text, count_text, counted, flops_text
 
 LONGEST_PATTERN = 60
 
@@ -294,6 +295,19 @@ def _(part: PartCount) -> str:
     stored = bytes_text(part.n_bytes) if part.n_bytes is not None else ""
     amount = f"{count_text(part.n_parameter) or 0} parameters"
     return f"{shortened(part.name)}: {_listed([amount, stored])}"
+
+
+@about.register
+def _(flops: Flops) -> str:
+    parts = {"attention": flops.attention, "rest": flops.rest}
+    return _listed([f"{name} {flops_text(n)}" for name, n in parts.items() if n is not None])
+
+
+@about.register
+def _(work: Work) -> str:
+    token = f"one token {about(work.token)}" if work.token else ""
+    moved = f"{bytes_text(work.bytes_moved)} moved" if work.bytes_moved is not None else ""
+    return _listed([f"prefill {about(work.prefill)}", token, moved])
 
 
 def _listed(parts: list[str]) -> str:

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from attnscope.attention.sdpa import sdpa
     from attnscope.checkpoints.head import read_head
     from attnscope.comparison.compare import compare
+    from attnscope.cost.card import card
     from attnscope.errors import AttnscopeError
     from attnscope.influence.audit import audit
     from attnscope.masks.mask import mask
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from attnscope.models.maps.attention_maps import attention_maps, attention_steps
     from attnscope.models.measure_heads import measure_heads
     from attnscope.results.audit import Audit
+    from attnscope.results.card import Card
     from attnscope.results.common import Check, Stats
     from attnscope.results.comparison import Comparison
     from attnscope.results.differences import HeadDifferences, MapDifferences
@@ -50,6 +52,7 @@ _HOMES = {
     "AttentionMask": "attnscope.results.masks",
     "AttentionMasks": "attnscope.results.masks",
     "AttnscopeError": "attnscope.errors",
+    "Card": "attnscope.results.card",
     "Check": "attnscope.results.common",
     "HeadDifferences": "attnscope.results.differences",
     "Comparison": "attnscope.results.comparison",
@@ -68,6 +71,7 @@ _HOMES = {
     "attention_maps": "attnscope.models.maps.attention_maps",
     "audit": "attnscope.influence.audit",
     "attention_steps": "attnscope.models.maps.attention_maps",
+    "card": "attnscope.cost.card",
     "check_comments": "attnscope.tracing.comments.trace_comments",
     "compare_checkpoints": "attnscope.models.compare_checkpoints",
     "compare_maps": "attnscope.models.compare_maps",
@@ -97,6 +101,7 @@ __all__ = [
     "AttentionMasks",
     "AttnscopeError",
     "Audit",
+    "Card",
     "Check",
     "Comparison",
     "HeadDifferences",
@@ -115,6 +120,7 @@ __all__ = [
     "attention_maps",
     "attention_steps",
     "audit",
+    "card",
     "check_comments",
     "compare",
     "compare_checkpoints",

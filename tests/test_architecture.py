@@ -66,7 +66,7 @@ MAY_IMPORT = {
     | {"influence/measure", "comparison/anatomy", "models/masks", "models/running", "process"},
     "influence/measure": {"results", "comparison/anatomy"},
     # What a model's attention costs, before it is loaded.
-    "cost": LOW | {"checkpoints", "process"},
+    "cost": LOW | {"checkpoints", "options", "process"},
     # Real models.
     "checkpoints": LOW | {"process"},
     "models": LOW

@@ -79,6 +79,8 @@ def _read(fields: Fields) -> Anatomy:
         else _layer(fields, kind, index)
         for index, kind in enumerate(kinds)
     )
+    if fields.model_type in ENCODERS and not fields.get("is_decoder"):
+        layers = tuple(replace(each, cache=LayerCache()) for each in layers)
     longest = fields.get("max_position_embeddings")
     dtype = fields.config.get("dtype", fields.config.get("torch_dtype"))
     return Anatomy(
@@ -141,6 +143,12 @@ def _kinds(fields: Fields, n_layer: int) -> list[str]:
         return ["chunked_attention"] * n_layer
     return ["full_attention"] * n_layer
 
+
+ENCODERS = frozenset(
+    """bert bert-generation big_bird camembert data2vec-text electra ernie megatron-bert rembert roberta
+    roberta-prelayernorm roc_bert roformer xlm-roberta xlm-roberta-xl xmod""".split()
+)
+"""Model types that are encoders, which keep nothing, unless `is_decoder` says otherwise."""
 
 QWEN = ("qwen2", "qwen2_moe", "qwen3", "qwen3_moe")
 """Families whose layers slide only if `use_sliding_window` says so."""

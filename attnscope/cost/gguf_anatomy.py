@@ -51,7 +51,7 @@ class _Metadata:
         """Return a size.
 
         Raises:
-            ModelError: there is none and no default, or it is no size.
+            ModelError: there is none and no default, or it is not a size.
         """
         found = self.value(key)
         found = default if found is None else found

@@ -15,6 +15,7 @@ from attnscope.render.masks import layers_text, pattern_text, percent, sizes_tex
 from attnscope.render.ranking import MISSING
 from attnscope.render.text import number_text, shape_text
 from attnscope.results.audit import Audit, Evidence, Influence, Property
+from attnscope.results.card import Card, Fit, LayerKind, Reserve
 from attnscope.results.comments import CommentReport, SourceDiff
 from attnscope.results.common import Check, Finding, Part, Stats
 from attnscope.results.comparison import ComparedGradient, ComparedTensor, Comparison
@@ -156,6 +157,27 @@ def _(tensor: ComparedTensor) -> str:
 @about.register
 def _(gradient: ComparedGradient) -> str:
     return f"{gradient.a}: {gradient.status}, largest difference {difference_text(gradient.largest)}"
+
+
+@about.register
+def _(card: Card) -> str:
+    sizes = f"{bytes_text(card.cache_bytes)} of keys and values at {counted(card.context, 'token')}"
+    return f"{shortened(card.name)}: {counted(card.n_layer, 'layer')}, {sizes}"
+
+
+@about.register
+def _(kind: LayerKind) -> str:
+    return f"{counted(len(kind.layers), 'layer')}, {kind.kind}, {bytes_text(kind.cache_bytes)}"
+
+
+@about.register
+def _(reserve: Reserve) -> str:
+    return f"{reserve.engine}: {bytes_text(reserve.n_bytes)}"
+
+
+@about.register
+def _(fit: Fit) -> str:
+    return f"{bytes_text(fit.memory)}: context {fit.context}, batch {fit.batch}"
 
 
 @about.register

@@ -2,12 +2,14 @@
 
 import re
 import shlex
+import shutil
 import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+import transformers
 from typer.core import TyperOption
 
 import attnscope as attnscope_module
@@ -147,6 +149,16 @@ def files(tmp_path, monkeypatch, minilm):
     Path("my-minilm").symlink_to(minilm)
     Path("masks.py").write_text(MASKS)
     Path("train.py").write_text(TRAIN)
+    llama = transformers.LlamaConfig(
+        vocab_size=9,
+        hidden_size=8,
+        intermediate_size=8,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        dtype="bfloat16",
+    )
+    transformers.LlamaForCausalLM(llama).save_pretrained("llama")
+    shutil.copy("llama/config.json", "config.json")
     Path("texts.txt").write_text("The cat sat.\nA dog ran.\n")
     for name in "qkv":
         np.save(f"{name}.npy", np.ones((1, 3, 4), dtype=np.float32))

@@ -11,6 +11,7 @@ from attnscope.render.files.map_tensors import map_metadata, map_tensors
 from attnscope.render.files.tensor_file import WRITERS, Tensors
 from attnscope.render.values import stored
 from attnscope.results.audit import Audit
+from attnscope.results.card import Card
 from attnscope.results.example import WorkedExample
 from attnscope.results.heads import HeadMetrics
 from attnscope.results.maps import AttentionMaps
@@ -21,7 +22,7 @@ from attnscope.results.weights import HeadWeights
 
 PICTURES = (".png", ".svg", ".pdf")
 PAGES = (".html", ".htm")
-TABLES = (Trace, HeadWeights, AttentionMaps, Scaling, HeadMetrics, AttentionMasks, Audit)
+TABLES = (Trace, HeadWeights, AttentionMaps, Scaling, HeadMetrics, AttentionMasks, Audit, Card)
 TEXTS: dict[str, tuple[type, ...]] = {
     ".json": (object,),
     ".csv": TABLES,

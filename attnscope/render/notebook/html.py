@@ -7,6 +7,9 @@ from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
 from attnscope.render import audit, comparison, scaling
+from attnscope.render.card import cache_line, fit_lines, reserve_columns, strip, weight_columns
+from attnscope.render.card import columns as card_columns
+from attnscope.render.card import heading as card_heading
 from attnscope.render.circuits import circuit_columns
 from attnscope.render.columns import check_columns
 from attnscope.render.crash import crash_lines
@@ -24,6 +27,7 @@ from attnscope.render.notebook.rows import head_rows, trace_rows
 from attnscope.render.page.page import model_name
 from attnscope.render.terminal.source import annotated, source_lines
 from attnscope.results.audit import Audit
+from attnscope.results.card import Card
 from attnscope.results.comments import CommentReport, SourceDiff
 from attnscope.results.comparison import Comparison
 from attnscope.results.example import WorkedExample
@@ -158,6 +162,21 @@ def _(result: Comparison) -> str:
         after=comparison.after(result),
         gradients=shown_columns(comparison.gradient_columns(result.gradients or [])),
         weights=shown_columns(comparison.weight_columns(result.weights)) if result.weights else [],
+        notices=_printable(result.notices),
+    )
+
+
+@content.register
+def _(result: Card) -> str:
+    return _rendered(
+        "card",
+        heading=_printable(card_heading(result)),
+        strip=strip(result),
+        columns=shown_columns(card_columns(result)),
+        cache=cache_line(result),
+        reserved=shown_columns(reserve_columns(result)) if result.reserved else [],
+        weights=shown_columns(weight_columns(result)) if result.weights is not None else [],
+        fit=fit_lines(result),
         notices=_printable(result.notices),
     )
 

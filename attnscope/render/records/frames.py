@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from attnscope.errors import OptionError
 from attnscope.render.columns import Column, columns_of
 from attnscope.results.audit import Audit
+from attnscope.results.card import Card
 from attnscope.results.comparison import Comparison
 from attnscope.results.example import WorkedExample
 from attnscope.results.heads import HeadMetrics
@@ -65,6 +66,10 @@ def _columns(result: Any) -> list[Column]:
         from attnscope.render import audit
 
         return audit.columns(result)
+    if isinstance(result, Card):
+        from attnscope.render import card
+
+        return card.columns(result)
     if isinstance(result, AttentionMasks):
         from attnscope.render import masks
 

@@ -11,6 +11,7 @@ from attnscope.render.crash import crash_lines
 from attnscope.render.heading import heading, summary
 from attnscope.render.records.tables import csv_table, markdown, markdown_table, plain
 from attnscope.results.audit import Audit
+from attnscope.results.card import Card
 from attnscope.results.comparison import Comparison
 from attnscope.results.example import WorkedExample
 from attnscope.results.heads import HeadMetrics
@@ -27,6 +28,7 @@ KINDS = {
     Scaling: "scaling",
     Comparison: "comparison",
     Audit: "audit",
+    Card: "card",
 }
 """The schema names of results whose records are their fields."""
 
@@ -80,6 +82,7 @@ def csv_text(
     | HeadMetrics
     | Comparison
     | Audit
+    | Card
     | AttentionMasks,
 ) -> str:
     """Return a line for each tensor, weight, head or measurement, in plain numbers."""
@@ -105,6 +108,10 @@ def csv_text(
         from attnscope.render.records import audit
 
         return audit.csv_text(result)
+    if isinstance(result, Card):
+        from attnscope.render.records import card
+
+        return card.csv_text(result)
     if isinstance(result, AttentionMasks):
         from attnscope.render.records.masks import masks_csv
 
@@ -121,6 +128,7 @@ def markdown_text(
     | HeadMetrics
     | Comparison
     | Audit
+    | Card
     | AttentionMasks,
     *,
     wide: bool = False,
@@ -154,6 +162,10 @@ def markdown_text(
         from attnscope.render.records.example import example_text
 
         return example_text(result)
+    if isinstance(result, Card):
+        from attnscope.render.records import card
+
+        return card.markdown_text(result, wide=wide)
     if isinstance(result, AttentionMasks):
         from attnscope.render.records.masks import masks_markdown
 

@@ -12,6 +12,7 @@ from rich.text import Text
 from attnscope.render.terminal.console import Terminal
 from attnscope.render.terminal.table import print_finding, print_line, print_notices, print_table
 from attnscope.results.audit import Audit
+from attnscope.results.card import Card
 from attnscope.results.comments import CommentReport, SourceDiff
 from attnscope.results.common import Finding
 from attnscope.results.comparison import Comparison
@@ -119,6 +120,13 @@ def _(audit: Audit, console: Console) -> None:
     from attnscope.render.terminal.audit import print_audit
 
     print_audit(audit, console)
+
+
+@print_result.register
+def _(card: Card, console: Console) -> None:
+    from attnscope.render.terminal.card import print_card
+
+    print_card(card, console)
 
 
 @print_result.register

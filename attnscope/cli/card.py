@@ -1,0 +1,66 @@
+"""`attnscope card`: a model's attention and its cost, before it is loaded."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated
+
+import typer
+
+from attnscope.cli.options import Format, TableOptions, expanded
+from attnscope.cli.output import put, shown_progress, stdout, tell
+from attnscope.completion import completion
+from attnscope.cost.options import CostOptions
+from attnscope.errors import warn_idle
+from attnscope.options import keywords
+from attnscope.results.card import Card
+from attnscope.text import encodable_json
+
+EXAMPLES = {
+    "attnscope card minilm": "the bundled model",
+    "attnscope card config.json --context 128k --batch 4": "the cache of four long sequences",
+    "attnscope card ./llama --memory 80G --dtype fp8": "what fits beside the weights",
+}
+
+
+@expanded
+def card(
+    model: Annotated[
+        str,
+        typer.Argument(
+            metavar="MODEL",
+            help="A folder; a config.json, .safetensors or .gguf file; or a name on the hub.",
+            autocompletion=completion("models"),
+        ),
+    ],
+    cost: CostOptions,
+    output: TableOptions,
+) -> int:
+    """Run `attnscope card` and return its exit status."""
+    from attnscope import card
+
+    warn_idle(
+        [(output.wide and output.always_wide, "--wide", f"{output.format} has all columns anyway")]
+    )
+    with shown_progress() as progress:
+        result = card(model, **keywords(cost), progress=progress)
+    _print(result, output)
+    return 0
+
+
+def _print(result: Card, output: TableOptions) -> None:
+    from attnscope.render.records import records
+
+    if output.format is Format.JSON:
+        text = records.json_text(result.to_dict())
+        print(encodable_json(text, sys.stdout.encoding))
+    elif output.format is Format.CSV:
+        put(records.csv_text(result))
+        for notice in result.notices:
+            tell(notice)
+    elif output.format is Format.MARKDOWN:
+        put(records.markdown_text(result, wide=output.wide))
+    else:
+        from attnscope.render.terminal.card import print_card
+
+        print_card(result, stdout(), wide=output.wide)

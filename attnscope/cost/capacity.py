@@ -1,0 +1,36 @@
+"""What fits into a memory: the longest context, and the most sequences."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+LONGEST = 2**50
+"""No context is longer: what still fits there does not grow."""
+
+
+def longest_context(needed: Callable[[int], int], memory: int, batch: int) -> int | None:
+    """Return the most tokens of each sequence that fit; None if what is kept does not grow.
+
+    Args:
+        needed: returns the bytes that one sequence of so many tokens needs; it never falls.
+        memory: the bytes that are free.
+        batch: the number of sequences.
+    """
+    if needed(1) * batch > memory:
+        return 0
+    if needed(LONGEST) * batch <= memory:
+        return None
+    fits, too_long = 1, LONGEST
+    while too_long - fits > 1:
+        middle = (fits + too_long) // 2
+        if needed(middle) * batch <= memory:
+            fits = middle
+        else:
+            too_long = middle
+    return fits
+
+
+def largest_batch(needed: Callable[[int], int], memory: int, context: int) -> int:
+    """Return the most sequences of so many tokens that fit; arguments as for `longest_context`."""
+    each = needed(context)
+    return max(memory, 0) // each if each else LONGEST

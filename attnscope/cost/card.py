@@ -1,0 +1,185 @@
+"""`attnscope.card`: a model's attention and its cost, before it is loaded."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from attnscope.checkpoints.headers import Headers, read_headers
+from attnscope.checkpoints.model_files import ModelFiles, NoWeightsError, find_model_files
+from attnscope.cost.anatomy import Anatomy, LayerAnatomy, LayerCache
+from attnscope.cost.capacity import largest_batch, longest_context
+from attnscope.cost.from_config import anatomy_of
+from attnscope.cost.gguf_anatomy import anatomy_of_gguf
+from attnscope.cost.kv_cache import BYTES, needed, reserved
+from attnscope.cost.options import bytes_of, tokens_of
+from attnscope.cost.weights import count_weights
+from attnscope.errors import ModelError, OptionError
+from attnscope.process.progress import Progress, silent
+from attnscope.results.card import Card, Fit, LayerKind
+from attnscope.results.weights_count import WeightsCount
+
+ASSUMED = "bfloat16"
+"""The dtype of keys and values where config.json names none that they can have."""
+
+
+def card(
+    model: str | Path,
+    *,
+    context: str | int | None = None,
+    batch: int = 1,
+    dtype: str | None = None,
+    memory: str | int | None = None,
+    source: int | None = None,
+    progress: Progress = silent,
+) -> Card:
+    """Return the anatomy of a model's attention, and what it costs, from its headers and config.json.
+
+    No weight is read, and neither torch nor transformers is needed, unless config.json leaves out what
+    transformers derives from other fields.
+
+    Args:
+        model: a folder; a config.json, a .safetensors or a .gguf file; or a name on the hub.
+        context: tokens of each sequence: a number, or a text such as `128k`, where k is 1024. Default:
+            the longest that the model was made for.
+        batch: the number of sequences.
+        dtype: the dtype of the keys and values: `float32`, `bfloat16`, `fp8`, …. Default: that of
+            config.json.
+        memory: the bytes of a memory: a number, or a text such as `80G`, where G is 2^30.
+        source: tokens of the encoder, for each sequence of an encoder-decoder model.
+        progress: called with the progress of reading headers.
+
+    Raises:
+        ModelError: there is no such model, or what its cache is cannot be decided.
+        OptionError: an option does not apply to this model.
+    """
+    if batch < 1:
+        raise OptionError(f"the batch is {batch}, but takes 1 sequence or more.", hint="--batch 1")
+    if dtype is not None and dtype not in BYTES:
+        raise OptionError(
+            f"{dtype!r} is not a dtype of keys and values.", hint=f"--dtype {', '.join(BYTES)}"
+        )
+    files = find_model_files(model)
+    headers = _headers(files, progress)
+    anatomy, read_from = _anatomy(files, headers)
+    n_tokens = _context(anatomy, context)
+    if source is not None and not anatomy.cross:
+        raise OptionError(f"{files.name} has no encoder, so --source does not apply.", hint="--context")
+    n_source = 0 if not anatomy.cross else source or n_tokens
+    notices = list(anatomy.uncertain)
+    cache_dtype = dtype or (anatomy.dtype if anatomy.dtype in BYTES else None)
+    assumed, cache_dtype = cache_dtype is None, cache_dtype or ASSUMED
+    weights = None if headers is None else count_weights(headers, files.config())
+    if weights is not None:
+        notices += weights.uncertain
+    if anatomy.longest is not None and n_tokens > anatomy.longest:
+        notices.append(
+            f"it was made for at most {anatomy.longest:,} tokens, and the context has {n_tokens:,}"
+        )
+    layers, itemsize = (*anatomy.layers, *anatomy.cross), BYTES[cache_dtype]
+
+    def one(length: int) -> int:
+        return needed(layers, length, itemsize, n_source)
+
+    if assumed and one(1):
+        notices.append(f"it names no dtype of keys and values: {ASSUMED} is assumed (--dtype)")
+    return Card(
+        name=files.name,
+        model_type=anatomy.model_type,
+        source=read_from,
+        n_layer=anatomy.n_layer,
+        d_feat=anatomy.d_feat,
+        longest=anatomy.longest,
+        dtype=anatomy.dtype,
+        context=n_tokens,
+        n_source=n_source,
+        batch=batch,
+        cache_dtype=cache_dtype,
+        kinds=_kinds(anatomy, n_tokens, n_source, batch, itemsize),
+        reserved=reserved(layers, n_tokens, itemsize, batch, n_source) if one(1) else [],
+        weights=weights,
+        fit=None if memory is None else _fit(one, bytes_of(memory), weights, n_tokens, batch),
+        notices=notices,
+    )
+
+
+def _headers(files: ModelFiles, progress: Progress) -> Headers | None:
+    """Return the headers of a model's weights; None if it has none."""
+    try:
+        return read_headers(files, progress=progress)
+    except NoWeightsError:
+        return None
+
+
+def _anatomy(files: ModelFiles, headers: Headers | None) -> tuple[Anatomy, str]:
+    """Return the anatomy, and what it was read from."""
+    if headers is not None and headers.format == "GGUF":
+        return anatomy_of_gguf(headers), "the header of a GGUF file"
+    config: dict[str, Any] | None = files.config()
+    if config is None:
+        raise ModelError(
+            f"{files.name} has no config.json, so its heads and windows are unknown.",
+            hint="the folder of the whole model",
+        )
+    return anatomy_of(config), "config.json"
+
+
+def _context(anatomy: Anatomy, context: str | int | None) -> int:
+    if context is not None:
+        return tokens_of(context)
+    if anatomy.longest is None:
+        raise OptionError(
+            "the model does not say how many tokens it was made for.", hint="--context 4096"
+        )
+    return anatomy.longest
+
+
+def _kinds(anatomy: Anatomy, n_tokens: int, n_source: int, batch: int, itemsize: int) -> list[LayerKind]:
+    """Return the kinds of layers, in the order in which they first appear."""
+    groups: dict[LayerAnatomy, list[int]] = {}
+    for layers in (anatomy.layers, anatomy.cross):
+        for index, layer in enumerate(layers):
+            groups.setdefault(layer, []).append(index)
+    kinds = []
+    for layer, indices in groups.items():
+        one_more = LayerCache(per_token=layer.cache.per_token)
+        kinds.append(
+            LayerKind(
+                indices,
+                layer.kind,
+                layer.n_head,
+                layer.n_kv_head,
+                layer.d_K,
+                layer.d_V,
+                layer.window,
+                layer.rope_theta,
+                layer.rope_scaling,
+                list(layer.extras),
+                needed([replace(layer, cache=one_more)], 1, itemsize) * len(indices),
+                needed([layer], n_tokens, itemsize, n_source) * len(indices) * batch,
+            )
+        )
+    return kinds
+
+
+def _fit(
+    one: Callable[[int], int], memory: int, weights: WeightsCount | None, n_tokens: int, batch: int
+) -> Fit:
+    """Return what fits into a memory beside the weights; `one` returns the bytes of one sequence."""
+    if not one(1):
+        raise OptionError("it keeps no keys and values, so --memory does not apply.", hint="--context")
+    if weights is None or weights.n_bytes is None:
+        raise OptionError(
+            "--memory needs the size of the weights, which is unknown here.",
+            hint="the model with its weights, whose headers say their size",
+        )
+
+    free = memory - weights.n_bytes
+    return Fit(
+        memory,
+        weights.n_bytes,
+        longest_context(one, free, batch),
+        largest_batch(one, free, n_tokens),
+    )

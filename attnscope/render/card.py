@@ -1,0 +1,176 @@
+"""Parts common to all views of a card: its heading, the strip of layers, and its tables."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from attnscope.render.columns import Column
+from attnscope.render.masks import numbers_text, percent
+from attnscope.render.styles import CYAN
+from attnscope.results.card import Card, LayerKind
+from attnscope.results.weights_count import PartCount
+from attnscope.units import bytes_text, count_text, counted
+
+NONE = "–"
+MARKS = {
+    "full": "█",
+    "sliding": "▒",
+    "chunked": "▚",
+    "latent": "▓",
+    "sparse": "▞",
+    "linear": "─",
+    "state space": "~",
+    "convolution": "∿",
+    "shared": "·",
+    "none": " ",
+}
+"""The mark of each kind of layer in the strip."""
+
+
+def heading(card: Card) -> list[str]:
+    """Return a title, and a line about the model."""
+    parts = [card.model_type, card.source]
+    if card.longest is not None:
+        parts.append(f"made for {counted(card.longest, 'token')}")
+    if card.dtype is not None:
+        parts.append(card.dtype)
+    sizes = f"{counted(card.n_layer, 'layer')}, d_feat {card.d_feat:,}"
+    return [f"{card.name}: {sizes}", " · ".join(parts)]
+
+
+def strip(card: Card) -> list[str]:
+    """Return a mark for each layer, in model order, and what the marks mean; empty if all are alike."""
+    own = [each for each in card.kinds if each.kind != "cross"]
+    names = list(dict.fromkeys(each.kind for each in own))
+    if len(names) < 2:
+        return []
+    marks = {name: MARKS.get(name, MARKS.get(name.split(" + ")[0], "?")) for name in names}
+    if len(set(marks.values())) < len(marks):
+        marks = {name: chr(ord("A") + i) for i, name in enumerate(names)}
+    cells = {index: marks[each.kind] for each in own for index in each.layers}
+    legend = ", ".join(f"{mark} {name}" for name, mark in marks.items())
+    return ["".join(cells[index] for index in range(card.n_layer)), legend]
+
+
+def _column(title: str, key: str, texts: Sequence[str], raw: Sequence[Any], **more: Any) -> Column:
+    style = CYAN if key == "kind" else ""
+    return Column(title, key, [[(text, style)] for text in texts], list(raw), **more)
+
+
+def columns(card: Card) -> list[Column]:
+    """Return a row for each kind of layers."""
+    kinds = card.kinds
+
+    def sizes(title: str, key: str) -> Column:
+        values = [getattr(each, key) for each in kinds]
+        texts = [NONE if value is None else f"{value:,}" for value in values]
+        return _column(title, key, texts, values, right=True)
+
+    def amounts(title: str, key: str) -> Column:
+        values = [getattr(each, key) for each in kinds]
+        return _column(title, key, list(map(bytes_text, values)), values, right=True)
+
+    layers = [numbers_text(each.layers) for each in kinds]
+    plain = [text.replace("–", "-").replace(" ", "") for text in layers]
+    extras = [", ".join(each.extras) or NONE for each in kinds]
+    found = [
+        _column("layers", "layers", layers, plain, essential=True, flexible=True),
+        Column("n_layer", "n_layer", [], [len(each.layers) for each in kinds]),
+        _column("kind", "kind", [each.kind for each in kinds], [each.kind for each in kinds]),
+        amounts("a token", "bytes_per_token"),
+        amounts("at the context", "cache_bytes"),
+        sizes("n_head", "n_head"),
+        sizes("n_kv_head", "n_kv_head"),
+        sizes("d_K", "d_K"),
+        sizes("d_V", "d_V"),
+        sizes("window", "window"),
+        _column("rope", "rope_theta", list(map(_rope, kinds)), [each.rope_theta for each in kinds]),
+        Column("rope_scaling", "rope_scaling", [], [each.rope_scaling for each in kinds]),
+        _column("also", "extras", extras, ["; ".join(each.extras) for each in kinds], flexible=True),
+    ]
+    empty = {"n_head", "n_kv_head", "d_K", "d_V", "window", "rope_theta", "extras"}
+    for each in found:
+        if each.key in empty and set(each.texts()) == {NONE}:
+            each.cells = []  # for programs alone
+    return found
+
+
+def _rope(kind: LayerKind) -> str:
+    if kind.rope_theta is None:
+        return NONE
+    scaling = f", {kind.rope_scaling}" if kind.rope_scaling else ""
+    return f"{kind.rope_theta:,.10g}{scaling}"
+
+
+def cache_line(card: Card) -> str:
+    """Return what the keys and values need, in a sentence."""
+    if not card.bytes_per_token and not card.cache_bytes:
+        return "it keeps no keys and values for later tokens"
+    source = f", {counted(card.n_source, 'token')} of the encoder" if card.n_source else ""
+    where = f"{counted(card.batch, 'sequence')} of {counted(card.context, 'token')}{source}"
+    return (
+        f"keys and values in {card.cache_dtype}: {bytes_text(card.bytes_per_token)} a token,"
+        f" {bytes_text(card.cache_bytes)} needed for {where}"
+    )
+
+
+def reserve_columns(card: Card) -> list[Column]:
+    """Return a row for each engine."""
+    rows = card.reserved
+    return [
+        _column("engine", "engine", [each.engine for each in rows], [each.engine for each in rows],
+                essential=True),
+        _column("reserves", "n_bytes", [bytes_text(each.n_bytes) for each in rows],
+                [each.n_bytes for each in rows], right=True),
+        _column("rule", "rule", [each.rule for each in rows], [each.rule for each in rows],
+                flexible=True),
+    ]  # fmt: skip
+
+
+def weight_columns(card: Card) -> list[Column]:
+    """Return a row for each part of the weights."""
+    weights = card.weights
+    if weights is None:
+        return []
+    rows: list[tuple[str, PartCount]] = [("attention", each) for each in weights.attention]
+    rows += [("rest", each) for each in weights.rest]
+    total = PartCount("all", weights.n_parameter, weights.n_bytes)
+    rows.append(("", total))
+    names = [f"{where} {each.name}".strip() for where, each in rows]
+    sizes = [NONE if each.n_bytes is None else bytes_text(each.n_bytes) for _, each in rows]
+    return [
+        _column("weights", "part", names, names, essential=True),
+        _column("parameters", "n_parameter", [count_text(each.n_parameter) or "0" for _, each in rows],
+                [each.n_parameter for _, each in rows], right=True),
+        _column("stored", "n_bytes", sizes, [each.n_bytes for _, each in rows], right=True),
+    ]  # fmt: skip
+
+
+def dtypes_line(card: Card) -> str | None:
+    """Return how the weights are stored; None if there are none."""
+    if card.weights is None:
+        return None
+    total = max(card.weights.n_parameter, 1)
+    stored = [each for each in card.weights.dtypes if each.n_parameter]
+    if len(stored) == 1:
+        return f"stored as {stored[0].name}"
+    shares = [f"{percent(each.n_parameter / total)} as {each.name}" for each in stored]
+    return f"stored: {', '.join(shares)}"
+
+
+def fit_lines(card: Card) -> list[str]:
+    """Return what fits into the memory."""
+    fit = card.fit
+    if fit is None:
+        return []
+    free = fit.memory - fit.weights
+    sizes = f"{bytes_text(fit.memory)}, of which the weights take {bytes_text(fit.weights)}"
+    if free < 0:
+        return [f"in {sizes}: the weights do not fit"]
+    longest = "any context" if fit.context is None else f"at most {counted(fit.context, 'token')}"
+    return [
+        f"in {sizes}, fit:",
+        f"  {counted(card.batch, 'sequence')} of {longest}",
+        f"  at most {counted(fit.batch, 'sequence')} of {counted(card.context, 'token')}",
+    ]

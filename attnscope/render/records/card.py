@@ -1,0 +1,33 @@
+"""A card as CSV and Markdown."""
+
+from __future__ import annotations
+
+from attnscope.render.card import (
+    cache_line,
+    columns,
+    dtypes_line,
+    fit_lines,
+    heading,
+    reserve_columns,
+    strip,
+    weight_columns,
+)
+from attnscope.render.records.tables import csv_table, markdown, markdown_table
+from attnscope.results.card import Card
+
+
+def csv_text(card: Card) -> str:
+    """Return a line for each kind of layers, in plain numbers."""
+    return csv_table(columns(card))
+
+
+def markdown_text(card: Card, *, wide: bool = False) -> str:
+    """Return the tables of a card, with the strip of layers above."""
+    marks = strip(card)
+    parts = ["\n".join(["```", *marks, "```"])] if marks else []
+    parts += [markdown_table(columns(card), wide), cache_line(card)]
+    if card.reserved:
+        parts.append(markdown_table(reserve_columns(card), wide))
+    if card.weights is not None:
+        parts += [markdown_table(weight_columns(card), wide), dtypes_line(card) or ""]
+    return markdown(heading(card), *parts, *fit_lines(card), *card.notices)

@@ -1,0 +1,122 @@
+"""A model's card: the anatomy of its attention, and what it costs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from attnscope.results.common import Part, Result
+from attnscope.results.weights_count import WeightsCount
+
+
+@dataclass(frozen=True, repr=False)
+class LayerKind(Part):
+    """Layers that are alike.
+
+    Attributes:
+        layers: their indices, from 0.
+        kind: `full`, `sliding`, `latent`, …, as in `attnscope.cost.anatomy.LayerAnatomy`.
+        n_head, n_kv_head: the numbers of heads of queries and of keys; None: they have none.
+        d_K, d_V: the widths of a head's keys and values; None: they have none.
+        window: the most keys that a query sees, or the length of a chunk; None: all.
+        rope_theta: the base of rotary positions; None: there are none.
+        rope_scaling: how these are scaled; None: they are not.
+        extras: what else belongs to them.
+        bytes_per_token: what all these layers keep for one more token, while no window is full.
+        cache_bytes: what they need at the context, for all sequences.
+    """
+
+    layers: list[int]
+    kind: str
+    n_head: int | None
+    n_kv_head: int | None
+    d_K: int | None  # noqa: N815 - the field's name
+    d_V: int | None  # noqa: N815
+    window: int | None
+    rope_theta: float | None
+    rope_scaling: str | None
+    extras: list[str]
+    bytes_per_token: int
+    cache_bytes: int
+
+
+@dataclass(frozen=True, repr=False)
+class Reserve(Part):
+    """What an engine reserves for the keys and values.
+
+    Attributes:
+        engine: its name.
+        n_bytes: at the context, for all sequences.
+        rule: how it is computed.
+    """
+
+    engine: str
+    n_bytes: int
+    rule: str
+
+
+@dataclass(frozen=True, repr=False)
+class Fit(Part):
+    """What fits into a memory, beside the weights.
+
+    Attributes:
+        memory: its bytes.
+        weights: the bytes of the weights as they are stored.
+        context: the longest context of each sequence of the batch, in tokens; None: no limit, as what is
+            kept does not grow; 0: none fits.
+        batch: the most sequences at the context; 0: none fits.
+    """
+
+    memory: int
+    weights: int
+    context: int | None
+    batch: int
+
+
+@dataclass(repr=False)
+class Card(Result):
+    """A model's card.
+
+    Attributes:
+        name: the name of the model.
+        model_type: by its config.json, or the architecture of a GGUF file.
+        source: what the anatomy was read from.
+        n_layer, d_feat: the number of layers, and the width of the model.
+        longest: the most tokens that it was made for; None: it does not say.
+        dtype: the dtype of its config.json; None: it does not say.
+        context: the length of each sequence, in tokens.
+        n_source: the number of tokens of the encoder, for each sequence; 0: there is no encoder.
+        batch: the number of sequences.
+        cache_dtype: the dtype of the keys and values.
+        kinds: the kinds of layers, in model order.
+        reserved: what engines reserve.
+        weights: the parameters; None: the model has no weights here.
+        fit: what fits into a memory; None: none was named.
+        notices: further sentences for the reader.
+    """
+
+    name: str
+    model_type: str
+    source: str
+    n_layer: int
+    d_feat: int
+    longest: int | None
+    dtype: str | None
+    context: int
+    n_source: int
+    batch: int
+    cache_dtype: str
+    kinds: list[LayerKind]
+    reserved: list[Reserve]
+    weights: WeightsCount | None = None
+    fit: Fit | None = None
+    notices: list[str] = field(default_factory=list)
+
+    @property
+    def bytes_per_token(self) -> int:
+        """What all layers keep for one more token of one sequence, while no window is full."""
+        return sum(each.bytes_per_token for each in self.kinds)
+
+    @property
+    def cache_bytes(self) -> int:
+        """What all layers need at the context, for all sequences."""
+        return sum(each.cache_bytes for each in self.kinds)

@@ -1,0 +1,127 @@
+"""`attnscope card`, on the command line."""
+
+import csv
+import io
+import json
+
+import pytest
+from safetensors.torch import save_file
+
+LLAMA = {
+    "model_type": "llama",
+    "hidden_size": 48,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 6,
+    "num_key_value_heads": 2,
+    "head_dim": 10,
+    "max_position_embeddings": 2048,
+    "rope_theta": 500000.0,
+    "dtype": "bfloat16",
+}
+PER_TOKEN = 3 * 2 * 2 * 10 * 2
+MIXED = {
+    **LLAMA,
+    "model_type": "gemma3_text",
+    "num_hidden_layers": 4,
+    "layer_types": ["sliding_attention", "full_attention"] * 2,
+    "sliding_window": 100,
+    "rope_local_base_freq": 10000.0,
+    "rope_theta": 1000000.0,
+}
+
+
+@pytest.fixture
+def config(tmp_path):
+    def write(fields):
+        file = tmp_path / "config.json"
+        file.write_text(json.dumps(fields))
+        return file
+
+    return write
+
+
+def test_a_configuration_alone_has_its_anatomy_and_the_bytes_of_its_cache(attnscope, config):
+    r = attnscope("card", config(LLAMA), "--context", "1k")
+    assert (r.exit_status, r.err) == (0, "")
+    assert "3 layers, d_feat 48" in r.out
+    assert "llama · config.json · made for 2,048 tokens · bfloat16" in r.out
+    assert "500,000" in r.out
+    assert f"{PER_TOKEN} B a token, {PER_TOKEN} B".replace(f", {PER_TOKEN} B", ", 240.0 KiB") in r.out
+
+
+def test_layers_of_several_kinds_have_a_strip_and_a_row_each(attnscope, config):
+    r = attnscope("card", config(MIXED), "--context", 1000, "--batch", 3, "--dtype", "fp8")
+    assert "▒█▒█\n▒ sliding, █ full\n" in r.out
+    record = attnscope(
+        "card", config(MIXED), "--context", 1000, "--batch", 3, "--dtype", "fp8", "--format", "json"
+    ).json
+    assert record["schema"] == "attnscope.card/1"
+    assert [(each["kind"], each["layers"], each["window"], each["rope_theta"]) for each in record["kinds"]] == [
+        ("sliding", [0, 2], 100, 10000.0),
+        ("full", [1, 3], None, 1000000.0),
+    ]  # fmt: skip
+    assert [each["cache_bytes"] for each in record["kinds"]] == [2 * 40 * 100 * 3, 2 * 40 * 1000 * 3]
+    held = {each["engine"]: each["n_bytes"] for each in record["reserved"]}
+    assert held["transformers, dynamic"] == 2 * 40 * (99 + 1000) * 3
+
+
+def test_csv_and_markdown_have_a_row_for_each_kind(attnscope, config):
+    r = attnscope("card", config(MIXED), "--format", "csv")
+    rows = list(csv.DictReader(io.StringIO(r.out)))
+    assert [(row["layers"], row["kind"], row["n_kv_head"]) for row in rows] == [
+        ("0,2", "sliding", "2"),
+        ("1,3", "full", "2"),
+    ]
+    assert "| 0, 2 " in attnscope("card", config(MIXED), "--format", "markdown").out
+
+
+def test_a_memory_holds_the_weights_and_the_longest_context(attnscope, config, tmp_path):
+    import torch
+
+    config(LLAMA)
+    save_file(
+        {"model.layers.0.self_attn.q_proj.weight": torch.ones(60, 48)}, tmp_path / "model.safetensors"
+    )
+    size = 60 * 48 * 4
+    record = attnscope(
+        "card", tmp_path, "--memory", str(size + 7 * 2 * PER_TOKEN + 1), "--batch", 2, "--format", "json"
+    ).json
+    assert record["fit"] == {
+        "memory": size + 14 * PER_TOKEN + 1,
+        "weights": size,
+        "context": 7,
+        "batch": 0,
+    }
+    r = attnscope("card", tmp_path, "--memory", "1k")
+    assert "the weights do not fit" in r.out
+
+
+def test_an_encoder_keeps_nothing(attnscope):
+    r = attnscope("card", "minilm")
+    assert (r.exit_status, r.err) == (0, "")
+    assert "it keeps no keys and values for later tokens" in r.out
+    assert "22.7 M" in r.out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--context", "many"], "--context 'many' is not an amount."),
+        (["--context", "0"], "--context 0 must be from 1 to 2^50."),
+        (["--memory", "80Q"], "--memory '80Q' is not an amount."),
+        (["--memory", "80G"], "--memory needs the size of the weights, which is unknown here."),
+        (["--dtype", "int3"], "'int3' is not a dtype of keys and values."),
+        (["--source", 5], "has no encoder, so --source does not apply."),
+    ],
+)
+def test_a_mistake_gets_a_clear_line_and_exit_status_2(attnscope, config, arguments, message):
+    r = attnscope("card", config(LLAMA), *arguments)
+    assert (r.exit_status, r.out) == (2, "")
+    assert r.err.startswith("attnscope: error: ")
+    assert message in r.err
+
+
+def test_a_type_that_is_unknown_is_undecided(attnscope, config):
+    r = attnscope("card", config({**LLAMA, "model_type": "newest"}))
+    assert r.exit_status == 2
+    assert "the cache of model type 'newest' is undecided" in r.err

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from attnscope.checkpoints.gguf_types import TYPES
-from attnscope.checkpoints.ranges import FileRanges, MiB, Ranges
+from attnscope.checkpoints.ranges import Budget, FileRanges, MiB, Ranges, side_by_side
 from attnscope.errors import ModelError
 from attnscope.text import printable, shortened
 
@@ -41,6 +41,8 @@ DEEPEST = 8
 """The most arrays inside of each other; files in use have no array in an array."""
 MOST_DIMENSIONS = 4
 MOST_PARTS = 2**10
+FIRST_OF_PART = 64 * 2**10
+"""The bytes of the first request for a part without a vocabulary."""
 LARGEST = 2**63 - 1
 
 STRING, ARRAY, BOOL = 8, 9, 7
@@ -132,14 +134,20 @@ def _joined(file: Ranges, given: Gguf, count: int) -> Gguf:
             f"{file.name} is a part of {count} files, but its name does not say which.",
             hint=f"its name as it was published, such as NAME-00001-of-{count:05}.gguf",
         )
-    parts = []
-    for number in range(1, count + 1):
-        name = f"{found[1]}-{number:05}-of-{count:05}.gguf"
-        part = given if name == filename else _read_header(file.beside(name))
+    names = [f"{found[1]}-{number:05}-of-{count:05}.gguf" for number in range(1, count + 1)]
+    files = [file.beside(name) for name in names]
+    for later in files[1:]:
+        later.first = min(later.first, FIRST_OF_PART)
+    budget = Budget(MOST_KEPT)
+
+    def read(each: Ranges) -> Gguf:
+        return given if each.name == file.name else _read_header(each, budget)
+
+    parts = side_by_side(read, files, lambda share: None)
+    for number, part in enumerate(parts, 1):
         number_in_file = part.metadata.get("split.no")
         if (number_in_file, part.metadata.get("split.count")) != (number - 1, count):
             raise _damaged(part.files[0], f"split.no is {number_in_file!r}, not {number - 1}")
-        parts.append(part)
     tensors: dict[str, GgufTensor] = {}
     for part in parts:
         for twice in tensors.keys() & part.tensors.keys():
@@ -148,13 +156,17 @@ def _joined(file: Ranges, given: Gguf, count: int) -> Gguf:
     expected = parts[0].metadata.get("split.tensors.count", len(tensors))
     if expected != len(tensors):
         raise _damaged(file, f"its parts have {len(tensors)} tensors, not {expected!r}")
-    files = tuple(each for part in parts for each in part.files)
-    return Gguf(parts[0].name, parts[0].version, parts[0].metadata, tensors, files)
+    return Gguf(parts[0].name, parts[0].version, parts[0].metadata, tensors, tuple(files))
 
 
-def _read_header(file: Ranges) -> Gguf:
-    """Read the header of one file."""
-    cursor = _Cursor(file)
+def _read_header(file: Ranges, budget: Budget | None = None) -> Gguf:
+    """Read the header of one file.
+
+    Args:
+        file: the file.
+        budget: what the headers of all parts may keep together.
+    """
+    cursor = _Cursor(file, budget or Budget(MOST_KEPT))
     magic = cursor.take(4) if cursor.size >= 4 else b""
     if magic != MAGIC:
         raise ModelError(
@@ -240,13 +252,13 @@ class _Cursor:
 
     Args:
         file: the file.
+        budget: what may be kept of it.
     """
 
-    def __init__(self, file: Ranges) -> None:
-        self.file, self.size = file, file.size
+    def __init__(self, file: Ranges, budget: Budget) -> None:
+        self.file, self.size, self.budget = file, file.size, budget
         self.end = min(self.size, LONGEST_HEADER)
         self.position = 0
-        self.kept = 0
         self._start, self._buffer = 0, b""
 
     def damaged(self, why: str) -> ModelError:
@@ -355,9 +367,10 @@ class _Cursor:
         return text.decode("utf-8", "backslashreplace")
 
     def _count_kept(self, n_bytes: int) -> None:
-        self.kept += n_bytes + 64  # what Python needs for the smallest text
-        if self.kept > MOST_KEPT:
+        kept = n_bytes + 64  # what Python needs for the smallest text
+        if self.budget.spent + kept > self.budget.most:
             raise self.damaged(f"its names and values take more than {MOST_KEPT // MiB} MiB")
+        self.budget.spend(self.file, kept)
 
     def _need(self, length: int) -> int:
         """Have the next bytes in the buffer; return where they begin in it."""

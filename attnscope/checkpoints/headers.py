@@ -5,15 +5,13 @@ No weight is read. Files on the hub take one request each, or two if a header is
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from threading import Lock, Thread
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 from attnscope.checkpoints.gguf_header import Gguf, open_gguf
 from attnscope.checkpoints.model_files import ModelFiles
-from attnscope.checkpoints.ranges import KiB, MiB, Ranges
+from attnscope.checkpoints.ranges import Budget, KiB, MiB, Ranges, side_by_side
 from attnscope.checkpoints.safetensors_header import (
     LONGEST_HEADER,
     header_length,
@@ -23,10 +21,6 @@ from attnscope.errors import ModelError
 from attnscope.process.progress import Progress, silent, stage
 from attnscope.text import printable, shortened
 
-T = TypeVar("T")
-
-AT_ONCE = 16
-"""The number of files that are read at the same time."""
 FIRST_REQUESTS = 4 * MiB
 """The bytes that the first requests for all files fetch together. The headers of 163 shards with 91,000
 tensors have 12 MB; those of most models fit."""
@@ -107,7 +101,7 @@ def _of_safetensors(name: str, files: list[Ranges], report: Callable[[float], No
     """Read the headers of safetensors files side by side."""
     for file in files:
         file.first = min(MOST, max(LEAST, FIRST_REQUESTS // len(files)))
-    budget = _Budget()
+    budget = Budget(LONGEST_HEADER)
 
     def read(file: Ranges) -> list[TensorHeader]:
         budget.spend(file, header_length(file))
@@ -128,70 +122,6 @@ def _of_safetensors(name: str, files: list[Ranges], report: Callable[[float], No
         if len(tensors) > MOST_TENSORS:
             raise ModelError(f"{shortened(name)} is damaged: it has more than {MOST_TENSORS} tensors.")
     return Headers(name, "safetensors", tuple(tensors.values()), len(files))
-
-
-class _Budget:
-    """Limits what all headers of a model take together: a thousand files cannot fill the memory."""
-
-    def __init__(self) -> None:
-        self.spent, self.lock = 0, Lock()
-
-    def spend(self, file: Ranges, n_bytes: int) -> None:
-        """Count bytes of a header before they are read."""
-        with self.lock:
-            self.spent += n_bytes
-            if self.spent > LONGEST_HEADER:
-                raise ModelError(
-                    f"{file.name} is damaged: its header, and those of the files before it, have"
-                    f" {self.spent} bytes, more than {LONGEST_HEADER}."
-                )
-
-
-def side_by_side(
-    task: Callable[[Ranges], T], files: Iterable[Ranges], report: Callable[[float], None]
-) -> list[T]:
-    """Return a task's results for several files, of which up to `AT_ONCE` are read at the same time.
-
-    The threads do not keep the process alive: Ctrl-C ends it although a server does not answer.
-
-    Args:
-        task: what to do with a file.
-        files: the files.
-        report: called with the share of files that are done.
-
-    Raises:
-        Exception: the first error of a task; no other task begins after it.
-    """
-    waiting = deque(enumerate(files))
-    n_file = len(waiting)
-    results: dict[int, T] = {}
-    errors: list[BaseException] = []
-
-    def work() -> None:
-        while not errors:
-            try:
-                number, file = waiting.popleft()
-            except IndexError:
-                return
-            try:
-                results[number] = task(file)
-            except BaseException as error:  # raised again in the caller's thread
-                errors.append(error)
-
-    threads = [Thread(target=work, daemon=True) for _ in range(min(AT_ONCE, n_file))]
-    for thread in threads:
-        thread.start()
-    try:
-        for thread in threads:
-            while thread.is_alive() and not errors:
-                thread.join(0.1)
-                report(len(results) / n_file)
-    finally:
-        waiting.clear()
-    if errors:
-        raise errors[0]
-    report(1.0)
-    return [results[number] for number in range(n_file)]
 
 
 def _shown(name: str) -> str:

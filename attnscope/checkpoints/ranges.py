@@ -5,14 +5,22 @@ from __future__ import annotations
 import os
 import re
 from abc import ABC, abstractmethod
+from collections import deque
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
+from threading import Lock, Thread
 from time import sleep
-from typing import Any
+from typing import Any, TypeVar
 
 from attnscope.errors import ModelError, first_line, no_such_file
 
+T = TypeVar("T")
+
 KiB, MiB = 2**10, 2**20
+
+AT_ONCE = 16
+"""The number of files that are read at the same time."""
 
 BUSY = (429, 500, 502, 503, 504)
 """Answers that may be other ones a moment later."""
@@ -133,7 +141,7 @@ class HttpRanges(Ranges):
         return known + self._request(start + len(known), length - len(known))
 
     def beside(self, filename: str) -> Ranges:
-        return HttpRanges(re.sub(r"[^/]*$", filename, self.url), self.headers)
+        return HttpRanges(f"{self.url.rpartition('/')[0]}/{filename}", self.headers)
 
     def _request(self, start: int, length: int) -> bytes:
         from huggingface_hub import get_session
@@ -196,3 +204,75 @@ def hub_ranges(repository: str, filename: str) -> HttpRanges:
 
 def _unreadable(name: str, why: str) -> ModelError:
     return ModelError(f"cannot read {name}: {why}.")
+
+
+class Budget:
+    """Limits what the headers of a model's files take together: a thousand cannot fill the memory.
+
+    Args:
+        most: the most bytes of all of them.
+    """
+
+    def __init__(self, most: int) -> None:
+        self.most, self.spent, self.lock = most, 0, Lock()
+
+    def spend(self, file: Ranges, n_bytes: int) -> None:
+        """Count bytes of a header, before they are kept.
+
+        Raises:
+            ModelError: the headers take more than they may.
+        """
+        with self.lock:
+            self.spent += n_bytes
+            if self.spent > self.most:
+                raise ModelError(
+                    f"{file.name} is damaged: its header, and those of the files before it, have"
+                    f" {self.spent} bytes, more than {self.most}."
+                )
+
+
+def side_by_side(
+    task: Callable[[Ranges], T], files: Iterable[Ranges], report: Callable[[float], None]
+) -> list[T]:
+    """Return a task's results for several files, of which up to `AT_ONCE` are read at the same time.
+
+    The threads do not keep the process alive: Ctrl-C ends it although a server does not answer.
+
+    Args:
+        task: what to do with a file.
+        files: the files.
+        report: called with the share of files that are done.
+
+    Raises:
+        Exception: the first error of a task; no other task begins after it.
+    """
+    waiting = deque(enumerate(files))
+    n_file = len(waiting)
+    results: dict[int, T] = {}
+    errors: list[BaseException] = []
+
+    def work() -> None:
+        while not errors:
+            try:
+                number, file = waiting.popleft()
+            except IndexError:
+                return
+            try:
+                results[number] = task(file)
+            except BaseException as error:  # raised again in the caller's thread
+                errors.append(error)
+
+    threads = [Thread(target=work, daemon=True) for _ in range(min(AT_ONCE, n_file))]
+    for thread in threads:
+        thread.start()
+    try:
+        for thread in threads:
+            while thread.is_alive() and not errors:
+                thread.join(0.1)
+                report(len(results) / n_file)
+    finally:
+        waiting.clear()
+    if errors:
+        raise errors[0]
+    report(1.0)
+    return [results[number] for number in range(n_file)]

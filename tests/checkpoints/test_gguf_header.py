@@ -172,7 +172,7 @@ def serve(tmp_path):
         asked = []
         handler = partial(RangeServer, tmp_path, asked, ranges)
         servers.append(ThreadingHTTPServer(("127.0.0.1", 0), handler))
-        threading.Thread(target=servers[-1].serve_forever, daemon=True).start()
+        threading.Thread(target=servers[-1].serve_forever, args=(0.02,), daemon=True).start()
         return f"http://127.0.0.1:{servers[-1].server_port}", asked
 
     yield start
@@ -197,6 +197,27 @@ def test_a_remote_file_takes_one_request_and_none_for_its_tensors(tmp_path, serv
             local.tensors[name].offset,
         )
         assert each.file.read(each.offset, each.n_bytes) == written[name].tobytes()
+
+
+def test_each_part_of_a_remote_split_file_takes_one_request(tmp_path, serve):
+    write(tmp_path / "x.gguf", split_max_tensors=1)
+    address, asked = serve()
+    found = open_gguf(HttpRanges(f"{address}/x-00001-of-00005.gguf"))
+    assert [*found.tensors] == [*open_gguf(min(tmp_path.iterdir())).tensors]
+    assert sorted(name for name, *_ in asked) == sorted(path.name for path in tmp_path.iterdir())
+    assert all(length <= 2**16 for name, _, length in asked if "00001" not in name)
+
+
+def test_parts_of_a_split_file_have_one_limit(tmp_path):
+    """Each part keeps 9 MiB, of 16 MiB that all of them may."""
+    for part in range(3):
+        numbers = (
+            text("split.no") + struct.pack("<IH", 2, part),
+            text("split.count") + struct.pack("<IH", 2, 3),
+        )
+        keys = (text(f"{i:065000}") + struct.pack("<IB", 0, 1) for i in range(140 if part else 0))
+        (tmp_path / f"x-0000{part + 1}-of-00003.gguf").write_bytes(header(*numbers, *keys))
+    assert "take more than 16 MiB" in refused(tmp_path / "x-00001-of-00003.gguf")
 
 
 def test_a_large_remote_vocabulary_takes_two_requests(tmp_path, serve):

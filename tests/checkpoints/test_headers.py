@@ -191,6 +191,7 @@ def test_a_server_that_ignores_ranges_sends_little_and_is_refused(hub, tmp_path)
     hub.ranges = False
     error = refused(NAME)
     assert "the server answers 200 to a request for a range of bytes" in error.message
+    assert hub.written[0] < 2 * 10**7  # of 4 · 10⁷
 
 
 def test_a_busy_server_is_asked_again(hub, tmp_path):

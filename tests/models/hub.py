@@ -31,6 +31,8 @@ class Hub(BaseHTTPRequestHandler):
     """Models whose list of files is public, but whose files are not."""
     cdn: str | None = None
     """Where weights are: they are redirected there, and a token must not go along."""
+    written: list = [0]
+    """The bytes of all answers, as far as the other side took them."""
     busy: list = []
     """Statuses with which the next requests for files are refused."""
     ranges = True
@@ -96,7 +98,9 @@ class Hub(BaseHTTPRequestHandler):
             if status in (200, 206) and "/resolve/" in self.path:
                 self.sent.append(Sent(self.path, len(body), self.headers["Authorization"]))
             try:
-                self.wfile.write(body)
+                for start in range(0, len(body), 2**16):
+                    self.wfile.write(body[start : start + 2**16])
+                    self.written[0] += len(body[start : start + 2**16])
             except ConnectionError:  # the other side has seen enough
                 self.close_connection = True
 
@@ -108,7 +112,7 @@ class Hub(BaseHTTPRequestHandler):
 def serving() -> Iterator[str]:
     """The address of a hub that runs meanwhile."""
     server = ThreadingHTTPServer(("127.0.0.1", 0), Hub)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
+    threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
     try:
         yield f"http://127.0.0.1:{server.server_port}"
     finally:
@@ -130,7 +134,14 @@ def local_hub(monkeypatch, cache) -> Iterator[type[Hub]]:
         monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", template)
         monkeypatch.setattr(constants, "HF_HUB_CACHE", str(cache))
         monkeypatch.setattr(huggingface_hub.hf_api.api, "endpoint", endpoint)
-        defaults = {"folders": {}, "requests": [], "sent": [], "tokens": {}, "gated": set()}
+        defaults = {
+            "folders": {},
+            "requests": [],
+            "sent": [],
+            "written": [0],
+            "tokens": {},
+            "gated": set(),
+        }
         for name, value in {**defaults, "cdn": None, "busy": [], "ranges": True}.items():
             monkeypatch.setattr(Hub, name, value)
         checkpoint._files_on_hub.cache_clear()

@@ -10,6 +10,7 @@ from collections.abc import Collection, Iterator
 from attnscope.checkpoints.heads import Heads
 from attnscope.checkpoints.indices import enumerated
 from attnscope.checkpoints.matrix_change import MatrixChange, Measured, circuit_change
+from attnscope.checkpoints.tensor_names import GGUF
 from attnscope.errors import ModelError
 from attnscope.results.heads import HeadRow
 from attnscope.results.weights import WeightSlice
@@ -64,7 +65,7 @@ class LayerDifference:
 
     Attributes:
         metrics: the names and meanings of what is measured for each head.
-        dtypes: the dtypes of the weights that were compared, in `a` and in `b`.
+        dtypes: the dtypes, or quantised types, of the weights that were compared, in `a` and in `b`.
 
     Raises:
         ModelError: the layer has other sizes, or other tensors, in the two.
@@ -80,7 +81,7 @@ class LayerDifference:
         first = self._pairs(0)
         self.tensors = {of_a.tensor for of_a, _ in first}
         self.metrics = metrics_of([of_a for of_a, _ in first])
-        self.dtypes = {(of_a.dtype, of_b.dtype) for of_a, of_b in first}
+        self.dtypes = {(of_a.stored_as, of_b.stored_as) for of_a, of_b in first}
 
     def rows(self, heads: Collection[int]) -> Iterator[HeadRow]:
         """Measure heads, in order.
@@ -104,10 +105,16 @@ class LayerDifference:
             yield HeadRow(self.a.stack.name, self.layer, head, values, dict.fromkeys(values))
 
     def other_tensors(self) -> list[str]:
-        """Return the names in `a` of other tensors of this attention that differ: norms, gates."""
+        """Return the names in `a` of other tensors of this attention that differ: norms, gates.
+
+        Those of GGUF and of safetensors are not compared: llama.cpp's converter adds 1 to some norms.
+        """
         import numpy as np
 
-        place_a, place_b = (f"{each.stack.place(self.layer)}." for each in (self.a, self.b))
+        layouts = {each.stack.layout for each in (self.a, self.b)}
+        if len(layouts) > 1 and not layouts.isdisjoint(GGUF):
+            return []
+        place_a, place_b = (each.stack.prefix_of(self.layer) for each in (self.a, self.b))
         theirs, differ = set(self.b.tensors.names), []
         for name in self.a.tensors.names:
             name_b = name.replace(place_a, place_b, 1)

@@ -91,7 +91,15 @@ class Heads:
                 _slice(name, *tensor, layout.transposed, slots[name[-1]] * d_head, d_head)
                 for name, tensor in stored.items()
             ]
-            return [replace(each, dims=_dims(each, d_feat, self.stack.name)) for each in slices]
+            return [
+                replace(
+                    each,
+                    dims=_dims(each, d_feat, self.stack.name),
+                    quantised=self.tensors.quantised(each.tensor),
+                    reordered=self.tensors.reordered(each.tensor) and each.name[-1] in "QK",
+                )
+                for each in slices
+            ]
 
         return LayerHeads(n_kv_head, d_feat, d_head, None, weights)
 

@@ -167,6 +167,12 @@ LAYOUTS = (
 )  # fmt: skip
 """One row for each naming scheme. If several rows match a matrix, the first one takes it."""
 
+GGUF = (
+    Layout("GGUF", "blk.", ".attn_", "q k v output"),
+    Layout("GGUF: one matrix", "blk.", ".attn_", "qkv output", STACKED),
+)
+"""The names in GGUF files: `gguf.constants.TENSOR_NAMES` of llama.cpp."""
+
 
 STACKS = ("self", "text", "encoder", "decoder", "cross", "vision", "audio")
 """The names of stacks; the first one that a model has is the default."""
@@ -208,9 +214,13 @@ class Stack:
         """The part of the model that its modules' names indicate: `text`, `vision`; `self`: none."""
         return _name(self.prefix, self.layout)
 
-    def place(self, layer: int) -> str:
+    def prefix_of(self, layer: int) -> str:
         """Return the common prefix of the names in a layer's attention."""
-        return f"{self.prefix}{self.numbers[layer]}{self.layout.attention}".rstrip(".")
+        return f"{self.prefix}{self.numbers[layer]}{self.layout.attention}"
+
+    def place(self, layer: int) -> str:
+        """Return the same as the name of a module."""
+        return self.prefix_of(layer).rstrip(".")
 
     def module(self, part: str, layer: int) -> str:
         """Return the name of the module that contains a part: W_Q, W_K, W_V or W_O."""
@@ -267,7 +277,7 @@ def find_stacks(names: Iterable[str], config: dict[str, Any], model: str) -> lis
     for kind in model_types(config) & NO_HEADS_OF_ITS_OWN.keys():
         raise ModelError(f"{model} ({kind}) {NO_HEADS_OF_ITS_OWN[kind]}.", hint='--text "…": its maps')
     check_attends(config.get("model_type"), model)
-    suitable = [layout for layout in LAYOUTS if layout.suits(model_types(config))]
+    suitable = [layout for layout in (*LAYOUTS, *GGUF) if layout.suits(model_types(config))]
     endings, extents = _numbered(names)
     # A layer whose W_O is missing is better than none: the error can then name the missing tensor.
     found = _find_places(suitable, endings, complete=True) or _find_places(

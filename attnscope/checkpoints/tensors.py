@@ -1,4 +1,4 @@
-"""Read tensors from a checkpoint's files: byte ranges of safetensors, without torch.
+"""Read tensors from a checkpoint's files: byte ranges of safetensors and GGUF, without torch.
 
 Source: the safetensors format: the header's length as a little-endian number of 8 bytes; the header,
 a JSON object that maps names to dtype, shape and byte range; the bytes of the tensors.
@@ -8,13 +8,17 @@ https://huggingface.co/docs/safetensors
 from __future__ import annotations
 
 import json
+import re
 import warnings
 from abc import ABC, abstractmethod
+from dataclasses import dataclass
 from math import prod
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from attnscope.checkpoints.checkpoint import Checkpoint, read_json
+from attnscope.checkpoints.gguf_model import REORDERED, GgufModel
+from attnscope.checkpoints.gguf_values import PLAIN, GgufMatrix, dtype_of, read_vector
 from attnscope.checkpoints.loaded import LoadedModel
 from attnscope.errors import ModelError, first_line, is_out_of_memory
 
@@ -55,15 +59,25 @@ class Weights(ABC):
             ModelError: the file is damaged, or the dtype is not a supported float.
         """
 
+    def quantised(self, name: str) -> str | None:
+        """Return ggml's type of a tensor that `read` dequantises; None: it is read as it is stored."""
+        return None
+
+    def reordered(self, name: str) -> bool:
+        """Return whether the file has another order of a head's rows than `read` returns."""
+        return False
+
 
 def open_weights(checkpoint: Checkpoint) -> Weights:
-    """Open the weights of a checkpoint: safetensors, in one file or in shards, or a torch pickle.
+    """Open the weights of a checkpoint: safetensors or GGUF, in one file or several, or a torch pickle.
 
     Raises:
         ModelError: it has no weights, or they cannot be read.
     """
     if isinstance(checkpoint, LoadedModel):
         return Tensors(checkpoint.module.state_dict(), copies=True)
+    if isinstance(checkpoint, GgufModel):
+        return GgufTensors(checkpoint)
     path = checkpoint.first_file(*FILES)
     if path is None:
         checkpoint.refuse_adapter()
@@ -209,6 +223,64 @@ class Shards(Weights):
                 f"{filename} has no {name}, although the index of its shards lists it there."
             )
         return self.shards[filename].read(name)
+
+
+@dataclass(frozen=True)
+class GgufTensors(Weights):
+    """The tensors of a GGUF file, by the names that they have there.
+
+    Args:
+        model: the file.
+    """
+
+    model: GgufModel
+
+    @property
+    def names(self) -> list[str]:
+        return sorted(self.model.gguf.tensors)
+
+    def read(self, name: str) -> tuple[np.ndarray, str]:
+        """Return a tensor, with the rows of W_Q and W_K in the order of transformers.
+
+        A matrix is read when its rows or columns are taken, and is dequantised to float32.
+        """
+        tensor = self.model.gguf.tensors[name]
+        scale = re.sub(r"\.weight$", ".scale", name)
+        if scale != name and scale in self.model.gguf.tensors:
+            raise ModelError(
+                f"{name} of {self.model.name} is multiplied by {scale}, which attnscope does not read.",
+                hint="a file with Q8_0 or Q4_K",
+            )
+        d_head = self._d_head(name) if self.reordered(name) else 0
+        if len(tensor.shape) == 1:
+            return read_vector(tensor, d_head), dtype_of(tensor)
+        return cast("np.ndarray", GgufMatrix(tensor, d_head)), dtype_of(tensor)
+
+    def quantised(self, name: str) -> str | None:
+        kind = self.model.gguf.tensors[name].type
+        return None if kind in PLAIN else kind
+
+    def reordered(self, name: str) -> bool:
+        is_rotated = re.fullmatch(r"blk\.\d+\.attn_(q|k|qkv)\.(weight|bias)", name)
+        return is_rotated is not None and self.model.architecture in REORDERED
+
+    def _d_head(self, name: str) -> int:
+        """Return the width of a head of W_Q or W_K, whose rows are reordered."""
+        tensors, n_head = self.model.gguf.tensors, self.model.n_head
+        queries = tensors.get(re.sub(r"attn_\w+\.\w+", "attn_q.weight", name))
+        if queries is None:
+            raise ModelError(
+                f"{self.model.name} has Q, K and V in one matrix, {name}: {self.model.architecture} has"
+                " several, so the order of its rows is unknown."
+            )
+        d_head, rest = divmod(queries.shape[0], n_head)
+        n_row = tensors[name].shape[0]
+        if rest or d_head < 2 or d_head % 2 or n_row % d_head:
+            raise ModelError(
+                f"{name} of {self.model.name} has {n_row} rows, which does not fit {n_head} heads in"
+                f" {queries.shape[0]} rows of W_Q."
+            )
+        return d_head
 
 
 class Tensors(Weights):

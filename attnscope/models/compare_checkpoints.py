@@ -54,9 +54,9 @@ def compare_checkpoints(
     are stored as safetensors.
 
     Args:
-        a, b: the checkpoints, each as in `head_weights`: a folder, a hub name, a file of weights beside
-            its config.json, or a model that transformers has loaded. If `b` is None, it is `a` with the
-            adapter.
+        a, b: the checkpoints, each as in `head_weights`: a folder, a hub name, a GGUF file, another file
+            of weights beside its config.json, or a model that transformers has loaded. If `b` is None,
+            it is `a` with the adapter.
         adapter: a folder in which PEFT has saved a LoRA adapter, which is merged into `b` in float32.
         stack: the stack of layers, if there are several; None: all.
         layers, heads: an index from 0, several, a range, or `0-3`; None or `all`: all.

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from attnscope.checkpoints.checkpoint import Checkpoint, find_checkpoint
+from attnscope.checkpoints.gguf_model import GgufModel, find_gguf, is_gguf
 from attnscope.checkpoints.head import read_head
 from attnscope.checkpoints.loaded import find_model
 from attnscope.checkpoints.tensors import FILES
@@ -37,8 +38,9 @@ def head_weights(
         head.save("head.safetensors")
 
     Args:
-        model: `minilm`, a folder, a hub name, a file of weights beside its config.json, or a model that
-            transformers has loaded; None: `minilm` where it is installed, else `bert-base-uncased`.
+        model: `minilm`, a folder, a hub name, a GGUF file, another file of weights beside its
+            config.json, or a model that transformers has loaded; None: `minilm` where it is installed,
+            else `bert-base-uncased`.
         layer: the layer's index, from 0; None: the first with attention.
         head: a query head's index, from 0; its W_K and W_V are those of its key/value head.
         stack: the stack of layers: `encoder`, `decoder` or `cross`, `text` or `vision`; None: the first.
@@ -61,6 +63,11 @@ def head_weights(
             f"layer {result.layer} of {checkpoint.name} has latent attention: a norm follows the"
             " latents, so QK and OV are not products of weights alone."
         )
+    if verify and isinstance(checkpoint, GgufModel):
+        raise ModelError(
+            f"{checkpoint.name} is a GGUF file, and --verify runs the model with transformers.",
+            hint=f"attnscope compare {checkpoint.name} FOLDER, with the model it was converted from",
+        )
     if verify:
         from attnscope.models.running.load import kept_verbosity
         from attnscope.models.verify_weights import verify_head
@@ -79,7 +86,9 @@ def head_weights(
 
 
 def find_weights(model: Any) -> Checkpoint:
-    """Find a model, also by a file of weights with its config.json in the same folder."""
+    """Find a model, also by a GGUF file, or a file of weights with its config.json beside it."""
+    if is_gguf(model):
+        return find_gguf(model)
     if isinstance(model, (str, Path)) and Path(model).name in FILES:
         path = Path(model).expanduser()
         if path.with_name("config.json").is_file():

@@ -213,6 +213,8 @@ def in_order(columns: list[Column]) -> list[Column]:
 def _head_columns(head: HeadWeights) -> list[Column]:
     weights = head.weights
     common = common_prefix(head)
+    types = [w.quantised for w in weights]
+    quantised = [Column("quantised", "quantised", [], list(types))] if any(types) else []
 
     def column(title: str, key: str, text: Callable[[WeightSlice], str], **options: Any) -> Column:
         raw = [_plain(getattr(slice_, key)) for slice_ in weights]
@@ -229,7 +231,8 @@ def _head_columns(head: HeadWeights) -> list[Column]:
         Column("start", "start", [], [w.start for w in weights]),
         Column("stop", "stop", [], [w.stop for w in weights]),
         *_stats_columns([w.stats for w in weights]),
-        column("dtype", "dtype", lambda w: w.dtype, wide=len({w.dtype for w in weights}) == 1),
+        column("dtype", "dtype", lambda w: w.stored_as, wide=len({w.stored_as for w in weights}) == 1),
+        *quantised,
     ]
 
 

@@ -47,7 +47,7 @@ def named(model: str, stack: str) -> str:
 
 def _of_head(head: HeadWeights) -> list[str]:
     """Return lines with the head, the model's sizes, and the prefix of its tensors' names."""
-    dtypes = "/".join(sorted({slice_.dtype for slice_ in head.weights}))
+    dtypes = "/".join(sorted({slice_.stored_as for slice_ in head.weights}))
     name = named(head.model, head.stack)
     title = f"{name} · layer {head.layer} of {head.n_layer} · head {head.head} of {head.n_head}"
     sizes = f"n_head {head.n_head} · d_feat {head.d_feat} · d_head {head.d_head} · {dtypes}"
@@ -62,6 +62,10 @@ def _of_head(head: HeadWeights) -> list[str]:
     lines = [title, sizes, f"tensors under {common_prefix(head)}"]
     if any(slice_.transposed for slice_ in head.weights):
         lines.append("weights are stored as in × out, and shown as out × in")
+    if any(slice_.reordered for slice_ in head.weights):
+        lines.append(
+            "rows of Q and K are stored in llama.cpp's order, and shown in that of transformers"
+        )
     if head.latent is not None:
         lines.append(
             "latent attention: heads share the parts that are whole or marked so; W_QR and W_KR"

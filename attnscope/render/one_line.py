@@ -208,7 +208,7 @@ def _(head: HeadWeights) -> str:
 def _(weight: WeightSlice) -> str:
     of_head, whole = shape_text(weight.head_shape), shape_text(weight.shape)
     parts = [" ".join(weight.dims), of_head if weight.axis is None else f"{of_head} of {whole}"]
-    return f"{weight.name}: {_listed([*parts, weight.dtype])}"
+    return f"{weight.name}: {_listed([*parts, weight.stored_as])}"
 
 
 @about.register

@@ -19,13 +19,17 @@ class WeightSlice(Part):
         axis: the axis that is sliced, or None if all heads share the whole tensor.
         start, stop: the head's range along that axis, `start` ≤ i < `stop`.
         head_shape: the shape of the head's slice.
-        dtype: as stored.
+        dtype: of `array`; as stored, unless it is quantised.
         stats: statistics of the values in the head's slice.
         transposed: whether the file stores a weight as `in out`, as GPT-2's Conv1D does: `shape`,
             `axis`, `start` and `stop` are the file's, `head_shape` and `array` are those of `out in`.
         array: the head's slice (numpy; bfloat16 as its 16 raw bits).
         shared: whether it is the same for all heads.
         dims: the names of the axes of `array`, such as `d_head d_feat`.
+        quantised: ggml's type of the tensor in a GGUF file, such as `Q4_K`, from which `array` was
+            dequantised; None: it was not quantised.
+        reordered: whether a GGUF file has the head's rows in llama.cpp's order; `array` has them in
+            that of transformers.
     """
 
     name: str
@@ -41,6 +45,13 @@ class WeightSlice(Part):
     array: Any = field(default=None, repr=False, compare=False)
     shared: bool = False
     dims: tuple[str, ...] = field(default=(), repr=False)
+    quantised: str | None = None
+    reordered: bool = False
+
+    @property
+    def stored_as(self) -> str:
+        """How the file stores it: a dtype, or ggml's name of a quantised type."""
+        return self.quantised or self.dtype
 
 
 @dataclass(frozen=True)

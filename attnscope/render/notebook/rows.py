@@ -100,12 +100,13 @@ def head_rows(head: HeadWeights) -> Rows:
 
 
 def _weight_details(weight: WeightSlice) -> Details:
-    stored = f"{shape_text(weight.shape)} {weight.dtype}"
+    stored = f"{shape_text(weight.shape)} {weight.stored_as}"
     end = "" if weight.axis is None else f", {weight.start}:{weight.stop} along axis {weight.axis}"
     details = {
         "tensor": weight.tensor,
         "stored": f"{stored}{', as in × out' if weight.transposed else ''}{end}",
         "of the head": f"{shape_text(weight.head_shape)}  {' '.join(weight.dims)}".rstrip(),
+        "rows": "in llama.cpp's order, here in that of transformers" if weight.reordered else "",
         "shared": "by all heads" if weight.shared else "",
         "values": stats_text(weight.stats),
     }

@@ -68,7 +68,7 @@ def test_the_json_of_a_head_has_the_documented_keys():
     ]  # fmt: skip
     assert list(document["weights"][0]) == [
         "name", "tensor", "shape", "axis", "start", "stop", "head_shape", "dtype", "stats",
-        "transposed", "shared",
+        "transposed", "shared", "quantised", "reordered",
     ]  # fmt: skip
     assert document["weights"][3]["name"] == "W_O"
     assert document["weights"][3]["head_shape"] == [384, 32]

@@ -1,0 +1,137 @@
+"""A GGUF file in place of a checkpoint: the configuration that its metadata describe.
+
+Sources: the metadata's keys, https://github.com/ggml-org/ggml/blob/master/docs/gguf.md; what becomes of
+W_Q and W_K, `modify_tensors` of each model in `conversion/` of llama.cpp.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from attnscope.checkpoints.checkpoint import Checkpoint
+from attnscope.checkpoints.gguf_header import Gguf, open_gguf
+from attnscope.checkpoints.model_files import find_model_files
+from attnscope.checkpoints.tensor_names import check_attends
+from attnscope.errors import ModelError, no_such_file
+from attnscope.text import printable, shortened
+
+SUFFIX = ".gguf"
+MOST_HEADS = 10**5
+
+REORDERED = frozenset(
+    "llama arcee smollm3 mistral3 granite granitemoe granitehybrid olmo minicpm internlm2 baichuan"
+    " deepseek".split()
+)
+"""Architectures whose converter reorders the rows of W_Q and W_K: the two halves of a head, which
+transformers rotates against each other, alternate. `LlamaModel.permute` of llama.cpp."""
+
+IN_ORDER = frozenset(
+    "bert gpt2 gptneox bloom falcon mpt starcoder starcoder2 stablelm phi2 phi3 phimoe qwen2 qwen2moe"
+    " qwen2vl qwen3 qwen3moe qwen3vl qwen3vlmoe gemma gemma2 gemma3 gpt-oss llama4 olmo2 olmoe"
+    " command-r cohere2 nemotron exaone exaone4 seed_oss lfm2 minimax-m2 apertus".split()
+)
+"""Architectures whose heads have their rows in the order of transformers. Where Q, K and V are one
+matrix, the converter sorts it: all queries, then all keys, then all values."""
+
+
+@dataclass(frozen=True)
+class GgufModel(Checkpoint):
+    """A GGUF file. Its heads are read as those of a checkpoint, but no model can be run from it.
+
+    Attributes:
+        name: the name that the user gave.
+        gguf: the header of the file, or of all parts of a split one.
+    """
+
+    gguf: Gguf = field(kw_only=True, repr=False, compare=False)
+
+    def file(self, filename: str) -> Path | None:
+        """Return None: it has no other files."""
+        return None
+
+    def has(self, *filenames: str) -> bool:
+        """Return False: it has no other files."""
+        return False
+
+    def first_file(self, *filenames: str) -> Path | None:
+        """Return None: it has no other files."""
+        return None
+
+    @property
+    def architecture(self) -> str:
+        """The name of the architecture in llama.cpp, such as `llama`.
+
+        Raises:
+            ModelError: it is missing, or one whose heads attnscope does not know.
+        """
+        found = self.gguf.metadata.get("general.architecture")
+        if not isinstance(found, str):
+            raise ModelError(f"{self.name} is damaged: it has no general.architecture.")
+        check_attends(found, self.name)
+        if found not in REORDERED | IN_ORDER:
+            raise ModelError(
+                f"{self.name} has the architecture {printable(shortened(found))}, whose heads attnscope"
+                " does not read from GGUF.",
+                hint="the model that it was converted from; or llama, qwen2, gemma3, gpt2, bert, …",
+            )
+        return found
+
+    @property
+    def n_head(self) -> int:
+        """The number of query heads of a layer.
+
+        Raises:
+            ModelError: it is missing, or layers have different numbers.
+        """
+        key = f"{self.architecture}.attention.head_count"
+        value = self.gguf.metadata.get(key)
+        counts = sorted(set(value) - {0}) if isinstance(value, list) else [value]
+        if len(counts) > 1:
+            raise ModelError(
+                f"{self.name} has layers with {counts[0]} and with {counts[-1]} heads ({key}), but"
+                " attnscope reads models with the same number in each.",
+            )
+        if not counts or type(counts[0]) is not int or not 0 < counts[0] <= MOST_HEADS:
+            shown = "missing" if value is None else printable(shortened(repr(value)))
+            raise ModelError(f"{self.name} is damaged: {key} is {shown}.")
+        return counts[0]
+
+    def config(self) -> dict[str, Any]:
+        """Return what config.json would say about attention, in its words."""
+        prefix, metadata = f"{self.architecture}.", self.gguf.metadata
+        config: dict[str, Any] = {"model_type": self.architecture, "num_attention_heads": self.n_head}
+        for name, key in (
+            ("num_hidden_layers", "block_count"),
+            ("num_key_value_heads", "attention.head_count_kv"),
+            ("head_dim", "attention.key_length"),
+        ):
+            if type(value := metadata.get(prefix + key)) is int:
+                config[name] = value
+        return config
+
+
+def is_gguf(model: Any) -> bool:
+    """Return whether an argument names a GGUF file."""
+    return isinstance(model, str | Path) and str(model).endswith(SUFFIX) and not os.path.isdir(model)
+
+
+def find_gguf(model: str | Path) -> GgufModel:
+    """Open a GGUF file; any part of a split one.
+
+    Args:
+        model: a path, or a file on the hub, `owner/name/file.gguf`.
+
+    Raises:
+        ModelError: it is damaged, or the hub does not give it.
+        FileError: there is no such file.
+    """
+    path = Path(os.path.expanduser(model))
+    if os.path.isfile(path):  # Path.is_file raises for a name that is too long
+        return GgufModel(str(model), None, gguf=open_gguf(path))
+    if os.path.isdir(path.parent) or len(str(model).split("/")) < 3:
+        raise no_such_file(path)
+    (file,) = find_model_files(model).weights()
+    return GgufModel(str(model), None, gguf=open_gguf(file))

@@ -141,6 +141,11 @@ def find_checkpoint(model: str | Path | None = None) -> Checkpoint:
     path = Path(os.path.expanduser(model))
     if model and os.path.isdir(path):  # Path.is_dir raises for names that are too long
         return Checkpoint(model, path)
+    if model.endswith(".gguf") and os.path.isfile(path):
+        raise ModelError(
+            f"{model} is a GGUF file, but this needs a model with a config.json.",
+            hint="the folder that it was converted from; attnscope bert and compare read its weights",
+        )
     if model and os.path.exists(path):
         raise ModelError(
             f"{model} is a file, but a model is a folder with a config.json.",

@@ -99,6 +99,8 @@ class GgufMatrix:
         part = slice(blocks[0] * self.n_bytes, blocks[1] * self.n_bytes)
         file, offset = self.tensor.file, self.tensor.offset
         if self._whole is None and isinstance(file, FileRanges):
+            if offset + n_row * per_row > file.size:
+                raise _too_short(self.tensor)
             self._whole = np.memmap(file.path, "u1", mode="r", offset=offset, shape=(n_row, per_row))
         elif self._whole is None and rows == (0, n_row):
             self._whole = _read_rows(self.tensor, rows, per_row)
@@ -186,5 +188,9 @@ def _read_rows(tensor: GgufTensor, rows: Range, per_row: int) -> np.ndarray:
     wanted = (stop - start) * per_row
     found = tensor.file.read(tensor.offset + start * per_row, wanted)
     if len(found) != wanted:
-        raise ModelError(f"{tensor.file.name} ends within {tensor.name}.", hint="download it again")
+        raise _too_short(tensor)
     return np.frombuffer(found, "u1").reshape(-1, per_row)
+
+
+def _too_short(tensor: GgufTensor) -> ModelError:
+    return ModelError(f"{tensor.file.name} ends within {tensor.name}.", hint="download it again")

@@ -1,0 +1,279 @@
+"""Heads of GGUF files are those of the models that they were converted from."""
+
+from pathlib import Path
+
+import gguf
+import numpy as np
+import pytest
+import torch
+from models.gguf_files import PERMUTED, write_gguf
+from models.tiny import tiny_config
+from transformers import AutoModel
+
+from attnscope import compare_checkpoints, head_weights
+from attnscope.checkpoints.gguf_model import IN_ORDER, REORDERED
+from attnscope.errors import AttnscopeError, FileError, ModelError
+
+N_HEAD, N_KV_HEAD, D_HEAD, D_FEAT, LAYER = 4, 2, 10, 64, 1
+
+SIZES = {
+    "llama": {"head_dim": D_HEAD, "attention_bias": True},
+    "qwen2": {"head_dim": D_HEAD, "num_key_value_heads": N_KV_HEAD},
+    "gpt2": {"n_embd": 40},
+    "bert": {"hidden_size": 40},
+    "falcon": {"new_decoder_architecture": True, "multi_query": False, "hidden_size": 40},
+}
+ARCHS = {
+    "llama": "llama", "mistral": "llama", "mixtral": "llama", "arcee": "arcee", "smollm3": "smollm3",
+    "ministral3": "mistral3", "granite": "granite", "granitemoe": "granitemoe", "olmo": "olmo",
+    "bert": "bert", "gpt2": "gpt2", "gpt_neox": "gptneox", "bloom": "bloom", "falcon": "falcon",
+    "mpt": "mpt", "gpt_bigcode": "starcoder", "starcoder2": "starcoder2", "stablelm": "stablelm",
+    "phi": "phi2", "phi3": "phi3", "phimoe": "phimoe", "qwen2": "qwen2", "qwen2_moe": "qwen2moe",
+    "qwen3": "qwen3", "qwen3_moe": "qwen3moe", "gemma": "gemma", "gemma2": "gemma2",
+    "gemma3_text": "gemma3", "gpt_oss": "gpt-oss", "llama4_text": "llama4", "olmo2": "olmo2",
+    "olmoe": "olmoe", "cohere": "command-r", "cohere2": "cohere2", "exaone4": "exaone4",
+    "seed_oss": "seed_oss", "lfm2": "lfm2", "minimax_m2": "minimax-m2", "apertus": "apertus",
+}  # fmt: skip
+"""Models of transformers, and their names in llama.cpp."""
+
+NOT_BUILT = set("granitehybrid minicpm internlm2 baichuan deepseek".split())
+NOT_BUILT |= set("qwen2vl qwen3vl qwen3vlmoe nemotron exaone".split())
+"""Architectures without a small model in transformers, or whose names in GGUF are those of a part."""
+
+
+def build(family, **sizes):
+    torch.manual_seed(0)
+    model = AutoModel.from_config(tiny_config(family, **sizes)).eval()
+    for parameter in model.parameters():
+        torch.nn.init.normal_(parameter, std=0.3)
+    return model
+
+
+@pytest.fixture(scope="module")
+def models():
+    built = {}
+
+    def model(family):
+        if family not in built:
+            wide = {} if family in ("gpt2", "bert", "falcon") else {"hidden_size": D_FEAT}
+            built[family] = build(family, **wide, **SIZES[family])
+        return built[family]
+
+    return model
+
+
+def projections(model, family):
+    """W_Q, W_K, W_V, W_O and the biases of a layer, `out in`, as the model's own code uses them."""
+    if family == "gpt2":
+        layer = model.h[LAYER].attn
+        W, b = layer.c_attn.weight.T.chunk(3), layer.c_attn.bias.chunk(3)
+        return *W, layer.c_proj.weight.T, *b, layer.c_proj.bias
+    if family == "falcon":
+        layer = model.h[LAYER].self_attention
+        groups = layer.query_key_value.weight.view(N_KV_HEAD, N_HEAD // N_KV_HEAD + 2, D_HEAD, -1)
+        parts = groups[:, :-2], groups[:, -2], groups[:, -1]
+        W = [each.reshape(-1, groups.shape[-1]) for each in parts]
+        return *W, layer.dense.weight, None, None, None, None
+    if family == "bert":
+        layer = model.encoder.layer[LAYER].attention
+        modules = layer.self.query, layer.self.key, layer.self.value, layer.output.dense
+    else:
+        layer = model.layers[LAYER].self_attn
+        modules = layer.q_proj, layer.k_proj, layer.v_proj, layer.o_proj
+    return *(each.weight for each in modules), *(each.bias for each in modules)
+
+
+@pytest.mark.parametrize("family", SIZES)
+def test_the_matrices_of_each_head_are_the_models(models, tmp_path, family):
+    model = models(family)
+    path = tmp_path / "model.gguf"
+    write_gguf(model, ARCHS[family], path)
+    W_Q, W_K, W_V, W_O, b_Q, b_K, b_V, b_O = projections(model, family)
+    n_kv_head = len(W_K) // D_HEAD
+    for head in range(N_HEAD):
+        found = head_weights(path, LAYER, head)
+        kv_head = head // (N_HEAD // n_kv_head)
+        rows, kv_rows = (slice(i * D_HEAD, (i + 1) * D_HEAD) for i in (head, kv_head))
+        expected = {"W_Q": W_Q[rows], "W_K": W_K[kv_rows], "W_V": W_V[kv_rows], "W_O": W_O[:, rows]}
+        if b_Q is not None:
+            expected |= {"b_Q": b_Q[rows], "b_K": b_K[kv_rows], "b_V": b_V[kv_rows]}
+        if b_O is not None:
+            expected["b_O"] = b_O
+        assert {each.name for each in found.weights} == expected.keys()
+        for name, values in expected.items():
+            assert np.array_equal(found[name].array, values.detach().numpy()), (head, name)
+            assert found[name].reordered == (family == "llama" and name[-1] in "QK")
+        assert (found.n_head, found.n_kv_head, found.d_head) == (N_HEAD, n_kv_head, D_HEAD)
+        assert found["W_Q"].tensor.startswith(f"blk.{LAYER}.attn_q")
+
+
+@pytest.mark.parametrize("kind", ["F16", "BF16", "Q8_0", "Q4_0"])
+def test_a_quantised_head_is_a_part_of_the_dequantised_tensor(tmp_path, kind):
+    path = tmp_path / "model.gguf"
+    model = build("llama", hidden_size=96, head_dim=24, num_key_value_heads=2)  # O: 96, blocks of 32
+    stored = write_gguf(model, "llama", path, kind=kind)
+    own = gguf.GGMLQuantizationType[kind]
+    whole = {
+        part: gguf.quants.dequantize(stored[f"blk.{LAYER}.attn_{name}.weight"], own)
+        for part, name in zip("QKVO", ("q", "k", "v", "output"), strict=True)
+    }
+    for head in range(N_HEAD):
+        found = head_weights(path, LAYER, head)
+        for part in "QKVO":
+            piece = found[f"W_{part}"]
+            start = 24 * (head if part in "QO" else head // 2)
+            expected = whole[part]
+            if part in "QK":  # the inverse of the converter's order
+                expected = expected.reshape(-1, 12, 2, 96).swapaxes(1, 2).reshape(expected.shape)
+            expected = expected[:, start : start + 24] if part == "O" else expected[start : start + 24]
+            values = torch.from_numpy(piece.array.copy())
+            if kind == "BF16":
+                values = values.view(torch.bfloat16)
+            assert np.array_equal(values.float().numpy(), expected), (head, part)
+            assert piece.quantised == (kind if kind.startswith("Q") else None)
+
+
+@pytest.mark.sweep
+@pytest.mark.parametrize("family", ARCHS)
+def test_no_head_of_any_architecture_differs_from_the_models(tmp_path, family):
+    model = build(family)
+    path = tmp_path / "model.gguf"
+    write_gguf(model, ARCHS[family], path)
+    change = compare_checkpoints(model, path)
+    assert len(change.rows) > 3
+    assert {value for row in change.rows for value in row.values.values()} == {0}
+    assert change.notices == []
+
+
+def test_every_architecture_is_swept_or_has_a_reason():
+    assert not REORDERED & IN_ORDER
+    assert set(ARCHS.values()) | NOT_BUILT == REORDERED | IN_ORDER
+    assert set(PERMUTED) == REORDERED - NOT_BUILT
+    assert set(gguf.MODEL_ARCH_NAMES.values()) >= REORDERED | IN_ORDER
+
+
+def test_the_order_of_rows_matters(models, tmp_path):
+    """Without it, queries and keys would be of a rotated basis, which the comparison says."""
+    path = tmp_path / "model.gguf"
+    model = models("llama")
+    write_gguf(model, "qwen2", path)
+    writer_of_llama = path.read_bytes().replace(b"qwen2", b"llama")
+    path.write_bytes(writer_of_llama)
+    change = compare_checkpoints(model, path)
+    assert all(row.values["W_Q"] > 0.1 and row.values["W_V"] == 0 for row in change.rows)
+    assert all(row.values["QK"] == 0 for row in change.rows)
+    assert any("rotated" in notice for notice in change.notices)
+
+
+def test_quantisation_is_measured_head_by_head(tmp_path):
+    model = build("bert", hidden_size=96)
+    path, folder = tmp_path / "model.gguf", tmp_path / "folder"
+    stored = write_gguf(model, "bert", path, kind="Q4_0")
+    model.save_pretrained(folder)
+    change = compare_checkpoints(folder, path)
+    own = gguf.GGMLQuantizationType.Q4_0
+    for layer, head in ((0, 3), (2, 1)):
+        rows = slice(24 * head, 24 * (head + 1))
+        attention = model.encoder.layer[layer].attention
+        original = {
+            "Q": attention.self.query.weight[rows],
+            "K": attention.self.key.weight[rows],
+            "V": attention.self.value.weight[rows],
+            "O": attention.output.dense.weight[:, rows],
+        }
+        original = {name: each.detach().double().numpy() for name, each in original.items()}
+        names = {"Q": "q", "K": "k", "V": "v", "O": "output"}
+        whole = {
+            part: gguf.quants.dequantize(stored[f"blk.{layer}.attn_{name}.weight"], own)
+            for part, name in names.items()
+        }
+        changed = {part: each[:, rows] if part == "O" else each[rows] for part, each in whole.items()}
+        found = change[layer, head].values
+        for part in "QKVO":
+            expected = relative(changed[part], original[part])
+            assert found[f"W_{part}"] == pytest.approx(expected, rel=1e-9)
+        before, after = (x["Q"].T.astype(float) @ x["K"] for x in (original, changed))
+        assert found["QK"] == pytest.approx(relative(after, before), rel=1e-9)
+        assert found["b_Q"] == 0
+    assert change.dtypes == ("float32", "Q4_0 and float32")
+    assert compare_checkpoints(path, path).rows[0].values["QK"] == 0
+
+
+def relative(after, before):
+    return np.linalg.norm(after - before) / np.linalg.norm(before)
+
+
+def test_parts_of_a_split_file_are_one_model(models, tmp_path):
+    model = models("qwen2")
+    write_gguf(model, "qwen2", tmp_path / "model.gguf", split_max_tensors=5)
+    parts = sorted(tmp_path.iterdir())
+    assert len(parts) > 3
+    change = compare_checkpoints(model, parts[1])
+    assert {value for row in change.rows for value in row.values.values()} == {0}
+
+
+def edited(path, *edits):
+    content = path.read_bytes()
+    for old, new in edits:
+        assert old in content
+        content = content.replace(old, new)
+    path.write_bytes(content)
+
+
+@pytest.mark.parametrize(
+    ("edits", "expected"),
+    [
+        (((b"qwen2", b"qwenX"),), "has the architecture qwenX, whose heads attnscope does not read"),
+        (((b"qwen2", b"mamba"),), "mamba) has no attention"),
+        (((b"general.architecture", b"general.architectura"),), "has no general.architecture"),
+        (((b".head_count\x04", b".head_counx\x04"),), "qwen2.attention.head_count is missing"),
+        (((b"blk.1.attn_k.w", b"blk.1.attn_x.w"),), "has no blk.1.attn_k.weight, although"),
+        (((b".attn_", b".bttn_"),), "has no attention weights"),
+    ],
+    ids=lambda value: "" if isinstance(value, tuple) else value[:24],
+)
+def test_a_damaged_file_is_named_in_one_line(models, tmp_path, edits, expected):
+    path = tmp_path / "model.gguf"
+    write_gguf(models("qwen2"), "qwen2", path)
+    edited(path, *edits)
+    with pytest.raises(ModelError) as caught:
+        head_weights(path, LAYER)
+    assert expected in caught.value.message
+    assert len(caught.value.message.splitlines()) == 1
+
+
+def test_a_truncated_file_is_refused(models, tmp_path):
+    path = tmp_path / "model.gguf"
+    write_gguf(models("qwen2"), "qwen2", path)
+    path.write_bytes(path.read_bytes()[:-4000])
+    with pytest.raises(ModelError, match="ends at byte"):
+        head_weights(path)
+
+
+def test_layers_with_other_numbers_of_heads_are_refused(tmp_path):
+    path = tmp_path / "model.gguf"
+    writer = gguf.GGUFWriter(path, "llama")
+    writer.add_head_count([4, 8])
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.close()
+    with pytest.raises(ModelError, match="with 4 and with 8 heads"):
+        head_weights(path)
+
+
+def test_what_needs_a_whole_model_says_so(models, tmp_path, attnscope):
+    path = tmp_path / "model.gguf"
+    write_gguf(models("qwen2"), "qwen2", path)
+    with pytest.raises(ModelError, match="--verify runs the model"):
+        head_weights(path, verify=True)
+    r = attnscope("bert", path, "--text", "hi")
+    assert r.exit_status == 2
+    assert "is a GGUF file, but this needs a model with a config.json" in r.err
+
+
+def test_a_missing_file_is_named(tmp_path):
+    (tmp_path / "model.gguf").touch()
+    for model in (tmp_path / "mode.gguf", "missing.gguf", str(Path("missing", "model.gguf"))):
+        with pytest.raises(FileError, match="there is no file") as caught:
+            head_weights(model)
+        assert isinstance(caught.value, AttnscopeError)

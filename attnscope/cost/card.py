@@ -5,18 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from attnscope.checkpoints.headers import Headers, read_headers
 from attnscope.checkpoints.model_files import ModelFiles, NoWeightsError, find_model_files
 from attnscope.cost.anatomy import Anatomy, LayerAnatomy, LayerCache
 from attnscope.cost.capacity import largest_batch, longest_context
-from attnscope.cost.from_config import anatomy_of
+from attnscope.cost.from_tensors import anatomy_of_checkpoint
 from attnscope.cost.gguf_anatomy import anatomy_of_gguf
 from attnscope.cost.kv_cache import BYTES, needed, reserved
 from attnscope.cost.options import bytes_of, tokens_of
 from attnscope.cost.weights import count_weights
-from attnscope.errors import ModelError, OptionError
+from attnscope.errors import OptionError
 from attnscope.process.progress import Progress, silent
 from attnscope.results.card import Card, Fit, LayerKind
 from attnscope.results.weights_count import WeightsCount
@@ -117,13 +116,7 @@ def _anatomy(files: ModelFiles, headers: Headers | None) -> tuple[Anatomy, str]:
     """Return the anatomy, and what it was read from."""
     if headers is not None and headers.format == "GGUF":
         return anatomy_of_gguf(headers), "the header of a GGUF file"
-    config: dict[str, Any] | None = files.config()
-    if config is None:
-        raise ModelError(
-            f"{files.name} has no config.json, so its heads and windows are unknown.",
-            hint="the folder of the whole model",
-        )
-    return anatomy_of(config), "config.json"
+    return anatomy_of_checkpoint(files.config(), headers)
 
 
 def _context(anatomy: Anatomy, context: str | int | None) -> int:

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
+from attnscope.checkpoints.checkpoint import longest_text
 from attnscope.checkpoints.headers import Headers
 from attnscope.cost.anatomy import Anatomy, LayerAnatomy, LayerCache
+from attnscope.cost.fields import families, text_part
+from attnscope.cost.from_config import UNKNOWN, anatomy_of
 from attnscope.cost.observed import ObservedLayer, ObservedModel, observe
 from attnscope.errors import ModelError
 from attnscope.results.common import Finding
@@ -15,6 +19,53 @@ from attnscope.units import counted
 
 GROUPED = ("full", "sliding", "chunked", "sparse", "shared")
 """The kinds of layers whose heads have keys and values of their own."""
+
+
+def anatomy_of_checkpoint(config: dict[str, Any] | None, headers: Headers | None) -> tuple[Anatomy, str]:
+    """Return the anatomy of a model, and what it was read from: config.json, or else its tensors.
+
+    Where tensors contradict config.json, a sentence in `uncertain` says so.
+
+    Args:
+        config: the content of config.json; None: there is none.
+        headers: of the weights; None: there are none.
+
+    Raises:
+        ModelError: neither determines it.
+    """
+    if config is None and headers is None:
+        raise ModelError(
+            "the model has neither a config.json nor weights with a header.",
+            hint="the folder of the whole model",
+        )
+    try:
+        if config is not None:
+            anatomy = anatomy_of(config)
+            found = contradictions(anatomy, headers, config) if headers is not None else ()
+            messages = (finding.message for finding in found)
+            return replace(anatomy, uncertain=(*anatomy.uncertain, *messages)), "config.json"
+    except ModelError:
+        if headers is None or not _is_new_decoder(config or {}):
+            raise
+    assert headers is not None
+    config = config or {}
+    anatomy = anatomy_of_tensors(headers, config)
+    dtype = config.get("dtype", config.get("torch_dtype"))
+    dtype = dtype.removeprefix("torch.") if isinstance(dtype, str) else None
+    return replace(
+        anatomy, longest=longest_text(config), dtype=dtype
+    ), "the names and shapes of its tensors"
+
+
+def _is_new_decoder(config: dict[str, Any]) -> bool:
+    """Return whether a configuration is that of a decoder whose type nobody has described."""
+    text = text_part(config)
+    if text.get("model_type") in families() or text.get("model_type") in UNKNOWN:
+        return False
+    named = config.get("architectures")
+    return isinstance(named, list) and any(
+        isinstance(each, str) and each.endswith(("ForCausalLM", "LMHeadModel")) for each in named
+    )
 
 
 def anatomy_of_tensors(headers: Headers, config: dict[str, Any] | None = None) -> Anatomy:
@@ -91,8 +142,8 @@ def _layer(observed: ObservedModel, i: int) -> LayerAnatomy:
 def _uncertainties(observed: ObservedModel, layers: tuple[LayerAnatomy, ...]) -> Iterator[str]:
     """Yield a sentence for each thing that tensors do not determine."""
     yield (
-        "tensors do not say which layers have a window, nor how positions are encoded: all keys count as"
-        " kept"
+        "tensors do not say which layers have a window, or whether keys are kept at all: all keys count"
+        " as kept"
     )
     for i, layer in observed.layers.items():
         if layer.d_head is None and layer.latent is None and not layer.recurrent:

@@ -12,7 +12,7 @@ from attnscope.checkpoints.headers import Headers, TensorHeader, read_headers
 from attnscope.checkpoints.model_files import find_model_files
 from attnscope.cost.fields import families
 from attnscope.cost.from_config import anatomy_of
-from attnscope.cost.from_tensors import anatomy_of_tensors, contradictions
+from attnscope.cost.from_tensors import anatomy_of_checkpoint, anatomy_of_tensors, contradictions
 from attnscope.cost.gguf_anatomy import anatomy_of_gguf
 from attnscope.errors import ModelError
 
@@ -198,6 +198,44 @@ def test_attention_that_is_not_recognized_is_undecided(tensors, problem):
     with pytest.raises(ModelError) as caught:
         anatomy_of_tensors(made(tensors))
     assert problem in caught.value.message
+
+
+def test_a_new_decoder_is_described_by_its_tensors_and_its_length_by_its_configuration():
+    config = {
+        "model_type": "brand_new",
+        "architectures": ["BrandNewForCausalLM"],
+        "torch_dtype": "float16",
+    }
+    config["max_position_embeddings"] = 777
+    found, source = anatomy_of_checkpoint(config, made(UNKNOWN))
+    assert source == "the names and shapes of its tensors"
+    assert (found.longest, found.dtype, found.n_layer) == (777, "float16", 3)
+    assert found.layers[0].cache.per_token == 24 + 18
+    assert anatomy_of_checkpoint(None, made(UNKNOWN))[0].layers == found.layers
+
+
+@pytest.mark.parametrize(
+    ("config", "tensors"),
+    [
+        ({"model_type": "brand_new", "architectures": ["BrandNewModel"]}, UNKNOWN),  # perhaps an encoder
+        (
+            {"model_type": "xlnet", "architectures": ["XLNetLMHeadModel"]},
+            UNKNOWN,
+        ),  # keeps something else
+        ({"model_type": "brand_new", "architectures": ["BrandNewForCausalLM"]}, None),
+        (None, None),
+    ],
+)
+def test_a_model_that_nothing_describes_is_refused(config, tensors):
+    with pytest.raises(ModelError):
+        anatomy_of_checkpoint(config, None if tensors is None else made(tensors))
+
+
+def test_a_contradiction_is_told_beside_the_anatomy(tmp_path, monkeypatch):
+    headers, config = save("llama", tmp_path, monkeypatch)
+    assert anatomy_of_checkpoint(config, headers) == (anatomy_of(config), "config.json")
+    found, _ = anatomy_of_checkpoint({**config, "head_dim": 24}, headers)
+    assert any("W_K has 40 columns, not 48" in sentence for sentence in found.uncertain)
 
 
 def test_files_of_gguf_are_compared_with_their_own_metadata():

@@ -26,6 +26,14 @@ def flops_text(count: int) -> str:
     return f"{amount} {unit}FLOP"
 
 
+def seconds_text(seconds: float) -> str:
+    """Format a duration with three digits: `0.0125` is `12.5 ms`."""
+    for factor, unit in ((1, "s"), (1e3, "ms"), (1e6, "µs")):
+        if seconds * factor >= 1:
+            return f"{seconds * factor:.3g} {unit}"
+    return f"{seconds * 1e9:.3g} ns"
+
+
 def count_text(count: int) -> str:
     """Format a count in decimal units: `1152000` is `1.15 M`; 0 is an empty string."""
     if count == 0:

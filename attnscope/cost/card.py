@@ -13,9 +13,11 @@ from attnscope.cost.capacity import largest_batch, longest_context
 from attnscope.cost.from_tensors import anatomy_of_checkpoint
 from attnscope.cost.gguf_anatomy import anatomy_of_gguf
 from attnscope.cost.kv_cache import BYTES, needed, reserved
-from attnscope.cost.options import bytes_of, tokens_of
+from attnscope.cost.options import bytes_of, device_of, tokens_of
+from attnscope.cost.parameters import count_parameters
 from attnscope.cost.weights import count_weights
-from attnscope.errors import OptionError
+from attnscope.cost.work import work_of
+from attnscope.errors import ModelError, OptionError
 from attnscope.process.progress import Progress, silent
 from attnscope.results.card import Card, Fit, LayerKind
 from attnscope.results.weights_count import WeightsCount
@@ -31,6 +33,8 @@ def card(
     batch: int = 1,
     dtype: str | None = None,
     memory: str | int | None = None,
+    flops: str | int | None = None,
+    bandwidth: str | int | None = None,
     source: int | None = None,
     progress: Progress = silent,
 ) -> Card:
@@ -47,6 +51,8 @@ def card(
         dtype: the dtype of the keys and values: `float32`, `bfloat16`, `fp8`, …. Default: that of
             config.json.
         memory: the bytes of a memory: a number, or a text such as `80G`, where G is 2^30.
+        flops, bandwidth: what the device computes and reads in a second, such as `989T` and `3.35TB`;
+            they decide what bounds one more token.
         source: tokens of the encoder, for each sequence of an encoder-decoder model.
         progress: called with the progress of reading headers.
 
@@ -60,6 +66,7 @@ def card(
         raise OptionError(
             f"{dtype!r} is not a dtype of keys and values.", hint=f"--dtype {', '.join(BYTES)}"
         )
+    device = device_of(flops, bandwidth)
     files = find_model_files(model)
     headers = _headers(files, progress)
     anatomy, read_from = _anatomy(files, headers)
@@ -70,7 +77,7 @@ def card(
     notices = list(anatomy.uncertain)
     cache_dtype = dtype or (anatomy.dtype if anatomy.dtype in BYTES else None)
     assumed, cache_dtype = cache_dtype is None, cache_dtype or ASSUMED
-    weights = None if headers is None else count_weights(headers, files.config())
+    weights = _weights(files, headers, anatomy)
     if weights is not None:
         notices += weights.uncertain
     if anatomy.longest is not None and n_tokens > anatomy.longest:
@@ -84,6 +91,16 @@ def card(
 
     if assumed and one(1):
         notices.append(f"it names no dtype of keys and values: {ASSUMED} is assumed (--dtype)")
+    work = work_of(
+        anatomy,
+        n_tokens,
+        batch,
+        one(n_tokens) * batch,
+        BYTES.get(anatomy.dtype or ASSUMED, BYTES[ASSUMED]),
+        n_source=n_source,
+        weights=weights,
+        device=device,
+    )
     return Card(
         name=files.name,
         model_type=anatomy.model_type,
@@ -100,7 +117,8 @@ def card(
         reserved=reserved(layers, n_tokens, itemsize, batch, n_source) if one(1) else [],
         weights=weights,
         fit=None if memory is None else _fit(one, bytes_of(memory), weights, n_tokens, batch),
-        notices=notices,
+        work=work,
+        notices=[*notices, *work.notices],
     )
 
 
@@ -109,6 +127,17 @@ def _headers(files: ModelFiles, progress: Progress) -> Headers | None:
     try:
         return read_headers(files, progress=progress)
     except NoWeightsError:
+        return None
+
+
+def _weights(files: ModelFiles, headers: Headers | None, anatomy: Anatomy) -> WeightsCount | None:
+    """Return the sizes of the weights, by their headers or else config.json; None: not known."""
+    config = files.config()
+    if headers is not None:
+        return count_weights(headers, config)
+    try:
+        return None if config is None else count_parameters(config, anatomy)
+    except ModelError:
         return None
 
 

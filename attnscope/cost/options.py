@@ -6,6 +6,7 @@ import re
 from dataclasses import dataclass
 
 from attnscope.cost.kv_cache import BYTES
+from attnscope.cost.work import Device
 from attnscope.errors import OptionError
 from attnscope.options import option
 from attnscope.text import shortened
@@ -15,7 +16,8 @@ TOKENS = {"": 1, "k": K, "m": K**2}
 SIZES = {"": 1, "k": K, "m": K**2, "g": K**3, "t": K**4}
 SIZES |= {f"{letter}b": 1000**n for n, letter in enumerate("kmgt", 1)} | {"b": 1}
 SIZES |= {f"{letter}ib": K**n for n, letter in enumerate("kmgt", 1)}
-MOST = 2**50
+RATES = {letter: 1000**n for n, letter in enumerate(("", "k", "m", "g", "t", "p"))}
+MOST, MOST_FLOPS = 2**50, 10**20
 
 
 @dataclass(frozen=True)
@@ -41,6 +43,13 @@ class CostOptions:
         metavar="SIZE",
         common=True,
     )
+    flops: str | None = option(
+        "What bounds a token: FLOPs that the device computes in a second, 989T (T is 10^12).",
+        metavar="N",
+    )
+    bandwidth: str | None = option(
+        "With --flops: bytes that the device reads from its memory in a second, 3.35TB.", metavar="SIZE"
+    )
     source: int | None = option(
         "Tokens of the encoder, for each sequence of an encoder-decoder model.",
         min=1,
@@ -58,15 +67,31 @@ def bytes_of(text: str | int) -> int:
     return _number("--memory", text, SIZES, "80G")
 
 
-def _number(flag: str, text: str | int, units: dict[str, int], example: str) -> int:
+def device_of(flops: str | int | None, bandwidth: str | int | None) -> Device | None:
+    """Return the device that two options describe; None if neither is given."""
+    if flops is None and bandwidth is None:
+        return None
+    if flops is None or bandwidth is None:
+        raise OptionError(
+            "what bounds a token needs both --flops and --bandwidth.",
+            hint="--flops 989T --bandwidth 3.35TB",
+        )
+    return Device(
+        _number("--flops", flops, RATES, "989T", MOST_FLOPS),
+        _number("--bandwidth", bandwidth, SIZES, "3.35TB"),
+    )
+
+
+def _number(flag: str, text: str | int, units: dict[str, int], example: str, most: int = MOST) -> int:
     found = re.fullmatch(r"(\d{1,16})(?:\.(\d{1,9}))?\s*([a-z]*)", str(text).strip().lower())
     if found is None or found[3] not in units:
         raise OptionError(f"{flag} {shortened(str(text))!r} is not an amount.", hint=f"{flag} {example}")
     value = int(found[1]) * units[found[3]]
     if found[2]:
         value += int(found[2]) * units[found[3]] // 10 ** len(found[2])
-    if not 1 <= value <= MOST:
+    if not 1 <= value <= most:
+        limit = "2^50" if most == MOST else "10^20"
         raise OptionError(
-            f"{flag} {shortened(str(text))} must be from 1 to 2^50.", hint=f"{flag} {example}"
+            f"{flag} {shortened(str(text))} must be from 1 to {limit}.", hint=f"{flag} {example}"
         )
     return value

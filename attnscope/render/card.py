@@ -10,7 +10,7 @@ from attnscope.render.masks import numbers_text, percent
 from attnscope.render.styles import CYAN
 from attnscope.results.card import Card, LayerKind
 from attnscope.results.weights_count import PartCount
-from attnscope.units import bytes_text, count_text, counted
+from attnscope.units import bytes_text, count_text, counted, flops_text, seconds_text
 
 NONE = "–"
 MARKS = {
@@ -151,12 +151,58 @@ def dtypes_line(card: Card) -> str | None:
     """Return how the weights are stored; None if there are none."""
     if card.weights is None:
         return None
+    if card.weights.source == "configuration":
+        return f"counted by config.json, in {card.weights.dtypes[0].name}"
     total = max(card.weights.n_parameter, 1)
     stored = [each for each in card.weights.dtypes if each.n_parameter]
     if len(stored) == 1:
         return f"stored as {stored[0].name}"
     shares = [f"{percent(each.n_parameter / total)} as {each.name}" for each in stored]
     return f"stored: {', '.join(shares)}"
+
+
+def work_columns(card: Card) -> list[Column]:
+    """Return a row for the FLOPs of the prefill and of one more token."""
+    work = card.work
+    if work is None:
+        return []
+    each = "of each sequence" if card.batch > 1 else ""
+    rows = [(f"prefill of {counted(card.context, 'token')} {each}", work.prefill)]
+    if work.token is not None:
+        rows.append((f"one more token {each}", work.token))
+    names = [name.strip() for name, _ in rows]
+
+    def amounts(title: str, values: list[int | None]) -> Column:
+        texts = [NONE if value is None else flops_text(value) for value in values]
+        return _column(title, title, texts, values, right=True)
+
+    return [
+        _column("FLOPs", "step", names, names, essential=True),
+        amounts("attention", [flops.attention for _, flops in rows]),
+        amounts("rest", [flops.rest for _, flops in rows]),
+    ]
+
+
+def work_lines(card: Card) -> list[str]:
+    """Return what dominates, what is moved, and how large attention maps are."""
+    work, lines = card.work, []
+    if work is None:
+        return []
+    if work.dominates_from is not None:
+        length = counted(work.dominates_from, "token")
+        lines.append(f"for one more token, attention takes more than the rest from {length} on")
+    if work.bytes_moved is not None:
+        moved = f"one more token moves {bytes_text(work.bytes_moved)}"
+        if work.intensity is not None:
+            moved += f", {work.intensity:.3g} FLOP a byte"
+        if work.limit is not None and work.seconds is not None:
+            moved += f", bound by {work.limit}: at least {seconds_text(work.seconds)}"
+        lines.append(moved)
+    if work.maps_bytes is not None and work.block_bytes is not None:
+        rows = "1 query" if work.block == 1 else f"{work.block} queries"
+        block = f"{bytes_text(work.block_bytes)} for {rows} of a layer"
+        lines.append(f"attention maps: {bytes_text(work.maps_bytes)} whole, {block}")
+    return lines
 
 
 def fit_lines(card: Card) -> list[str]:

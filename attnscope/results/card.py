@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from attnscope.results.common import Part, Result
 from attnscope.results.weights_count import WeightsCount
+from attnscope.results.work import Work
 
 
 @dataclass(frozen=True, repr=False)
@@ -89,8 +90,9 @@ class Card(Result):
         cache_dtype: the dtype of the keys and values.
         kinds: the kinds of layers, in model order.
         reserved: what engines reserve.
-        weights: the parameters; None: the model has no weights here.
+        weights: the parameters; None: they are not known.
         fit: what fits into a memory; None: none was named.
+        work: FLOPs, bytes moved and attention maps; None: not computed.
         notices: further sentences for the reader.
     """
 
@@ -109,6 +111,7 @@ class Card(Result):
     reserved: list[Reserve]
     weights: WeightsCount | None = None
     fit: Fit | None = None
+    work: Work | None = None
     notices: list[str] = field(default_factory=list)
 
     @property

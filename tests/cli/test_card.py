@@ -125,3 +125,55 @@ def test_a_type_that_is_unknown_is_undecided(attnscope, config):
     r = attnscope("card", config({**LLAMA, "model_type": "newest"}))
     assert r.exit_status == 2
     assert "the cache of model type 'newest' is undecided" in r.err
+
+
+WEIGHTS = {"intermediate_size": 20, "vocab_size": 11, "tie_word_embeddings": False}
+
+
+def test_the_work_is_that_of_attention_and_of_the_weights(attnscope, config):
+    r = attnscope("card", config(LLAMA | WEIGHTS), "--context", 1000, "--batch", 3, "--format", "json")
+    pair = 3 * 2 * 6 * (10 + 10)  # layers, FLOPs, heads, d_K and d_V
+    matrices = 3 * (2 * 48 * 60 + 2 * 48 * 20 + 3 * 48 * 20) + 48 * 11
+    norms = 7 * 48
+    work = r.json["work"]
+    assert work["token"] == {"attention": 3 * 1000 * pair, "rest": 3 * 2 * (matrices + norms)}
+    assert work["prefill"]["attention"] == 3 * pair * 1000 * 1001 // 2
+    assert work["dominates_from"] == 2 * (matrices + norms) // pair + 1
+    assert work["bytes_moved"] == 2 * (matrices + norms) + 3 * 1000 * PER_TOKEN
+    assert work["maps_bytes"] == 3 * 3 * 6 * 1000 * 1000 * 2
+
+
+def test_a_device_bounds_one_more_token(attnscope, config):
+    device = ("--flops", "1T", "--bandwidth", "1.5MB")
+    r = attnscope("card", config(LLAMA | WEIGHTS), "--context", "1k", *device)
+    assert "bound by bandwidth: at least 2" in r.out
+    assert "prefill of 1,024 tokens" in r.out
+    assert "one more token" in r.out
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (("--flops", "1T"), "what bounds a token needs both --flops and --bandwidth"),
+        (("--flops", "fast", "--bandwidth", "1T"), "--flops 'fast' is not an amount"),
+        (("--flops", "1T", "--bandwidth", "0"), "--bandwidth 0 must be from 1 to 2^50"),
+    ],
+)
+def test_a_device_that_makes_no_sense_is_refused(attnscope, config, options, words):
+    r = attnscope("card", config(LLAMA), *options)
+    assert r.exit_status == 2
+    assert words in r.err
+
+
+def test_a_memory_holds_the_weights_that_config_json_describes(attnscope, config):
+    r = attnscope("card", config(LLAMA | WEIGHTS), "--memory", "1M", "--format", "json")
+    fit = r.json["fit"]
+    assert r.json["weights"]["source"] == "configuration"
+    assert fit["context"] == (2**20 - fit["weights"]) // PER_TOKEN
+
+
+def test_without_the_sizes_of_the_weights_their_flops_are_not_told(attnscope, config):
+    r = attnscope("card", config(LLAMA), "--context", 1000)
+    assert "moves" not in r.out
+    row = next(line for line in r.out.splitlines() if line.startswith("one more token"))
+    assert row.split()[-1] == "–"

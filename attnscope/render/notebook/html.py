@@ -7,7 +7,15 @@ from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
 from attnscope.render import audit, comparison, scaling
-from attnscope.render.card import cache_line, fit_lines, reserve_columns, strip, weight_columns
+from attnscope.render.card import (
+    cache_line,
+    fit_lines,
+    reserve_columns,
+    strip,
+    weight_columns,
+    work_columns,
+    work_lines,
+)
 from attnscope.render.card import columns as card_columns
 from attnscope.render.card import heading as card_heading
 from attnscope.render.circuits import circuit_columns
@@ -176,6 +184,8 @@ def _(result: Card) -> str:
         cache=cache_line(result),
         reserved=shown_columns(reserve_columns(result)) if result.reserved else [],
         weights=shown_columns(weight_columns(result)) if result.weights is not None else [],
+        work=shown_columns(work_columns(result)),
+        work_lines=work_lines(result),
         fit=fit_lines(result),
         notices=_printable(result.notices),
     )

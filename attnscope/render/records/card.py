@@ -11,6 +11,8 @@ from attnscope.render.card import (
     reserve_columns,
     strip,
     weight_columns,
+    work_columns,
+    work_lines,
 )
 from attnscope.render.records.tables import csv_table, markdown, markdown_table
 from attnscope.results.card import Card
@@ -30,4 +32,6 @@ def markdown_text(card: Card, *, wide: bool = False) -> str:
         parts.append(markdown_table(reserve_columns(card), wide))
     if card.weights is not None:
         parts += [markdown_table(weight_columns(card), wide), dtypes_line(card) or ""]
+    if card.work is not None:
+        parts += [markdown_table(work_columns(card), wide), *work_lines(card)]
     return markdown(heading(card), *parts, *fit_lines(card), *card.notices)

@@ -14,6 +14,8 @@ from attnscope.render.card import (
     reserve_columns,
     strip,
     weight_columns,
+    work_columns,
+    work_lines,
 )
 from attnscope.render.terminal.table import (
     print_columns,
@@ -47,6 +49,10 @@ def print_card(card: Card, console: Console, *, wide: bool = False) -> None:
     if card.weights is not None:
         print_columns(weight_columns(card), console, wide)
         print_line(console, Text(dtypes_line(card) or "", "dim"))
+    if card.work is not None:
+        print_columns(work_columns(card), console, wide)
+    for line in work_lines(card):
+        print_parts(console, Text(line, "dim"), ", ")
     lines = fit_lines(card)
     if lines:
         print_line(console, Text())

@@ -102,9 +102,10 @@ class Checkpoint:
         path = self.file("config.json")
         if path is None:
             self.refuse_adapter()
+            gguf = sorted(self.folder.glob("*.gguf")) if self.folder else []
             raise ModelError(
                 f"{self.name} has no config.json, so its number of heads is unknown.",
-                hint="a folder with config.json and model.safetensors in it",
+                hint=str(gguf[0]) if gguf else "a folder with config.json and model.safetensors in it",
             )
         config = read_json(path)
         check_settings(path, config)

@@ -18,8 +18,8 @@ Named = Annotated[
     str | None,
     typer.Argument(
         metavar="[MODEL]",
-        help="minilm (bundled), a folder, or a hub name; bert-base-uncased where minilm is not"
-        " installed.",
+        help="minilm (bundled), a folder, a hub name, or a .gguf file (its weights);"
+        " bert-base-uncased where minilm is not installed.",
         show_default=False,
         autocompletion=completion("models"),
     ),

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 from models.gguf_files import PERMUTED, write_gguf
+from models.hub import local_hub
 from models.tiny import tiny_config
 from transformers import AutoModel
 
@@ -145,6 +146,19 @@ def test_no_head_of_any_architecture_differs_from_the_models(tmp_path, family):
     assert change.notices == []
 
 
+@pytest.mark.sweep
+@pytest.mark.parametrize("kind", ["F32", "Q8_0"])
+@pytest.mark.parametrize(
+    "family", ["llama", "mistral", "qwen2", "gpt2", "gemma2", "stablelm", "starcoder2"]
+)
+def test_transformers_loads_the_same_heads_from_the_file(tmp_path, family, kind):
+    model = build(family, **{"n_embd" if family == "gpt2" else "hidden_size": 64, "head_dim": 16})
+    write_gguf(model, ARCHS[family], tmp_path / "model.gguf", kind=kind)
+    theirs = AutoModel.from_pretrained(tmp_path, gguf_file="model.gguf")
+    change = compare_checkpoints(theirs, tmp_path / "model.gguf")
+    assert {value for row in change.rows for value in row.values.values()} == {0}
+
+
 def test_every_architecture_is_swept_or_has_a_reason():
     assert not REORDERED & IN_ORDER
     assert set(ARCHS.values()) | NOT_BUILT == REORDERED | IN_ORDER
@@ -210,6 +224,41 @@ def test_parts_of_a_split_file_are_one_model(models, tmp_path):
     assert len(parts) > 3
     change = compare_checkpoints(model, parts[1])
     assert {value for row in change.rows for value in row.values.values()} == {0}
+
+
+def test_a_file_on_the_hub_is_read_by_ranges(models, tmp_path, monkeypatch):
+    model, folder = models("llama"), tmp_path / "folder"
+    folder.mkdir()
+    write_gguf(model, "llama", folder / "model.gguf")
+    with (folder / "model.gguf").open("ab") as file:
+        file.truncate(3 * 2**20)
+    with local_hub(monkeypatch, tmp_path / "cache") as hub:
+        hub.folders["some/model"] = folder
+        found = head_weights("some/model/model.gguf", LAYER, 1)
+        assert sum(sent.n_bytes for sent in hub.sent) < 2**21
+        with pytest.raises(ModelError, match="there is no file"):
+            head_weights("some/model/another.gguf")
+    expected = head_weights(folder / "model.gguf", LAYER, 1)
+    for each in expected.weights:
+        assert np.array_equal(found[each.name].array, each.array)
+    assert found.model == "some/model/model.gguf"
+
+
+def test_one_matrix_of_a_reordered_architecture_is_undecided(models, tmp_path):
+    path = tmp_path / "model.gguf"
+    write_gguf(models("gpt2"), "gpt2", path)
+    edited(path, (b"gpt2", b"olmo"))
+    with pytest.raises(
+        ModelError, match=r"Q, K and V in one matrix, blk\.1\.attn_qkv\.weight: olmo has"
+    ):
+        head_weights(path, LAYER)
+
+
+def test_a_folder_with_nothing_else_names_the_file(models, tmp_path):
+    write_gguf(models("gpt2"), "gpt2", tmp_path / "model.gguf")
+    with pytest.raises(ModelError, match=r"has no config\.json") as caught:
+        head_weights(tmp_path)
+    assert caught.value.hint == str(tmp_path / "model.gguf")
 
 
 def edited(path, *edits):

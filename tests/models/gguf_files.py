@@ -40,6 +40,14 @@ def write_gguf(
     writer.add_head_count_kv(n_kv_head)
     if getattr(config, "head_dim", None):
         writer.add_key_length(config.head_dim)
+    writer.add_embedding_length(config.hidden_size)
+    writer.add_vocab_size(config.vocab_size)
+    for value, add in (
+        (getattr(config, "intermediate_size", None), writer.add_feed_forward_length),
+        (getattr(config, "max_position_embeddings", None), writer.add_context_length),
+    ):
+        if value:
+            add(value)
     number = {name: number for number, name in gguf.MODEL_ARCH_NAMES.items()}[arch]
     names = gguf.get_tensor_name_map(number, n_layer)
     stored: dict[str, Any] = {}

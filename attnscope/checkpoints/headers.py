@@ -9,7 +9,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from attnscope.checkpoints.gguf_header import Gguf, open_gguf
 from attnscope.checkpoints.model_files import ModelFiles
 from attnscope.checkpoints.ranges import Budget, KiB, MiB, Ranges, side_by_side
 from attnscope.checkpoints.safetensors_header import (
@@ -86,11 +85,14 @@ def read_headers(files: ModelFiles, *, progress: Progress = silent) -> Headers:
     with stage(progress, doing):
         ranges = files.weights()
         if ranges[0].name.endswith(".gguf"):
-            return _of_gguf(files.name, open_gguf(ranges[0]))
+            return _of_gguf(files.name, ranges[0])
         return _of_safetensors(files.name, ranges, lambda share: progress(doing, share))
 
 
-def _of_gguf(name: str, gguf: Gguf) -> Headers:
+def _of_gguf(name: str, file: Ranges) -> Headers:
+    from attnscope.checkpoints.gguf_header import open_gguf
+
+    gguf = open_gguf(file)
     tensors = (
         TensorHeader(each.name, each.shape, each.type, each.n_bytes) for each in gguf.tensors.values()
     )

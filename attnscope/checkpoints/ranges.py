@@ -262,7 +262,11 @@ def side_by_side(
             except BaseException as error:  # raised again in the caller's thread
                 errors.append(error)
 
-    threads = [Thread(target=work, daemon=True) for _ in range(min(AT_ONCE, n_file))]
+    n_thread = min(AT_ONCE, n_file)
+    if all(isinstance(file, FileRanges) for _, file in waiting):
+        n_thread = 0  # a disk answers at once
+        work()
+    threads = [Thread(target=work, daemon=True) for _ in range(n_thread)]
     for thread in threads:
         thread.start()
     try:

@@ -49,7 +49,12 @@ def card(
 
 
 def _print(result: Card, output: TableOptions) -> None:
-    from attnscope.render.records import records
+    if output.format is Format.TABLE:
+        from attnscope.render.terminal.card import print_card
+
+        print_card(result, stdout(), wide=output.wide)
+        return
+    from attnscope.render.records import records  # which imports the views of every result
 
     if output.format is Format.JSON:
         text = records.json_text(result.to_dict())
@@ -58,9 +63,5 @@ def _print(result: Card, output: TableOptions) -> None:
         put(records.csv_text(result))
         for notice in result.notices:
             tell(notice)
-    elif output.format is Format.MARKDOWN:
-        put(records.markdown_text(result, wide=output.wide))
     else:
-        from attnscope.render.terminal.card import print_card
-
-        print_card(result, stdout(), wide=output.wide)
+        put(records.markdown_text(result, wide=output.wide))

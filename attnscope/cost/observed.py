@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter, defaultdict
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from attnscope.checkpoints.headers import Headers
@@ -27,6 +27,8 @@ LATENT = re.compile(r"(?:.*\.)?(?:attn_)?kv_a(?:_proj_with)?_mqa(?:\.q?weight(?:
 """The projection to the latents of keys and values, with the part that is rotated."""
 INDEXER_KEYS = re.compile(r"(?:.*\.)?indexer\.(?:wk|k_proj|attn_k)(?:\.q?weight(?:_packed)?)?")
 """The projection to the keys of an indexer, which has one head of them."""
+OF_EXPERTS = re.compile(r"\.experts\.|_exps\.")
+"""Tensors that say nothing about attention; there may be 100,000 of them."""
 CROSS = re.compile(r"cross|encoder_attn|encdec|inter_", re.IGNORECASE)
 
 
@@ -85,7 +87,8 @@ def observe(headers: Headers, config: dict[str, Any] | None = None) -> ObservedM
         headers: of all files.
         config: its config.json, used only for how integers are packed.
     """
-    tensors = place_tensors(headers, config or {})
+    beside = tuple(each for each in headers.tensors if not OF_EXPERTS.search(each.name))
+    tensors = place_tensors(replace(headers, tensors=beside), config or {})
     stacks: dict[str, list[AttentionModule]] = defaultdict(list)
     for module in find_modules(tensors):
         prefix = _prefix(module.name)

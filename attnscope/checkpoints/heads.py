@@ -79,10 +79,11 @@ class Heads:
         if layout.packing is Packing.LATENT:
             return self._latent_layer(layer)
         stored = _stored(self.tensors, self.stack, layer, model)
-        d_head = _d_head(stored, layout, n_head, model)
+        source = self.tensors.configuration
+        d_head = _d_head(stored, layout, n_head, model, source)
         n_kv_head = _n_kv_head(stored, layout, n_head, d_head, model)
         _check_shapes(stored, layout, n_head, n_kv_head, d_head, model)
-        _check_config(self.config, self.stack, d_head, n_kv_head, model)
+        _check_config(self.config, self.stack, d_head, n_kv_head, model, source)
         d_feat = stored["W_Q"][1].shape[0 if layout.transposed else 1]
 
         def weights(head: int) -> list[WeightSlice]:
@@ -219,7 +220,7 @@ def _slice(
     )
 
 
-def _d_head(stored: Stored, layout: Layout, n_head: int, model: str) -> int:
+def _d_head(stored: Stored, layout: Layout, n_head: int, model: str, source: str) -> int:
     """Return a head's width: W_O takes n_head of them as input, however Q, K and V are packed."""
     tensor, values, _ = stored["W_O"]
     if values.ndim != 2 or not all(values.shape):
@@ -228,7 +229,7 @@ def _d_head(stored: Stored, layout: Layout, n_head: int, model: str) -> int:
     if width % n_head:
         raise ModelError(
             f"{tensor} is {width} wide, which is not divisible by the {n_head} heads in {model}'s"
-            " config.json."
+            f" {source}."
         )
     return width // n_head
 
@@ -273,7 +274,9 @@ KEY_HEADS = re.compile(r".*(key_value_heads|kv_heads|query_groups|n_head_kv)")
 are parts of names of similar fields that mean something else."""
 
 
-def _check_config(config: dict[str, Any], stack: Stack, d_head: int, n_kv_head: int, model: str) -> None:
+def _check_config(
+    config: dict[str, Any], stack: Stack, d_head: int, n_kv_head: int, model: str, source: str
+) -> None:
     """Raise a ModelError if the heads' width or number contradicts config.json.
 
     A model whose layers differ has several such fields; one of them has to agree.
@@ -297,8 +300,8 @@ def _check_config(config: dict[str, Any], stack: Stack, d_head: int, n_kv_head: 
         fields = " and ".join(f"{name} is {value}" for name, value in expected.items())
         raise ModelError(
             f"the {stack.layout.path('K').strip('.')} of {model} has {what}, but in its"
-            f" config.json {fields}.",
-            hint="the config.json that the weights were saved with",
+            f" {source} {fields}.",
+            hint=f"the {source} that the weights were saved with",
         )
 
 

@@ -14,7 +14,7 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 from attnscope.checkpoints.checkpoint import Checkpoint, read_json
 from attnscope.checkpoints.gguf_model import REORDERED, GgufModel
@@ -42,7 +42,13 @@ FILES = (
 
 
 class Weights(ABC):
-    """The tensors of a checkpoint, by name."""
+    """The tensors of a checkpoint, by name.
+
+    Attributes:
+        configuration: what says how many heads they have, for errors.
+    """
+
+    configuration: ClassVar[str] = "config.json"
 
     @property
     @abstractmethod
@@ -234,6 +240,7 @@ class GgufTensors(Weights):
     """
 
     model: GgufModel
+    configuration = "metadata"
 
     @property
     def names(self) -> list[str]:

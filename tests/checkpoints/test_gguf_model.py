@@ -1,5 +1,6 @@
 """Heads of GGUF files are those of the models that they were converted from."""
 
+import struct
 from pathlib import Path
 
 import gguf
@@ -276,6 +277,14 @@ def edited(path, *edits):
         (((b"qwen2", b"mamba"),), "mamba) has no attention"),
         (((b"general.architecture", b"general.architectura"),), "has no general.architecture"),
         (((b".head_count\x04", b".head_counx\x04"),), "qwen2.attention.head_count is missing"),
+        (
+            ((struct.pack("<II", 4, N_HEAD), struct.pack("<II", 4, 3)),),
+            "40 wide, which is not divisible by the 3 heads in",
+        ),
+        (
+            ((struct.pack("<II", 4, D_HEAD), struct.pack("<II", 4, 12)),),
+            "heads 10 wide, but in its metadata head_dim is 12",
+        ),
         (((b"blk.1.attn_k.w", b"blk.1.attn_x.w"),), "has no blk.1.attn_k.weight, although"),
         (((b".attn_", b".bttn_"),), "has no attention weights"),
     ],

@@ -11,10 +11,8 @@ from attnscope.checkpoints.model_files import ModelFiles, NoWeightsError, find_m
 from attnscope.cost.anatomy import Anatomy, LayerAnatomy, LayerCache
 from attnscope.cost.capacity import largest_batch, longest_context
 from attnscope.cost.from_tensors import anatomy_of_checkpoint
-from attnscope.cost.gguf_anatomy import anatomy_of_gguf
 from attnscope.cost.kv_cache import BYTES, needed, reserved
 from attnscope.cost.options import bytes_of, device_of, tokens_of
-from attnscope.cost.parameters import count_parameters
 from attnscope.cost.weights import count_weights
 from attnscope.cost.work import work_of
 from attnscope.errors import ModelError, OptionError
@@ -135,6 +133,8 @@ def _weights(files: ModelFiles, headers: Headers | None, anatomy: Anatomy) -> We
     config = files.config()
     if headers is not None:
         return count_weights(headers, config)
+    from attnscope.cost.parameters import count_parameters
+
     try:
         return None if config is None else count_parameters(config, anatomy)
     except ModelError:
@@ -144,6 +144,8 @@ def _weights(files: ModelFiles, headers: Headers | None, anatomy: Anatomy) -> We
 def _anatomy(files: ModelFiles, headers: Headers | None) -> tuple[Anatomy, str]:
     """Return the anatomy, and what it was read from."""
     if headers is not None and headers.format == "GGUF":
+        from attnscope.cost.gguf_anatomy import anatomy_of_gguf
+
         return anatomy_of_gguf(headers), "the header of a GGUF file"
     return anatomy_of_checkpoint(files.config(), headers)
 

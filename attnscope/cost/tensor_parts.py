@@ -10,8 +10,6 @@ import re
 from functools import cache, lru_cache
 from typing import NamedTuple
 
-from attnscope.checkpoints.tensor_names import WORDS
-
 Q, K, V, O = "W_Q", "W_K", "W_V", "W_O"  # noqa: E741
 FUSED, SHARED = "W_QKV", "W_KV"
 LATENTS, INDEXER, NORMS, BIASES, GATES = "latents", "indexer", "norms", "biases", "gates"
@@ -101,11 +99,14 @@ _DRAFT = re.compile(r"(^|\.)(mtp\w*|nextn\w*|eagle\w*|medusa\w*)\.")
 """Modules of layers that predict further tokens: DeepSeek-V3's, EAGLE's, Medusa's."""
 
 
+_TOWERS = ("vision", "visual", "image", "img", "sam_model", "qformer", "audio", "speech")
+"""Words in the names of modules that encode images or sound."""
+
+
 @cache
 def _is_tower(word: str) -> bool:
     """Return whether a module encodes images or sound."""
-    words = (*WORDS["vision"], *WORDS["audio"], "img", "sam_model", "qformer")
-    return any(each in word for each in words)
+    return any(each in word for each in _TOWERS)
 
 
 _MODULE = re.compile(

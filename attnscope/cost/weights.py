@@ -7,7 +7,6 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from attnscope.checkpoints.headers import Headers, TensorHeader
-from attnscope.checkpoints.tensor_names import NO_ATTENTION
 from attnscope.cost import tensor_parts as parts
 from attnscope.cost.attention_modules import NOTHING, Size, find_modules, place_tensors
 from attnscope.cost.fields import text_part
@@ -35,7 +34,7 @@ def count_weights(headers: Headers, config: dict[str, Any] | None = None) -> Wei
     rest: dict[str, Size] = defaultdict(lambda: NOTHING)
     dtypes: dict[str, Size] = defaultdict(lambda: NOTHING)
     unknown: dict[str, list[str]] = defaultdict(list)
-    recurrent = config.get("model_type") in NO_ATTENTION
+    recurrent = config.get("model_type") == "rwkv"  # its recurrence is called attention
     for name, tensor in tensors.items():
         stored, place = tensor.stored, tensor.place
         size = Size(stored.n_parameter, tensor.header.n_bytes)

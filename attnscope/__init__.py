@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from attnscope.attention.sdpa import sdpa
     from attnscope.checkpoints.head import read_head
     from attnscope.comparison.compare import compare
-    from attnscope.cost.card import card
+    from attnscope.cost.card import card, cards
     from attnscope.errors import AttnscopeError
     from attnscope.influence.audit import audit
     from attnscope.masks.mask import mask
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from attnscope.models.measure_heads import measure_heads
     from attnscope.results.audit import Audit
     from attnscope.results.card import Card
+    from attnscope.results.cards import Cards
     from attnscope.results.common import Check, Stats
     from attnscope.results.comparison import Comparison
     from attnscope.results.differences import HeadDifferences, MapDifferences
@@ -53,6 +54,7 @@ _HOMES = {
     "AttentionMasks": "attnscope.results.masks",
     "AttnscopeError": "attnscope.errors",
     "Card": "attnscope.results.card",
+    "Cards": "attnscope.results.cards",
     "Check": "attnscope.results.common",
     "HeadDifferences": "attnscope.results.differences",
     "Comparison": "attnscope.results.comparison",
@@ -72,6 +74,7 @@ _HOMES = {
     "audit": "attnscope.influence.audit",
     "attention_steps": "attnscope.models.maps.attention_maps",
     "card": "attnscope.cost.card",
+    "cards": "attnscope.cost.card",
     "check_comments": "attnscope.tracing.comments.trace_comments",
     "compare_checkpoints": "attnscope.models.compare_checkpoints",
     "compare_maps": "attnscope.models.compare_maps",
@@ -102,6 +105,7 @@ __all__ = [
     "AttnscopeError",
     "Audit",
     "Card",
+    "Cards",
     "Check",
     "Comparison",
     "HeadDifferences",
@@ -121,6 +125,7 @@ __all__ = [
     "attention_steps",
     "audit",
     "card",
+    "cards",
     "check_comments",
     "compare",
     "compare_checkpoints",

@@ -14,22 +14,25 @@ from attnscope.cost.options import CostOptions
 from attnscope.errors import warn_idle
 from attnscope.options import keywords
 from attnscope.results.card import Card
+from attnscope.results.cards import Cards
 from attnscope.text import encodable_json
 
 EXAMPLES = {
     "attnscope card minilm": "the bundled model",
     "attnscope card config.json --context 128k --batch 4": "the cache of four long sequences",
+    "attnscope card a.gguf b.gguf": "two models side by side",
     "attnscope card ./llama --memory 80G --dtype fp8": "what fits beside the weights",
 }
 
 
 @expanded
 def card(
-    model: Annotated[
-        str,
+    models: Annotated[
+        list[str],
         typer.Argument(
-            metavar="MODEL",
-            help="A folder; a config.json, .safetensors or .gguf file; or a name on the hub.",
+            metavar="MODEL...",
+            help="A folder; a config.json, .safetensors or .gguf file; or a name on the hub."
+            " Several are shown side by side.",
             autocompletion=completion("models"),
         ),
     ],
@@ -37,22 +40,29 @@ def card(
     output: TableOptions,
 ) -> int:
     """Run `attnscope card` and return its exit status."""
-    from attnscope import card
+    from attnscope import card, cards
 
     warn_idle(
         [(output.wide and output.always_wide, "--wide", f"{output.format} has all columns anyway")]
     )
     with shown_progress() as progress:
-        result = card(model, **keywords(cost), progress=progress)
+        result: Card | Cards
+        if len(models) == 1:
+            result = card(models[0], **keywords(cost), progress=progress)
+        else:
+            result = cards(models, **keywords(cost), progress=progress)
     _print(result, output)
     return 0
 
 
-def _print(result: Card, output: TableOptions) -> None:
+def _print(result: Card | Cards, output: TableOptions) -> None:
     if output.format is Format.TABLE:
-        from attnscope.render.terminal.card import print_card
+        from attnscope.render.terminal.card import print_card, print_cards
 
-        print_card(result, stdout(), wide=output.wide)
+        if isinstance(result, Card):
+            print_card(result, stdout(), wide=output.wide)
+        else:
+            print_cards(result, stdout(), wide=output.wide)
         return
     from attnscope.render.records import records  # which imports the views of every result
 

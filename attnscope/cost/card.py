@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from attnscope.checkpoints.headers import Headers, read_headers
@@ -14,11 +15,13 @@ from attnscope.cost.from_tensors import anatomy_of_checkpoint
 from attnscope.cost.kv_cache import BYTES, needed, reserved
 from attnscope.cost.options import bytes_of, device_of, tokens_of
 from attnscope.cost.weights import count_weights
-from attnscope.cost.work import work_of
+from attnscope.cost.work import Device, work_of
 from attnscope.errors import ModelError, OptionError
 from attnscope.process.progress import Progress, silent
 from attnscope.results.card import Card, Fit, LayerKind
+from attnscope.results.cards import Cards
 from attnscope.results.weights_count import WeightsCount
+from attnscope.text import shortened
 
 ASSUMED = "bfloat16"
 """The dtype of keys and values where config.json names none that they can have."""
@@ -58,24 +61,148 @@ def card(
         ModelError: there is no such model, or what its cache is cannot be decided.
         OptionError: an option does not apply to this model.
     """
+    request = _request(context, batch, dtype, memory, flops, bandwidth, source)
+    return _card(_read(model, progress), request)
+
+
+def cards(
+    models: Sequence[str | Path],
+    *,
+    context: str | int | None = None,
+    batch: int = 1,
+    dtype: str | None = None,
+    memory: str | int | None = None,
+    flops: str | int | None = None,
+    bandwidth: str | int | None = None,
+    source: int | None = None,
+    progress: Progress = silent,
+) -> Cards:
+    """Return the cards of several models, for the same context.
+
+    Args:
+        models: each as for `card`.
+        context: tokens of each sequence. Default: the longest that all models were made for.
+        batch, dtype, memory, flops, bandwidth, progress: as for `card`.
+        source: tokens of the encoder, for those that have one.
+
+    Raises:
+        ModelError, OptionError: as for `card`, with the name of the model.
+    """
+    request = _request(context, batch, dtype, memory, flops, bandwidth, source)
+    known = []
+    for each in models:
+        with _names(each):
+            known.append(_read(each, progress))
+            _context(known[-1].anatomy, request.n_tokens)
+    if not known:
+        raise OptionError("there are no models to compare.", hint="attnscope.cards(['minilm'])")
+    if request.n_tokens is None:
+        shortest = min(_context(each.anatomy, None) for each in known)
+        request = replace(request, n_tokens=shortest)
+    if source is not None and not any(each.anatomy.cross for each in known):
+        raise OptionError("none of the models has an encoder, so --source does not apply.")
+    found = []
+    for name, model in zip(models, known, strict=True):
+        own = request if model.anatomy.cross else replace(request, source=None)
+        with _names(name):
+            found.append(_card(model, own))
+    names = [Path(each).resolve().name if Path(each).exists() else str(each) for each in models]
+    if len({*names}) < len(names):
+        names = [str(each) for each in models]
+    return Cards(names, found, found[0].context, batch)
+
+
+@dataclass(frozen=True)
+class _Request:
+    """What the cost is computed for.
+
+    Attributes:
+        n_tokens: the tokens of each sequence; None: the longest that the model was made for.
+        batch: the number of sequences.
+        dtype: the dtype of keys and values; None: that of config.json.
+        memory: the bytes that weights and caches must fit into; None: no limit.
+        device: what runs the model; None: it is not known.
+        source: the tokens of the encoder; None: as many as those of a sequence.
+    """
+
+    n_tokens: int | None
+    batch: int
+    dtype: str | None
+    memory: int | None
+    device: Device | None
+    source: int | None
+
+
+def _request(
+    context: str | int | None,
+    batch: int,
+    dtype: str | None,
+    memory: str | int | None,
+    flops: str | int | None,
+    bandwidth: str | int | None,
+    source: int | None,
+) -> _Request:
     if batch < 1:
         raise OptionError(f"the batch is {batch}, but takes 1 sequence or more.", hint="--batch 1")
     if dtype is not None and dtype not in BYTES:
         raise OptionError(
             f"{dtype!r} is not a dtype of keys and values.", hint=f"--dtype {', '.join(BYTES)}"
         )
-    device = device_of(flops, bandwidth)
+    return _Request(
+        None if context is None else tokens_of(context),
+        batch,
+        dtype,
+        None if memory is None else bytes_of(memory),
+        device_of(flops, bandwidth),
+        source,
+    )
+
+
+@contextmanager
+def _names(model: str | Path) -> Iterator[None]:
+    """Add the name of the model to errors about it, if it is one of several."""
+    try:
+        yield
+    except (ModelError, OptionError) as error:
+        if Path(model).name in error.message:
+            raise
+        raise type(error)(f"{shortened(str(model))}: {error.message}", error.hint) from error
+
+
+@dataclass(frozen=True)
+class _Model:
+    """A model, as it was read.
+
+    Attributes:
+        name: for people.
+        anatomy: of its attention.
+        read_from: what that was read from.
+        weights: their sizes; None: not known.
+    """
+
+    name: str
+    anatomy: Anatomy
+    read_from: str
+    weights: WeightsCount | None
+
+
+def _read(model: str | Path, progress: Progress) -> _Model:
     files = find_model_files(model)
     headers = _headers(files, progress)
     anatomy, read_from = _anatomy(files, headers)
-    n_tokens = _context(anatomy, context)
-    if source is not None and not anatomy.cross:
-        raise OptionError(f"{files.name} has no encoder, so --source does not apply.", hint="--context")
-    n_source = 0 if not anatomy.cross else source or n_tokens
+    return _Model(files.name, anatomy, read_from, _weights(files, headers, anatomy))
+
+
+def _card(model: _Model, request: _Request) -> Card:
+    """Return the card of a model."""
+    anatomy, weights, batch = model.anatomy, model.weights, request.batch
+    n_tokens = _context(anatomy, request.n_tokens)
+    if request.source is not None and not anatomy.cross:
+        raise OptionError(f"{model.name} has no encoder, so --source does not apply.", hint="--context")
+    n_source = 0 if not anatomy.cross else request.source or n_tokens
     notices = list(anatomy.uncertain)
-    cache_dtype = dtype or (anatomy.dtype if anatomy.dtype in BYTES else None)
+    cache_dtype = request.dtype or (anatomy.dtype if anatomy.dtype in BYTES else None)
     assumed, cache_dtype = cache_dtype is None, cache_dtype or ASSUMED
-    weights = _weights(files, headers, anatomy)
     if weights is not None:
         notices += weights.uncertain
     if anatomy.longest is not None and n_tokens > anatomy.longest:
@@ -97,12 +224,12 @@ def card(
         BYTES.get(anatomy.dtype or ASSUMED, BYTES[ASSUMED]),
         n_source=n_source,
         weights=weights,
-        device=device,
+        device=request.device,
     )
     return Card(
-        name=files.name,
+        name=model.name,
         model_type=anatomy.model_type,
-        source=read_from,
+        source=model.read_from,
         n_layer=anatomy.n_layer,
         d_feat=anatomy.d_feat,
         longest=anatomy.longest,
@@ -114,7 +241,7 @@ def card(
         kinds=_kinds(anatomy, n_tokens, n_source, batch, itemsize),
         reserved=reserved(layers, n_tokens, itemsize, batch, n_source) if one(1) else [],
         weights=weights,
-        fit=None if memory is None else _fit(one, bytes_of(memory), weights, n_tokens, batch),
+        fit=None if request.memory is None else _fit(one, request.memory, weights, n_tokens, batch),
         work=work,
         notices=[*notices, *work.notices],
     )
@@ -150,14 +277,14 @@ def _anatomy(files: ModelFiles, headers: Headers | None) -> tuple[Anatomy, str]:
     return anatomy_of_checkpoint(files.config(), headers)
 
 
-def _context(anatomy: Anatomy, context: str | int | None) -> int:
-    if context is not None:
-        return tokens_of(context)
-    if anatomy.longest is None:
+def _context(anatomy: Anatomy, n_tokens: int | None) -> int:
+    """Return the tokens of a sequence: a given number, or as many as the model was made for."""
+    found = anatomy.longest if n_tokens is None else n_tokens
+    if found is None:
         raise OptionError(
             "the model does not say how many tokens it was made for.", hint="--context 4096"
         )
-    return anatomy.longest
+    return found
 
 
 def _kinds(anatomy: Anatomy, n_tokens: int, n_source: int, batch: int, itemsize: int) -> list[LayerKind]:

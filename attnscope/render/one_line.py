@@ -16,6 +16,7 @@ from attnscope.render.ranking import MISSING
 from attnscope.render.text import number_text, shape_text
 from attnscope.results.audit import Audit, Evidence, Influence, Property
 from attnscope.results.card import Card, Fit, LayerKind, Reserve
+from attnscope.results.cards import Cards
 from attnscope.results.comments import CommentReport, SourceDiff
 from attnscope.results.common import Check, Finding, Part, Stats
 from attnscope.results.comparison import ComparedGradient, ComparedTensor, Comparison
@@ -163,6 +164,11 @@ def _(gradient: ComparedGradient) -> str:
 def _(card: Card) -> str:
     sizes = f"{bytes_text(card.cache_bytes)} of keys and values at {counted(card.context, 'token')}"
     return f"{shortened(card.name)}: {counted(card.n_layer, 'layer')}, {sizes}"
+
+
+@about.register
+def _(cards: Cards) -> str:
+    return f"{_few([shortened(name) for name in cards.names])} at {counted(cards.context, 'token')}"
 
 
 @about.register

@@ -177,3 +177,52 @@ def test_without_the_sizes_of_the_weights_their_flops_are_not_told(attnscope, co
     assert "moves" not in r.out
     row = next(line for line in r.out.splitlines() if line.startswith("one more token"))
     assert row.split()[-1] == "–"
+
+
+@pytest.fixture
+def two(tmp_path):
+    for name, fields in {"small": LLAMA | WEIGHTS, "mixed": MIXED}.items():
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "config.json").write_text(
+            json.dumps(fields | {"max_position_embeddings": 900})
+        )
+    longer = LLAMA | WEIGHTS | {"max_position_embeddings": 2000}
+    (tmp_path / "small" / "config.json").write_text(json.dumps(longer))
+    return tmp_path / "small", tmp_path / "mixed"
+
+
+def test_several_models_have_a_row_each_at_the_longest_context_of_all(attnscope, two):
+    r = attnscope("card", *two, "--batch", 2, "--format", "json")
+    assert r.json["schema"] == "attnscope.cards/1"
+    assert (r.json["names"], r.json["context"]) == (["small", "mixed"], 900)
+    alone = [
+        attnscope("card", each, "--batch", 2, "--context", 900, "--format", "json").json for each in two
+    ]
+    assert r.json["cards"] == [{k: v for k, v in each.items() if k != "schema"} for each in alone]
+    rows = list(csv.DictReader(io.StringIO(attnscope("card", *two, "--format", "csv").out)))
+    assert [row["layers"] for row in rows] == ["3 full", "2 sliding, 2 full"]
+    assert [row["token_attention"] for row in rows] == [
+        str(each["work"]["token"]["attention"] // 2) for each in alone
+    ]
+    table = attnscope("card", *two).out
+    assert "2 models\n1 sequence of 900 tokens" in table
+    assert "| small " in attnscope("card", *two, "--format", "markdown").out
+
+
+def test_models_of_the_same_name_are_told_apart(attnscope, two):
+    files = [each / "config.json" for each in two]
+    assert attnscope("card", *files, "--format", "json").json["names"] == list(map(str, files))
+
+
+def test_what_is_wrong_with_one_of_several_models_names_it(attnscope, two):
+    r = attnscope("card", *two, "--memory", "1G")
+    assert r.exit_status == 2
+    assert f"{two[1]}: --memory needs the size of the weights" in r.err or "mixed" in r.err
+    r = attnscope("card", *two, "--source", 5)
+    assert "none of the models has an encoder, so --source does not apply" in r.err
+
+
+def test_a_notice_about_one_of_several_models_names_it(attnscope, two):
+    r = attnscope("card", *two, "--context", 1500)
+    assert "mixed: it was made for at most 900 tokens, and the context has 1,500" in r.out + r.err
+    assert "small: it was made" not in r.out + r.err

@@ -12,6 +12,7 @@ from attnscope.render.files.tensor_file import WRITERS, Tensors
 from attnscope.render.values import stored
 from attnscope.results.audit import Audit
 from attnscope.results.card import Card
+from attnscope.results.cards import Cards
 from attnscope.results.example import WorkedExample
 from attnscope.results.heads import HeadMetrics
 from attnscope.results.maps import AttentionMaps
@@ -22,7 +23,7 @@ from attnscope.results.weights import HeadWeights
 
 PICTURES = (".png", ".svg", ".pdf")
 PAGES = (".html", ".htm")
-TABLES = (Trace, HeadWeights, AttentionMaps, Scaling, HeadMetrics, AttentionMasks, Audit, Card)
+TABLES = (Trace, HeadWeights, AttentionMaps, Scaling, HeadMetrics, AttentionMasks, Audit, Card, Cards)
 TEXTS: dict[str, tuple[type, ...]] = {
     ".json": (object,),
     ".csv": TABLES,

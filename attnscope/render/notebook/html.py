@@ -18,6 +18,8 @@ from attnscope.render.card import (
 )
 from attnscope.render.card import columns as card_columns
 from attnscope.render.card import heading as card_heading
+from attnscope.render.cards import columns as cards_columns
+from attnscope.render.cards import heading as cards_heading
 from attnscope.render.circuits import circuit_columns
 from attnscope.render.columns import check_columns
 from attnscope.render.crash import crash_lines
@@ -36,6 +38,7 @@ from attnscope.render.page.page import model_name
 from attnscope.render.terminal.source import annotated, source_lines
 from attnscope.results.audit import Audit
 from attnscope.results.card import Card
+from attnscope.results.cards import Cards
 from attnscope.results.comments import CommentReport, SourceDiff
 from attnscope.results.comparison import Comparison
 from attnscope.results.example import WorkedExample
@@ -170,6 +173,16 @@ def _(result: Comparison) -> str:
         after=comparison.after(result),
         gradients=shown_columns(comparison.gradient_columns(result.gradients or [])),
         weights=shown_columns(comparison.weight_columns(result.weights)) if result.weights else [],
+        notices=_printable(result.notices),
+    )
+
+
+@content.register
+def _(result: Cards) -> str:
+    return _rendered(
+        "cards",
+        heading=_printable(cards_heading(result)),
+        columns=shown_columns(cards_columns(result)),
         notices=_printable(result.notices),
     )
 

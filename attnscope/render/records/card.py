@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from attnscope.render import cards as side_by_side
 from attnscope.render.card import (
     cache_line,
     columns,
@@ -16,15 +17,19 @@ from attnscope.render.card import (
 )
 from attnscope.render.records.tables import csv_table, markdown, markdown_table
 from attnscope.results.card import Card
+from attnscope.results.cards import Cards
 
 
-def csv_text(card: Card) -> str:
-    """Return a line for each kind of layers, in plain numbers."""
-    return csv_table(columns(card))
+def csv_text(card: Card | Cards) -> str:
+    """Return a line for each kind of layers, or for each of several models, in plain numbers."""
+    return csv_table(columns(card) if isinstance(card, Card) else side_by_side.columns(card))
 
 
-def markdown_text(card: Card, *, wide: bool = False) -> str:
-    """Return the tables of a card, with the strip of layers above."""
+def markdown_text(card: Card | Cards, *, wide: bool = False) -> str:
+    """Return the tables of a card, with the strip of layers above; or that of several models."""
+    if isinstance(card, Cards):
+        table = markdown_table(side_by_side.columns(card), wide)
+        return markdown(side_by_side.heading(card), table, *card.notices)
     marks = strip(card)
     parts = ["\n".join(["```", *marks, "```"])] if marks else []
     parts += [markdown_table(columns(card), wide), cache_line(card)]

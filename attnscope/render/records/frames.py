@@ -8,6 +8,7 @@ from attnscope.errors import OptionError
 from attnscope.render.columns import Column, columns_of
 from attnscope.results.audit import Audit
 from attnscope.results.card import Card
+from attnscope.results.cards import Cards
 from attnscope.results.comparison import Comparison
 from attnscope.results.example import WorkedExample
 from attnscope.results.heads import HeadMetrics
@@ -66,6 +67,10 @@ def _columns(result: Any) -> list[Column]:
         from attnscope.render import audit
 
         return audit.columns(result)
+    if isinstance(result, Cards):
+        from attnscope.render import cards
+
+        return cards.columns(result)
     if isinstance(result, Card):
         from attnscope.render import card
 

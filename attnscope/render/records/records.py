@@ -12,6 +12,7 @@ from attnscope.render.heading import heading, summary
 from attnscope.render.records.tables import csv_table, markdown, markdown_table, plain
 from attnscope.results.audit import Audit
 from attnscope.results.card import Card
+from attnscope.results.cards import Cards
 from attnscope.results.comparison import Comparison
 from attnscope.results.example import WorkedExample
 from attnscope.results.heads import HeadMetrics
@@ -29,6 +30,7 @@ KINDS = {
     Comparison: "comparison",
     Audit: "audit",
     Card: "card",
+    Cards: "cards",
 }
 """The schema names of results whose records are their fields."""
 
@@ -83,6 +85,7 @@ def csv_text(
     | Comparison
     | Audit
     | Card
+    | Cards
     | AttentionMasks,
 ) -> str:
     """Return a line for each tensor, weight, head or measurement, in plain numbers."""
@@ -108,7 +111,7 @@ def csv_text(
         from attnscope.render.records import audit
 
         return audit.csv_text(result)
-    if isinstance(result, Card):
+    if isinstance(result, (Card, Cards)):
         from attnscope.render.records import card
 
         return card.csv_text(result)
@@ -129,6 +132,7 @@ def markdown_text(
     | Comparison
     | Audit
     | Card
+    | Cards
     | AttentionMasks,
     *,
     wide: bool = False,
@@ -162,7 +166,7 @@ def markdown_text(
         from attnscope.render.records.example import example_text
 
         return example_text(result)
-    if isinstance(result, Card):
+    if isinstance(result, (Card, Cards)):
         from attnscope.render.records import card
 
         return card.markdown_text(result, wide=wide)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from rich.console import Console
 from rich.text import Text
 
+from attnscope.render import cards as side_by_side
 from attnscope.render.card import (
     cache_line,
     columns,
@@ -25,6 +26,7 @@ from attnscope.render.terminal.table import (
     print_parts,
 )
 from attnscope.results.card import Card
+from attnscope.results.cards import Cards
 
 
 def print_card(card: Card, console: Console, *, wide: bool = False) -> None:
@@ -59,3 +61,10 @@ def print_card(card: Card, console: Console, *, wide: bool = False) -> None:
     for line in lines:
         print_parts(console, Text(line), ", ")
     print_notices(console, card.notices)
+
+
+def print_cards(cards: Cards, console: Console, *, wide: bool = False) -> None:
+    """Print a row for each of several models; arguments as for `print_card`."""
+    print_heading(side_by_side.heading(cards), console)
+    print_columns(side_by_side.columns(cards), console, wide)
+    print_notices(console, cards.notices)

@@ -13,6 +13,7 @@ from attnscope.render.terminal.console import Terminal
 from attnscope.render.terminal.table import print_finding, print_line, print_notices, print_table
 from attnscope.results.audit import Audit
 from attnscope.results.card import Card
+from attnscope.results.cards import Cards
 from attnscope.results.comments import CommentReport, SourceDiff
 from attnscope.results.common import Finding
 from attnscope.results.comparison import Comparison
@@ -127,6 +128,13 @@ def _(card: Card, console: Console) -> None:
     from attnscope.render.terminal.card import print_card
 
     print_card(card, console)
+
+
+@print_result.register
+def _(cards: Cards, console: Console) -> None:
+    from attnscope.render.terminal.card import print_cards
+
+    print_cards(cards, console)
 
 
 @print_result.register

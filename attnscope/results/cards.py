@@ -1,0 +1,31 @@
+"""Cards of several models, side by side."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from attnscope.results.card import Card
+from attnscope.results.common import Result
+
+
+@dataclass(repr=False)
+class Cards(Result):
+    """Cards of several models, for the same context.
+
+    Attributes:
+        names: of the models.
+        cards: of each model.
+        context: the length of each sequence, in tokens.
+        batch: the number of sequences.
+    """
+
+    names: list[str]
+    cards: list[Card]
+    context: int
+    batch: int
+
+    @property
+    def notices(self) -> list[str]:
+        """Further sentences for the reader, each with the name of its model."""
+        pairs = zip(self.names, self.cards, strict=True)
+        return [f"{name}: {notice}" for name, card in pairs for notice in card.notices]

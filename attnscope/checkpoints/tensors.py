@@ -20,6 +20,8 @@ from attnscope.checkpoints.checkpoint import Checkpoint, read_json
 from attnscope.checkpoints.gguf_model import REORDERED, GgufModel
 from attnscope.checkpoints.gguf_values import PLAIN, GgufMatrix, dtype_of, read_vector
 from attnscope.checkpoints.loaded import LoadedModel
+from attnscope.checkpoints.ranges import Ranges, hub_ranges
+from attnscope.checkpoints.safetensors_header import read_safetensors_header
 from attnscope.errors import ModelError, first_line, is_out_of_memory
 
 if TYPE_CHECKING:
@@ -33,6 +35,11 @@ STORED = {
     "BF16": ("bfloat16", "<u2"),
 }
 
+
+LARGEST_DOWNLOAD = 2**30
+"""The most bytes of a file that is downloaded as a whole, and then is in the cache of the hub."""
+FIRST_REQUEST = 2**18
+"""The bytes of the first request for a file, which most headers do not exceed."""
 
 FILES = (
     *("model.safetensors", "model.safetensors.index.json"),
@@ -84,6 +91,8 @@ def open_weights(checkpoint: Checkpoint) -> Weights:
         return Tensors(checkpoint.module.state_dict(), copies=True)
     if isinstance(checkpoint, GgufModel):
         return GgufTensors(checkpoint)
+    if not checkpoint.has(*FILES) and (large := _large_file_on_hub(checkpoint, FILES[0])):
+        return large
     path = checkpoint.first_file(*FILES)
     if path is None:
         checkpoint.refuse_adapter()
@@ -93,6 +102,25 @@ def open_weights(checkpoint: Checkpoint) -> Weights:
             hint="a folder written by save_pretrained",
         )
     return Shards(checkpoint, path) if path.suffix == ".json" else open_file(path)
+
+
+def _large_file_on_hub(checkpoint: Checkpoint, filename: str) -> RemoteSafetensors | None:
+    """Return a large safetensors file on the hub, to read tensors from it by ranges.
+
+    Returns:
+        None if it is here, small, or cannot be read so: then it is downloaded as a whole.
+    """
+    if checkpoint.folder is not None or checkpoint.file_here(filename):
+        return None
+    if not filename.endswith(".safetensors") or filename not in checkpoint.filenames():
+        return None
+    file = hub_ranges(checkpoint.name, filename)
+    file.first = FIRST_REQUEST
+    try:
+        is_large = file.size > LARGEST_DOWNLOAD
+    except ModelError:  # the download says why, or succeeds, if the server does not know ranges
+        return None
+    return RemoteSafetensors(file) if is_large else None
 
 
 def bytes_of_weights(checkpoint: Checkpoint, itemsize: int | None = None) -> int | None:
@@ -179,18 +207,52 @@ class SafetensorsFile(Weights):
 
         entry = self.header[name]
         if entry["dtype"] not in STORED:
-            raise ModelError(
-                f"{name} is stored as {entry['dtype']}, which attnscope does not read.",
-                hint=f"a checkpoint that is not quantised: attnscope reads {', '.join(STORED)}",
-            )
+            raise _not_read(name, entry["dtype"])
         dtype, numpy_dtype = STORED[entry["dtype"]]
         offset = self.start + entry["data_offsets"][0]
         shape = tuple(entry["shape"])
         return np.memmap(self.path, numpy_dtype, mode="r", offset=offset, shape=shape), dtype
 
 
+class RemoteSafetensors(Weights):
+    """A safetensors file on the hub, of which nothing is downloaded but the tensors that are read.
+
+    Args:
+        file: the file.
+
+    Raises:
+        ModelError: it is damaged, or cannot be read.
+    """
+
+    def __init__(self, file: Ranges) -> None:
+        self.file = file
+        self.tensors = {tensor.name: tensor for tensor in read_safetensors_header(file)}
+
+    @property
+    def names(self) -> list[str]:
+        return sorted(self.tensors)
+
+    def read(self, name: str) -> tuple[np.ndarray, str]:
+        import numpy as np
+
+        tensor = self.tensors[name]
+        if tensor.dtype not in STORED:
+            raise _not_read(name, tensor.dtype)
+        dtype, numpy_dtype = STORED[tensor.dtype]
+        content = self.file.read(tensor.offset, tensor.n_bytes)
+        return np.frombuffer(content, numpy_dtype).reshape(tensor.shape), dtype
+
+
+def _not_read(name: str, dtype: str) -> ModelError:
+    return ModelError(
+        f"{name} is stored as {dtype}, which attnscope does not read.",
+        hint=f"a checkpoint that is not quantised: attnscope reads {', '.join(STORED)}",
+    )
+
+
 class Shards(Weights):
-    """Weights split over several files; a file is downloaded when one of its tensors is read.
+    """Weights split over several files. A file on the hub is downloaded when one of its tensors is read;
+    of a large one, only that tensor.
 
     Args:
         checkpoint: the checkpoint that the files belong to.
@@ -215,6 +277,9 @@ class Shards(Weights):
 
     def read(self, name: str) -> tuple[np.ndarray, str]:
         filename = self.weight_map[name]
+        large = None if filename in self.shards else _large_file_on_hub(self.checkpoint, filename)
+        if large is not None:
+            self.shards[filename] = large
         if filename not in self.shards:
             path = self.checkpoint.file(filename)
             if path is None:

@@ -8,6 +8,7 @@ from huggingface_hub import constants
 from models.hub import local_hub
 
 from attnscope.checkpoints import checkpoint as checkpoint_module
+from attnscope.checkpoints import tensors
 from attnscope.checkpoints.checkpoint import find_checkpoint
 from attnscope.checkpoints.head import read_head
 from attnscope.errors import ModelError
@@ -85,6 +86,37 @@ def test_only_the_shards_of_the_layer_are_downloaded(hub, small_bert):
     read_head("someone/sharded", layer=0)
     downloaded = {path for command, path in hub.requests if command == "GET" and "model-" in path}
     assert 0 < len(downloaded) < len(list(folder.glob("model-*.safetensors")))
+
+
+@pytest.mark.parametrize("shards", [{}, {"max_shard_size": "4KB"}])
+def test_of_a_large_file_on_the_hub_only_the_tensors_of_a_layer_are_read(
+    hub, small_bert, monkeypatch, shards
+):
+    folder, _ = small_bert(**shards)
+    hub.folders["someone/large"] = folder
+    monkeypatch.setattr(tensors, "LARGEST_DOWNLOAD", 100)
+    monkeypatch.setattr(tensors, "FIRST_REQUEST", 16)
+    found = read_head("someone/large", layer=1, head=2)
+    local = read_head(str(folder), layer=1, head=2)
+    for ours, theirs in zip(found.weights, local.weights, strict=True):
+        assert (ours.array == theirs.array).all()
+        assert (ours.stats, ours.tensor, ours.dtype) == (theirs.stats, theirs.tensor, theirs.dtype)
+    assert not hub_files(hub, ".safetensors", "HEAD")  # nothing was downloaded
+    read = sum(sent.n_bytes for sent in hub.sent if sent.path.endswith(".safetensors"))
+    assert read < 0.7 * sum(path.stat().st_size for path in folder.glob("*.safetensors"))
+
+
+def test_a_large_file_is_downloaded_if_its_server_does_not_know_ranges(hub, small_bert, monkeypatch):
+    folder, _ = small_bert()
+    hub.folders["someone/large"], hub.ranges = folder, False
+    monkeypatch.setattr(tensors, "LARGEST_DOWNLOAD", 100)
+    found = read_head("someone/large", layer=1, head=2)
+    assert found.weights == read_head(str(folder), layer=1, head=2).weights
+    assert hub_files(hub, ".safetensors", "HEAD")
+
+
+def hub_files(hub, suffix, command):
+    return [path for said, path in hub.requests if said == command and path.endswith(suffix)]
 
 
 def test_a_pickle_on_the_hub_is_read(hub, small_bert, as_pickle):

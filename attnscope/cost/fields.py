@@ -97,7 +97,9 @@ def completed(config: Config) -> Config | None:
     from transformers import AutoConfig
 
     try:
-        complete = AutoConfig.for_model(**config).get_text_config(decoder=True)
+        complete = AutoConfig.for_model(**config)
+        if not complete.is_encoder_decoder:  # whose fields it would rename
+            complete = complete.get_text_config(decoder=True)
         result: Config = complete.to_dict()
     except Exception:  # an unknown type, or sizes that it rejects
         return None

@@ -31,6 +31,8 @@ class State:
 
 def state_of(fields: Fields, kind: str) -> State:
     """Return what a layer of linear attention, a state space or a convolution keeps."""
+    if fields.model_type in ("falcon_mamba", "mamba", "mamba2"):
+        return _mamba_alone(fields)
     for field, read in STATES.items():
         if fields.has(field):
             return read(fields)
@@ -89,6 +91,23 @@ def _convolution(fields: Fields) -> State:
     """The short convolutions of LFM2, which keep as many inputs as their kernel is long."""
     convolution = fields.count("hidden_size") * fields.count("conv_L_cache")
     return State("convolution", convolution, recurrence=convolution)
+
+
+def _mamba_alone(fields: Fields) -> State:
+    """The states of a model that has Mamba layers alone, and whose fields do not name them."""
+    if fields.model_type == "mamba2":
+        n_head, d_head = fields.count("num_heads"), fields.count("head_dim")
+        d_state = fields.count("state_size")
+        channels = n_head * d_head + 2 * fields.count("n_groups") * d_state
+        numbers = channels * fields.count("conv_kernel") + n_head * d_head * d_state
+        return State("state space", numbers, n_head=n_head)
+    inner = "intermediate_size" in fields.config
+    channels = (
+        fields.count("intermediate_size")
+        if inner
+        else fields.count("hidden_size") * fields.count("expand")
+    )
+    return State("state space", channels * (fields.count("conv_kernel") + fields.count("state_size")))
 
 
 STATES = {

@@ -73,6 +73,28 @@ class Fit(Part):
     batch: int
 
 
+@dataclass(frozen=True, repr=False)
+class CacheCheck(Part):
+    """What the layers of one kind keep in a small model, by the formula and in transformers' own cache.
+
+    Attributes:
+        kind: the kind of layers.
+        n_tokens: after how many tokens.
+        formula: the numbers that the formula says.
+        held: the numbers that the cache holds.
+    """
+
+    kind: str
+    n_tokens: int
+    formula: int
+    held: int
+
+    @property
+    def ok(self) -> bool:
+        """Whether they are equal."""
+        return self.formula == self.held
+
+
 @dataclass(repr=False)
 class Card(Result):
     """A model's card.
@@ -93,6 +115,7 @@ class Card(Result):
         weights: the parameters; None: they are not known.
         fit: what fits into a memory; None: none was named.
         work: FLOPs, bytes moved and attention maps; None: not computed.
+        checks: the formula beside transformers' own cache, in a small model; None: not requested.
         notices: further sentences for the reader.
     """
 
@@ -112,6 +135,7 @@ class Card(Result):
     weights: WeightsCount | None = None
     fit: Fit | None = None
     work: Work | None = None
+    checks: list[CacheCheck] | None = None
     notices: list[str] = field(default_factory=list)
 
     @property

@@ -15,7 +15,7 @@ FILE = Path(__file__).parents[2] / "attnscope" / "cost" / "families.json"
 
 FIELDS = """
     attention_bias attention_chunk_size attention_head_dim attn_logit_softcapping conv_L_cache conv_kernel
-    d_head d_kv decoder_attention_heads decoder_layers dim_head head_dim hidden_size index_head_dim
+    d_head d_kv expand num_heads decoder_attention_heads decoder_layers dim_head head_dim hidden_size index_head_dim
     is_decoder is_encoder_decoder kv_channels kv_lora_rank layer_types layers_block_type linear_conv_kernel_dim
     linear_key_head_dim linear_num_key_heads linear_num_value_heads linear_value_head_dim mamba_d_conv
     mamba_d_head mamba_d_state mamba_expand mamba_head_dim mamba_headdim mamba_n_groups mamba_n_heads

@@ -21,6 +21,7 @@ EXAMPLES = {
     "attnscope card minilm": "the bundled model",
     "attnscope card config.json --context 128k --batch 4": "the cache of four long sequences",
     "attnscope card a.gguf b.gguf": "two models side by side",
+    "attnscope card config.json --verify": "the formula beside transformers' own cache",
     "attnscope card ./llama --memory 80G --dtype fp8": "what fits beside the weights",
 }
 
@@ -52,7 +53,7 @@ def card(
         else:
             result = cards(models, **keywords(cost), progress=progress)
     _print(result, output)
-    return 0
+    return 0 if all(each.ok for each in result.checks or ()) else 1
 
 
 def _print(result: Card | Cards, output: TableOptions) -> None:

@@ -17,8 +17,8 @@ from attnscope.cost.options import bytes_of, device_of, tokens_of
 from attnscope.cost.weights import count_weights
 from attnscope.cost.work import Device, work_of
 from attnscope.errors import ModelError, OptionError
-from attnscope.process.progress import Progress, silent
-from attnscope.results.card import Card, Fit, LayerKind
+from attnscope.process.progress import Progress, silent, stage
+from attnscope.results.card import CacheCheck, Card, Fit, LayerKind
 from attnscope.results.cards import Cards
 from attnscope.results.weights_count import WeightsCount
 from attnscope.text import shortened
@@ -37,6 +37,7 @@ def card(
     flops: str | int | None = None,
     bandwidth: str | int | None = None,
     source: int | None = None,
+    verify: bool = False,
     progress: Progress = silent,
 ) -> Card:
     """Return the anatomy of a model's attention, and what it costs, from its headers and config.json.
@@ -55,14 +56,17 @@ def card(
         flops, bandwidth: what the device computes and reads in a second, such as `989T` and `3.35TB`;
             they decide what bounds one more token.
         source: tokens of the encoder, for each sequence of an encoder-decoder model.
-        progress: called with the progress of reading headers.
+        verify: whether to build the model small, with random weights, and compare the formula with what
+            transformers' own cache holds; this imports both.
+        progress: called with the progress of the work.
 
     Raises:
         ModelError: there is no such model, or what its cache is cannot be decided.
         OptionError: an option does not apply to this model.
     """
     request = _request(context, batch, dtype, memory, flops, bandwidth, source)
-    return _card(_read(model, progress), request)
+    known = _read(model, progress)
+    return _card(known, request, _checks(known, progress) if verify else None)
 
 
 def cards(
@@ -75,6 +79,7 @@ def cards(
     flops: str | int | None = None,
     bandwidth: str | int | None = None,
     source: int | None = None,
+    verify: bool = False,
     progress: Progress = silent,
 ) -> Cards:
     """Return the cards of several models, for the same context.
@@ -82,7 +87,7 @@ def cards(
     Args:
         models: each as for `card`.
         context: tokens of each sequence. Default: the longest that all models were made for.
-        batch, dtype, memory, flops, bandwidth, progress: as for `card`.
+        batch, dtype, memory, flops, bandwidth, verify, progress: as for `card`.
         source: tokens of the encoder, for those that have one.
 
     Raises:
@@ -105,7 +110,7 @@ def cards(
     for name, model in zip(models, known, strict=True):
         own = request if model.anatomy.cross else replace(request, source=None)
         with _names(name):
-            found.append(_card(model, own))
+            found.append(_card(model, own, _checks(model, progress) if verify else None))
     names = [Path(each).resolve().name if Path(each).exists() else str(each) for each in models]
     if len({*names}) < len(names):
         names = [str(each) for each in models]
@@ -178,22 +183,25 @@ class _Model:
         anatomy: of its attention.
         read_from: what that was read from.
         weights: their sizes; None: not known.
+        config: the content of config.json; None: it has none.
     """
 
     name: str
     anatomy: Anatomy
     read_from: str
     weights: WeightsCount | None
+    config: dict[str, Any] | None
 
 
 def _read(model: str | Path, progress: Progress) -> _Model:
     files = find_model_files(model)
     headers = _headers(files, progress)
     anatomy, read_from = _anatomy(files, headers)
-    return _Model(files.name, anatomy, read_from, _weights(files, headers, anatomy))
+    weights = _weights(files, headers, anatomy)
+    return _Model(files.name, anatomy, read_from, weights, files.config())
 
 
-def _card(model: _Model, request: _Request) -> Card:
+def _card(model: _Model, request: _Request, checks: list[CacheCheck] | None) -> Card:
     """Return the card of a model."""
     anatomy, weights, batch = model.anatomy, model.weights, request.batch
     n_tokens = _context(anatomy, request.n_tokens)
@@ -243,8 +251,23 @@ def _card(model: _Model, request: _Request) -> Card:
         weights=weights,
         fit=None if request.memory is None else _fit(one, request.memory, weights, n_tokens, batch),
         work=work,
+        checks=checks,
         notices=[*notices, *work.notices],
     )
+
+
+def _checks(model: _Model, progress: Progress) -> list[CacheCheck]:
+    """Compare the formula with transformers' own cache."""
+    from attnscope.cost.verify import verify_cache
+    from attnscope.process.memory import check_imports
+
+    if model.config is None:
+        raise OptionError(
+            f"{model.name} has no config.json, which --verify needs.", hint="the folder of the model"
+        )
+    check_imports(transformers=True)
+    with stage(progress, "running a small model …"):
+        return verify_cache(model.config)
 
 
 def _headers(files: ModelFiles, progress: Progress) -> Headers | None:

@@ -55,6 +55,11 @@ class CostOptions:
         min=1,
         shown="as many as --context",
     )
+    verify: bool = option(
+        "Compare the formula with transformers' own cache, in a small model of the same kind.",
+        default=False,
+        common=True,
+    )
 
 
 def tokens_of(text: str | int) -> int:

@@ -28,8 +28,12 @@ WINDOW = 8
 
 SMALL: dict[str, int] = {
     **dict.fromkeys(("vocab_size", "vocab_size_per_layer_input", "max_position_embeddings"), 128),
-    **dict.fromkeys(("n_positions", "max_target_positions", "max_source_positions", "embedding_size"), 128),
-    **dict.fromkeys(("intermediate_size", "ffn_dim", "d_ff", "n_inner", "ffn_hidden_size", "dim_ff"), 48),
+    **dict.fromkeys(
+        ("n_positions", "max_target_positions", "max_source_positions", "embedding_size"), 128
+    ),
+    **dict.fromkeys(
+        ("intermediate_size", "ffn_dim", "d_ff", "n_inner", "ffn_hidden_size", "dim_ff"), 48
+    ),
     **dict.fromkeys(("decoder_ffn_dim", "encoder_ffn_dim", "shared_intermediate_size"), 48),
     **dict.fromkeys(("moe_intermediate_size", "shared_expert_intermediate_size"), 24),
     **dict.fromkeys(("n_routed_experts", "num_experts", "num_local_experts", "moe_num_experts"), 4),

@@ -7,7 +7,7 @@ from typing import Any
 
 from attnscope.render.columns import Column
 from attnscope.render.masks import numbers_text, percent
-from attnscope.render.styles import CYAN
+from attnscope.render.styles import CYAN, GOOD, WRONG
 from attnscope.results.card import Card, LayerKind
 from attnscope.results.weights_count import PartCount
 from attnscope.units import bytes_text, count_text, counted, flops_text, seconds_text
@@ -203,6 +203,27 @@ def work_lines(card: Card) -> list[str]:
         block = f"{bytes_text(work.block_bytes)} for {rows} of a layer"
         lines.append(f"attention maps: {bytes_text(work.maps_bytes)} whole, {block}")
     return lines
+
+
+def check_columns(card: Card) -> list[Column]:
+    """Return a row for each comparison with transformers' own cache; empty: there is none."""
+    rows = card.checks or []
+    if not rows:
+        return []
+    marks = ["✓ equal" if each.ok else "✗ different" for each in rows]
+    styles = [GOOD if each.ok else WRONG for each in rows]
+    return [
+        _column("in a small model", "kind", [each.kind for each in rows], [each.kind for each in rows],
+                essential=True),
+        _column("tokens", "n_tokens", [f"{each.n_tokens:,}" for each in rows],
+                [each.n_tokens for each in rows], right=True),
+        _column("formula", "formula", [f"{each.formula:,} numbers" for each in rows],
+                [each.formula for each in rows], right=True),
+        _column("transformers' cache", "held", [f"{each.held:,} numbers" for each in rows],
+                [each.held for each in rows], right=True),
+        Column("", "ok", [[pair] for pair in zip(marks, styles, strict=True)],
+               [each.ok for each in rows]),
+    ]  # fmt: skip
 
 
 def fit_lines(card: Card) -> list[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from attnscope.results.card import Card
+from attnscope.results.card import CacheCheck, Card
 from attnscope.results.common import Result
 
 
@@ -23,6 +23,11 @@ class Cards(Result):
     cards: list[Card]
     context: int
     batch: int
+
+    @property
+    def checks(self) -> list[CacheCheck]:
+        """The formulas beside transformers' own caches, of all models."""
+        return [check for card in self.cards for check in card.checks or ()]
 
     @property
     def notices(self) -> list[str]:

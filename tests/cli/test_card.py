@@ -7,6 +7,8 @@ import json
 import pytest
 from safetensors.torch import save_file
 
+from attnscope.cost.anatomy import LayerCache
+
 LLAMA = {
     "model_type": "llama",
     "hidden_size": 48,
@@ -119,6 +121,21 @@ def test_a_mistake_gets_a_clear_line_and_exit_status_2(attnscope, config, argume
     assert (r.exit_status, r.out) == (2, "")
     assert r.err.startswith("attnscope: error: ")
     assert message in r.err
+
+
+def test_verify_compares_each_kind_at_three_lengths_and_has_an_exit_status(
+    attnscope, config, monkeypatch
+):
+    r = attnscope("card", config(MIXED), "--verify", "--format", "json")
+    assert r.exit_status == 0
+    assert {(each["kind"], each["n_tokens"]) for each in r.json["checks"]} == {
+        (kind, n) for kind in ("sliding", "full") for n in (6, 8, 11)
+    }
+    assert all(each["formula"] == each["held"] > 0 for each in r.json["checks"])
+    monkeypatch.setattr(LayerCache, "dynamic_numbers", lambda self, n, n_source=0: 7)
+    r = attnscope("card", config(MIXED), "--verify")
+    assert r.exit_status == 1
+    assert "✗ different" in r.out
 
 
 def test_a_type_that_is_unknown_is_undecided(attnscope, config):

@@ -16,9 +16,7 @@ from attnscope.cost.from_config import UNKNOWN
 from attnscope.cost.verify import verify_cache
 from attnscope.errors import AttnscopeError, ModelError
 
-FAMILIES = sorted(
-    {*MODEL_FOR_CAUSAL_LM_MAPPING_NAMES, *MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES}
-)
+FAMILIES = sorted({*MODEL_FOR_CAUSAL_LM_MAPPING_NAMES, *MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES})
 OWN: dict[str, dict[str, Any]] = {
     "bamba": {"attn_layer_indices": [1, 3]},
     "granitemoehybrid": {"layer_types": (["mamba"] * 3 + ["attention"]) * 8},

@@ -16,6 +16,7 @@ from attnscope.render.card import (
     work_columns,
     work_lines,
 )
+from attnscope.render.card import check_columns as cache_checks
 from attnscope.render.card import columns as card_columns
 from attnscope.render.card import heading as card_heading
 from attnscope.render.cards import columns as cards_columns
@@ -199,6 +200,7 @@ def _(result: Card) -> str:
         weights=shown_columns(weight_columns(result)) if result.weights is not None else [],
         work=shown_columns(work_columns(result)),
         work_lines=work_lines(result),
+        checks=shown_columns(cache_checks(result)) if result.checks else [],
         fit=fit_lines(result),
         notices=_printable(result.notices),
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from attnscope.render import cards as side_by_side
 from attnscope.render.card import (
     cache_line,
+    check_columns,
     columns,
     dtypes_line,
     fit_lines,
@@ -39,4 +40,6 @@ def markdown_text(card: Card | Cards, *, wide: bool = False) -> str:
         parts += [markdown_table(weight_columns(card), wide), dtypes_line(card) or ""]
     if card.work is not None:
         parts += [markdown_table(work_columns(card), wide), *work_lines(card)]
+    if card.checks:
+        parts.append(markdown_table(check_columns(card), wide))
     return markdown(heading(card), *parts, *fit_lines(card), *card.notices)

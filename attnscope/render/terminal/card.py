@@ -8,6 +8,7 @@ from rich.text import Text
 from attnscope.render import cards as side_by_side
 from attnscope.render.card import (
     cache_line,
+    check_columns,
     columns,
     dtypes_line,
     fit_lines,
@@ -55,6 +56,8 @@ def print_card(card: Card, console: Console, *, wide: bool = False) -> None:
         print_columns(work_columns(card), console, wide)
     for line in work_lines(card):
         print_parts(console, Text(line, "dim"), ", ")
+    if card.checks:
+        print_columns(check_columns(card), console, wide)
     lines = fit_lines(card)
     if lines:
         print_line(console, Text())

@@ -89,17 +89,18 @@ def verify_cache(config: Config) -> list[CacheCheck]:
     layers = (*anatomy.layers, *anatomy.cross) if _has_encoder(small) else anatomy.layers
     try:
         with torch.device("meta"):
-            kind = AutoModelForSeq2SeqLM if _has_encoder(small) else AutoModelForCausalLM
-            model = kind.from_config(small)
+            auto = AutoModelForSeq2SeqLM if _has_encoder(small) else AutoModelForCausalLM
+            model = auto.from_config(small)
         n_parameter = sum(each.numel() for each in model.parameters())
         if n_parameter > MOST_PARAMETERS:
             raise ValueError(f"its small model has {n_parameter:,} parameters")
         torch.manual_seed(0)
-        model = kind.from_config(small).eval()
+        model = auto.from_config(small).eval()
         held = {n: _held(model, n) for n in LENGTHS}
     except Exception as error:  # what a model of any class may raise
         raise ModelError(
-            f"transformers cannot run {small.model_type} small: {type(error).__name__}: {first_line(error)}",
+            f"transformers cannot run {small.model_type} small:"
+            f" {type(error).__name__}: {first_line(error)}",
             hint="the formula, without --verify",
         ) from error
     checks = []
@@ -180,26 +181,35 @@ def _sizes(config: Any, fields: Config) -> Iterator[tuple[str, Any]]:
     if fields.get("is_decoder") is False:
         yield "is_decoder", True
     if isinstance(n_head, int):
-        given = fields.get("num_key_value_heads") or n_head
-        group = max(1, n_head // given)
-        n_kv_head = max(1, MOST_HEADS // group)
-        heads = n_kv_head * group
-        yield own("num_attention_heads"), heads
-        if "num_key_value_heads" in fields:
-            yield "num_key_value_heads", n_kv_head
-        if "head_dim" in fields and "kv_lora_rank" not in fields:
-            yield "head_dim", WIDTH
-        if own("hidden_size") in fields:
-            yield own("hidden_size"), heads * WIDTH
-        if "d_model" in fields and "decoder_attention_heads" in fields:
-            names = ("decoder_attention_heads", "encoder_attention_heads")
-            yield from (("d_model", heads * WIDTH), *((name, heads) for name in names))
-        yield from _state_sizes(fields, heads * WIDTH)
+        yield from _head_sizes(config, fields, n_head)
     for name, size in SMALL.items():
         value = fields.get(name)
         counts = isinstance(value, int) and not isinstance(value, bool) and value > 0
         if counts or (name == "num_experts_per_tok" and name in fields):
             yield name, size
+
+
+def _head_sizes(config: Any, fields: Config, n_head: int) -> Iterator[tuple[str, Any]]:
+    """Yield the numbers of heads, as many of queries for each of keys, and the widths that follow."""
+
+    def own(name: str) -> str:
+        return str(config.attribute_map.get(name, name))
+
+    given = fields.get("num_key_value_heads") or n_head
+    group = max(1, n_head // given)
+    n_kv_head = max(1, MOST_HEADS // group)
+    heads = n_kv_head * group
+    yield own("num_attention_heads"), heads
+    if "num_key_value_heads" in fields:
+        yield "num_key_value_heads", n_kv_head
+    if "head_dim" in fields and "kv_lora_rank" not in fields:
+        yield "head_dim", WIDTH
+    if own("hidden_size") in fields:
+        yield own("hidden_size"), heads * WIDTH
+    if "d_model" in fields and "decoder_attention_heads" in fields:
+        names = ("decoder_attention_heads", "encoder_attention_heads")
+        yield from (("d_model", heads * WIDTH), *((name, heads) for name in names))
+    yield from _state_sizes(fields, heads * WIDTH)
 
 
 def _state_sizes(fields: Config, d_feat: int) -> Iterator[tuple[str, Any]]:

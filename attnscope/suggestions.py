@@ -127,6 +127,7 @@ KEYWORDS = {
     "bert": (),
     "model": ("checkpoint", "weights", "maps", "llama", "gpt", "vit"),
     "heads": ("metrics", "entropy"),
+    "card": ("cost", "memory", "size", "parameters", "kv-cache", "flops", "anatomy"),
     "mask": ("masking", "mask-mod", "blocks", "sparsity", "padding"),
 }
 """Words for which a hint suggests a command."""

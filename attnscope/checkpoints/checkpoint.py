@@ -29,6 +29,11 @@ LONGEST_TEXT = 60
 LONGEST_NAME = 96
 """The most characters of a name on the hub, owner included: `huggingface_hub.utils.validate_repo_id`."""
 
+LONGEST_JSON = 64 * 2**20
+"""The most bytes of a file of JSON; the largest indices of shards have 20 MB."""
+MOST_INNER = 10**5
+"""The most lists and objects in it, each of which takes twenty times its size in memory."""
+
 TAKES = f"{BUNDLED}, a folder, or a hub name such as {FALLBACK}"
 
 
@@ -181,7 +186,12 @@ def read_json(path: Path) -> dict[str, Any]:
         ModelError: the file cannot be read, or contains something else.
     """
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
+        if path.stat().st_size > LONGEST_JSON:
+            raise ValueError(f"it has {path.stat().st_size} bytes, more than {LONGEST_JSON}")
+        text = path.read_text(encoding="utf-8")
+        if (n_inner := text.count("[") + text.count("{")) > MOST_INNER:
+            raise ValueError(f"it has {n_inner} lists and objects, more than {MOST_INNER}")
+        content = json.loads(text)
     except (OSError, ValueError, RecursionError) as error:
         raise ModelError(f"cannot read {path}: {error}.") from error
     if not isinstance(content, dict):

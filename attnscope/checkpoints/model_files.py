@@ -32,8 +32,6 @@ PART = re.compile(r"(.*)-(\d{5,6})-of-(\d{5,6})(\.safetensors|\.gguf)", re.DOTAL
 
 MOST_SHOWN = 4
 """The number of file names that an error lists."""
-LONGEST_INDEX = 64 * 2**20
-"""The most bytes of an index of shards; the largest have 20 MB."""
 
 
 class NoWeightsError(ModelError):
@@ -144,8 +142,6 @@ class ModelFiles:
         path = self.place.file(index)
         if path is None:
             raise ModelError(f"{self.name} has no {index}.")
-        if path.stat().st_size > LONGEST_INDEX:
-            raise ModelError(f"{path} is damaged: it has {path.stat().st_size} bytes.")
         weight_map = read_json(path).get("weight_map")
         listed = list(weight_map.values()) if isinstance(weight_map, dict) else []
         files: set[str] = {each for each in listed if _is_inside(each)}

@@ -1,5 +1,6 @@
 """Finding a model: bundled, in a folder, and on a hub (a small one, on this machine)."""
 
+import tracemalloc
 from socket import gaierror
 
 import huggingface_hub
@@ -49,6 +50,28 @@ def test_a_folder_that_is_not_there_is_refused(model, monkeypatch, tmp_path):
 
 def test_a_model_without_a_name_is_refused():
     assert refused("").message == "there is no folder without a name."
+
+
+@pytest.mark.parametrize(
+    ("content", "problem"),
+    [
+        ('{"a":[' + "[]," * 10**6 + "1]}", "it has 1000002 lists and objects, more than 100000"),
+        ('{"a":' * 10**6, "it has 1000000 lists and objects"),
+        ('{"a":' * 10**4, "maximum recursion depth exceeded"),
+        ('{"a":' + "9" * 5000 + "}", "5000 digits"),
+        ("[1]", "it does not contain a JSON object"),
+    ],
+)
+def test_a_hostile_configuration_takes_bounded_memory(tmp_path, content, problem):
+    (tmp_path / "config.json").write_text(content)
+    tracemalloc.start()
+    try:
+        error = refused(str(tmp_path))
+        assert tracemalloc.get_traced_memory()[1] < 10 * len(content) + 2**20
+    finally:
+        tracemalloc.stop()
+    assert problem in error.message
+    assert len(error.message.splitlines()) == 1
 
 
 def test_a_file_is_refused_and_its_folder_suggested(small_bert):

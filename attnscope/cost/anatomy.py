@@ -105,6 +105,7 @@ class Anatomy:
         layers: one for each layer, in order; of an encoder-decoder, those of the decoder.
         cross: of an encoder-decoder: the cross-attention of each layer of the decoder; else empty.
         longest: the most tokens that the model was made for; None: it does not say.
+        n_source: the tokens that an encoder always has, as inputs are padded; None: those of its input.
         dtype: by its config.json.
         uncertain: a sentence for each thing that could not be decided, and why.
     """
@@ -115,5 +116,6 @@ class Anatomy:
     layers: tuple[LayerAnatomy, ...]
     cross: tuple[LayerAnatomy, ...] = ()
     longest: int | None = None
+    n_source: int | None = None
     dtype: str | None = None
     uncertain: tuple[str, ...] = ()

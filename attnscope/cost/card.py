@@ -208,7 +208,7 @@ def _card(model: _Model, request: _Request, checks: list[CacheCheck] | None) -> 
     n_tokens = _context(anatomy, request.n_tokens)
     if request.source is not None and not anatomy.cross:
         raise OptionError(f"{model.name} has no encoder, so --source does not apply.", hint="--context")
-    n_source = 0 if not anatomy.cross else request.source or n_tokens
+    n_source = 0 if not anatomy.cross else request.source or anatomy.n_source or n_tokens
     notices = list(anatomy.uncertain)
     cache_dtype = request.dtype or (anatomy.dtype if anatomy.dtype in BYTES else None)
     assumed, cache_dtype = cache_dtype is None, cache_dtype or ASSUMED

@@ -81,7 +81,9 @@ def _read(fields: Fields) -> Anatomy:
     )
     if fields.model_type in ENCODERS and not fields.get("is_decoder"):
         layers = tuple(replace(each, cache=LayerCache()) for each in layers)
-    longest = fields.get("max_position_embeddings")
+    is_whisper = fields.model_type == "whisper"  # which pads each input to 30 seconds
+    longest = fields.get("max_target_positions" if is_whisper else "max_position_embeddings")
+    n_source = fields.config.get("max_source_positions", 1500) if is_whisper else None
     dtype = fields.config.get("dtype", fields.config.get("torch_dtype"))
     return Anatomy(
         fields.model_type,
@@ -90,6 +92,7 @@ def _read(fields: Fields) -> Anatomy:
         layers,
         cross=tuple(_cross(fields) for _ in layers) if _has_encoder(fields) else (),
         longest=longest if isinstance(longest, int) and not isinstance(longest, bool) else None,
+        n_source=n_source,
         dtype=dtype.removeprefix("torch.") if isinstance(dtype, str) else None,
     )
 
@@ -109,7 +112,7 @@ def _has_encoder(fields: Fields) -> bool:
 
 def _n_layer(fields: Fields) -> int:
     for name in ("decoder_layers", "num_decoder_layers"):
-        if fields.has(name):
+        if fields.has(name) and not (name in fields.derived and fields.config.get(name) is None):
             return fields.count(name)
     kinds = fields.config.get("layers_block_type")
     if not fields.has("num_hidden_layers") and isinstance(kinds, list):
@@ -133,6 +136,12 @@ def _kinds(fields: Fields, n_layer: int) -> list[str]:
             return [LEGACY.get(str(kind), str(kind)) for kind in kinds]
     if fields.model_type == "gpt_neo":
         return [f"{kind}_attention" for kind in _gpt_neo(fields, n_layer)]
+    if fields.model_type == "falcon_h1":
+        return ["hybrid"] * n_layer
+    if fields.model_type == "jamba" and "attn_layer_period" in fields.config:
+        period, offset = fields.count("attn_layer_period"), fields.count("attn_layer_offset", 0)
+        kinds = [index % period == offset for index in range(n_layer)]
+        return ["full_attention" if attends else "linear_attention" for attends in kinds]
     if "layer_types" in fields.derived:
         return _by_rule(fields, n_layer)
     if fields.has("layers_block_type"):

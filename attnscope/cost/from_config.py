@@ -162,6 +162,9 @@ ENCODERS = frozenset(
 QWEN = ("qwen2", "qwen2_moe", "qwen3", "qwen3_moe")
 """Families whose layers slide only if `use_sliding_window` says so."""
 
+ALIKE = {"falcon_h1": "hybrid"}
+"""Families whose layers are all of one kind."""
+
 PERIODS = {"gemma2": 2, "gemma3_text": 6, "qwen3_next": 4}
 """Every so many layers, one sees all keys, if config.json does not say otherwise."""
 
@@ -174,6 +177,8 @@ def _by_rule(fields: Fields, n_layer: int) -> list[str]:
     """
     if fields.config.get("use_sliding_window") is False and fields.model_type in QWEN:
         return ["full_attention"] * n_layer
+    if fields.model_type in ALIKE:
+        return [ALIKE[fields.model_type]] * n_layer
     period = PERIODS.get(fields.model_type)
     if period is None:
         raise DerivedFieldError("layer_types")

@@ -43,6 +43,10 @@ class Fields:
         self._names: dict[str, str] = (self.family or {}).get("names", {})
         self._defaults: dict[str, Any] = (self.family or {}).get("defaults", {})
 
+    def with_own(self, own: Config) -> Fields:
+        """Return these fields with others instead of some, which a layer has for its own."""
+        return Fields(self.config | {self._names.get(name, name): own[name] for name in own})
+
     def has(self, name: str) -> bool:
         """Return whether the configuration or its class has a field."""
         return self._given(name) is not None or name in self._defaults or name in self.derived

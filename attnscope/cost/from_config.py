@@ -26,15 +26,6 @@ SLIDING = ("sliding_attention", "hybrid_sliding")
 UNKNOWN = {
     "blt": "its local encoders and decoders have caches of their own",
     "deepseek_v4": "what its compressed layers keep is not described here",
-    "dots3_note_text": "its layers differ in their numbers of heads",
-    "gemma4_text": "its layers differ in their widths",
-    "gemma4_unified_text": "its layers differ in their widths",
-    "hy_v4": "which of its layers have an indexer is not described here",
-    "inkling2_text": "its convolutions are not described here",
-    "inkling_text": "its convolutions are not described here",
-    "mimo_v2_flash": "its sliding layers have other heads",
-    "minimax": "the states of its linear layers are not described here",
-    "longcat_flash": "each of its layers has two attentions",
     "recurrent_gemma": "what its recurrent layers keep is not described here",
     "reformer": "it keeps hashes and buckets",
     "rwkv": "its states are not described here",
@@ -43,6 +34,13 @@ UNKNOWN = {
     "xlstm": "its states are not described here",
 }
 """Model types whose caches are not read from config.json, and why."""
+
+
+ENCODERS = frozenset(
+    """bert bert-generation big_bird camembert data2vec-text electra ernie megatron-bert rembert roberta
+    roberta-prelayernorm roc_bert roformer xlm-roberta xlm-roberta-xl xmod""".split()
+)
+"""Model types that are encoders, which keep nothing, unless `is_decoder` says otherwise."""
 
 
 def anatomy_of(config: Config) -> Anatomy:
@@ -55,14 +53,22 @@ def anatomy_of(config: Config) -> Anatomy:
     Raises:
         ModelError: the type is unknown, or a field that the cache depends on is missing or wrong.
     """
-    for each in (text_part(config), None):
-        complete = completed(text_part(config)) if each is None else each
+    part = text_part(config)
+    if part is not config and config.get("is_encoder_decoder", _is_pair(config)):
+        part = part | {"is_encoder_decoder": True}
+    for each in (part, None):
+        complete = completed(part) if each is None else each
         try:
             if complete is not None:
                 return _read(Fields(complete))
         except DerivedFieldError as error:
             missing = str(error)
     raise undecided(missing, None, "given, as the cache depends on it")
+
+
+def _is_pair(config: Config) -> bool:
+    """Return whether a configuration has both an encoder and a decoder."""
+    return all(isinstance(config.get(name), dict) for name in ("encoder", "decoder"))
 
 
 def _read(fields: Fields) -> Anatomy:
@@ -74,11 +80,10 @@ def _read(fields: Fields) -> Anatomy:
     kinds = _kinds(fields, n_layer)
     n_shared = fields.count("num_kv_shared_layers", 0) if fields.has("num_kv_shared_layers") else 0
     layers = tuple(
-        _shared(_layer(fields, kind, index))
-        if index >= n_layer - n_shared
-        else _layer(fields, kind, index)
-        for index, kind in enumerate(kinds)
+        _layer(_of_layer(fields, kind, index), kind, index) for index, kind in enumerate(kinds)
     )
+    if n_shared:
+        layers = (*layers[:-n_shared], *(_shared(layer) for layer in layers[-n_shared:]))
     if fields.model_type in ENCODERS and not fields.get("is_decoder"):
         layers = tuple(replace(each, cache=LayerCache()) for each in layers)
     is_whisper = fields.model_type == "whisper"  # which pads each input to 30 seconds
@@ -105,9 +110,7 @@ def _unknown(model_type: str, why: str) -> ModelError:
 
 
 def _has_encoder(fields: Fields) -> bool:
-    return (
-        bool(fields.get("is_encoder_decoder")) and fields.config.get("is_encoder_decoder") is not False
-    )
+    return bool(fields.get("is_encoder_decoder"))
 
 
 def _n_layer(fields: Fields) -> int:
@@ -115,9 +118,49 @@ def _n_layer(fields: Fields) -> int:
         if fields.has(name) and not (name in fields.derived and fields.config.get(name) is None):
             return fields.count(name)
     kinds = fields.config.get("layers_block_type")
-    if not fields.has("num_hidden_layers") and isinstance(kinds, list):
+    if isinstance(kinds, list) and not isinstance(fields.get("num_hidden_layers"), int):
         return len(kinds)
+    if fields.model_type == "longcat_flash":  # each of its layers has two attentions
+        return 2 * fields.count("num_layers")
     return fields.count("num_hidden_layers")
+
+
+OF_SLIDING = {
+    "num_attention_heads": "swa_num_attention_heads",
+    "num_key_value_heads": "swa_num_key_value_heads",
+    "head_dim": "swa_head_dim",
+    "v_head_dim": "swa_v_head_dim",
+}
+"""What fields of sliding layers are called, where these have other heads."""
+
+
+def _of_layer(fields: Fields, kind: str, index: int) -> Fields:
+    """Return the fields of one layer, where layers differ in their sizes."""
+    own = fields.config.get("per_layer_config")
+    if isinstance(own, dict):
+        named = {int(key): value for key, value in own.items() if str(key).isdecimal()}
+        return fields.with_own(named.get(index, {}))
+    if kind in SLIDING:
+        if fields.model_type == "mimo_v2_flash" and not fields.has("swa_num_key_value_heads"):
+            return fields.with_own({"num_key_value_heads": 2 * fields.count("num_key_value_heads")})
+        others = {name: other for name, other in OF_SLIDING.items() if fields.has(other)}
+        return fields.with_own({name: fields.get(other) for name, other in others.items()})
+    if fields.model_type in GEMMA_4 and kind == "full_attention":
+        return fields.with_own(_of_global(fields))
+    return fields
+
+
+GEMMA_4 = ("gemma4_text", "gemma4_unified_text")
+
+
+def _of_global(fields: Fields) -> Config:
+    """Return what differs in the layers of Gemma 4 that see all tokens."""
+    n_kv_head = fields.config.get("num_global_key_value_heads")
+    counts = n_kv_head is not None and (
+        not fields.has("attention_k_eq_v") or fields.get("attention_k_eq_v")
+    )
+    wide = {"head_dim": fields.config.get("global_head_dim", 512)}
+    return wide | ({"num_key_value_heads": n_kv_head} if counts else {})
 
 
 def _n_head(fields: Fields) -> int:
@@ -152,12 +195,6 @@ def _kinds(fields: Fields, n_layer: int) -> list[str]:
         return ["chunked_attention"] * n_layer
     return ["full_attention"] * n_layer
 
-
-ENCODERS = frozenset(
-    """bert bert-generation big_bird camembert data2vec-text electra ernie megatron-bert rembert roberta
-    roberta-prelayernorm roc_bert roformer xlm-roberta xlm-roberta-xl xmod""".split()
-)
-"""Model types that are encoders, which keep nothing, unless `is_decoder` says otherwise."""
 
 QWEN = ("qwen2", "qwen2_moe", "qwen3", "qwen3_moe")
 """Families whose layers slide only if `use_sliding_window` says so."""
@@ -207,6 +244,9 @@ def _layer(fields: Fields, kind: str, index: int) -> LayerAnatomy:
     """Return the attention of one layer."""
     if kind in ("moe", "mlp", "dense"):
         return LayerAnatomy("none")
+    images = fields.config.get("cross_attention_layers")
+    if isinstance(images, list) and index in images:  # of mllama
+        return _cross(fields)
     if kind in ("linear_attention", "conv"):
         return _state(state_of(fields, kind))
     if kind in ("hybrid", "hybrid_sliding"):
@@ -238,33 +278,59 @@ def _attention(fields: Fields, kind: str, index: int) -> LayerAnatomy:
         rope_scaling=scaling,
         extras=tuple(_extras(fields)),
     )
-    if fields.has("kv_lora_rank") and fields.get("kv_lora_rank"):
-        return _latent(fields, layer, kind)
-    layer = _grouped(fields, layer)
-    cache = LayerCache((layer.n_kv_head or 0) * ((layer.d_K or 0) + (layer.d_V or 0)))
+    latent = fields.has("kv_lora_rank") and fields.get("kv_lora_rank")
+    layer = _latent(fields, layer) if latent else _grouped(fields, layer)
     if kind in ("full_attention", "global_attention"):
         if fields.model_type == "cpmant":  # its prompt precedes the tokens
-            cache = replace(cache, constant=cache.per_token * fields.count("prompt_length"))
-        return replace(layer, cache=cache)
+            prompt = layer.cache.per_token * fields.count("prompt_length")
+            return replace(layer, cache=replace(layer.cache, constant=prompt))
+        return layer
     if kind == "indexed_attention":
-        cache = replace(cache, per_token=cache.per_token + fields.count("index_head_dim"))
-        return replace(layer, kind="sparse", cache=cache, indexer=_indexer(fields))
+        return _indexed(fields, layer, index)
     if kind == "local_attention":  # GPT-Neo's, whose cache does not know its window
         window = fields.count("window_size")
-        return replace(layer, kind="sliding", window=window, cache=replace(cache, window=window))
+        return replace(layer, kind="sliding", window=window, cache=replace(layer.cache, window=window))
     field = {"chunked_attention": "attention_chunk_size"}.get(kind, "sliding_window")
     if kind not in (*SLIDING, "chunked_attention"):
         raise undecided("layer_types", kind, "a kind of layer that attnscope knows")
     window = fields.count(field)
-    cache = replace(cache, window=window, dynamic_window=window - 1)
-    return replace(layer, kind=kind.removesuffix("_attention"), window=window, cache=cache)
+    cache = replace(layer.cache, window=window, dynamic_window=window - 1)
+    name = "latent" if latent else "chunked" if kind == "chunked_attention" else "sliding"
+    return replace(layer, kind=name, window=window, cache=cache)
+
+
+def _indexed(fields: Fields, layer: LayerAnatomy, index: int) -> LayerAnatomy:
+    """Return attention to the keys that an indexer chooses, with keys of its own."""
+    kinds = fields.get("indexer_types") if fields.has("indexer_types") else None
+    if isinstance(kinds, list) and len(kinds) > index and kinds[index] == "shared":
+        return replace(layer, kind="sparse")  # it takes the choice of an earlier layer
+    name = "indexer_head_dim" if fields.has("indexer_head_dim") else "index_head_dim"
+    per_token = layer.cache.per_token + fields.count(name)
+    return replace(
+        layer,
+        kind="sparse",
+        cache=replace(layer.cache, per_token=per_token),
+        indexer=_indexer(fields),
+    )
+
+
+def _indexer(fields: Fields) -> Indexer | None:
+    """Return what chooses the keys of sparse attention; None if config.json leaves it out."""
+    sizes = [fields.config.get(name) for name in ("index_n_heads", "index_head_dim", "index_topk")]
+    if None in sizes:
+        return None
+    return Indexer(
+        fields.count("index_n_heads"), fields.count("index_head_dim"), fields.count("index_topk")
+    )
 
 
 def _grouped(fields: Fields, layer: LayerAnatomy) -> LayerAnatomy:
     """Return a layer with its heads of keys and values, and their widths."""
     d_head = _d_head(fields)
     d_V = fields.count("v_head_dim") if fields.get("v_head_dim") is not None else d_head
-    return replace(layer, n_kv_head=_n_kv_head(fields), d_K=d_head, d_V=d_V)
+    n_kv_head = _n_kv_head(fields)
+    cache = LayerCache(n_kv_head * (d_head + d_V))
+    return replace(layer, n_kv_head=n_kv_head, d_K=d_head, d_V=d_V, cache=cache)
 
 
 def _n_kv_head(fields: Fields) -> int:
@@ -277,7 +343,8 @@ def _n_kv_head(fields: Fields) -> int:
     if fields.model_type == "dbrx":
         part = fields.config.get("attn_config")
         return Fields({"kv_n_heads": 1} | (part if isinstance(part, dict) else {})).count("kv_n_heads")
-    if fields.has("num_key_value_heads") and fields.get("num_key_value_heads") is not None:
+    of_encoder = fields.has("decoder_attention_heads") and not fields.has("decoder_num_key_value_heads")
+    if fields.has("num_key_value_heads") and fields.get("num_key_value_heads") and not of_encoder:
         return fields.count("num_key_value_heads")
     return _n_head(fields)
 
@@ -292,44 +359,27 @@ def _d_head(fields: Fields) -> int:
     return fields.count("hidden_size") // _n_head(fields)
 
 
-def _latent(fields: Fields, layer: LayerAnatomy, kind: str) -> LayerAnatomy:
+def _latent(fields: Fields, layer: LayerAnatomy) -> LayerAnatomy:
     """Return latent attention: DeepSeek-V2 (arXiv:2405.04434), section 2.1.2."""
     rotated, d_latent = fields.count("qk_rope_head_dim"), fields.count("kv_lora_rank")
-    per_token = d_latent + rotated
-    name = "latent"
-    if kind == "indexed_attention":
-        per_token, name = per_token + fields.count("index_head_dim"), "sparse"
-    elif kind != "full_attention":
-        raise undecided("layer_types", kind, "a kind of latent attention that attnscope knows")
     return replace(
         layer,
-        kind=name,
+        kind="latent",
         n_kv_head=layer.n_head,
         d_K=fields.count("qk_nope_head_dim") + rotated,
         d_V=fields.count("v_head_dim"),
         extras=(*layer.extras, f"latent of {d_latent} + {rotated}"),
-        cache=LayerCache(per_token),
+        cache=LayerCache(d_latent + rotated),
         d_K_latent=d_latent + rotated,
         d_V_latent=d_latent,
-        indexer=_indexer(fields) if name == "sparse" else None,
-    )
-
-
-def _indexer(fields: Fields) -> Indexer | None:
-    """Return what chooses the keys of sparse attention; None if config.json leaves it out."""
-    sizes = [fields.config.get(name) for name in ("index_n_heads", "index_head_dim", "index_topk")]
-    if None in sizes:
-        return None
-    return Indexer(
-        fields.count("index_n_heads"), fields.count("index_head_dim"), fields.count("index_topk")
     )
 
 
 def _cross(fields: Fields) -> LayerAnatomy:
     """Return attention to an encoder, of which K and V are kept."""
-    n_head, d_head = _n_head(fields), _d_head(fields)
-    cache = LayerCache(per_source_token=2 * n_head * d_head)
-    return LayerAnatomy("cross", n_head, n_head, d_head, d_head, cache=cache)
+    d_head, n_kv_head = _d_head(fields), _n_kv_head(fields)
+    cache = LayerCache(per_source_token=2 * n_kv_head * d_head)
+    return LayerAnatomy("cross", _n_head(fields), n_kv_head, d_head, d_head, cache=cache)
 
 
 def _shared(layer: LayerAnatomy) -> LayerAnatomy:

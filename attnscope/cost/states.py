@@ -19,20 +19,19 @@ class State:
         numbers: how many numbers, in the dtype of the cache.
         numbers_float32: how many more, in float32 whatever the dtype is.
         n_head: the number of heads; None: it has none.
-        recurrence: the multiply-adds of a token's step, without what is computed elementwise.
+        recurrence: the multiply-adds of a token's step, without what is computed elementwise; None: they
+            are not known.
     """
 
     kind: str
     numbers: int
     numbers_float32: int = 0
     n_head: int | None = None
-    recurrence: int = 0
+    recurrence: int | None = None
 
 
 def state_of(fields: Fields, kind: str) -> State:
     """Return what a layer of linear attention, a state space or a convolution keeps."""
-    if fields.model_type in ("falcon_mamba", "mamba", "mamba2"):
-        return _mamba_alone(fields)
     for field, read in STATES.items():
         if fields.has(field):
             return read(fields)
@@ -49,7 +48,24 @@ def _delta(fields: Fields) -> State:
     channels = 2 * n_key * d_key + n_value * d_value
     convolution = channels * fields.count("linear_conv_kernel_dim")
     matrices = n_value * d_key * d_value
-    return State("linear", convolution + matrices, n_head=n_value, recurrence=convolution + 3 * matrices)
+    return State("linear", convolution, matrices, n_value, recurrence=convolution + 3 * matrices)
+
+
+def _kimi_delta(fields: Fields) -> State:
+    """Kimi Delta Attention (arXiv:2510.26692): a matrix d_head × d_head a head, and a convolution."""
+    n_head, d_head = fields.count("linear_num_heads"), fields.count("linear_head_dim")
+    convolution = 3 * n_head * d_head * fields.count("linear_conv_kernel_dim")
+    matrices = n_head * d_head * d_head
+    return State("linear", convolution, matrices, n_head, recurrence=convolution + 3 * matrices)
+
+
+def _lightning(fields: Fields) -> State:
+    """Lightning attention of MiniMax-01 (arXiv:2501.08313): a matrix d_head × d_head a head."""
+    n_head = fields.count("num_attention_heads")
+    given = fields.get("head_dim")
+    d_head = fields.count("hidden_size") // n_head if given is None else fields.count("head_dim")
+    matrices = n_head * d_head * d_head
+    return State("linear", matrices, n_head=n_head, recurrence=2 * matrices)
 
 
 def _mamba_2(fields: Fields) -> State:
@@ -61,18 +77,18 @@ def _mamba_2(fields: Fields) -> State:
     def one_of(*names: str) -> int:
         return fields.count(next((name for name in names if fields.has(name)), names[0]))
 
-    n_head = one_of("mamba_num_heads", "mamba_n_heads", "n_mamba_heads")
+    n_head = one_of("mamba_num_heads", "mamba_n_heads", "n_mamba_heads", "num_heads")
     d_state = one_of("ssm_state_size", "mamba_d_state", "state_size")
     n_group = one_of("n_groups", "mamba_n_groups", "mamba_ngroups")
     kernel = one_of("conv_kernel", "mamba_d_conv")
     d_head = _d_of_head(fields, n_head)
     channels = n_head * d_head + 2 * n_group * d_state
     convolution, states = channels * kernel, n_head * d_head * d_state
-    return State("state space", convolution + states, n_head=n_head, recurrence=convolution + 2 * states)
+    return State("state space", convolution, states, n_head, recurrence=convolution + 2 * states)
 
 
 def _d_of_head(fields: Fields, n_head: int) -> int:
-    for name in ("mamba_head_dim", "mamba_d_head", "mamba_headdim"):
+    for name in ("mamba_head_dim", "mamba_d_head", "mamba_headdim", "head_dim"):
         value = fields.get(name) if fields.has(name) else None
         if isinstance(value, int) and not isinstance(value, bool):
             return fields.count(name)
@@ -81,10 +97,19 @@ def _d_of_head(fields: Fields, n_head: int) -> int:
 
 def _mamba(fields: Fields) -> State:
     """Mamba (arXiv:2312.00752): d_state numbers a channel, and the convolution."""
-    channels = fields.count("hidden_size") * fields.count("mamba_expand")
-    convolution = channels * fields.count("mamba_d_conv")
-    states = channels * fields.count("mamba_d_state")
-    return State("state space", convolution + states, recurrence=convolution + 2 * states)
+    if fields.has("mamba_expand"):
+        channels = fields.count("hidden_size") * fields.count("mamba_expand")
+        kernel, d_state = fields.count("mamba_d_conv"), fields.count("mamba_d_state")
+    else:
+        wide = "intermediate_size" in fields.config
+        channels = (
+            fields.count("intermediate_size")
+            if wide
+            else fields.count("hidden_size") * fields.count("expand")
+        )
+        kernel, d_state = fields.count("conv_kernel"), fields.count("state_size")
+    convolution, states = channels * kernel, channels * d_state
+    return State("state space", convolution, states, recurrence=convolution + 2 * states)
 
 
 def _convolution(fields: Fields) -> State:
@@ -93,28 +118,33 @@ def _convolution(fields: Fields) -> State:
     return State("convolution", convolution, recurrence=convolution)
 
 
-def _mamba_alone(fields: Fields) -> State:
-    """The states of a model that has Mamba layers alone, and whose fields do not name them."""
-    if fields.model_type == "mamba2":
-        n_head, d_head = fields.count("num_heads"), fields.count("head_dim")
-        d_state = fields.count("state_size")
-        channels = n_head * d_head + 2 * fields.count("n_groups") * d_state
-        numbers = channels * fields.count("conv_kernel") + n_head * d_head * d_state
-        return State("state space", numbers, n_head=n_head)
-    inner = "intermediate_size" in fields.config
-    channels = (
-        fields.count("intermediate_size")
-        if inner
-        else fields.count("hidden_size") * fields.count("expand")
-    )
-    return State("state space", channels * (fields.count("conv_kernel") + fields.count("state_size")))
+def _short_convolutions(fields: Fields) -> State:
+    """The four short convolutions of Inkling: of K, V, and what attention and the MLP give."""
+    heads = fields.count("num_key_value_heads") * fields.count("head_dim")
+    channels = 2 * heads + 2 * fields.count("hidden_size")
+    convolution = channels * fields.count("conv_kernel_size")
+    return State("convolution", 0, convolution, recurrence=convolution)
+
+
+def _compressed_convolution(fields: Fields) -> State:
+    """ZAYA's attention (arXiv:2510.04476): two convolutions of Q and K, and half of V one token late."""
+    d_head, n_kv_head = fields.count("head_dim"), fields.count("num_key_value_heads")
+    channels = (fields.count("num_attention_heads") + n_kv_head) * d_head
+    past = fields.count("cca_time0") - 1 + fields.count("cca_time1") - 1
+    return State("convolution", channels * past + n_kv_head * d_head // 2)
 
 
 STATES = {
+    "cca_time0": _compressed_convolution,
+    "linear_num_heads": _kimi_delta,
+    "linear_attn_alpha_factor": _lightning,
     "linear_num_key_heads": _delta,
     "mamba_num_heads": _mamba_2,
     "mamba_n_heads": _mamba_2,
     "mamba_d_conv": _mamba,
     "conv_L_cache": _convolution,
+    "conv_kernel_size": _short_convolutions,
+    "num_heads": _mamba_2,
+    "state_size": _mamba,
 }
 """By a field that only configurations with such layers have: what reads them."""

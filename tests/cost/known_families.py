@@ -14,9 +14,12 @@ from typing import Any
 FILE = Path(__file__).parents[2] / "attnscope" / "cost" / "families.json"
 
 FIELDS = """
-    attention_bias attention_chunk_size attention_head_dim attn_logit_softcapping conv_L_cache conv_kernel
-    d_head d_kv expand num_heads decoder_attention_heads decoder_layers dim_head head_dim hidden_size index_head_dim
-    is_decoder is_encoder_decoder kv_channels kv_lora_rank layer_types layers_block_type linear_conv_kernel_dim
+    attention_bias attention_chunk_size attention_head_dim attention_k_eq_v attn_logit_softcapping
+    cca_time0 cca_time1 conv_L_cache conv_kernel conv_kernel_size expand indexer_head_dim indexer_types
+    intermediate_size is_decoder linear_attn_alpha_factor linear_head_dim linear_num_heads num_heads
+    num_layers
+    d_head d_kv decoder_attention_heads decoder_layers dim_head head_dim hidden_size index_head_dim
+    is_encoder_decoder kv_channels kv_lora_rank layer_types layers_block_type linear_conv_kernel_dim
     linear_key_head_dim linear_num_key_heads linear_num_value_heads linear_value_head_dim mamba_d_conv
     mamba_d_head mamba_d_state mamba_expand mamba_head_dim mamba_headdim mamba_n_groups mamba_n_heads
     mamba_ngroups mamba_num_heads max_position_embeddings multi_query n_groups n_mamba_heads

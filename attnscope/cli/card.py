@@ -72,7 +72,8 @@ def _print(result: Card | Cards, output: TableOptions) -> None:
         print(encodable_json(text, sys.stdout.encoding))
     elif output.format is Format.CSV:
         put(records.csv_text(result))
-        for notice in result.notices:
+        findings = [each.message for each in result.findings] if isinstance(result, Card) else []
+        for notice in [*findings, *result.notices]:
             tell(notice)
     else:
         put(records.markdown_text(result, wide=output.wide))

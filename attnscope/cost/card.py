@@ -21,6 +21,7 @@ from attnscope.errors import ModelError, OptionError
 from attnscope.process.progress import Progress, silent, stage
 from attnscope.results.card import CacheCheck, Card, Fit, LayerKind
 from attnscope.results.cards import Cards
+from attnscope.results.common import Finding
 from attnscope.results.weights_count import WeightsCount
 from attnscope.text import shortened
 
@@ -185,6 +186,7 @@ class _Model:
         read_from: what that was read from.
         weights: their sizes; None: not known.
         config: the content of config.json; None: it has none.
+        findings: where its tensors contradict config.json.
     """
 
     name: str
@@ -192,14 +194,15 @@ class _Model:
     read_from: str
     weights: WeightsCount | None
     config: dict[str, Any] | None
+    findings: tuple[Finding, ...] = ()
 
 
 def _read(model: str | Path, progress: Progress) -> _Model:
     files = find_model_files(model)
     headers = _headers(files, progress)
-    anatomy, read_from = _anatomy(files, headers)
+    anatomy, read_from, findings = _anatomy(files, headers)
     weights = _weights(files, headers, anatomy)
-    return _Model(files.name, anatomy, read_from, weights, files.config())
+    return _Model(files.name, anatomy, read_from, weights, files.config(), findings)
 
 
 def _card(model: _Model, request: _Request, checks: list[CacheCheck] | None) -> Card:
@@ -253,6 +256,7 @@ def _card(model: _Model, request: _Request, checks: list[CacheCheck] | None) -> 
         fit=None if request.memory is None else _fit(one, request.memory, weights, n_tokens, batch),
         work=work,
         checks=checks,
+        findings=list(model.findings),
         notices=[*notices, *work.notices],
     )
 
@@ -292,12 +296,12 @@ def _weights(files: ModelFiles, headers: Headers | None, anatomy: Anatomy) -> We
         return None
 
 
-def _anatomy(files: ModelFiles, headers: Headers | None) -> tuple[Anatomy, str]:
-    """Return the anatomy, and what it was read from."""
+def _anatomy(files: ModelFiles, headers: Headers | None) -> tuple[Anatomy, str, tuple[Finding, ...]]:
+    """Return the anatomy, what it was read from, and where the tensors contradict that."""
     if headers is not None and headers.format == "GGUF":
         from attnscope.cost.gguf_anatomy import anatomy_of_gguf
 
-        return anatomy_of_gguf(headers), "the header of a GGUF file"
+        return anatomy_of_gguf(headers), "the header of a GGUF file", ()
     return anatomy_of_checkpoint(files.config(), headers)
 
 

@@ -21,10 +21,12 @@ GROUPED = ("full", "sliding", "chunked", "sparse", "shared")
 """The kinds of layers whose heads have keys and values of their own."""
 
 
-def anatomy_of_checkpoint(config: dict[str, Any] | None, headers: Headers | None) -> tuple[Anatomy, str]:
-    """Return the anatomy of a model, and what it was read from: config.json, or else its tensors.
+def anatomy_of_checkpoint(
+    config: dict[str, Any] | None, headers: Headers | None
+) -> tuple[Anatomy, str, tuple[Finding, ...]]:
+    """Return the anatomy of a model, what it was read from, and where its tensors contradict that.
 
-    Where tensors contradict config.json, a sentence in `uncertain` says so.
+    It is read from config.json, or of a model of a new type from its tensors.
 
     Args:
         config: the content of config.json; None: there is none.
@@ -42,8 +44,7 @@ def anatomy_of_checkpoint(config: dict[str, Any] | None, headers: Headers | None
         if config is not None:
             anatomy = anatomy_of(config)
             found = contradictions(anatomy, headers, config) if headers is not None else ()
-            messages = (finding.message for finding in found)
-            return replace(anatomy, uncertain=(*anatomy.uncertain, *messages)), "config.json"
+            return anatomy, "config.json", found
     except ModelError:
         if headers is None or not _is_new_decoder(config or {}):
             raise
@@ -52,9 +53,8 @@ def anatomy_of_checkpoint(config: dict[str, Any] | None, headers: Headers | None
     anatomy = anatomy_of_tensors(headers, config)
     dtype = config.get("dtype", config.get("torch_dtype"))
     dtype = dtype.removeprefix("torch.") if isinstance(dtype, str) else None
-    return replace(
-        anatomy, longest=longest_text(config), dtype=dtype
-    ), "the names and shapes of its tensors"
+    anatomy = replace(anatomy, longest=longest_text(config), dtype=dtype)
+    return anatomy, "the names and shapes of its tensors", ()
 
 
 def _is_new_decoder(config: dict[str, Any]) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from attnscope.results.common import Part, Result
+from attnscope.results.common import Finding, Part, Result
 from attnscope.results.weights_count import WeightsCount
 from attnscope.results.work import Work
 
@@ -116,6 +116,7 @@ class Card(Result):
         fit: what fits into a memory; None: none was named.
         work: FLOPs, bytes moved and attention maps; None: not computed.
         checks: the formula beside transformers' own cache, in a small model; None: not requested.
+        findings: where tensors contradict config.json.
         notices: further sentences for the reader.
     """
 
@@ -136,6 +137,7 @@ class Card(Result):
     fit: Fit | None = None
     work: Work | None = None
     checks: list[CacheCheck] | None = None
+    findings: list[Finding] = field(default_factory=list)
     notices: list[str] = field(default_factory=list)
 
     @property

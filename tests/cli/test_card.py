@@ -243,3 +243,30 @@ def test_a_notice_about_one_of_several_models_names_it(attnscope, two):
     r = attnscope("card", *two, "--context", 1500)
     assert "mixed: it was made for at most 900 tokens, and the context has 1,500" in r.out + r.err
     assert "small: it was made" not in r.out + r.err
+
+
+def test_a_width_that_the_tensors_contradict_is_a_finding(attnscope, config, tmp_path):
+    import torch
+
+    sizes = {"q": (60, 48), "k": (20, 48), "v": (20, 48), "o": (48, 60)}
+    layers = [f"model.layers.{i}" for i in range(3)]
+    tensors = {
+        f"{layer}.self_attn.{name}_proj.weight": torch.ones(size)
+        for layer in layers
+        for name, size in sizes.items()
+    }
+    tensors |= {f"{layer}.input_layernorm.weight": torch.ones(48) for layer in layers}
+    save_file(tensors, tmp_path / "model.safetensors")
+    config(LLAMA)
+    assert attnscope("card", tmp_path, "--format", "json").json["findings"] == []
+    config({**LLAMA, "head_dim": 12})
+    sentence = (
+        "by config.json, there are 2 key heads of 12, but W_K has 20 columns, not 24 (in layers 0–2)"
+    )
+    r = attnscope("card", tmp_path)
+    assert f"! {sentence}" in r.out
+    assert r.exit_status == 0
+    findings = attnscope("card", tmp_path, "--format", "json").json["findings"]
+    assert {"message": sentence, "line": None} in findings
+    assert sentence in attnscope("card", tmp_path, "--format", "markdown").out
+    assert "but W_K has 20 columns" in attnscope("card", tmp_path, "--format", "csv").err

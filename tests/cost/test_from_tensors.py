@@ -207,7 +207,7 @@ def test_a_new_decoder_is_described_by_its_tensors_and_its_length_by_its_configu
         "torch_dtype": "float16",
     }
     config["max_position_embeddings"] = 777
-    found, source = anatomy_of_checkpoint(config, made(UNKNOWN))
+    found, source, _ = anatomy_of_checkpoint(config, made(UNKNOWN))
     assert source == "the names and shapes of its tensors"
     assert (found.longest, found.dtype, found.n_layer) == (777, "float16", 3)
     assert found.layers[0].cache.per_token == 24 + 18
@@ -233,9 +233,9 @@ def test_a_model_that_nothing_describes_is_refused(config, tensors):
 
 def test_a_contradiction_is_told_beside_the_anatomy(tmp_path, monkeypatch):
     headers, config = save("llama", tmp_path, monkeypatch)
-    assert anatomy_of_checkpoint(config, headers) == (anatomy_of(config), "config.json")
-    found, _ = anatomy_of_checkpoint({**config, "head_dim": 24}, headers)
-    assert any("W_K has 40 columns, not 48" in sentence for sentence in found.uncertain)
+    assert anatomy_of_checkpoint(config, headers) == (anatomy_of(config), "config.json", ())
+    *_, findings = anatomy_of_checkpoint({**config, "head_dim": 24}, headers)
+    assert any("W_K has 40 columns, not 48" in finding.message for finding in findings)
 
 
 def test_files_of_gguf_are_compared_with_their_own_metadata():

@@ -202,7 +202,7 @@ def _(result: Card) -> str:
         work_lines=work_lines(result),
         checks=shown_columns(cache_checks(result)) if result.checks else [],
         fit=fit_lines(result),
-        notices=_printable(result.notices),
+        notices=_printable([*(each.message for each in result.findings), *result.notices]),
     )
 
 

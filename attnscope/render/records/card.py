@@ -42,4 +42,5 @@ def markdown_text(card: Card | Cards, *, wide: bool = False) -> str:
         parts += [markdown_table(work_columns(card), wide), *work_lines(card)]
     if card.checks:
         parts.append(markdown_table(check_columns(card), wide))
-    return markdown(heading(card), *parts, *fit_lines(card), *card.notices)
+    findings = (f"- {finding.message}" for finding in card.findings)
+    return markdown(heading(card), *parts, *fit_lines(card), *findings, *card.notices)

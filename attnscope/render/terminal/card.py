@@ -21,6 +21,7 @@ from attnscope.render.card import (
 )
 from attnscope.render.terminal.table import (
     print_columns,
+    print_finding,
     print_heading,
     print_line,
     print_notices,
@@ -63,6 +64,8 @@ def print_card(card: Card, console: Console, *, wide: bool = False) -> None:
         print_line(console, Text())
     for line in lines:
         print_parts(console, Text(line), ", ")
+    for finding in card.findings:
+        print_finding(console, finding)
     print_notices(console, card.notices)
 
 

@@ -179,8 +179,6 @@ def _kinds(fields: Fields, n_layer: int) -> list[str]:
             return [LEGACY.get(str(kind), str(kind)) for kind in kinds]
     if fields.model_type == "gpt_neo":
         return [f"{kind}_attention" for kind in _gpt_neo(fields, n_layer)]
-    if fields.model_type == "falcon_h1":
-        return ["hybrid"] * n_layer
     if fields.model_type == "jamba" and "attn_layer_period" in fields.config:
         period, offset = fields.count("attn_layer_period"), fields.count("attn_layer_offset", 0)
         kinds = [index % period == offset for index in range(n_layer)]

@@ -15,9 +15,7 @@ from attnscope.checkpoints.headers import Headers
 from attnscope.cost import tensor_parts as parts
 from attnscope.cost.attention_modules import AttentionModule, Tensor, find_modules, place_tensors
 
-RECURRENT = re.compile(
-    r"(?:.*\.)?(?:A_log|dt_bias|[qkv]?_?conv1d|conv_1d|forget_gate|slope_rate|time_decay)\b"
-)
+RECURRENT = re.compile(r"(?:A_log|dt_bias|[qkv]?_?conv1d|conv_1d|forget_gate|slope_rate|time_decay)\b")
 """Tensors that only a recurrence has: a decay, its step, a convolution before it."""
 NORM_OF_HEADS = re.compile(r"(?:.*\.)?[qk]_?(?:layer)?_?norm(?:\.weight)?")
 """Norms of queries and keys. Their width is that of a head, or of all heads."""

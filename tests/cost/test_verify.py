@@ -2,66 +2,11 @@
 
 from __future__ import annotations
 
-import logging
-from typing import Any
-
 import pytest
-from transformers.models.auto.configuration_auto import CONFIG_MAPPING
-from transformers.models.auto.modeling_auto import (
-    MODEL_FOR_CAUSAL_LM_MAPPING_NAMES,
-    MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES,
-)
+from cost.verified_families import FAMILIES, NOT_RUN, PAGE, checks, page
 
 from attnscope.cost.from_config import UNKNOWN
-from attnscope.cost.verify import verify_cache
 from attnscope.errors import ModelError
-
-FAMILIES = sorted(
-    {*MODEL_FOR_CAUSAL_LM_MAPPING_NAMES, *MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES}
-    - {"gemma4_assistant"}  # whose class refuses its own defaults
-)
-OWN: dict[str, dict[str, Any]] = {
-    "bamba": {"attn_layer_indices": [1, 3]},
-    "granitemoehybrid": {"layer_types": (["mamba"] * 3 + ["attention"]) * 8},
-}
-"""Fields of configurations whose defaults have no attention."""
-
-ALONE = "it is a part of a model, and has no class of its own"
-NOT_RUN = {
-    "bailing_hybrid": "the states of its linear layers are not known",
-    "cohere_compass_text": "its default configuration names no base of rotary positions",
-    "dbrx": "its default configuration cannot be built",
-    "dots1": "its default configuration has no experts",
-    "emu3": ALONE,
-    "git": "its image tower is large",
-    "hrm_text": "its layers run more than once",
-    "kimi_linear": "the states of its linear layers are not known",
-    "lfm2_moe": "its default configuration names no experts",
-    "mamba2": "its heads cannot be fewer",
-    "mllama": ALONE,
-    "musicgen": ALONE,
-    "musicgen_melody": ALONE,
-    "nemo_speechlm": "its experts are large",
-    "openai-gpt": "it has no cache",
-    "phi4_multimodal": "its towers are large",
-    "qwen4_exp": "its default configuration has no indexer",
-    "qwen4_exp_text": "its default configuration has no indexer",
-    "switch_transformers": "its class refuses a cache outside of training",
-    "t5gemma": ALONE,
-    "t5gemma2": ALONE,
-    "voxtral_realtime": ALONE,
-    "xmod": "it needs a language",
-    "zamba": "its experts are large",
-    "zamba2": "its shared layers need other widths",
-    "zaya": "its class refuses several experts for a token",
-}
-"""Families that transformers does not run small with the sizes here, or that keep no layers, and why."""
-
-
-def checks(family: str) -> list[Any]:
-    logging.disable(logging.WARNING)
-    config = CONFIG_MAPPING[family](**OWN.get(family, {})).to_dict()
-    return verify_cache(config | OWN.get(family, {}))
 
 
 @pytest.mark.parametrize(
@@ -100,3 +45,13 @@ def test_a_family_that_is_unknown_has_a_reason() -> None:
     assert all(UNKNOWN.values())
     with pytest.raises(ModelError, match="its states are not described here"):
         checks("rwkv")
+
+
+def test_every_family_of_transformers_is_on_the_page() -> None:
+    listed = [row.split(" | ")[0][2:] for row in PAGE.read_text(encoding="utf-8").splitlines() if row]
+    assert [each for each in listed if each in FAMILIES] == FAMILIES
+
+
+@pytest.mark.sweep
+def test_the_page_of_families_says_what_is_found() -> None:
+    assert PAGE.read_text(encoding="utf-8") == page()

@@ -6,6 +6,8 @@ the least and the greatest. It judges nothing: these are figures for docs/benchm
 """
 
 import argparse
+import json
+import math
 import os
 import statistics
 import subprocess
@@ -68,11 +70,59 @@ READ = ["bert", "--text", TEXT, "--truncate"]
 PAGE = ["--page", str(Path(tempfile.mkdtemp()) / "page.html"), "--force"]
 DRY_RUN = ["mha", "--dry-run", "--nq", "1000000", "--d-feat", "8192", "--heads", "64"]
 
+
+def write_headers(folder: Path, n_layer: int = 126, n_file: int = 191) -> Path:
+    """Write the configuration of Llama 3.1 405B and its headers, in files whose weights are holes."""
+    d_feat, d_mlp, vocabulary, d_kv = 16384, 53248, 128256, 1024
+    sizes = {"self_attn.q_proj": (d_feat, d_feat), "self_attn.o_proj": (d_feat, d_feat)}
+    sizes |= {f"self_attn.{name}_proj": (d_kv, d_feat) for name in "kv"}
+    sizes |= {"mlp.gate_proj": (d_mlp, d_feat), "mlp.up_proj": (d_mlp, d_feat)}
+    sizes |= {"mlp.down_proj": (d_feat, d_mlp), "input_layernorm": (d_feat,)}
+    sizes |= {"post_attention_layernorm": (d_feat,)}
+    tensors = [
+        (f"model.layers.{i}.{name}.weight", size) for i in range(n_layer) for name, size in sizes.items()
+    ]
+    tensors += [(f"{name}.weight", (vocabulary, d_feat)) for name in ("model.embed_tokens", "lm_head")]
+    for i in range(n_file):
+        entries, end = {}, 0
+        for name, size in tensors[i::n_file]:
+            start, end = end, end + 2 * math.prod(size)
+            entries[name] = {"dtype": "BF16", "shape": size, "data_offsets": [start, end]}
+        header = json.dumps(entries).encode()
+        with (folder / f"model-{i + 1:05}-of-{n_file:05}.safetensors").open("wb") as file:
+            file.write(len(header).to_bytes(8, "little") + header)
+            file.truncate(8 + len(header) + end)
+    files = {
+        name: f"model-{i % n_file + 1:05}-of-{n_file:05}.safetensors"
+        for i, (name, _) in enumerate(tensors)
+    }
+    (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": files}))
+    config = {"model_type": "llama", "hidden_size": d_feat, "num_hidden_layers": n_layer}
+    config |= {"num_attention_heads": 128, "num_key_value_heads": 8, "dtype": "bfloat16"}
+    config |= {"max_position_embeddings": 131072, "rope_theta": 500000.0}
+    (folder / "config.json").write_text(json.dumps(config))
+    return folder
+
+
+LLAMA_405B = write_headers(Path(tempfile.mkdtemp()))
+
 CASES = [
     ("attnscope --help", [*ATTNSCOPE, "--help"], "import torch", TORCH),
     ("attnscope mha --dry-run", [*ATTNSCOPE, *DRY_RUN], "import torch", TORCH),
     ("attnscope sdpa", [*ATTNSCOPE, "sdpa"], "import torch", TORCH),
     ("attnscope mha", [*ATTNSCOPE, "mha"], "import torch", TORCH),
+    (
+        "attnscope card, 405B in 191 files",
+        [*ATTNSCOPE, "card", str(LLAMA_405B)],
+        "attnscope --help",
+        [*ATTNSCOPE, "--help"],
+    ),
+    (
+        "attnscope card, its config.json",
+        [*ATTNSCOPE, "card", str(LLAMA_405B / "config.json")],
+        "attnscope --help",
+        [*ATTNSCOPE, "--help"],
+    ),
     ("attnscope trace", [*ATTNSCOPE, *TRACE], "import torch, one forward", FORWARD),
     ("attnscope trace, 8k of Llama-70B", [*ATTNSCOPE, *LLAMA_70B], "import torch", TORCH),
     (

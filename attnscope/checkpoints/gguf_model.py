@@ -31,7 +31,8 @@ transformers rotates against each other, alternate. `LlamaModel.permute` of llam
 IN_ORDER = frozenset(
     "bert gpt2 gptneox bloom falcon mpt starcoder starcoder2 stablelm phi2 phi3 phimoe qwen2 qwen2moe"
     " qwen2vl qwen3 qwen3moe qwen3vl qwen3vlmoe gemma gemma2 gemma3 gpt-oss llama4 olmo2 olmoe"
-    " command-r cohere2 nemotron exaone exaone4 seed_oss lfm2 minimax-m2 apertus".split()
+    " command-r cohere2 nemotron exaone exaone4 exaone-moe seed_oss lfm2 minimax-m2 apertus glm4moe"
+    " ernie4_5 ernie4_5-moe hunyuan-dense hunyuan-moe modern-bert".split()
 )
 """Architectures whose heads have their rows in the order of transformers. Where Q, K and V are one
 matrix, the converter sorts it: all queries, then all keys, then all values."""

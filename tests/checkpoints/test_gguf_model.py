@@ -1,5 +1,6 @@
 """Heads of GGUF files are those of the models that they were converted from."""
 
+import json
 import struct
 from pathlib import Path
 
@@ -35,6 +36,9 @@ ARCHS = {
     "gemma3_text": "gemma3", "gpt_oss": "gpt-oss", "llama4_text": "llama4", "olmo2": "olmo2",
     "olmoe": "olmoe", "cohere": "command-r", "cohere2": "cohere2", "exaone4": "exaone4",
     "seed_oss": "seed_oss", "lfm2": "lfm2", "minimax_m2": "minimax-m2", "apertus": "apertus",
+    "exaone_moe": "exaone-moe", "glm4_moe": "glm4moe", "ernie4_5": "ernie4_5",
+    "ernie4_5_moe": "ernie4_5-moe", "modernbert": "modern-bert", "hunyuan_v1_dense": "hunyuan-dense",
+    "hunyuan_v1_moe": "hunyuan-moe", "distilbert": "bert", "roberta": "bert",
 }  # fmt: skip
 """Models of transformers, and their names in llama.cpp."""
 
@@ -138,7 +142,7 @@ def test_a_quantised_head_is_a_part_of_the_dequantised_tensor(tmp_path, kind):
 @pytest.mark.sweep
 @pytest.mark.parametrize("family", ARCHS)
 def test_no_head_of_any_architecture_differs_from_the_models(tmp_path, family):
-    model = build(family)
+    model = build(family, **({"head_dim": D_HEAD} if family.startswith("hunyuan") else {}))
     path = tmp_path / "model.gguf"
     write_gguf(model, ARCHS[family], path)
     change = compare_checkpoints(model, path)
@@ -212,6 +216,26 @@ def test_quantisation_is_measured_head_by_head(tmp_path):
         assert found["b_Q"] == 0
     assert change.dtypes == ("float32", "Q4_0 and float32")
     assert compare_checkpoints(path, path).rows[0].values["QK"] == 0
+
+
+def test_the_command_compares_a_folder_and_two_files(tmp_path, attnscope):
+    model = build("llama", hidden_size=64, head_dim=16, num_key_value_heads=2)
+    for kind in ("F32", "Q4_0"):
+        write_gguf(model, "llama", tmp_path / f"{kind}.gguf", kind=kind)
+    model.save_pretrained(tmp_path / "folder")
+    quantised = tmp_path / "Q4_0.gguf"
+    page = tmp_path / "page.html"
+    for other in (tmp_path / "folder", tmp_path / "F32.gguf"):
+        r = attnscope("compare", quantised, other, "-f", "json", "--page", page, "--force")
+        assert r.exit_status == 1  # they differ
+        record = json.loads(r.out)
+        assert record["dtypes"] == ["Q4_0", "float32"]
+        assert all(0.01 < row["W_Q"] < 0.2 for row in record["heads"])
+        assert len(record["heads"]) == 16
+        assert "Q4_0 → float32" in page.read_text("utf-8")
+    r = attnscope("compare", tmp_path / "folder", tmp_path / "F32.gguf")
+    assert r.exit_status == 0
+    assert "0 of 16 heads differ" in r.out
 
 
 def relative(after, before):

@@ -235,7 +235,7 @@ def test_the_command_compares_a_folder_and_two_files(tmp_path, attnscope):
         assert "Q4_0 → float32" in page.read_text("utf-8")
     r = attnscope("compare", tmp_path / "folder", tmp_path / "F32.gguf")
     assert r.exit_status == 0
-    assert "0 of 16 heads differ" in r.out
+    assert "16 heads equal bit for bit" in r.out
 
 
 def relative(after, before):

@@ -19,7 +19,7 @@ from attnscope.cost.weights import count_weights
 from attnscope.cost.work import Device, work_of
 from attnscope.errors import ModelError, OptionError
 from attnscope.process.progress import Progress, silent, stage
-from attnscope.results.card import CacheCheck, Card, Fit, LayerKind
+from attnscope.results.card import CacheCheck, Card, CurvePoint, Fit, LayerKind
 from attnscope.results.cards import Cards
 from attnscope.results.common import Finding
 from attnscope.results.weights_count import WeightsCount
@@ -253,12 +253,23 @@ def _card(model: _Model, request: _Request, checks: list[CacheCheck] | None) -> 
         kinds=_kinds(anatomy, n_tokens, n_source, batch, itemsize),
         reserved=reserved(layers, n_tokens, itemsize, batch, n_source) if one(1) else [],
         weights=weights,
+        curve=_curve(one, n_tokens, batch) if one(1) else [],
         fit=None if request.memory is None else _fit(one, request.memory, weights, n_tokens, batch),
         work=work,
         checks=checks,
         findings=list(model.findings),
         notices=[*notices, *work.notices],
     )
+
+
+HALVED = 6
+"""How often the context is halved for the curve."""
+
+
+def _curve(one: Callable[[int], int], n_tokens: int, batch: int) -> list[CurvePoint]:
+    """Return what some lengths need; `one` returns the bytes of one sequence."""
+    lengths = sorted({max(1, n_tokens >> times) for times in range(HALVED + 1)})
+    return [CurvePoint(length, one(length) * batch) for length in lengths]
 
 
 def _checks(model: _Model, progress: Progress) -> list[CacheCheck]:

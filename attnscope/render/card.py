@@ -79,7 +79,7 @@ def columns(card: Card) -> list[Column]:
         Column("n_layer", "n_layer", [], [len(each.layers) for each in kinds]),
         _column("kind", "kind", [each.kind for each in kinds], [each.kind for each in kinds]),
         amounts("a token", "bytes_per_token"),
-        amounts("at the context", "cache_bytes"),
+        amounts("needed", "cache_bytes"),
         sizes("n_head", "n_head"),
         sizes("n_kv_head", "n_kv_head"),
         sizes("d_K", "d_K"),
@@ -113,6 +113,25 @@ def cache_line(card: Card) -> str:
         f"keys and values in {card.cache_dtype}: {bytes_text(card.bytes_per_token)} a token,"
         f" {bytes_text(card.cache_bytes)} needed for {where}"
     )
+
+
+BAR = 32
+"""The width of the longest bar of the curve."""
+
+
+def curve_columns(card: Card) -> list[Column]:
+    """Return a row for each length: what the keys and values need, with a bar."""
+    points = card.curve
+    largest = max((each.n_bytes for each in points), default=0)
+    lengths = [each.n_tokens for each in points]
+    needed = [each.n_bytes for each in points]
+    bars = ["█" * max(1, round(BAR * each / largest)) if each else "" for each in needed]
+    return [
+        _column("tokens", "n_tokens", [f"{each:,}" for each in lengths], lengths, right=True,
+                essential=True),
+        _column("needed", "n_bytes", list(map(bytes_text, needed)), needed, right=True),
+        Column("", "bar", [[(bar, CYAN)] for bar in bars], []),
+    ]  # fmt: skip
 
 
 def reserve_columns(card: Card) -> list[Column]:
@@ -151,6 +170,8 @@ def dtypes_line(card: Card) -> str | None:
     """Return how the weights are stored; None if there are none."""
     if card.weights is None:
         return None
+    if card.weights.source == "configuration" and card.weights.n_bytes is None:
+        return "counted by config.json, which does not say how they are stored"
     if card.weights.source == "configuration":
         return f"counted by config.json, in {card.weights.dtypes[0].name}"
     total = max(card.weights.n_parameter, 1)

@@ -15,7 +15,7 @@ from attnscope.render.masks import layers_text, pattern_text, percent, sizes_tex
 from attnscope.render.ranking import MISSING
 from attnscope.render.text import number_text, shape_text
 from attnscope.results.audit import Audit, Evidence, Influence, Property
-from attnscope.results.card import CacheCheck, Card, Fit, LayerKind, Reserve
+from attnscope.results.card import CacheCheck, Card, CurvePoint, Fit, LayerKind, Reserve
 from attnscope.results.cards import Cards
 from attnscope.results.comments import CommentReport, SourceDiff
 from attnscope.results.common import Check, Finding, Part, Stats
@@ -179,6 +179,11 @@ def _(kind: LayerKind) -> str:
 @about.register
 def _(reserve: Reserve) -> str:
     return f"{reserve.engine}: {bytes_text(reserve.n_bytes)}"
+
+
+@about.register
+def _(point: CurvePoint) -> str:
+    return f"{counted(point.n_tokens, 'token')}: {bytes_text(point.n_bytes)}"
 
 
 @about.register

@@ -74,6 +74,19 @@ class Fit(Part):
 
 
 @dataclass(frozen=True, repr=False)
+class CurvePoint(Part):
+    """What the keys and values need at one length.
+
+    Attributes:
+        n_tokens: the tokens of each sequence.
+        n_bytes: for all sequences.
+    """
+
+    n_tokens: int
+    n_bytes: int
+
+
+@dataclass(frozen=True, repr=False)
 class CacheCheck(Part):
     """What the layers of one kind keep in a small model, by the formula and in transformers' own cache.
 
@@ -113,6 +126,8 @@ class Card(Result):
         kinds: the kinds of layers, in model order.
         reserved: what engines reserve.
         weights: the parameters; None: they are not known.
+        curve: what they need at shorter lengths, halved from one to the next, and at the context; empty
+            if nothing is kept.
         fit: what fits into a memory; None: none was named.
         work: FLOPs, bytes moved and attention maps; None: not computed.
         checks: the formula beside transformers' own cache, in a small model; None: not requested.
@@ -134,6 +149,7 @@ class Card(Result):
     kinds: list[LayerKind]
     reserved: list[Reserve]
     weights: WeightsCount | None = None
+    curve: list[CurvePoint] = field(default_factory=list)
     fit: Fit | None = None
     work: Work | None = None
     checks: list[CacheCheck] | None = None

@@ -67,6 +67,18 @@ def test_layers_of_several_kinds_have_a_strip_and_a_row_each(attnscope, config):
     assert held["transformers, dynamic"] == 2 * 40 * (99 + 1000) * 3
 
 
+def test_the_curve_halves_the_context_and_bends_at_the_window(attnscope, config):
+    r = attnscope("card", config(MIXED), "--context", 1600)
+    record = attnscope("card", config(MIXED), "--context", 1600, "--format", "json").json
+    lengths = [25, 50, 100, 200, 400, 800, 1600]
+    assert [(each["n_tokens"], each["n_bytes"]) for each in record["curve"]] == [
+        (n, 2 * 80 * (min(n, 100) + n)) for n in lengths
+    ]
+    bars = [line.count("█") for line in r.out.splitlines() if "KiB" in line and "█" in line]
+    assert bars[-1] == 32
+    assert bars == sorted(bars)
+
+
 def test_csv_and_markdown_have_a_row_for_each_kind(attnscope, config):
     r = attnscope("card", config(MIXED), "--format", "csv")
     rows = list(csv.DictReader(io.StringIO(r.out)))

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from attnscope.render import audit, comparison, scaling
 from attnscope.render.card import (
     cache_line,
+    curve_columns,
     fit_lines,
     reserve_columns,
     strip,
@@ -196,6 +197,7 @@ def _(result: Card) -> str:
         strip=strip(result),
         columns=shown_columns(card_columns(result)),
         cache=cache_line(result),
+        curve=shown_columns(curve_columns(result)) if result.curve else [],
         reserved=shown_columns(reserve_columns(result)) if result.reserved else [],
         weights=shown_columns(weight_columns(result)) if result.weights is not None else [],
         work=shown_columns(work_columns(result)),

@@ -7,6 +7,7 @@ from attnscope.render.card import (
     cache_line,
     check_columns,
     columns,
+    curve_columns,
     dtypes_line,
     fit_lines,
     heading,
@@ -34,6 +35,8 @@ def markdown_text(card: Card | Cards, *, wide: bool = False) -> str:
     marks = strip(card)
     parts = ["\n".join(["```", *marks, "```"])] if marks else []
     parts += [markdown_table(columns(card), wide), cache_line(card)]
+    if card.curve:
+        parts.append(markdown_table(curve_columns(card), wide))
     if card.reserved:
         parts.append(markdown_table(reserve_columns(card), wide))
     if card.weights is not None:

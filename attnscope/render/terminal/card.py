@@ -10,6 +10,7 @@ from attnscope.render.card import (
     cache_line,
     check_columns,
     columns,
+    curve_columns,
     dtypes_line,
     fit_lines,
     heading,
@@ -48,6 +49,8 @@ def print_card(card: Card, console: Console, *, wide: bool = False) -> None:
     print_columns(columns(card), console, wide)
     print_line(console, Text())
     print_parts(console, Text(cache_line(card), "bold"), ", ")
+    if card.curve:
+        print_columns(curve_columns(card), console, wide)
     if card.reserved:
         print_columns(reserve_columns(card), console, wide)
     if card.weights is not None:

@@ -17,7 +17,14 @@ from attnscope.text import shortened
 
 Config = dict[str, Any]
 
-PARTS_OF_TEXT = ("text_config", "llm_config", "language_config", "decoder", "text_model")
+PARTS_OF_TEXT = (
+    "text_config",
+    "llm_config",
+    "language_config",
+    "decoder",
+    "decoder_config",
+    "text_model",
+)
 """Where configurations of several towers describe the one that reads text."""
 
 

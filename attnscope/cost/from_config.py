@@ -68,7 +68,8 @@ def anatomy_of(config: Config) -> Anatomy:
 
 def _is_pair(config: Config) -> bool:
     """Return whether a configuration has both an encoder and a decoder."""
-    return all(isinstance(config.get(name), dict) for name in ("encoder", "decoder"))
+    pairs = (("encoder", "decoder"), ("encoder_config", "decoder_config"))
+    return any(all(isinstance(config.get(name), dict) for name in pair) for pair in pairs)
 
 
 def _read(fields: Fields) -> Anatomy:

@@ -141,6 +141,7 @@ STATES = {
     "linear_num_key_heads": _delta,
     "mamba_num_heads": _mamba_2,
     "mamba_n_heads": _mamba_2,
+    "mamba_ngroups": _mamba_2,
     "mamba_d_conv": _mamba,
     "conv_L_cache": _convolution,
     "conv_kernel_size": _short_convolutions,

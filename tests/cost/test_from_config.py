@@ -123,6 +123,57 @@ def test_the_numbers_are_those_of_transformers_cache(own: dict[str, Any], n_toke
     assert kept == [each.cache.dynamic_numbers(n_tokens) for each in layers]
 
 
+STATES = {
+    "mamba2": {"num_heads": 6, "head_dim": 8, "n_groups": 2, "state_size": 10},
+    "jamba": {"mamba_d_state": 10, "mamba_dt_rank": 5, "attn_layer_offset": 1, "attn_layer_period": 2},
+    "zamba2": {
+        "n_mamba_heads": 4,
+        "mamba_ngroups": 2,
+        "mamba_d_state": 10,
+        "layers_block_type": ["mamba", "hybrid"] * 2,
+    },
+    "qwen3_next": {"head_dim": 8, "full_attention_interval": 4, **LINEAR},
+    "kimi_linear": {
+        "linear_num_heads": 3,
+        "linear_head_dim": 10,
+        "layer_types": ["linear_attention", "full_attention"] * 2,
+        **LATENT,
+    },
+}
+
+
+@pytest.mark.parametrize("model_type", STATES)
+def test_the_bytes_of_states_are_those_of_transformers_in_bfloat16(model_type: str) -> None:
+    import torch
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    kv = {"zamba2": 6, "kimi_linear": 6}.get(model_type, 3)
+    aligned = {"pad_token_id": 0, "intermediate_size": 16, "moe_intermediate_size": 16}
+    own = {**SMALL, **aligned, "num_key_value_heads": kv, **STATES[model_type]}
+    config = AutoConfig.for_model(model_type=model_type, **own)
+    model = AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16).eval()
+    with torch.no_grad():
+        output = model(torch.zeros(1, 7, dtype=torch.long), use_cache=True)
+    found = []
+    for layer in (output.get("past_key_values") or output["cache_params"]).layers:
+        tensors = {}
+        for part in ("keys", "values", "conv_states", "recurrent_states"):
+            value = getattr(layer, part, None)
+            for each in value.values() if isinstance(value, dict) else [value]:
+                tensors[id(each)] = each
+        found.append(sum(each.nbytes for each in tensors.values() if each is not None))
+    caches = [each.cache for each in anatomy_of(config.to_dict()).layers]
+    assert [2 * each.numbers(7) + 2 * each.constant_float32 for each in caches] == found
+
+
+def test_the_decoder_of_a_pair_has_cross_attention() -> None:
+    from transformers import CONFIG_MAPPING
+
+    anatomy = anatomy_of(CONFIG_MAPPING["canary"]().to_dict())
+    assert {each.kind for each in anatomy.cross} == {"cross"}
+    assert len(anatomy.cross) == anatomy.n_layer
+
+
 @pytest.mark.parametrize(
     ("change", "words"),
     [

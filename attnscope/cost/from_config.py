@@ -53,6 +53,8 @@ def anatomy_of(config: Config) -> Anatomy:
     Raises:
         ModelError: the type is unknown, or a field that the cache depends on is missing or wrong.
     """
+    if (whole := config.get("model_type")) in UNKNOWN:
+        raise _unknown(whole, UNKNOWN[whole])
     part = text_part(config)
     if part is not config and config.get("is_encoder_decoder", _is_pair(config)):
         part = part | {"is_encoder_decoder": True}

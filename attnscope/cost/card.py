@@ -251,7 +251,7 @@ def _card(model: _Model, request: _Request, checks: list[CacheCheck] | None) -> 
         batch=batch,
         cache_dtype=cache_dtype,
         kinds=_kinds(anatomy, n_tokens, n_source, batch, itemsize),
-        reserved=reserved(layers, n_tokens, itemsize, batch, n_source) if one(1) else [],
+        reserved=reserved(layers, n_tokens, cache_dtype, batch, n_source) if one(1) else [],
         weights=weights,
         curve=_curve(one, n_tokens, batch) if one(1) else [],
         fit=None if request.memory is None else _fit(one, request.memory, weights, n_tokens, batch),

@@ -33,16 +33,18 @@ def _bytes(cache: LayerCache, numbers: int, itemsize: int) -> int:
 
 
 def reserved(
-    layers: Sequence[LayerAnatomy], n_tokens: int, itemsize: int, batch: int, n_source: int = 0
+    layers: Sequence[LayerAnatomy], n_tokens: int, dtype: str, batch: int, n_source: int = 0
 ) -> list[Reserve]:
     """Return what engines reserve for some sequences.
 
     Args:
-        layers, n_tokens, itemsize, n_source: as for `needed`.
+        layers, n_tokens, n_source: as for `needed`.
+        dtype: that of a number, one of `BYTES`.
         batch: the number of sequences.
     """
     found = []
-    for engine, rule, tokens in ENGINES(layers, n_tokens):
+    itemsize = BYTES[dtype]
+    for engine, rule, tokens in ENGINES(layers, n_tokens, dtype):
         total = sum(
             _bytes(
                 each.cache,
@@ -62,14 +64,15 @@ Engine = tuple[str, str, Callable[[LayerAnatomy], int]]
 """The name of an engine, its rule in words, and the tokens that it reserves in a layer."""
 
 
-def _engines(layers: Sequence[LayerAnatomy], n_tokens: int) -> Iterator[Engine]:
-    """Yield the engines whose rules are known for these layers."""
+def _engines(layers: Sequence[LayerAnatomy], n_tokens: int, dtype: str) -> Iterator[Engine]:
+    """Yield the engines whose rules are known for these layers and this dtype."""
     yield _dynamic(n_tokens)
     yield _static(n_tokens)
     plain = {"full", "sliding", "latent", "shared", "none"}
     if all(each.kind in plain for each in layers):
         yield _vllm(n_tokens)
-        yield _llama_cpp(n_tokens)
+        if dtype in LLAMA_DTYPES:
+            yield _llama_cpp(n_tokens)
 
 
 ENGINES = _engines
@@ -111,6 +114,9 @@ def _vllm(n_tokens: int) -> Engine:
     rule = f"blocks of {VLLM_BLOCK}; window − 1 + {VLLM_STEP:,} tokens of a sliding layer, and a block"
     return "vLLM", rule, tokens
 
+
+LLAMA_DTYPES = ("float32", "bfloat16", "float16")
+"""The plain dtypes of `kv_cache_types` in llama.cpp's common/arg.cpp; others are blocks with scales."""
 
 CELLS, LLAMA_STEP = 256, 512
 """llama.cpp's padding with flash attention, and its default `--ubatch-size`, in tokens."""

@@ -24,7 +24,7 @@ SIZES = {
 
 
 def reserve(layers: tuple[LayerAnatomy, ...], engine: str, n_tokens: int, batch: int = 1) -> int:
-    return {each.engine: each.n_bytes for each in reserved(layers, n_tokens, 2, batch)}[engine]
+    return {each.engine: each.n_bytes for each in reserved(layers, n_tokens, "bfloat16", batch)}[engine]
 
 
 @pytest.mark.parametrize("n_tokens", [5, 8, 13])
@@ -53,11 +53,16 @@ def test_llama_cpp_reserves_multiples_of_256_cells() -> None:
 
 def test_engines_whose_rule_is_unknown_for_a_layer_are_left_out() -> None:
     state = LayerAnatomy("linear", cache=LayerCache(constant=7, constant_float32=5))
-    assert [each.engine for each in reserved((FULL, state), 3, 2, 1)] == [
+    assert [each.engine for each in reserved((FULL, state), 3, "bfloat16", 1)] == [
         "transformers, dynamic",
         "transformers, static",
     ]
     assert needed((FULL, state), 3, 2) == 2 * (3 * 10 + 7) + 4 * 5
+
+
+@pytest.mark.parametrize("dtype", ["fp8", "int8", "float64"])
+def test_llama_cpp_is_left_out_for_a_dtype_that_its_cache_does_not_have(dtype: str) -> None:
+    assert "llama.cpp" not in [each.engine for each in reserved((FULL,), 3, dtype, 1)]
 
 
 def test_what_is_kept_of_an_encoder_depends_on_its_own_length() -> None:

@@ -53,8 +53,7 @@ def anatomy_of(config: Config) -> Anatomy:
     Raises:
         ModelError: the type is unknown, or a field that the cache depends on is missing or wrong.
     """
-    if (whole := config.get("model_type")) in UNKNOWN:
-        raise _unknown(whole, UNKNOWN[whole])
+    check_described(config)
     part = text_part(config)
     if part is not config and config.get("is_encoder_decoder", _is_pair(config)):
         part = part | {"is_encoder_decoder": True}
@@ -66,6 +65,13 @@ def anatomy_of(config: Config) -> Anatomy:
         except DerivedFieldError as error:
             missing = str(error)
     raise undecided(missing, None, "given, as the cache depends on it")
+
+
+def check_described(config: Config) -> None:
+    """Raise a ModelError if the cache of a model is not described here, whatever its parts are."""
+    model_type = config.get("model_type")
+    if isinstance(model_type, str) and model_type in UNKNOWN:
+        raise _unknown(model_type, UNKNOWN[model_type])
 
 
 def _is_pair(config: Config) -> bool:

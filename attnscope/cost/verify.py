@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from attnscope.cost.fields import Config, text_part
-from attnscope.cost.from_config import anatomy_of
+from attnscope.cost.from_config import anatomy_of, check_described
 from attnscope.errors import ModelError, first_line
 from attnscope.results.card import CacheCheck
 
@@ -84,6 +84,7 @@ def verify_cache(config: Config) -> list[CacheCheck]:
     import torch
     from transformers import AutoModelForCausalLM, AutoModelForSeq2SeqLM
 
+    check_described(config)
     small = shrunk(config)
     anatomy = anatomy_of(small.to_dict() | _kinds(small))
     layers = (*anatomy.layers, *anatomy.cross) if _has_encoder(small) else anatomy.layers

@@ -57,8 +57,8 @@ class Interrupted:
             return "130 and one line"
         if self.status == 0 and LINE not in lines and not self._told:
             return "done before"
-        # What Python does before our first line runs cannot be caught.
-        before_us = "attnscope/" not in re.sub(r"bin/attnscope", "", self.err)
+        # What Python does before `__main__` runs cannot be caught: it imports the package first.
+        before_us = "attnscope/" not in re.sub(r"bin/attnscope|attnscope/__init__\.py", "", self.err)
         no_module = "Could not import runpy module" in self.err  # the message of `-m`, with a traceback
         fatal = "Fatal Python error" in self.err
         if before_us and (self.status == -signal.SIGINT or no_module or fatal):

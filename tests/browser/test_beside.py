@@ -6,6 +6,8 @@ from render.every_result import map_differences
 
 from attnscope.render.map_differences import SIDES, by_side
 
+pytestmark = pytest.mark.sweep  # `test_page` stands for the browser by default
+
 
 @pytest.fixture
 def opened(open_page):

@@ -5,6 +5,8 @@ import pytest
 
 from attnscope.results.heads import HeadRow
 
+pytestmark = pytest.mark.sweep  # `test_page` stands for the browser by default
+
 TOKENS = ["[CLS]", " the", " cat", " sat"]
 EVIL = "</script><img src=x onerror=alert(1)>"
 

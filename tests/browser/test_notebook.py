@@ -3,6 +3,8 @@
 import pytest
 from render.every_result import every_result, maps
 
+pytestmark = pytest.mark.sweep  # `test_page` stands for the browser by default
+
 DARK, LIGHT = "rgb(22, 25, 29)", "rgb(252, 252, 250)"
 
 

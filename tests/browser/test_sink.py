@@ -5,6 +5,8 @@ import pytest
 
 from attnscope.results.maps import Pooling, Token
 
+pytestmark = pytest.mark.sweep  # `test_page` stands for the browser by default
+
 WORDS = ["[CLS]", " the", " cat", " sat", "[SEP]"]
 
 

@@ -20,7 +20,7 @@ from attnscope.text import encodable_json
 EXAMPLES = {
     "attnscope card minilm": "the bundled model",
     "attnscope card config.json --context 128k --batch 4": "the cache of four long sequences",
-    "attnscope card a.gguf b.gguf": "two models side by side",
+    "attnscope card minilm ./llama --context 512": "two models side by side",
     "attnscope card config.json --verify": "the formula beside transformers' own cache",
     "attnscope card ./llama --memory 80G --dtype fp8": "what fits beside the weights",
 }

@@ -104,7 +104,7 @@ REASONS = {
         longformer longt5 lxmert mamba mask2former maskformer maskformer-swin mgp-str minicpm3
         minicpm_ocr_vision minicpmv4_7_vision mistral4 mistral_large4 mistral_large4_text
         mobilenet_v1 mobilenet_v2 mobilevit mobilevitv2 mra muse_glimmer_vision muse_spark_vision
-        musicflamingo paddleocr_vl pegasus_x pixio poolformer pp_ocrv5_mobile_rec
+        paddleocr_vl pegasus_x pixio poolformer pp_ocrv5_mobile_rec
         pp_ocrv5_server_rec pp_ocrv6_small_det pp_ocrv6_small_rec pp_ocrv6_tiny_rec prophetnet pvt
         pvt_v2 qianfan_ocr_vision qwen2_5_omni_thinker qwen2_5_vl qwen2_5_vl_text
         qwen2_5_vl_vision qwen2_vl qwen2_vl_text qwen3_5_moe_vision qwen3_5_vision

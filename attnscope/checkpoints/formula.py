@@ -14,6 +14,7 @@ from typing import Any
 
 from attnscope.checkpoints.heads import PARTS_OF_CONFIG, Heads
 from attnscope.checkpoints.indices import enumerated
+from attnscope.checkpoints.settings import rope_settings
 from attnscope.checkpoints.tensor_names import PARTS, Packing
 from attnscope.errors import ModelError
 from attnscope.text import shortened
@@ -279,7 +280,7 @@ def _rotation(config: Config, family: Family, layer: int) -> tuple[float | None,
         return None, []
     if config.get("alibi"):
         return None, [ALIBI]
-    settings = _rope_settings(config, _kind(config, layer))
+    settings = rope_settings(config, _kind(config, layer))
     theta, share = settings.get("rope_theta"), settings.get("partial_rotary_factor")
     if share not in (None, 1):
         return None, [f"its rotary positions, which rotate only {share:g} of each head"]
@@ -288,22 +289,6 @@ def _rotation(config: Config, family: Family, layer: int) -> tuple[float | None,
     kind = settings.get("rope_type", settings.get("type", "default"))
     is_plain = kind in ("default", "mrope") or (kind == "linear" and settings.get("factor") == 1)
     return float(theta), [] if is_plain else [f"the scaling of its rotary positions ({kind})"]
-
-
-def _rope_settings(config: Config, kind: str) -> Config:
-    """Return the settings of rotary positions, as transformers 5 or earlier versions write them."""
-    settings = config.get("rope_parameters")
-    if isinstance(settings, dict):
-        of_kind = settings.get(kind)
-        return of_kind if isinstance(of_kind, dict) else settings
-    local = config.get("rope_local_base_freq", config.get("local_rope_theta"))
-    if kind == "sliding_attention" and local is not None:
-        return {"rope_theta": local}
-    theta = config.get("rope_theta", config.get("rotary_emb_base", config.get("global_rope_theta")))
-    share = config.get("partial_rotary_factor", config.get("rotary_pct"))
-    scaling = config.get("rope_scaling")
-    own = {"rope_theta": theta, "partial_rotary_factor": share}
-    return own | (scaling if isinstance(scaling, dict) else {})
 
 
 def _scale(config: Config, family: Family, layer: int, d_head: int) -> float | None:

@@ -94,3 +94,19 @@ def _is_dtype(value: Any) -> bool:
 
 def _is_list_of(kind: type, value: Any) -> bool:
     return isinstance(value, list) and all(isinstance(each, kind) for each in value)
+
+
+def rope_settings(config: dict[str, Any], kind: str) -> dict[str, Any]:
+    """Return the settings of rotary positions, as transformers 5 or earlier versions write them."""
+    settings = config.get("rope_parameters")
+    if isinstance(settings, dict):
+        of_kind = settings.get(kind)
+        return of_kind if isinstance(of_kind, dict) else settings
+    local = config.get("rope_local_base_freq", config.get("local_rope_theta"))
+    if kind == "sliding_attention" and local is not None:
+        return {"rope_theta": local}
+    theta = config.get("rope_theta", config.get("rotary_emb_base", config.get("global_rope_theta")))
+    share = config.get("partial_rotary_factor", config.get("rotary_pct"))
+    scaling = config.get("rope_scaling")
+    own = {"rope_theta": theta, "partial_rotary_factor": share}
+    return own | (scaling if isinstance(scaling, dict) else {})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Callable
 
 LONGEST = 2**50
@@ -16,18 +17,9 @@ def longest_context(needed: Callable[[int], int], memory: int, batch: int) -> in
         memory: the bytes that are free.
         batch: the number of sequences.
     """
-    if needed(1) * batch > memory:
-        return 0
-    if needed(LONGEST) * batch <= memory:
-        return None
-    fits, too_long = 1, LONGEST
-    while too_long - fits > 1:
-        middle = (fits + too_long) // 2
-        if needed(middle) * batch <= memory:
-            fits = middle
-        else:
-            too_long = middle
-    return fits
+    lengths = range(1, LONGEST + 1)
+    longest = bisect_right(lengths, memory, key=lambda length: needed(length) * batch)
+    return None if longest == LONGEST else longest
 
 
 def largest_batch(needed: Callable[[int], int], memory: int, context: int) -> int:

@@ -200,9 +200,10 @@ class _Model:
 def _read(model: str | Path, progress: Progress) -> _Model:
     files = find_model_files(model)
     headers = _headers(files, progress)
-    anatomy, read_from, findings = _anatomy(files, headers)
-    weights = _weights(files, headers, anatomy)
-    return _Model(files.name, anatomy, read_from, weights, files.config(), findings)
+    config = files.config()
+    anatomy, read_from, findings = _anatomy(config, headers)
+    weights = _weights(config, headers, anatomy)
+    return _Model(files.name, anatomy, read_from, weights, config, findings)
 
 
 def _card(model: _Model, request: _Request, checks: list[CacheCheck] | None) -> Card:
@@ -226,7 +227,8 @@ def _card(model: _Model, request: _Request, checks: list[CacheCheck] | None) -> 
     def one(length: int) -> int:
         return needed(layers, length, itemsize, n_source)
 
-    if assumed and one(1):
+    keeps = one(1) > 0
+    if assumed and keeps:
         notices.append(f"it names no dtype of keys and values: {ASSUMED} is assumed (--dtype)")
     work = work_of(
         anatomy,
@@ -251,9 +253,9 @@ def _card(model: _Model, request: _Request, checks: list[CacheCheck] | None) -> 
         batch=batch,
         cache_dtype=cache_dtype,
         kinds=_kinds(anatomy, n_tokens, n_source, batch, itemsize),
-        reserved=reserved(layers, n_tokens, cache_dtype, batch, n_source) if one(1) else [],
+        reserved=reserved(layers, n_tokens, cache_dtype, batch, n_source) if keeps else [],
         weights=weights,
-        curve=_curve(one, n_tokens, batch) if one(1) else [],
+        curve=_curve(one, n_tokens, batch) if keeps else [],
         fit=None if request.memory is None else _fit(one, request.memory, weights, n_tokens, batch),
         work=work,
         checks=checks,
@@ -294,9 +296,10 @@ def _headers(files: ModelFiles, progress: Progress) -> Headers | None:
         return None
 
 
-def _weights(files: ModelFiles, headers: Headers | None, anatomy: Anatomy) -> WeightsCount | None:
+def _weights(
+    config: dict[str, Any] | None, headers: Headers | None, anatomy: Anatomy
+) -> WeightsCount | None:
     """Return the sizes of the weights, by their headers or else config.json; None: not known."""
-    config = files.config()
     if headers is not None:
         return count_weights(headers, config)
     from attnscope.cost.parameters import count_parameters
@@ -307,13 +310,15 @@ def _weights(files: ModelFiles, headers: Headers | None, anatomy: Anatomy) -> We
         return None
 
 
-def _anatomy(files: ModelFiles, headers: Headers | None) -> tuple[Anatomy, str, tuple[Finding, ...]]:
+def _anatomy(
+    config: dict[str, Any] | None, headers: Headers | None
+) -> tuple[Anatomy, str, tuple[Finding, ...]]:
     """Return the anatomy, what it was read from, and where the tensors contradict that."""
     if headers is not None and headers.format == "GGUF":
         from attnscope.cost.gguf_anatomy import anatomy_of_gguf
 
         return anatomy_of_gguf(headers), "the header of a GGUF file", ()
-    return anatomy_of_checkpoint(files.config(), headers)
+    return anatomy_of_checkpoint(config, headers)
 
 
 def _context(anatomy: Anatomy, n_tokens: int | None) -> int:

@@ -105,17 +105,34 @@ def text_part(config: Config) -> Config:
 
 def completed(config: Config) -> Config | None:
     """Return a configuration with the defaults of transformers; None if it does not know these."""
-    from transformers import AutoConfig
-
     try:
-        complete = AutoConfig.for_model(**config)
-        if not complete.is_encoder_decoder:  # whose fields it would rename
-            complete = complete.get_text_config(decoder=True)
-        result: Config = complete.to_dict()
+        complete = decoder_config(config)
+        fields: Config = complete.to_dict()
     except Exception:  # an unknown type, or sizes that it rejects
         return None
-    kinds = getattr(complete, "layer_types", None)  # some classes compute it whenever it is read
-    return result if kinds is None else result | {"layer_types": list(kinds)}
+    return fields | computed_kinds(complete)
+
+
+def decoder_config(config: Config) -> Any:
+    """Return transformers' configuration of the decoder of text; errors are those of its class."""
+    from transformers import AutoConfig
+
+    complete = AutoConfig.for_model(**config)
+    if complete.is_encoder_decoder:  # whose fields `get_text_config` would rename
+        return complete
+    return complete.get_text_config(decoder=True)
+
+
+def computed_kinds(config: Any) -> Config:
+    """Return the `layer_types` that some classes compute whenever they are read, beside their fields."""
+    kinds = getattr(config, "layer_types", None)
+    return {} if kinds is None else {"layer_types": list(kinds)}
+
+
+def dtype_of(config: Config) -> str | None:
+    """Return the dtype that a configuration names, without its prefix `torch.`; None: it names none."""
+    dtype = config.get("dtype", config.get("torch_dtype"))
+    return dtype.removeprefix("torch.") if isinstance(dtype, str) else None
 
 
 def undecided(field: str, value: Any, expected: str) -> ModelError:

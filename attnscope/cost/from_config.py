@@ -7,9 +7,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import Any
 
+from attnscope.checkpoints.settings import rope_settings
 from attnscope.cost.anatomy import Anatomy, Indexer, LayerAnatomy, LayerCache
-from attnscope.cost.fields import Config, DerivedFieldError, Fields, completed, text_part, undecided
+from attnscope.cost.fields import (
+    Config,
+    DerivedFieldError,
+    Fields,
+    completed,
+    dtype_of,
+    text_part,
+    undecided,
+)
 from attnscope.cost.states import State, state_of
 from attnscope.errors import ModelError
 from attnscope.text import shortened
@@ -81,8 +91,7 @@ def _is_pair(config: Config) -> bool:
 
 
 def _read(fields: Fields) -> Anatomy:
-    if fields.model_type in UNKNOWN:
-        raise _unknown(fields.model_type, UNKNOWN[fields.model_type])
+    check_described(fields.config)
     if fields.family is None:
         raise _unknown(fields.model_type, "attnscope does not know it")
     n_layer = _n_layer(fields)
@@ -98,7 +107,6 @@ def _read(fields: Fields) -> Anatomy:
     is_whisper = fields.model_type == "whisper"  # which pads each input to 30 seconds
     longest = fields.get("max_target_positions" if is_whisper else "max_position_embeddings")
     n_source = fields.config.get("max_source_positions", 1500) if is_whisper else None
-    dtype = fields.config.get("dtype", fields.config.get("torch_dtype"))
     return Anatomy(
         fields.model_type,
         n_layer,
@@ -107,7 +115,7 @@ def _read(fields: Fields) -> Anatomy:
         cross=tuple(_cross(fields) for _ in layers) if _has_encoder(fields) else (),
         longest=longest if isinstance(longest, int) and not isinstance(longest, bool) else None,
         n_source=n_source,
-        dtype=dtype.removeprefix("torch.") if isinstance(dtype, str) else None,
+        dtype=dtype_of(fields.config),
     )
 
 
@@ -401,8 +409,10 @@ def _rotation(fields: Fields, kind: str, index: int) -> tuple[float | None, str 
         return None, None
     if not fields.has("rope_parameters") or fields.config.get("alibi"):
         return None, None
-    settings = _rope_settings(fields, kind)
+    settings = rope_settings(fields.config, kind)
     theta = settings.get("rope_theta")
+    if theta is None and not isinstance(fields.config.get("rope_parameters"), dict):
+        theta = _default_theta(fields, kind)
     if isinstance(theta, bool) or not isinstance(theta, int | float):
         return None, None
     scaling, factor = settings.get("rope_type", settings.get("type", "default")), settings.get("factor")
@@ -411,22 +421,12 @@ def _rotation(fields: Fields, kind: str, index: int) -> tuple[float | None, str 
     return float(theta), f"{scaling} {factor:g}" if isinstance(factor, int | float) else str(scaling)
 
 
-def _rope_settings(fields: Fields, kind: str) -> Config:
-    """Return the settings of rotary positions, as transformers 5 or earlier versions write them."""
-    config = fields.config
-    settings = config.get("rope_parameters")
-    if isinstance(settings, dict):
-        of_kind = settings.get(kind)
-        return of_kind if isinstance(of_kind, dict) else settings
-    local = config.get("rope_local_base_freq", config.get("local_rope_theta"))
-    if kind == "sliding_attention" and local is not None:
-        return {"rope_theta": local}
-    default = fields.get("rope_parameters") or {}
-    default = default.get(kind, default) if isinstance(default, dict) else {}
-    theta = config.get("rope_theta", config.get("rotary_emb_base", config.get("global_rope_theta")))
-    scaling = config.get("rope_scaling")
-    own = {"rope_theta": default.get("rope_theta") if theta is None else theta}
-    return own | (scaling if isinstance(scaling, dict) else {})
+def _default_theta(fields: Fields, kind: str) -> Any:
+    """Return the base of rotary positions that a class has for a kind of layer; None: it has none."""
+    default = fields.get("rope_parameters")
+    if not isinstance(default, dict):
+        return None
+    return default.get(kind, default).get("rope_theta")
 
 
 SWITCHES = {

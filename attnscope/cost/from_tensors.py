@@ -9,7 +9,7 @@ from typing import Any
 from attnscope.checkpoints.checkpoint import longest_text
 from attnscope.checkpoints.headers import Headers
 from attnscope.cost.anatomy import Anatomy, LayerAnatomy, LayerCache
-from attnscope.cost.fields import families, text_part
+from attnscope.cost.fields import dtype_of, families, text_part
 from attnscope.cost.from_config import UNKNOWN, anatomy_of
 from attnscope.cost.observed import ObservedLayer, ObservedModel, observe
 from attnscope.errors import ModelError
@@ -51,14 +51,12 @@ def anatomy_of_checkpoint(
     assert headers is not None
     config = config or {}
     anatomy = anatomy_of_tensors(headers, config)
-    dtype = config.get("dtype", config.get("torch_dtype"))
-    dtype = dtype.removeprefix("torch.") if isinstance(dtype, str) else None
-    anatomy = replace(anatomy, longest=longest_text(config), dtype=dtype)
+    anatomy = replace(anatomy, longest=longest_text(config), dtype=dtype_of(config))
     return anatomy, "the names and shapes of its tensors", ()
 
 
 def _is_new_decoder(config: dict[str, Any]) -> bool:
-    """Return whether a configuration is that of a decoder whose type nobody has described."""
+    """Return whether a configuration is of a decoder whose model type is unknown."""
     text = text_part(config)
     if text.get("model_type") in families() or text.get("model_type") in UNKNOWN:
         return False

@@ -6,6 +6,7 @@ Each engine has a rule of its own, with its source. An engine is left out where 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from math import ceil
 
 from attnscope.cost.anatomy import LayerAnatomy, LayerCache
@@ -44,14 +45,11 @@ def reserved(
     """
     found = []
     itemsize = BYTES[dtype]
-    for engine, rule, tokens in ENGINES(layers, n_tokens, dtype):
+    for engine, rule, tokens in _engines(layers, n_tokens, dtype):
         total = sum(
             _bytes(
                 each.cache,
-                each.cache.constant
-                + each.cache.constant_float32
-                + each.cache.per_token * tokens(each)
-                + each.cache.per_source_token * n_source,
+                replace(each.cache, window=None).numbers(tokens(each), n_source),
                 itemsize,
             )
             for each in layers
@@ -73,9 +71,6 @@ def _engines(layers: Sequence[LayerAnatomy], n_tokens: int, dtype: str) -> Itera
         yield _vllm(n_tokens)
         if dtype in LLAMA_DTYPES:
             yield _llama_cpp(n_tokens)
-
-
-ENGINES = _engines
 
 
 def _dynamic(n_tokens: int) -> Engine:
@@ -103,7 +98,7 @@ VLLM_BLOCK, VLLM_STEP = 16, 8192
 
 
 def _vllm(n_tokens: int) -> Engine:
-    """VLLM 0.28: `FullAttentionSpec` and `SlidingWindowSpec` in v1/kv_cache_interface.py."""
+    """The rule of vLLM 0.28: `FullAttentionSpec` and `SlidingWindowSpec` in v1/kv_cache_interface.py."""
 
     def tokens(layer: LayerAnatomy) -> int:
         if layer.cache.window is None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from attnscope.cost.fields import Config, text_part
+from attnscope.cost.fields import Config, computed_kinds, decoder_config, text_part
 from attnscope.cost.from_config import anatomy_of, check_described
 from attnscope.errors import ModelError, first_line
 from attnscope.results.card import CacheCheck
@@ -86,7 +86,7 @@ def verify_cache(config: Config) -> list[CacheCheck]:
 
     check_described(config)
     small = shrunk(config)
-    anatomy = anatomy_of(small.to_dict() | _kinds(small))
+    anatomy = anatomy_of(small.to_dict() | computed_kinds(small))
     layers = (*anatomy.layers, *anatomy.cross) if _has_encoder(small) else anatomy.layers
     try:
         with torch.device("meta"):
@@ -126,25 +126,15 @@ def _has_encoder(config: Any) -> bool:
     return bool(config.is_encoder_decoder) and config.model_type != "whisper"
 
 
-def _kinds(config: Any) -> Config:
-    """Return the kinds of layers that a class computes whenever they are read."""
-    kinds = getattr(config, "layer_types", None)
-    return {} if kinds is None else {"layer_types": list(kinds)}
-
-
 def shrunk(config: Config) -> Any:
     """Return transformers' configuration of a small model with the same kinds of layers.
 
     Raises:
         ModelError: transformers does not know the model, or rejects the small sizes.
     """
-    from transformers import AutoConfig
-
     part = text_part(config)
     try:
-        whole = AutoConfig.for_model(**part)
-        if not whole.is_encoder_decoder:  # whose fields it would rename
-            whole = whole.get_text_config(decoder=True)
+        whole = decoder_config(part)
         fields = whole.to_dict()
         sizes = dict(_sizes(whole, fields))
         dropped = {*DERIVED, *(["head_dim"] if "kv_lora_rank" in fields else []), "per_layer_config"}
@@ -268,7 +258,7 @@ def _tensors(layer: Any) -> Iterator[Any]:
     import torch
 
     for value in vars(layer).values():
-        parts = value.values() if isinstance(value, dict) else value
-        for each in parts if isinstance(parts, list | tuple) or isinstance(value, dict) else [value]:
+        values = value.values() if isinstance(value, dict) else value
+        for each in values if isinstance(value, dict | list | tuple) else [value]:
             if isinstance(each, torch.Tensor) and each.dim() > 1:
                 yield each

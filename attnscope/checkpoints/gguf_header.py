@@ -125,7 +125,7 @@ PART = re.compile(r"(.*)-(\d{5})-of-(\d{5})\.gguf", re.DOTALL)
 """The name of a part, counted from 1: `llama_split_path` of llama.cpp."""
 
 
-def _joined(file: Ranges, given: Gguf, count: int) -> Gguf:
+def _joined(file: Ranges, part_of_file: Gguf, count: int) -> Gguf:
     """Return the header of all parts of a split file; the first one has the metadata."""
     filename = re.split(r"[/\\]", file.name)[-1]
     found = PART.fullmatch(filename)
@@ -141,7 +141,7 @@ def _joined(file: Ranges, given: Gguf, count: int) -> Gguf:
     budget = Budget(MOST_KEPT)
 
     def read(each: Ranges) -> Gguf:
-        return given if each.name == file.name else _read_header(each, budget)
+        return part_of_file if each.name == file.name else _read_header(each, budget)
 
     parts = side_by_side(read, files, lambda share: None)
     for number, part in enumerate(parts, 1):

@@ -90,8 +90,8 @@ class GgufMatrix:
     def _bytes(self, rows: Range, blocks: Range) -> np.ndarray:
         """Return the bytes of ranges of rows and of blocks in them: `n_row n_byte`.
 
-        On this machine, they are all that is read. From a server, whole rows are; where only columns
-        are wanted, the whole tensor is, once.
+        From a file on this machine, nothing else is read. From a server, whole rows are read, or the
+        whole tensor, once, if the ranges are columns of all rows.
         """
         import numpy as np
 
@@ -185,9 +185,9 @@ def _read_rows(tensor: GgufTensor, rows: Range, per_row: int) -> np.ndarray:
     import numpy as np
 
     start, stop = rows
-    wanted = (stop - start) * per_row
-    found = tensor.file.read(tensor.offset + start * per_row, wanted)
-    if len(found) != wanted:
+    n_byte = (stop - start) * per_row
+    found = tensor.file.read(tensor.offset + start * per_row, n_byte)
+    if len(found) != n_byte:
         raise _too_short(tensor)
     return np.frombuffer(found, "u1").reshape(-1, per_row)
 

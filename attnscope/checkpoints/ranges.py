@@ -147,10 +147,10 @@ class HttpRanges(Ranges):
         from huggingface_hub import get_session
 
         plain = {"Accept-Encoding": "identity"}
-        wanted = {**self.headers, **plain, "Range": f"bytes={start}-{start + length - 1}"}
+        headers = {**self.headers, **plain, "Range": f"bytes={start}-{start + length - 1}"}
         for wait in (*PAUSES, None):
             try:
-                with get_session().stream("GET", self.url, headers=wanted, timeout=30) as response:
+                with get_session().stream("GET", self.url, headers=headers, timeout=30) as response:
                     if wait is None or response.status_code not in BUSY:
                         return self._body(response, start, length)
             except ModelError:

@@ -56,7 +56,7 @@ class Fields:
 
     def has(self, name: str) -> bool:
         """Return whether the configuration or its class has a field."""
-        return self._given(name) is not None or name in self._defaults or name in self.derived
+        return self._own_name(name) is not None or name in self._defaults or name in self.derived
 
     @property
     def derived(self) -> list[str]:
@@ -64,7 +64,7 @@ class Fields:
         derived: list[str] = (self.family or {}).get("derived", [])
         return derived
 
-    def _given(self, name: str) -> str | None:
+    def _own_name(self, name: str) -> str | None:
         """Return the name under which the configuration itself has a field."""
         own = self._names.get(name, name)
         return next((each for each in (own, name) if each in self.config), None)
@@ -75,9 +75,9 @@ class Fields:
         Raises:
             DerivedFieldError: it is missing, and its default depends on other fields.
         """
-        given = self._given(name)
-        if given is not None:
-            return self.config[given]
+        own = self._own_name(name)
+        if own is not None:
+            return self.config[own]
         if name in self.derived:
             raise DerivedFieldError(name)
         return self._defaults.get(name)

@@ -225,7 +225,7 @@ def _by_rule(fields: Fields, n_layer: int) -> list[str]:
     """Return the kinds of layers that a class derives, for configurations without `layer_types`.
 
     Raises:
-        DerivedFieldError: transformers itself has to be asked.
+        DerivedFieldError: only transformers' own class can derive them.
     """
     if fields.config.get("use_sliding_window") is False and fields.model_type in QWEN:
         return ["full_attention"] * n_layer
@@ -235,11 +235,11 @@ def _by_rule(fields: Fields, n_layer: int) -> list[str]:
     if period is None:
         raise DerivedFieldError("layer_types")
     name = "full_attention_interval" if fields.model_type == "qwen3_next" else "sliding_window_pattern"
-    given = fields.config.get(name, period)
-    if isinstance(given, bool) or not isinstance(given, int) or given < 1:
-        raise undecided(name, given, "a whole number of at least 1")
+    period = fields.config.get(name, period)
+    if isinstance(period, bool) or not isinstance(period, int) or period < 1:
+        raise undecided(name, period, "a whole number of at least 1")
     other = "linear_attention" if fields.model_type == "qwen3_next" else "sliding_attention"
-    return [other if (index + 1) % given else "full_attention" for index in range(n_layer)]
+    return [other if (index + 1) % period else "full_attention" for index in range(n_layer)]
 
 
 def _gpt_neo(fields: Fields, n_layer: int) -> list[str]:

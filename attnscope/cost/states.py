@@ -62,8 +62,10 @@ def _kimi_delta(fields: Fields) -> State:
 def _lightning(fields: Fields) -> State:
     """Lightning attention of MiniMax-01 (arXiv:2501.08313): a matrix d_head × d_head a head."""
     n_head = fields.count("num_attention_heads")
-    given = fields.get("head_dim")
-    d_head = fields.count("hidden_size") // n_head if given is None else fields.count("head_dim")
+    if fields.get("head_dim") is None:
+        d_head = fields.count("hidden_size") // n_head
+    else:
+        d_head = fields.count("head_dim")
     matrices = n_head * d_head * d_head
     return State("linear", matrices, n_head=n_head, recurrence=2 * matrices)
 

@@ -70,7 +70,7 @@ _NUMBER = re.compile(r"(?<![^.])\d+(?![^.])")
 
 @lru_cache(maxsize=2**14)
 def _place_of_form(name: str) -> Place:
-    """Return what tensors are a part of whose names differ in numbers alone.
+    """Return the place of all tensors whose names differ only in their numbers.
 
     Args:
         name: a name in which all numbers are 0: checkpoints have 100,000 names, but few forms of them.

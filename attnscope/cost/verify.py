@@ -60,7 +60,7 @@ SMALL: dict[str, int] = {
 """The sizes of the small model, if its configuration has such a field."""
 
 DERIVED = ("qk_head_dim", "head_dim_ori", "num_kv_heads")
-"""Fields that a class derives from others; given, they would contradict the small sizes."""
+"""Fields that a class derives from others: as they are, they would contradict the small sizes."""
 
 N_SOURCE = 5
 """The number of tokens of the encoder."""
@@ -186,8 +186,7 @@ def _head_sizes(config: Any, fields: Config, n_head: int) -> Iterator[tuple[str,
     def own(name: str) -> str:
         return str(config.attribute_map.get(name, name))
 
-    given = fields.get("num_key_value_heads") or n_head
-    group = max(1, n_head // given)
+    group = max(1, n_head // (fields.get("num_key_value_heads") or n_head))
     n_kv_head = max(1, MOST_HEADS // group)
     heads = n_kv_head * group
     yield own("num_attention_heads"), heads

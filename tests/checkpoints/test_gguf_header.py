@@ -136,10 +136,10 @@ def test_parts_in_the_wrong_order_are_refused(tmp_path):
 
 
 class RangeServer(BaseHTTPRequestHandler):
-    """Serves a folder, and notes every request; `ranges` False: it ignores what was asked for."""
+    """Serves a folder, and records every request; if `ranges` is False, it ignores their ranges."""
 
-    def __init__(self, folder, asked, ranges, *arguments):
-        self.folder, self.asked, self.ranges = folder, asked, ranges
+    def __init__(self, folder, requests, ranges, *arguments):
+        self.folder, self.requests, self.ranges = folder, requests, ranges
         super().__init__(*arguments)
 
     def do_GET(self):
@@ -150,7 +150,7 @@ class RangeServer(BaseHTTPRequestHandler):
         content = path.read_bytes()
         start, last = map(int, self.headers["Range"].removeprefix("bytes=").split("-"))
         part = content[start : last + 1] if self.ranges else content
-        self.asked.append((path.name, start, len(part)))
+        self.requests.append((path.name, start, len(part)))
         self.send_response(206 if self.ranges else 200)
         self.send_header("Content-Length", str(len(part)))
         if self.ranges:
@@ -165,15 +165,15 @@ class RangeServer(BaseHTTPRequestHandler):
 
 @pytest.fixture
 def serve(tmp_path):
-    """Return a function that serves the test's folder, and returns its URL and what is asked for."""
+    """Return a function that serves the test's folder, and returns its URL and the list of requests."""
     servers = []
 
     def start(ranges=True):
-        asked = []
-        handler = partial(RangeServer, tmp_path, asked, ranges)
+        requests = []
+        handler = partial(RangeServer, tmp_path, requests, ranges)
         servers.append(ThreadingHTTPServer(("127.0.0.1", 0), handler))
         threading.Thread(target=servers[-1].serve_forever, args=(0.02,), daemon=True).start()
-        return f"http://127.0.0.1:{servers[-1].server_port}", asked
+        return f"http://127.0.0.1:{servers[-1].server_port}", requests
 
     yield start
     for each in servers:
@@ -186,9 +186,9 @@ def test_a_remote_file_takes_one_request_and_none_for_its_tensors(tmp_path, serv
     written = write(path)
     with path.open("ab") as file:
         file.truncate(3 * 2**20)
-    address, asked = serve()
+    address, requests = serve()
     found = open_gguf(HttpRanges(f"{address}/x.gguf"))
-    assert asked == [("x.gguf", 0, 2**20)]
+    assert requests == [("x.gguf", 0, 2**20)]
     local = open_gguf(path)
     assert found.metadata == local.metadata
     for name, each in found.tensors.items():
@@ -201,11 +201,11 @@ def test_a_remote_file_takes_one_request_and_none_for_its_tensors(tmp_path, serv
 
 def test_each_part_of_a_remote_split_file_takes_one_request(tmp_path, serve):
     write(tmp_path / "x.gguf", split_max_tensors=1)
-    address, asked = serve()
+    address, requests = serve()
     found = open_gguf(HttpRanges(f"{address}/x-00001-of-00005.gguf"))
     assert [*found.tensors] == [*open_gguf(min(tmp_path.iterdir())).tensors]
-    assert sorted(name for name, *_ in asked) == sorted(path.name for path in tmp_path.iterdir())
-    assert all(length <= 2**16 for name, _, length in asked if "00001" not in name)
+    assert sorted(name for name, *_ in requests) == sorted(path.name for path in tmp_path.iterdir())
+    assert all(length <= 2**16 for name, _, length in requests if "00001" not in name)
 
 
 def test_parts_of_a_split_file_have_one_limit(tmp_path):
@@ -224,11 +224,11 @@ def test_a_large_remote_vocabulary_takes_two_requests(tmp_path, serve):
     tokens = text("tokens") + struct.pack("<I", 9) + array(8, 2**17) + text("a token") * 2**17
     content = header(tokens, text("last") + struct.pack("<II", 4, 5)) + b"\0" * 2**20
     (tmp_path / "x.gguf").write_bytes(content)
-    address, asked = serve()
+    address, requests = serve()
     found = open_gguf(HttpRanges(f"{address}/x.gguf"))
     assert found.metadata == {"tokens": LongValue("array", 2**17), "last": 5}
-    assert asked[0] == ("x.gguf", 0, 2**20)
-    assert len(asked) == 2
+    assert requests[0] == ("x.gguf", 0, 2**20)
+    assert len(requests) == 2
 
 
 def test_a_server_without_ranges_or_the_file_is_refused(tmp_path, serve):

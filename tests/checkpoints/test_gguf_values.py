@@ -42,7 +42,7 @@ class Remote(Ranges):
     first = further = 0
 
     def __init__(self, path):
-        self.file, self.asked = FileRanges(path), []
+        self.file, self.requests = FileRanges(path), []
 
     @property
     def name(self):
@@ -53,7 +53,7 @@ class Remote(Ranges):
         return self.file.size
 
     def read(self, start, length):
-        self.asked.append((start, length))
+        self.requests.append((start, length))
         return self.file.read(start, length)
 
     def beside(self, filename):
@@ -104,9 +104,9 @@ def test_of_a_remote_file_only_rows_of_the_slice_are_requested(tmp_path):
     matrix = GgufMatrix(tensor, 4)
     matrix[5:7], matrix[5:7]
     per_row = blocks.shape[1]
-    assert server.asked == [(tensor.offset + 4 * per_row, 4 * per_row)]
+    assert server.requests == [(tensor.offset + 4 * per_row, 4 * per_row)]
     matrix[:, 3:9], matrix[:, 9:13]
-    assert server.asked[1:] == [(tensor.offset, 20 * per_row)]
+    assert server.requests[1:] == [(tensor.offset, 20 * per_row)]
 
 
 def test_a_vector_is_read_whole(tmp_path):

@@ -31,7 +31,7 @@ UNDECIDED = {
 }
 """Families without attention in a tiny model, with several stacks, or names of their own for keys."""
 IMAGES = {"mllama"}
-"""Families some of whose layers keep images, not tokens."""
+"""Families with layers that attend to images, and keep nothing of the tokens of the text."""
 
 
 def save(family, folder, monkeypatch, **sizes):

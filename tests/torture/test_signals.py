@@ -119,10 +119,12 @@ def test_a_signal_at_any_moment_ends_it_as_signals_do(cases, model_folder, what,
         numbers = [kind] * (2 if kind == signal.SIGINT and drawing.random() < 0.2 else 1)
         after = drawing.uniform(0.12, CPU.get(what, USUAL))
         is_program = what == "run"
-        # Where Ctrl-C comes within an `exec` of text, as in a named tuple, `python -m` ends by the signal.
-        by_python = {-signal.SIGINT} if is_program and kind == signal.SIGINT else set()
+        # A second Ctrl-C ends the process at once. And where Ctrl-C comes within an `exec` of text, as in a
+        # named tuple, `python -m` ends by the signal.
+        may_kill = kind == signal.SIGINT and (is_program or len(numbers) == 2)
+        by_signal = {-signal.SIGINT} if may_kill else set()
         ended = cases.run(
-            *line, statuses={0, *BY_SHELL[kind], *by_python}, record=False, noisy=is_program, may_change=written,
+            *line, statuses={0, *BY_SHELL[kind], *by_signal}, record=False, noisy=is_program, may_change=written,
             what=f"{'+'.join(each.name for each in numbers)} after {after:.2f} s, {part}.{number}",
             within=lambda numbers=numbers, after=after: interrupted(line, numbers, after),
         )  # fmt: skip

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from attnscope.cli.options import Format, TableOptions, expanded
-from attnscope.cli.output import put, shown_progress, stdout, tell
+from attnscope.cli.output import draw, put, shown_progress, stdout, tell, written_first
 from attnscope.completion import completion
 from attnscope.cost.options import CostOptions
 from attnscope.errors import warn_idle
-from attnscope.options import keywords
+from attnscope.options import keywords, option
 from attnscope.results.card import Card
 from attnscope.results.cards import Cards
 from attnscope.text import encodable_json
@@ -23,7 +25,18 @@ EXAMPLES = {
     "attnscope card minilm ./llama --context 512": "two models side by side",
     "attnscope card config.json --verify": "the formula beside transformers' own cache",
     "attnscope card ./llama --memory 80G --dtype fp8": "what fits beside the weights",
+    "attnscope card config.json --plot cache.svg": "a figure of the cache as the context grows",
 }
+
+
+@dataclass(frozen=True)
+class CardOutput(TableOptions):
+    """The table and the figure."""
+
+    plot: Path | None = option(
+        "Draw what keys and values take as the context grows: .png, .svg or .pdf.", metavar="FILE"
+    )
+    force: bool = option("Replace an existing file.", default=False)
 
 
 @expanded
@@ -38,13 +51,21 @@ def card(
         ),
     ],
     cost: CostOptions,
-    output: TableOptions,
+    output: CardOutput,
 ) -> int:
     """Run `attnscope card` and return its exit status."""
     from attnscope import card, cards
 
+    plot = output.plot
+    if plot is not None:
+        from attnscope.render.figures.save_figure import check_plot
+
+        check_plot(plot, force=output.force)
     warn_idle(
-        [(output.wide and output.always_wide, "--wide", f"{output.format} has all columns anyway")]
+        [
+            (output.wide and output.always_wide, "--wide", f"{output.format} has all columns anyway"),
+            (output.force and plot is None, "--force", "no file is written"),
+        ]
     )
     with shown_progress() as progress:
         result: Card | Cards
@@ -52,7 +73,8 @@ def card(
             result = card(models[0], **keywords(cost), progress=progress)
         else:
             result = cards(models, **keywords(cost), progress=progress)
-    _print(result, output)
+    with written_first(lambda: draw(result, plot, force=output.force)):
+        _print(result, output)
     return 0 if all(each.ok for each in result.checks or ()) else 1
 
 

@@ -19,7 +19,7 @@ from attnscope.cost.weights import count_weights
 from attnscope.cost.work import Device, work_of
 from attnscope.errors import ModelError, OptionError
 from attnscope.process.progress import Progress, silent, stage
-from attnscope.results.card import CacheCheck, Card, CurvePoint, Fit, LayerKind
+from attnscope.results.card import CacheCheck, Card, CurvePoint, Fit, LayerKind, Reserve
 from attnscope.results.cards import Cards
 from attnscope.results.common import Finding
 from attnscope.results.weights_count import WeightsCount
@@ -227,6 +227,9 @@ def _card(model: _Model, request: _Request, checks: list[CacheCheck] | None) -> 
     def one(length: int) -> int:
         return needed(layers, length, itemsize, n_source)
 
+    def engines(length: int) -> list[Reserve]:
+        return reserved(layers, length, cache_dtype, batch, n_source)
+
     keeps = one(1) > 0
     if assumed and keeps:
         notices.append(f"it names no dtype of keys and values: {ASSUMED} is assumed (--dtype)")
@@ -253,9 +256,9 @@ def _card(model: _Model, request: _Request, checks: list[CacheCheck] | None) -> 
         batch=batch,
         cache_dtype=cache_dtype,
         kinds=_kinds(anatomy, n_tokens, n_source, batch, itemsize),
-        reserved=reserved(layers, n_tokens, cache_dtype, batch, n_source) if keeps else [],
+        reserved=engines(n_tokens) if keeps else [],
         weights=weights,
-        curve=_curve(one, n_tokens, batch) if keeps else [],
+        curve=_curve(one, engines, n_tokens, batch) if keeps else [],
         fit=None if request.memory is None else _fit(one, request.memory, weights, n_tokens, batch),
         work=work,
         checks=checks,
@@ -268,10 +271,22 @@ HALVED = 6
 """How often the context is halved for the curve."""
 
 
-def _curve(one: Callable[[int], int], n_tokens: int, batch: int) -> list[CurvePoint]:
-    """Return what some lengths need; `one` returns the bytes of one sequence."""
-    lengths = sorted({max(1, n_tokens >> times) for times in range(HALVED + 1)})
-    return [CurvePoint(length, one(length) * batch) for length in lengths]
+def _curve(
+    one: Callable[[int], int], engines: Callable[[int], list[Reserve]], n_tokens: int, batch: int
+) -> list[CurvePoint]:
+    """Return what some lengths take.
+
+    Args:
+        one: returns the bytes that one sequence of a length needs.
+        engines: returns what engines reserve for all sequences of a length.
+        n_tokens: the context.
+        batch: the number of sequences.
+    """
+    points = []
+    for length in sorted({max(1, n_tokens >> times) for times in range(HALVED + 1)}):
+        held = {each.engine: each.n_bytes for each in engines(length)}
+        points.append(CurvePoint(length, one(length) * batch, held))
+    return points
 
 
 def _checks(model: _Model, progress: Progress) -> list[CacheCheck]:

@@ -256,9 +256,12 @@ def fit_lines(card: Card) -> list[str]:
     sizes = f"{bytes_text(fit.memory)}, of which the weights take {bytes_text(fit.weights)}"
     if free < 0:
         return [f"in {sizes}: the weights do not fit"]
+    if fit.context == 0 and fit.batch == 0:
+        return [f"in {sizes}: too little for {counted(card.batch, 'sequence')} of 1 token"]
     longest = "any context" if fit.context is None else f"at most {counted(fit.context, 'token')}"
+    sequences = f"at most {counted(fit.batch, 'sequence')}" if fit.batch else "no sequence"
     return [
         f"in {sizes}, fit:",
-        f"  {counted(card.batch, 'sequence')} of {longest}",
-        f"  at most {counted(fit.batch, 'sequence')} of {counted(card.context, 'token')}",
+        f"  {counted(card.batch, 'sequence')} of {longest if fit.context != 0 else 'no length'}",
+        f"  {sequences} of {counted(card.context, 'token')}",
     ]

@@ -80,10 +80,12 @@ class CurvePoint(Part):
     Attributes:
         n_tokens: the tokens of each sequence.
         n_bytes: for all sequences.
+        reserved: what each engine reserves, by its name, for all sequences.
     """
 
     n_tokens: int
     n_bytes: int
+    reserved: dict[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, repr=False)

@@ -67,6 +67,60 @@ def test_layers_of_several_kinds_have_a_strip_and_a_row_each(attnscope, config):
     assert held["transformers, dynamic"] == 2 * 40 * (99 + 1000) * 3
 
 
+@pytest.mark.parametrize("suffix", [".png", ".svg", ".pdf"])
+def test_the_figure_has_a_line_for_the_need_and_for_each_engine(attnscope, config, tmp_path, suffix):
+    path = tmp_path / f"cache{suffix}"
+    r = attnscope("card", config(MIXED), "--context", 1600, "--plot", path)
+    assert (r.exit_status, r.out) == (0, attnscope("card", config(MIXED), "--context", 1600).out)
+    assert r.err.startswith(f"attnscope: drew {path}, ")
+    content = path.read_bytes()
+    assert content.startswith({".png": b"\x89PNG", ".svg": b"<?xml", ".pdf": b"%PDF"}[suffix])
+    if suffix == ".svg":
+        words = [
+            "needed",
+            "transformers, static",
+            "vLLM",
+            "llama.cpp",
+            "1,600",
+            "tokens of each sequence",
+        ]
+        assert not [word for word in words if f">{word}</text>" not in content.decode()]
+    again = attnscope("card", config(MIXED), "--plot", path)
+    assert (again.exit_status, path.read_bytes()) == (2, content)
+    assert attnscope("card", config(MIXED), "--plot", tmp_path / "x.gif").exit_status == 2
+
+
+def test_the_lines_of_the_figure_are_what_is_needed_and_reserved(attnscope, config, tmp_path):
+    from matplotlib.figure import Figure
+
+    from attnscope import card, cards
+    from attnscope.render.figures.card_figure import draw_card
+
+    def lines(result):
+        figure = Figure()
+        draw_card(figure, result)
+        return {line.get_label(): line.get_xydata().tolist() for line in figure.axes[0].get_lines()}
+
+    file = config(MIXED)
+    drawn = lines(card(file, context=1600, batch=3))
+    lengths = [25, 50, 100, 200, 400, 800, 1600]
+    assert drawn["needed"] == [[n, 3 * 2 * 80 * (min(n, 100) + n)] for n in lengths]
+    assert drawn["transformers, dynamic"] == [[n, 3 * 2 * 80 * (min(n, 99) + n)] for n in lengths]
+    (tmp_path / "full.json").write_text(json.dumps(LLAMA))
+    both = lines(cards([file, tmp_path / "full.json"], context=1600))
+    assert both == {
+        "config.json": [[n, 2 * 80 * (min(n, 100) + n)] for n in lengths],
+        "full.json": [[n, PER_TOKEN * n] for n in lengths],
+    }
+
+
+def test_a_model_that_keeps_nothing_has_no_figure(attnscope, tmp_path):
+    r = attnscope("card", "minilm", "--plot", tmp_path / "x.svg")
+    assert r.exit_status == 2
+    assert "no keys and values are kept" in r.err
+    assert not (tmp_path / "x.svg").exists()
+
+
 def test_the_curve_halves_the_context_and_bends_at_the_window(attnscope, config):
     r = attnscope("card", config(MIXED), "--context", 1600)
     record = attnscope("card", config(MIXED), "--context", 1600, "--format", "json").json
@@ -106,6 +160,10 @@ def test_a_memory_holds_the_weights_and_the_longest_context(attnscope, config, t
         "context": 7,
         "batch": 0,
     }
+    r = attnscope("card", tmp_path, "--memory", str(size + 14 * PER_TOKEN), "--batch", 2)
+    assert "  2 sequences of at most 7 tokens\n  no sequence of 2,048 tokens\n" in r.out
+    r = attnscope("card", tmp_path, "--memory", str(size + PER_TOKEN), "--batch", 2)
+    assert "too little for 2 sequences of 1 token\n" in r.out
     r = attnscope("card", tmp_path, "--memory", "1k")
     assert "the weights do not fit" in r.out
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from attnscope.errors import FileError, OptionError
 from attnscope.files import check_file, write_file
 from attnscope.render.figures.audit_figure import draw_audit
+from attnscope.render.figures.card_figure import draw_card
 from attnscope.render.figures.figures import draw_grid, draw_map, draw_pictures
 from attnscope.render.figures.mask_figure import draw_masks
 from attnscope.render.figures.metric_figures import draw_metrics
@@ -20,6 +21,8 @@ from attnscope.render.figures.scaling_figure import draw_scaling
 from attnscope.render.influence import pictures
 from attnscope.render.maps import of_query
 from attnscope.results.audit import Audit
+from attnscope.results.card import Card
+from attnscope.results.cards import Cards
 from attnscope.results.heads import HeadMetrics
 from attnscope.results.maps import AttentionMaps
 from attnscope.results.masks import AttentionMasks
@@ -117,6 +120,18 @@ def save_heads_plot(
 def save_scaling_plot(path: Path, result: Scaling, *, dpi: int = 200, force: bool = False) -> int:
     """Write a figure of the effect of the scale; the rest is as in `save_heads_plot`."""
     return _save(path, partial(draw_scaling, result=result), dpi=dpi, force=force)
+
+
+def save_card_plot(path: Path, result: Card | Cards, *, dpi: int = 200, force: bool = False) -> int:
+    """Write a figure of what keys and values take; the rest is as in `save_heads_plot`.
+
+    Raises:
+        FileError: likewise; or none of the models keeps keys and values.
+    """
+    cards = result.cards if isinstance(result, Cards) else [result]
+    if not any(card.curve for card in cards):
+        raise FileError(f"{path} is not written: no keys and values are kept for later tokens.")
+    return _save(path, partial(draw_card, result=result), dpi=dpi, force=force)
 
 
 def save_masks_plot(path: Path, result: AttentionMasks, *, dpi: int = 200, force: bool = False) -> int:

@@ -62,6 +62,10 @@ def save(result: Any, path: Path, *, force: bool = False, **options: Any) -> int
 
         metrics = [result.sort] if result.sort else result.shown_metrics or list(result.metrics)
         return save_heads_plot(path, result, force=force, **{"metrics": metrics, **options})
+    if kind in PICTURES and isinstance(result, (Card, Cards)):
+        from attnscope.render.figures.save_figure import save_card_plot
+
+        return save_card_plot(path, result, force=force, **options)
     if kind in PICTURES and isinstance(result, Scaling):
         from attnscope.render.figures.save_figure import save_scaling_plot
 

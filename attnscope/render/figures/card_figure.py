@@ -1,0 +1,82 @@
+"""Draw what keys and values take as a function of the length: for a model and engines, or for models."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import cycle
+from typing import TYPE_CHECKING
+
+from attnscope.render.figures.figures import drawable
+from attnscope.results.card import Card, CurvePoint
+from attnscope.results.cards import Cards
+from attnscope.units import bytes_text, counted
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+SIZE = (5.0, 3.2)  # inches
+DASHES = ("--", "-.", ":", (0, (5, 1, 1, 1, 1, 1)))
+"""The lines of engines, which differ in black and white, too."""
+MARKERS = "os^Dv<>p*"
+
+
+def draw_card(figure: Figure, result: Card | Cards) -> None:
+    """Draw the bytes that keys and values need at each length, on logarithmic axes.
+
+    Args:
+        figure: the figure to draw into.
+        result: a card, whose engines are drawn too, with the memory beside the weights; or several,
+            which have a line each.
+    """
+    figure.set_size_inches(*SIZE)
+    axes = figure.subplots()
+    if isinstance(result, Cards):
+        title = f"{counted(len(result.cards), 'model')}, {counted(result.batch, 'sequence')}"
+        for name, card, marker in zip(result.names, result.cards, cycle(MARKERS), strict=False):
+            _line(axes, card.curve, [each.n_bytes for each in card.curve], name, "-", marker)
+    else:
+        title = f"{result.name}, {counted(result.batch, 'sequence')}, {result.cache_dtype}"
+        _line(axes, result.curve, [each.n_bytes for each in result.curve], "needed", "-", "o")
+        for each, dashes in zip(result.reserved, cycle(DASHES), strict=False):
+            reserved = [point.reserved[each.engine] for point in result.curve]
+            _line(axes, result.curve, reserved, each.engine, dashes, "")
+        if result.fit is not None and result.fit.memory > result.fit.weights:
+            free = result.fit.memory - result.fit.weights
+            label = f"{bytes_text(free)} beside the weights"
+            axes.axhline(free, color="0.4", linewidth=0.8, label=label)
+    _scale(axes, result.cards if isinstance(result, Cards) else [result])
+    axes.set_title(drawable(title), loc="left", parse_math=False)
+    axes.legend(frameon=False, loc="upper left", bbox_to_anchor=(1, 1))
+
+
+def _line(
+    axes: Axes,
+    curve: Sequence[CurvePoint],
+    n_bytes: Sequence[int],
+    name: str,
+    dashes: object,
+    marker: str,
+) -> None:
+    lengths = [each.n_tokens for each in curve]
+    (line,) = axes.plot(lengths, n_bytes, marker=marker, markersize=3, linewidth=1.2)
+    line.set_linestyle(dashes)  # type: ignore[arg-type]
+    line.set_label(drawable(name).lstrip("_") or "–")  # matplotlib hides names that begin with _
+
+
+def _scale(axes: Axes, cards: Sequence[Card]) -> None:
+    """Count tokens and bytes in powers of two, with their units."""
+    from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
+
+    lengths = sorted({point.n_tokens for card in cards for point in card.curve})
+    axes.set_xscale("log", base=2)
+    axes.set_yscale("log", base=2, nonpositive="mask")
+    axes.set_xticks(lengths, [f"{length:,}" for length in lengths], rotation=30, ha="right")
+    axes.yaxis.set_major_locator(LogLocator(base=2, numticks=9))
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: bytes_text(round(value))))
+    axes.xaxis.set_minor_locator(NullLocator())
+    axes.yaxis.set_minor_locator(NullLocator())
+    axes.grid(color="0.9", linewidth=0.5)
+    axes.set_axisbelow(True)
+    axes.set_xlabel("tokens of each sequence")
+    axes.set_ylabel("keys and values")

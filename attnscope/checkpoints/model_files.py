@@ -52,13 +52,18 @@ class ModelFiles:
     place: Checkpoint
     file: str | None = None
 
+    @property
+    def is_config(self) -> bool:
+        """Whether config.json alone was named."""
+        return self.file is not None and _is_config(self.file)
+
     def config(self) -> dict[str, Any] | None:
         """Return the content of the model's `config.json`; None if it has none.
 
         Raises:
             ModelError: it is damaged, or the hub does not give it.
         """
-        named = self.file if self.file and _is_config(self.file) else CONFIG
+        named = self.file if self.file and self.is_config else CONFIG
         path = self.place.file(named)
         if path is None:
             return None

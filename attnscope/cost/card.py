@@ -187,6 +187,7 @@ class _Model:
         weights: their sizes; None: not known.
         config: the content of config.json; None: it has none.
         findings: where its tensors contradict config.json.
+        missing: why its weights have no headers here, in a sentence, unless config.json alone was named.
     """
 
     name: str
@@ -195,15 +196,16 @@ class _Model:
     weights: WeightsCount | None
     config: dict[str, Any] | None
     findings: tuple[Finding, ...] = ()
+    missing: tuple[str, ...] = ()
 
 
 def _read(model: str | Path, progress: Progress) -> _Model:
     files = find_model_files(model)
-    headers = _headers(files, progress)
+    headers, missing = _headers(files, progress)
     config = files.config()
     anatomy, read_from, findings = _anatomy(config, headers)
     weights = _weights(config, headers, anatomy)
-    return _Model(files.name, anatomy, read_from, weights, config, findings)
+    return _Model(files.name, anatomy, read_from, weights, config, findings, missing)
 
 
 def _card(model: _Model, request: _Request, checks: list[CacheCheck] | None) -> Card:
@@ -213,7 +215,7 @@ def _card(model: _Model, request: _Request, checks: list[CacheCheck] | None) -> 
     if request.source is not None and not anatomy.cross:
         raise OptionError(f"{model.name} has no encoder, so --source does not apply.", hint="--context")
     n_source = 0 if not anatomy.cross else request.source or anatomy.n_source or n_tokens
-    notices = list(anatomy.uncertain)
+    notices = [*model.missing, *anatomy.uncertain]
     cache_dtype = request.dtype or (anatomy.dtype if anatomy.dtype in BYTES else None)
     assumed, cache_dtype = cache_dtype is None, cache_dtype or ASSUMED
     if weights is not None:
@@ -303,12 +305,12 @@ def _checks(model: _Model, progress: Progress) -> list[CacheCheck]:
         return verify_cache(model.config)
 
 
-def _headers(files: ModelFiles, progress: Progress) -> Headers | None:
-    """Return the headers of a model's weights; None if it has none."""
+def _headers(files: ModelFiles, progress: Progress) -> tuple[Headers | None, tuple[str, ...]]:
+    """Return the headers of a model's weights, None if it has none; and why, unless none were named."""
     try:
-        return read_headers(files, progress=progress)
-    except NoWeightsError:
-        return None
+        return read_headers(files, progress=progress), ()
+    except NoWeightsError as error:
+        return None, () if files.is_config else (error.message.removesuffix("."),)
 
 
 def _weights(

@@ -175,6 +175,15 @@ def test_an_encoder_keeps_nothing(attnscope):
     assert "22.7 M" in r.out
 
 
+def test_it_says_why_weights_are_not_counted(attnscope, config, tmp_path):
+    config(LLAMA)
+    (tmp_path / "pytorch_model.bin").write_bytes(b"\x80\x02.")
+    r = attnscope("card", tmp_path)
+    assert "has its weights only as pickles, whose headers are not read: pytorch_model.bin" in r.out
+    assert r.exit_status == 0
+    assert "pickles" not in attnscope("card", tmp_path / "config.json").out
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

@@ -12,7 +12,7 @@ from attnscope.checkpoints.headers import Headers, read_headers
 from attnscope.checkpoints.model_files import ModelFiles, NoWeightsError, find_model_files
 from attnscope.cost.anatomy import Anatomy, LayerAnatomy, LayerCache
 from attnscope.cost.capacity import largest_batch, longest_context
-from attnscope.cost.from_tensors import anatomy_of_checkpoint
+from attnscope.cost.from_tensors import anatomy_of_checkpoint, contradictions
 from attnscope.cost.kv_cache import BYTES, needed, reserved
 from attnscope.cost.options import bytes_of, device_of, tokens_of
 from attnscope.cost.weights import count_weights
@@ -186,7 +186,7 @@ class _Model:
         read_from: what that was read from.
         weights: their sizes; None: not known.
         config: the content of config.json; None: it has none.
-        findings: where its tensors contradict config.json.
+        findings: where its tensors contradict its configuration.
         missing: why its weights have no headers here, in a sentence, unless config.json alone was named.
     """
 
@@ -334,7 +334,9 @@ def _anatomy(
     if headers is not None and headers.format == "GGUF":
         from attnscope.cost.gguf_anatomy import anatomy_of_gguf
 
-        return anatomy_of_gguf(headers), "the header of a GGUF file", ()
+        anatomy = anatomy_of_gguf(headers)
+        found = contradictions(anatomy, headers, headers.metadata)
+        return anatomy, "the header of a GGUF file", found
     return anatomy_of_checkpoint(config, headers)
 
 

@@ -161,41 +161,45 @@ def _uncertainties(observed: ObservedModel, layers: tuple[LayerAnatomy, ...]) ->
 
 
 def contradictions(anatomy: Anatomy, headers: Headers, config: dict[str, Any]) -> tuple[Finding, ...]:
-    """Return where a model's config.json contradicts its tensors.
+    """Return where a model's configuration contradicts its tensors.
 
     Args:
-        anatomy: what config.json says.
+        anatomy: what the configuration says.
         headers: of the model's files.
-        config: the content of config.json.
+        config: the content of config.json, or the metadata of a GGUF file.
     """
+    said_by = "its metadata" if headers.format == "GGUF" else "config.json"
     observed = observe(headers, config)
     found: dict[str, list[int]] = {}
     for i, expected in enumerate(anatomy.layers):
         layer = observed.layers.get(i)
         if layer is not None and observed.d_feat == anatomy.d_feat and not layer.recurrent:
-            for message in _differences(expected, layer):
+            for message in _differences(expected, layer, said_by):
                 found.setdefault(message, []).append(i)
-    messages = [*_of_model(anatomy, observed, config)]
+    messages = [*_of_model(anatomy, observed, config, said_by)]
     for message, numbers in found.items():
         messages.append(f"{message} (in {_numbered(numbers)})")
     return tuple(Finding(message) for message in messages)
 
 
-def _of_model(anatomy: Anatomy, observed: ObservedModel, config: dict[str, Any]) -> Iterator[str]:
+def _of_model(
+    anatomy: Anatomy, observed: ObservedModel, config: dict[str, Any], said_by: str
+) -> Iterator[str]:
     """Yield differences in the number of layers and in the width of the model."""
     if not observed.layers or len(observed.stacks) != 1:
         return
     if observed.d_feat is not None and observed.d_feat != anatomy.d_feat:
         yield (
-            f"config.json says that the model is {anatomy.d_feat} wide, but the norms of its layers are"
+            f"{said_by} says that the model is {anatomy.d_feat} wide, but the norms of its layers are"
             f" {observed.d_feat} wide"
         )
-    said = f"config.json says that the model has {counted(anatomy.n_layer, 'layer')}, but its tensors"
+    said = f"{said_by} says that the model has {counted(anatomy.n_layer, 'layer')}, but its tensors"
     if observed.n_layer < anatomy.n_layer:
         yield f"{said} are those of {observed.n_layer}"
     n_draft = observed.n_layer - anatomy.n_layer
     if n_draft > 0 and not _has_draft_layers(config):
-        yield f"{said} are those of {observed.n_layer}: the last {n_draft} are not loaded"
+        last = "the last is" if n_draft == 1 else f"the last {n_draft} are"
+        yield f"{said} are those of {observed.n_layer}: {last} not loaded"
 
 
 def _has_draft_layers(config: dict[str, Any]) -> bool:
@@ -209,14 +213,14 @@ def _has_draft_layers(config: dict[str, Any]) -> bool:
     )
 
 
-def _differences(expected: LayerAnatomy, layer: ObservedLayer) -> Iterator[str]:
-    """Yield how the tensors of a layer differ from what config.json says."""
+def _differences(expected: LayerAnatomy, layer: ObservedLayer, said_by: str) -> Iterator[str]:
+    """Yield how the tensors of a layer differ from what the configuration says."""
     n_head, n_kv_head, d_K, d_V = expected.n_head, expected.n_kv_head, expected.d_K, expected.d_V
     kinds = expected.kind.split(" + ")
     if expected.kind in ("latent", "sparse") and layer.latent is not None:
         kept, found = expected.cache.per_token, layer.latent + (layer.indexer or 0)
         if found != kept:
-            yield f"by config.json, a token takes {kept} numbers, but its latents have {found}"
+            yield f"by {said_by}, a token takes {kept} numbers, but its latents have {found}"
         return
     if not set(kinds) & set(GROUPED) or not (n_head and n_kv_head and d_K and d_V):
         return
@@ -229,7 +233,7 @@ def _differences(expected: LayerAnatomy, layer: ObservedLayer) -> Iterator[str]:
         is_gated = name == "W_Q" and columns == 2 * count * width  # a gate beside each query
         if columns is not None and columns != count * width and not is_gated:
             yield (
-                f"by config.json, there are {count} {what} of {width}, but {name} has {columns} columns,"
+                f"by {said_by}, there are {count} {what} of {width}, but {name} has {columns} columns,"
                 f" not {count * width}"
             )
 

@@ -133,7 +133,7 @@ class Card(Result):
         fit: what fits into a memory; None: none was named.
         work: FLOPs, bytes moved and attention maps; None: not computed.
         checks: the formula beside transformers' own cache, in a small model; None: not requested.
-        findings: where tensors contradict config.json.
+        findings: where tensors contradict config.json, or the metadata of a GGUF file.
         notices: further sentences for the reader.
     """
 

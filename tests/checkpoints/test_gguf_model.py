@@ -13,7 +13,7 @@ from models.hub import local_hub
 from models.tiny import tiny_config
 from transformers import AutoModel
 
-from attnscope import compare_checkpoints, head_weights
+from attnscope import card, compare_checkpoints, head_weights
 from attnscope.checkpoints.gguf_model import IN_ORDER, REORDERED
 from attnscope.errors import AttnscopeError, FileError, ModelError
 
@@ -149,6 +149,7 @@ def test_no_head_of_any_architecture_differs_from_the_models(tmp_path, family):
     assert len(change.rows) > 3
     assert {value for row in change.rows for value in row.values.values()} == {0}
     assert change.notices == []
+    assert card(path, context=16).findings == []
 
 
 @pytest.mark.sweep
@@ -322,6 +323,39 @@ def test_a_damaged_file_is_named_in_one_line(models, tmp_path, edits, expected):
         head_weights(path, LAYER)
     assert expected in caught.value.message
     assert len(caught.value.message.splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("edits", "expected"),
+    [
+        ((), []),
+        (
+            (
+                (
+                    b".head_count" + struct.pack("<II", 4, N_HEAD),
+                    b".head_count" + struct.pack("<II", 4, 3),
+                ),
+            ),
+            [f"by its metadata, there are 3 query heads of {D_HEAD}, but W_Q has {N_HEAD * D_HEAD} col"],
+        ),
+        (
+            ((struct.pack("<II", 4, D_HEAD), struct.pack("<II", 4, 12)),),
+            ["query heads of 12, but", "key heads of 12, but", "value heads of 12, but"],
+        ),
+        (
+            ((b".block_count" + struct.pack("<II", 4, 4), b".block_count" + struct.pack("<II", 4, 5)),),
+            ["its metadata says that the model has 5 layers, but its tensors are those of 4"],
+        ),
+    ],
+    ids=["as written", "heads", "widths", "layers"],
+)
+def test_metadata_that_the_tensors_contradict_is_a_finding(models, tmp_path, edits, expected):
+    path = tmp_path / "model.gguf"
+    write_gguf(models("qwen2"), "qwen2", path)
+    edited(path, *edits)
+    found = [each.message for each in card(path, context=16).findings]
+    assert len(found) == len(expected)
+    assert all(words in message for words, message in zip(expected, found, strict=True))
 
 
 def test_a_truncated_file_is_refused(models, tmp_path):

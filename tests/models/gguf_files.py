@@ -40,6 +40,7 @@ def write_gguf(
     writer.add_head_count_kv(n_kv_head)
     if getattr(config, "head_dim", None):
         writer.add_key_length(config.head_dim)
+        writer.add_value_length(config.head_dim)
     writer.add_embedding_length(config.hidden_size)
     writer.add_vocab_size(config.vocab_size)
     for value, add in (

@@ -88,7 +88,7 @@ def test_no_family_contradicts_itself_and_tensors_alone_say_what_a_token_takes(
         ("llama", "num_key_value_heads", 4, "4 value heads of 20, but W_V has 40 columns, not 80"),
         ("llama", "num_attention_heads", 8, "8 query heads of 20, but W_Q has 80 columns, not 160"),
         ("llama", "num_hidden_layers", 6, "has 6 layers, but its tensors are those of 4"),
-        ("llama", "num_hidden_layers", 3, "has 3 layers, but its tensors are those of 4: the last 1"),
+        ("llama", "num_hidden_layers", 3, "has 3 layers, but its tensors are those of 4: the last is"),
         ("llama", "hidden_size", 64, "the model is 64 wide, but the norms of its layers are 48 wide"),
         ("gpt2", "n_head", 3, None),  # its heads are what the width divides into
         ("phi3", "num_key_value_heads", 4, "4 key heads of 12, but W_K has 24 columns, not 48"),

@@ -75,7 +75,7 @@ def card(
             result = cards(models, **keywords(cost), progress=progress)
     with written_first(lambda: draw(result, plot, force=output.force)):
         _print(result, output)
-    return 0 if all(each.ok for each in result.checks or ()) else 1
+    return 1 if result.differs else 0
 
 
 def _print(result: Card | Cards, output: TableOptions) -> None:

@@ -19,7 +19,7 @@ from attnscope.cost.weights import count_weights
 from attnscope.cost.work import Device, work_of
 from attnscope.errors import ModelError, OptionError
 from attnscope.process.progress import Progress, silent, stage
-from attnscope.results.card import CacheCheck, Card, CurvePoint, Fit, LayerKind, Reserve
+from attnscope.results.card import CacheCheck, Card, CurvePoint, Fit, LayerKind, ParameterCheck, Reserve
 from attnscope.results.cards import Cards
 from attnscope.results.common import Finding
 from attnscope.results.weights_count import WeightsCount
@@ -59,7 +59,7 @@ def card(
             they decide what bounds one more token.
         source: tokens of the encoder, for each sequence of an encoder-decoder model.
         verify: whether to build the model small, with random weights, and compare the formula with what
-            transformers' own cache holds; this imports both.
+            transformers' own cache holds, and the parameters with its model's; this imports both.
         progress: called with the progress of the work.
 
     Raises:
@@ -68,7 +68,7 @@ def card(
     """
     request = _request(context, batch, dtype, memory, flops, bandwidth, source)
     known = _read(model, progress)
-    return _card(known, request, _checks(known, progress) if verify else None)
+    return _card(known, request, _checks(known, progress) if verify else _Checks())
 
 
 def cards(
@@ -112,7 +112,7 @@ def cards(
     for name, model in zip(models, known, strict=True):
         own = request if model.anatomy.cross else replace(request, source=None)
         with _names(name):
-            found.append(_card(model, own, _checks(model, progress) if verify else None))
+            found.append(_card(model, own, _checks(model, progress) if verify else _Checks()))
     names = [Path(each).resolve().name if Path(each).exists() else str(each) for each in models]
     if len({*names}) < len(names):
         names = [str(each) for each in models]
@@ -208,7 +208,7 @@ def _read(model: str | Path, progress: Progress) -> _Model:
     return _Model(files.name, anatomy, read_from, weights, config, findings, missing)
 
 
-def _card(model: _Model, request: _Request, checks: list[CacheCheck] | None) -> Card:
+def _card(model: _Model, request: _Request, checks: _Checks) -> Card:
     """Return the card of a model."""
     anatomy, weights, batch = model.anatomy, model.weights, request.batch
     n_tokens = _context(anatomy, request.n_tokens)
@@ -263,9 +263,10 @@ def _card(model: _Model, request: _Request, checks: list[CacheCheck] | None) -> 
         curve=_curve(one, engines, n_tokens, batch) if keeps else [],
         fit=None if request.memory is None else _fit(one, request.memory, weights, n_tokens, batch),
         work=work,
-        checks=checks,
+        checks=checks.caches,
+        parameter_checks=checks.parameters,
         findings=list(model.findings),
-        notices=[*notices, *work.notices],
+        notices=[*notices, *work.notices, *checks.notices],
     )
 
 
@@ -291,9 +292,24 @@ def _curve(
     return points
 
 
-def _checks(model: _Model, progress: Progress) -> list[CacheCheck]:
-    """Compare the formula with transformers' own cache."""
-    from attnscope.cost.verify import verify_cache
+@dataclass(frozen=True)
+class _Checks:
+    """The formulas beside what transformers has.
+
+    Attributes:
+        caches: of keys and values; None: not compared.
+        parameters: likewise.
+        notices: why something could not be compared.
+    """
+
+    caches: list[CacheCheck] | None = None
+    parameters: list[ParameterCheck] | None = None
+    notices: tuple[str, ...] = ()
+
+
+def _checks(model: _Model, progress: Progress) -> _Checks:
+    """Compare the formulas with transformers' own cache and model."""
+    from attnscope.cost.verify import verify_cache, verify_parameters
     from attnscope.process.memory import check_imports
 
     if model.config is None:
@@ -302,7 +318,12 @@ def _checks(model: _Model, progress: Progress) -> list[CacheCheck]:
         )
     check_imports(transformers=True)
     with stage(progress, "running a small model …"):
-        return verify_cache(model.config)
+        caches = verify_cache(model.config)
+    with stage(progress, "building the model without weights …"):
+        try:
+            return _Checks(caches, verify_parameters(model.config))
+        except ModelError as error:
+            return _Checks(caches, [], (f"parameters are not compared: {error.message.rstrip('.')}",))
 
 
 def _headers(files: ModelFiles, progress: Progress) -> tuple[Headers | None, tuple[str, ...]]:

@@ -25,10 +25,12 @@ def needed(layers: Sequence[LayerAnatomy], n_tokens: int, itemsize: int, n_sourc
         itemsize: the bytes of a number.
         n_source: the tokens of the encoder.
     """
-    return sum(_bytes(each.cache, each.cache.numbers(n_tokens, n_source), itemsize) for each in layers)
+    return sum(
+        cache_bytes(each.cache, each.cache.numbers(n_tokens, n_source), itemsize) for each in layers
+    )
 
 
-def _bytes(cache: LayerCache, numbers: int, itemsize: int) -> int:
+def cache_bytes(cache: LayerCache, numbers: int, itemsize: int) -> int:
     """Return the bytes of a layer's numbers, of which some are in float32 whatever the others are."""
     return (numbers - cache.constant_float32) * itemsize + cache.constant_float32 * 4
 
@@ -47,7 +49,7 @@ def reserved(
     itemsize = BYTES[dtype]
     for engine, rule, tokens in _engines(layers, n_tokens, dtype):
         total = sum(
-            _bytes(
+            cache_bytes(
                 each.cache,
                 replace(each.cache, window=None).numbers(tokens(each), n_source),
                 itemsize,

@@ -1,4 +1,4 @@
-"""Compare the formula of a cache with transformers' own: build the model small, run it, and count.
+"""Compare the formula of a cache with transformers' own: build the model small, run it, and count bytes.
 
 The small model has the same kinds of layers, and as many heads of queries for each head of keys; its
 widths are small, and its weights random.
@@ -9,10 +9,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from attnscope.cost.anatomy import LayerCache
 from attnscope.cost.fields import Config, computed_kinds, decoder_config, text_part
 from attnscope.cost.from_config import anatomy_of, check_described
+from attnscope.cost.kv_cache import BYTES, cache_bytes
+from attnscope.cost.parameters import count_parameters
+from attnscope.cost.tensor_parts import place_of
 from attnscope.errors import ModelError, first_line
-from attnscope.results.card import CacheCheck
+from attnscope.results.card import CacheCheck, ParameterCheck
 
 MOST_LAYERS = 8
 """The number of layers of the small model, unless more are needed to have one of each kind."""
@@ -70,7 +74,7 @@ LENGTHS = (WINDOW - 2, WINDOW, WINDOW + 3)
 
 
 def verify_cache(config: Config) -> list[CacheCheck]:
-    """Compare the numbers that each layer keeps with transformers' own cache.
+    """Compare the bytes that each layer keeps with transformers' own cache, in bfloat16 if it runs.
 
     Args:
         config: the content of config.json.
@@ -89,15 +93,13 @@ def verify_cache(config: Config) -> list[CacheCheck]:
     anatomy = anatomy_of(small.to_dict() | computed_kinds(small))
     layers = (*anatomy.layers, *anatomy.cross) if _has_encoder(small) else anatomy.layers
     try:
+        auto = AutoModelForSeq2SeqLM if _has_encoder(small) else AutoModelForCausalLM
         with torch.device("meta"):
-            auto = AutoModelForSeq2SeqLM if _has_encoder(small) else AutoModelForCausalLM
             model = auto.from_config(small)
         n_parameter = sum(each.numel() for each in model.parameters())
         if n_parameter > MOST_PARAMETERS:
             raise ValueError(f"its small model has {n_parameter:,} parameters")
-        torch.manual_seed(0)
-        model = auto.from_config(small).eval()
-        held = {n: _held(model, n) for n in LENGTHS}
+        dtype, held = _measured(auto, small)
     except Exception as error:  # what a model of any class may raise
         raise ModelError(
             f"transformers cannot run {small.model_type} small:"
@@ -116,9 +118,62 @@ def verify_cache(config: Config) -> list[CacheCheck]:
             )
         for kind in dict.fromkeys(each.kind for each in layers):
             own = [index for index, each in enumerate(layers) if each.kind == kind]
-            formula = sum(layers[index].cache.dynamic_numbers(n, N_SOURCE) for index in own)
-            checks.append(CacheCheck(kind, n, formula, sum(found[index] for index in own)))
+            formula = sum(_formula(layers[index].cache, n, dtype) for index in own)
+            checks.append(CacheCheck(kind, n, formula, sum(found[index] for index in own), dtype))
     return checks
+
+
+def verify_parameters(config: Config) -> list[ParameterCheck]:
+    """Compare the parameters that config.json says with those of transformers' model of that size.
+
+    It is built on the meta device, so it takes no memory.
+
+    Args:
+        config: the content of config.json.
+
+    Raises:
+        ModelError: they are not known from config.json, or transformers cannot build the model.
+    """
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    formula = count_parameters(config, anatomy_of(config))
+    try:
+        with torch.device("meta"):
+            model = AutoModelForCausalLM.from_config(decoder_config(text_part(config)))
+    except Exception as error:  # what a class of models may raise
+        raise ModelError(
+            f"transformers cannot build it: {type(error).__name__}: {first_line(error)}"
+        ) from error
+    sizes = {name: each.numel() for name, each in model.named_parameters()}
+    attention = sum(size for name, size in sizes.items() if place_of(name).in_attention)
+    return [
+        ParameterCheck("attention", formula.n_attention, attention),
+        ParameterCheck("all", formula.n_parameter, sum(sizes.values())),
+    ]
+
+
+def _measured(auto: Any, config: Any) -> tuple[str, dict[int, list[int]]]:
+    """Return the dtype of a model with random weights, and what its layers hold at each length.
+
+    Some classes compute in float32 whatever the dtype is, and do not run in bfloat16.
+    """
+    import torch
+
+    torch.manual_seed(0)
+    try:
+        model = auto.from_config(config, dtype=torch.bfloat16).eval()
+        return "bfloat16", {n: _held(model, n) for n in LENGTHS}
+    except RuntimeError as error:
+        if "dtype" not in str(error):
+            raise
+        model = auto.from_config(config, dtype=torch.float32).eval()
+        return "float32", {n: _held(model, n) for n in LENGTHS}
+
+
+def _formula(cache: LayerCache, n_tokens: int, dtype: str) -> int:
+    """Return the bytes of a layer's cache by the formula."""
+    return cache_bytes(cache, cache.dynamic_numbers(n_tokens, N_SOURCE), BYTES[dtype])
 
 
 def _has_encoder(config: Any) -> bool:
@@ -229,7 +284,7 @@ def _few_layers(config: Any, n_layer: int) -> int:
 
 
 def _held(model: Any, n_tokens: int) -> list[int]:
-    """Return the numbers that each layer of a model's cache holds after some tokens."""
+    """Return the bytes that each layer of a model's cache holds after some tokens."""
     import torch
 
     ids = torch.arange(n_tokens)[None] % 60 + 1
@@ -245,7 +300,7 @@ def _held(model: Any, n_tokens: int) -> list[int]:
     if not hasattr(stacks[0], "layers"):
         raise ValueError("it keeps no layers of keys and values")
     return [
-        sum(each.numel() for each in _tensors(layer))
+        sum(each.nbytes for each in _tensors(layer))
         for stack in stacks
         if stack is not None
         for layer in stack.layers

@@ -231,20 +231,38 @@ def check_columns(card: Card) -> list[Column]:
     rows = card.checks or []
     if not rows:
         return []
-    marks = ["✓ equal" if each.ok else "✗ different" for each in rows]
-    styles = [GOOD if each.ok else WRONG for each in rows]
     return [
-        _column("in a small model", "kind", [each.kind for each in rows], [each.kind for each in rows],
-                essential=True),
+        _column(f"in a small model, {rows[0].dtype}", "kind", [each.kind for each in rows],
+                [each.kind for each in rows], essential=True),
         _column("tokens", "n_tokens", [f"{each.n_tokens:,}" for each in rows],
                 [each.n_tokens for each in rows], right=True),
-        _column("formula", "formula", [f"{each.formula:,} numbers" for each in rows],
+        _column("formula", "formula", [f"{each.formula:,} B" for each in rows],
                 [each.formula for each in rows], right=True),
-        _column("transformers' cache", "held", [f"{each.held:,} numbers" for each in rows],
+        _column("transformers' cache", "held", [f"{each.held:,} B" for each in rows],
                 [each.held for each in rows], right=True),
-        Column("", "ok", [[pair] for pair in zip(marks, styles, strict=True)],
-               [each.ok for each in rows]),
+        _verdicts([each.ok for each in rows]),
     ]  # fmt: skip
+
+
+def parameter_check_columns(card: Card) -> list[Column]:
+    """Return a row for each comparison with transformers' parameters; empty: there is none."""
+    rows = card.parameter_checks or []
+    if not rows:
+        return []
+    return [
+        _column("parameters of", "part", [each.part for each in rows], [each.part for each in rows],
+                essential=True),
+        _column("by config.json", "formula", [f"{each.formula:,}" for each in rows],
+                [each.formula for each in rows], right=True),
+        _column("transformers' model", "built", [f"{each.built:,}" for each in rows],
+                [each.built for each in rows], right=True),
+        _verdicts([each.ok for each in rows]),
+    ]  # fmt: skip
+
+
+def _verdicts(equal: Sequence[bool]) -> Column:
+    cells = [("✓ equal", GOOD) if each else ("✗ different", WRONG) for each in equal]
+    return Column("", "ok", [[cell] for cell in cells], list(equal))
 
 
 def fit_lines(card: Card) -> list[str]:

@@ -15,7 +15,7 @@ from attnscope.render.masks import layers_text, pattern_text, percent, sizes_tex
 from attnscope.render.ranking import MISSING
 from attnscope.render.text import number_text, shape_text
 from attnscope.results.audit import Audit, Evidence, Influence, Property
-from attnscope.results.card import CacheCheck, Card, CurvePoint, Fit, LayerKind, Reserve
+from attnscope.results.card import CacheCheck, Card, CurvePoint, Fit, LayerKind, ParameterCheck, Reserve
 from attnscope.results.cards import Cards
 from attnscope.results.comments import CommentReport, SourceDiff
 from attnscope.results.common import Check, Finding, Part, Stats
@@ -190,6 +190,12 @@ def _(point: CurvePoint) -> str:
 def _(check: CacheCheck) -> str:
     verdict = "equal" if check.ok else f"{check.formula:,} is not {check.held:,}"
     return f"{check.kind}, {counted(check.n_tokens, 'token')}: {verdict}"
+
+
+@about.register
+def _(check: ParameterCheck) -> str:
+    verdict = "equal" if check.ok else f"{check.formula:,} is not {check.built:,}"
+    return f"parameters of {check.part}: {verdict}"
 
 
 @about.register

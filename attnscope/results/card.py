@@ -95,19 +95,41 @@ class CacheCheck(Part):
     Attributes:
         kind: the kind of layers.
         n_tokens: after how many tokens.
-        formula: the numbers that the formula says.
-        held: the numbers that the cache holds.
+        formula: the bytes that the formula says.
+        held: the bytes that the cache holds.
+        dtype: of the small model: bfloat16, or float32 if its class does not run in bfloat16.
     """
 
     kind: str
     n_tokens: int
     formula: int
     held: int
+    dtype: str
 
     @property
     def ok(self) -> bool:
         """Whether they are equal."""
         return self.formula == self.held
+
+
+@dataclass(frozen=True, repr=False)
+class ParameterCheck(Part):
+    """The parameters of a part, by config.json and in transformers' model of that size, without values.
+
+    Attributes:
+        part: `attention`, or `all` of the model.
+        formula: the parameters that are counted by config.json.
+        built: those of the model that transformers builds from it on the meta device.
+    """
+
+    part: str
+    formula: int
+    built: int
+
+    @property
+    def ok(self) -> bool:
+        """Whether they are equal."""
+        return self.formula == self.built
 
 
 @dataclass(repr=False)
@@ -133,6 +155,8 @@ class Card(Result):
         fit: what fits into a memory; None: none was named.
         work: FLOPs, bytes moved and attention maps; None: not computed.
         checks: the formula beside transformers' own cache, in a small model; None: not requested.
+        parameter_checks: the parameters that config.json says beside those of transformers' model; empty
+            if they are not known from config.json; None: not requested.
         findings: where tensors contradict config.json, or the metadata of a GGUF file.
         notices: further sentences for the reader.
     """
@@ -155,8 +179,14 @@ class Card(Result):
     fit: Fit | None = None
     work: Work | None = None
     checks: list[CacheCheck] | None = None
+    parameter_checks: list[ParameterCheck] | None = None
     findings: list[Finding] = field(default_factory=list)
     notices: list[str] = field(default_factory=list)
+
+    @property
+    def differs(self) -> bool:
+        """Whether a formula differs from what transformers has; False, too, if nothing was compared."""
+        return not all(each.ok for each in (*(self.checks or ()), *(self.parameter_checks or ())))
 
     @property
     def bytes_per_token(self) -> int:

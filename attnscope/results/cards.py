@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from attnscope.results.card import CacheCheck, Card
+from attnscope.results.card import Card
 from attnscope.results.common import Result
 
 
@@ -25,9 +25,9 @@ class Cards(Result):
     batch: int
 
     @property
-    def checks(self) -> list[CacheCheck]:
-        """The formulas beside transformers' own caches, of all models."""
-        return [check for card in self.cards for check in card.checks or ()]
+    def differs(self) -> bool:
+        """Whether a formula of any model differs from what transformers has."""
+        return any(card.differs for card in self.cards)
 
     @property
     def notices(self) -> list[str]:

@@ -3,11 +3,13 @@
 import csv
 import io
 import json
+from dataclasses import replace
 
 import pytest
 from safetensors.torch import save_file
 
 from attnscope.cost.anatomy import LayerCache
+from attnscope.cost.parameters import SPECS
 
 LLAMA = {
     "model_type": "llama",
@@ -215,6 +217,28 @@ def test_verify_compares_each_kind_at_three_lengths_and_has_an_exit_status(
     r = attnscope("card", config(MIXED), "--verify")
     assert r.exit_status == 1
     assert "✗ different" in r.out
+
+
+WHOLE = {**LLAMA, "vocab_size": 70, "intermediate_size": 50, "tie_word_embeddings": False}
+
+
+def test_verify_compares_the_parameters_with_a_model_without_values(attnscope, config, monkeypatch):
+    layer = 48 * (60 + 20 + 20) + 60 * 48
+    r = attnscope("card", config(WHOLE), "--verify", "--format", "json")
+    counts = {each["part"]: (each["formula"], each["built"]) for each in r.json["parameter_checks"]}
+    total = 3 * (layer + 3 * 48 * 50 + 2 * 48) + 2 * 48 * 70 + 48
+    assert counts == {"attention": (3 * layer, 3 * layer), "all": (total, total)}
+    monkeypatch.setitem(SPECS, "llama", replace(SPECS["llama"], norms=3))
+    r = attnscope("card", config(WHOLE), "--verify")
+    assert r.exit_status == 1
+    verdicts = [line.split()[:3] for line in r.out.splitlines() if line[:1] in ("✓", "✗")]
+    assert verdicts[-2:] == [["✓", "equal", "attention"], ["✗", "different", "all"]]
+
+
+def test_parameters_that_config_json_does_not_say_are_not_compared(attnscope, config):
+    r = attnscope("card", config(LLAMA), "--verify", "--format", "json")
+    assert (r.exit_status, r.json["parameter_checks"]) == (0, [])
+    assert any(each.startswith("parameters are not compared: ") for each in r.json["notices"])
 
 
 def test_a_type_that_is_unknown_is_undecided(attnscope, config):

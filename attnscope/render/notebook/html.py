@@ -10,7 +10,9 @@ from attnscope.render import audit, comparison, scaling
 from attnscope.render.card import (
     cache_line,
     curve_columns,
+    dtypes_line,
     fit_lines,
+    parameter_check_columns,
     reserve_columns,
     strip,
     weight_columns,
@@ -200,9 +202,13 @@ def _(result: Card) -> str:
         curve=shown_columns(curve_columns(result)) if result.curve else [],
         reserved=shown_columns(reserve_columns(result)) if result.reserved else [],
         weights=shown_columns(weight_columns(result)) if result.weights is not None else [],
+        dtypes=dtypes_line(result),
         work=shown_columns(work_columns(result)),
         work_lines=work_lines(result),
         checks=shown_columns(cache_checks(result)) if result.checks else [],
+        parameter_checks=shown_columns(parameter_check_columns(result))
+        if result.parameter_checks
+        else [],
         fit=fit_lines(result),
         notices=_printable([*(each.message for each in result.findings), *result.notices]),
     )

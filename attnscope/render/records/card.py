@@ -11,6 +11,7 @@ from attnscope.render.card import (
     dtypes_line,
     fit_lines,
     heading,
+    parameter_check_columns,
     reserve_columns,
     strip,
     weight_columns,
@@ -45,5 +46,7 @@ def markdown_text(card: Card | Cards, *, wide: bool = False) -> str:
         parts += [markdown_table(work_columns(card), wide), *work_lines(card)]
     if card.checks:
         parts.append(markdown_table(check_columns(card), wide))
+    if card.parameter_checks:
+        parts.append(markdown_table(parameter_check_columns(card), wide))
     findings = (f"- {finding.message}" for finding in card.findings)
     return markdown(heading(card), *parts, *fit_lines(card), *findings, *card.notices)

@@ -14,6 +14,7 @@ from attnscope.render.card import (
     dtypes_line,
     fit_lines,
     heading,
+    parameter_check_columns,
     reserve_columns,
     strip,
     weight_columns,
@@ -62,6 +63,8 @@ def print_card(card: Card, console: Console, *, wide: bool = False) -> None:
         print_parts(console, Text(line, "dim"), ", ")
     if card.checks:
         print_columns(check_columns(card), console, wide)
+    if card.parameter_checks:
+        print_columns(parameter_check_columns(card), console, wide)
     lines = fit_lines(card)
     if lines:
         print_line(console, Text())

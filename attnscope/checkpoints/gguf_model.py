@@ -13,7 +13,7 @@ from typing import Any
 
 from attnscope.checkpoints.checkpoint import Checkpoint
 from attnscope.checkpoints.gguf_header import Gguf, open_gguf
-from attnscope.checkpoints.model_files import find_model_files
+from attnscope.checkpoints.model_files import QUANTISED, find_model_files
 from attnscope.checkpoints.tensor_names import check_attends
 from attnscope.errors import ModelError, no_such_file
 from attnscope.text import printable, shortened
@@ -115,15 +115,17 @@ class GgufModel(Checkpoint):
 
 
 def is_gguf(model: Any) -> bool:
-    """Return whether an argument names a GGUF file."""
-    return isinstance(model, str | Path) and str(model).endswith(SUFFIX) and not os.path.isdir(model)
+    """Return whether an argument names a GGUF file: by its suffix, or as `owner/name:Q4_K_M`."""
+    if not isinstance(model, str | Path) or os.path.isdir(model):
+        return False
+    return str(model).endswith(SUFFIX) or QUANTISED.fullmatch(str(model)) is not None
 
 
 def find_gguf(model: str | Path) -> GgufModel:
     """Open a GGUF file; any part of a split one.
 
     Args:
-        model: a path, or a file on the hub, `owner/name/file.gguf`.
+        model: a path, or a file on the hub, `owner/name/file.gguf` or `owner/name:Q4_K_M`.
 
     Raises:
         ModelError: it is damaged, or the hub does not give it.
@@ -132,7 +134,8 @@ def find_gguf(model: str | Path) -> GgufModel:
     path = Path(os.path.expanduser(model))
     if os.path.isfile(path):  # Path.is_file raises for a name that is too long
         return GgufModel(str(model), None, gguf=open_gguf(path))
-    if os.path.isdir(path.parent) or len(str(model).split("/")) < 3:
+    on_hub = QUANTISED.fullmatch(str(model)) or len(str(model).split("/")) > 2
+    if os.path.isdir(path.parent) or not on_hub:
         raise no_such_file(path)
     (file,) = find_model_files(model).weights()
     return GgufModel(str(model), None, gguf=open_gguf(file))

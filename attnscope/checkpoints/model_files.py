@@ -25,6 +25,11 @@ WEIGHTS = (".safetensors", ".gguf")
 SUFFIXES = (*WEIGHTS, ".json")
 """The suffixes of files that are models by themselves."""
 
+QUANTISED = re.compile(
+    r"(\w[\w.-]*/\w[\w.-]*)(?<!\.py):((?:\w+-)?(?:i?q\d\w*|tq\d\w*|b?f16|f32|mxfp4\w*))", re.IGNORECASE
+)
+"""A repository on the hub, and how the GGUF file that is meant is quantised."""
+
 PICKLES = (".bin", ".pt", ".pth")
 
 PART = re.compile(r"(.*)-(\d{5,6})-of-(\d{5,6})(\.safetensors|\.gguf)", re.DOTALL)
@@ -129,12 +134,7 @@ class ModelFiles:
             # An index has megabytes. It is only needed where the names of the shards do not say enough.
             return sets["model"] if [*sets] == ["model"] else self._shards(INDEX)
         for suffix in WEIGHTS:
-            sets = complete_sets(names, suffix)
-            sets |= {
-                each: [each] for each in names if each.endswith(suffix) and not PART.fullmatch(each)
-            }
-            # A projector of images beside its model: convert_hf_to_gguf.py of llama.cpp
-            sets = {name: each for name, each in sets.items() if not _base(name).startswith("mmproj")}
+            sets = _whole_sets(names, suffix)
             if len(sets) > 1:
                 raise self._ambiguous(sets.values())
             if sets:
@@ -196,7 +196,8 @@ def find_model_files(model: str | Path) -> ModelFiles:
 
     Args:
         model: a folder; a `config.json`, a `.safetensors` or a `.gguf` file; a name on the hub such as
-            `bert-base-uncased`; a file on the hub, `owner/name/file.gguf`; or `minilm`.
+            `bert-base-uncased`; a file on the hub, `owner/name/file.gguf`, or `owner/name:Q4_K_M`, as
+            llama.cpp takes it; or `minilm`.
 
     Raises:
         ModelError: there is no such file or folder, or it is a file of another kind.
@@ -213,7 +214,41 @@ def find_model_files(model: str | Path) -> ModelFiles:
     on_hub = re.fullmatch(r"(\w[\w.-]*/\w[\w.-]*)/(\w[\w./ -]*)", name)
     if on_hub and name.endswith(SUFFIXES) and ".." not in name and not os.path.exists(path):
         return ModelFiles(name, find_checkpoint(on_hub[1]), on_hub[2])
+    quantised = QUANTISED.fullmatch(name)
+    if quantised and not os.path.exists(path):
+        place = find_checkpoint(quantised[1])
+        return ModelFiles(name, place, _quantised_file(place, quantised[2]))
     return ModelFiles(name, find_checkpoint(model))
+
+
+def _quantised_file(place: Checkpoint, tag: str) -> str:
+    """Return the GGUF file, or its first part, whose name says how it is quantised, in any case.
+
+    Raises:
+        ModelError: there is none, or there are several.
+    """
+    tagged = re.compile(rf"(?:^|[-._/]){re.escape(tag)}(?=[-./]|$)", re.IGNORECASE)
+    every = sorted(files[0] for files in _whole_sets(place.filenames(), ".gguf").values())
+    if not every:
+        raise ModelError(f"{place.name} has no GGUF files, so none is quantised as {shortened(tag)}.")
+    found = [each for each in every if tagged.search(each.removesuffix(".gguf"))]
+    if len(found) == 1:
+        return found[0]
+    how_many = f"{len(found)} GGUF files" if found else "no GGUF file"
+    examples = [f"{place.name}/{each}" for each in (found or every)[:2]]
+    raise ModelError(
+        f"{how_many} of {place.name} can be meant by {shortened(tag)};"
+        f" there are {_listed(found or every)}.",
+        hint=f"one of them: {alternatives(map(printable, examples))}",
+    )
+
+
+def _whole_sets(names: Collection[str], suffix: str) -> dict[str, list[str]]:
+    """Return the sets of weights that are complete, in one file or in parts: a name → the files."""
+    sets = complete_sets(names, suffix)
+    sets |= {each: [each] for each in names if each.endswith(suffix) and not PART.fullmatch(each)}
+    # A projector of images beside its model: convert_hf_to_gguf.py of llama.cpp
+    return {name: each for name, each in sets.items() if not _base(name).startswith("mmproj")}
 
 
 def complete_sets(names: Iterable[str], suffix: str) -> dict[str, list[str]]:

@@ -270,6 +270,42 @@ def test_a_file_on_the_hub_is_read_by_ranges(models, tmp_path, monkeypatch):
     assert found.model == "some/model/model.gguf"
 
 
+def test_a_repository_and_a_quantisation_name_a_file_on_the_hub(models, tmp_path, monkeypatch):
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    (folder / "split").mkdir()
+    write_gguf(models("llama"), "llama", folder / "m-Q4_K_M.gguf")
+    write_gguf(models("qwen2"), "qwen2", folder / "split" / "m-BF16-00001-of-00001.gguf")
+    for name in (
+        "m-Q4_K_S.gguf",
+        "m-IQ4_K_M.gguf",
+        "mmproj-m-Q4_K_M.gguf",
+        "m.Q8_0.gguf",
+        "n.Q8_0.gguf",
+    ):
+        (folder / name).write_bytes(b"not a model")
+    with local_hub(monkeypatch, tmp_path / "cache") as hub:
+        hub.folders["some/model"] = hub.folders["some/other"] = folder
+        hub.folders["some/bert"] = tmp_path / "none"
+        (tmp_path / "none").mkdir()
+        (tmp_path / "none" / "config.json").write_text("{}")
+        found = head_weights("some/model:q4_k_m", LAYER, 1)
+        assert card("some/model:BF16", context=16).model_type == "qwen2"
+        for tag, message in {
+            "Q5_0": "no GGUF file of some/other can be meant by Q5_0; there are m-IQ4_K_M.gguf,",
+            "Q4_K": "no GGUF file",
+            "Q8_0": "2 GGUF files of some/other can be meant by Q8_0; there are m.Q8_0.gguf, n.Q8_0.gguf.",
+        }.items():
+            with pytest.raises(ModelError) as caught:
+                card(f"some/other:{tag}", context=16)
+            assert caught.value.message.startswith(message)
+        with pytest.raises(ModelError, match="some/bert has no GGUF files"):
+            card("some/bert:Q4_0", context=16)
+    expected = head_weights(folder / "m-Q4_K_M.gguf", LAYER, 1)
+    for each in expected.weights:
+        assert np.array_equal(found[each.name].array, each.array)
+
+
 def test_one_matrix_of_a_reordered_architecture_is_undecided(models, tmp_path):
     path = tmp_path / "model.gguf"
     write_gguf(models("gpt2"), "gpt2", path)

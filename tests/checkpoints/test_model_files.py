@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from attnscope.checkpoints.model_files import NoWeightsError, find_model_files
+from attnscope.checkpoints.model_files import QUANTISED, NoWeightsError, find_model_files
 from attnscope.errors import AttnscopeError, ModelError
 
 
@@ -124,3 +124,22 @@ def test_a_file_in_a_repository_is_named_by_its_path(tmp_path, monkeypatch):
         if name != "x.gguf/y":
             with pytest.raises(ModelError):
                 find_model_files(name)
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("bartowski/m-GGUF:Q4_K_M", "Q4_K_M"),
+        ("a/b:iq2_xxs", "iq2_xxs"),
+        ("a/b:UD-Q4_K_XL", "UD-Q4_K_XL"),
+        ("a/b:BF16", "BF16"),
+        ("a/b.py:attention", None),
+        ("src/code.py:Q4Attention", None),
+        ("b:Q4_0", None),
+        ("a/b/c:Q4_0", None),
+        ("./a/b:Q4_0", None),
+    ],
+)
+def test_a_quantisation_is_told_from_code(name, expected):
+    found = QUANTISED.fullmatch(name)
+    assert (found and found[2]) == expected

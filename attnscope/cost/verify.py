@@ -25,7 +25,7 @@ MOST_HEADS = 8
 WIDTH = 16
 """The width of a head."""
 
-MOST_PARAMETERS = 3 * 10**7
+MOST_PARAMETERS = 10**8
 """The most parameters of the small model."""
 
 WINDOW = 8
@@ -42,7 +42,8 @@ SMALL: dict[str, int] = {
     **dict.fromkeys(("moe_intermediate_size", "shared_expert_intermediate_size"), 24),
     **dict.fromkeys(("n_routed_experts", "num_experts", "num_local_experts", "moe_num_experts"), 4),
     **dict.fromkeys(("num_experts_per_tok", "num_experts_per_token", "moe_k", "moe_topk"), 2),
-    **dict.fromkeys(("n_group", "topk_group", "n_shared_experts", "num_nextn_predict_layers"), 1),
+    **dict.fromkeys(("n_group", "num_expert_group", "topk_group", "n_shared_experts"), 1),
+    "num_nextn_predict_layers": 1,
     **dict.fromkeys(("sliding_window", "attention_chunk_size", "window_size"), WINDOW),
     **dict.fromkeys(("mamba_d_state", "state_size", "ssm_state_size", "index_head_dim"), 8),
     **dict.fromkeys(("hidden_size_per_layer_input", "qk_rope_head_dim", "linear_key_head_dim"), 8),
@@ -228,11 +229,14 @@ def _sizes(config: Any, fields: Config) -> Iterator[tuple[str, Any]]:
         yield "is_decoder", True
     if isinstance(n_head, int):
         yield from _head_sizes(config, fields, n_head)
+    elif {"num_heads", "head_dim", "expand", "n_groups"} <= fields.keys():  # Mamba-2 alone
+        yield from (("hidden_size", 4 * WIDTH), ("num_heads", 8), ("n_groups", 2))
+        yield "head_dim", 4 * WIDTH * fields["expand"] // 8
     for name, size in SMALL.items():
         value = fields.get(name)
         counts = isinstance(value, int) and not isinstance(value, bool) and value > 0
         if counts or (name == "num_experts_per_tok" and name in fields):
-            yield name, size
+            yield name, 1 if value == 1 and size == 2 else size  # one expert for a token stays one
 
 
 def _head_sizes(config: Any, fields: Config, n_head: int) -> Iterator[tuple[str, Any]]:

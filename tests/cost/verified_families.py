@@ -38,29 +38,26 @@ FAMILIES = sorted(
 )
 OWN: dict[str, dict[str, Any]] = {
     "bamba": {"attn_layer_indices": [1, 3]},
+    "xmod": {"default_language": "en_XX"},
     "granitemoehybrid": {"layer_types": (["mamba"] * 3 + ["attention"]) * 8},
 }
 """Fields of configurations whose defaults have no attention."""
 
 ALONE = "it is a part of a model, and has no class of its own"
 NOT_RUN = {
-    "bailing_hybrid": "its groups of experts exclude the small ones",
     "cohere_compass_text": "its default configuration names no base of rotary positions",
     "dbrx": "its default configuration cannot be built",
     "dots3_note": "its layers' own sizes exclude the small ones",
     "dots3_note_text": "its layers' own sizes exclude the small ones",
     "dots1": "its default configuration has no experts",
     "emu3": ALONE,
-    "git": "its image tower is large",
     "hrm_text": "its layers run more than once",
     "lfm2_moe": "its default configuration names no experts",
     "longcat_flash": "each of its layers has two attentions",
-    "mamba2": "its heads cannot be fewer",
     "minimax": "its cache keeps states beside its layers",
     "mllama": ALONE,
     "musicgen": ALONE,
     "musicgen_melody": ALONE,
-    "nemo_speechlm": "its experts are large",
     "openai-gpt": "it has no cache",
     "phi4_multimodal": "its towers are large",
     "qwen4_exp": "its default configuration has no indexer",
@@ -69,10 +66,8 @@ NOT_RUN = {
     "t5gemma": ALONE,
     "t5gemma2": ALONE,
     "voxtral_realtime": ALONE,
-    "xmod": "it needs a language",
-    "zamba": "its experts are large",
+    "zamba": "its shared layers need other widths",
     "zamba2": "its shared layers need other widths",
-    "zaya": "its class refuses several experts for a token",
 }
 """Families that transformers does not run small with the sizes here, or that keep no layers, and why."""
 

@@ -6,6 +6,31 @@ from dataclasses import dataclass, replace
 
 
 @dataclass(frozen=True)
+class Compressed:
+    """What a layer keeps of tokens that it joins to blocks: DeepSeek-V4.
+
+    Attributes:
+        size: the tokens of a block.
+        per_block: numbers kept for each complete block.
+        per_leftover: numbers kept for each token that waits for its block to be complete.
+        overlap: numbers kept of the last complete block, for the next one.
+        at_peak: whether the tokens that wait are as many as there ever are on the way, not at the end.
+    """
+
+    size: int
+    per_block: int
+    per_leftover: int
+    overlap: int = 0
+    at_peak: bool = True
+
+    def numbers(self, n_tokens: int) -> int:
+        """Return how many numbers are kept after `n_tokens` tokens."""
+        n_block, left = divmod(n_tokens, self.size)
+        left = min(n_tokens, self.size - 1) if self.at_peak else left
+        return self.per_block * n_block + self.per_leftover * left + (self.overlap if n_block else 0)
+
+
+@dataclass(frozen=True)
 class LayerCache:
     """What a layer keeps for later tokens, in numbers, not bytes.
 
@@ -14,18 +39,24 @@ class LayerCache:
         window: the most tokens that are kept, with the query's own; None: all.
         dynamic_window: the most tokens that the dynamic cache of transformers keeps between steps, when
             the next query's own is not there yet; None: all.
+        per_token_float32: more numbers for each token, kept in float32 whatever the dtype is.
         constant: numbers kept whatever the length is, in the cache's dtype: states of convolutions and
             recurrences.
         constant_float32: the same, kept in float32 whatever the dtype is.
+        newest: those of `constant` that are a convolution's newest input, which vLLM does not keep.
         per_source_token: numbers kept for each token of the encoder, for cross-attention.
+        compressed: what is kept of blocks of tokens beside; None: nothing.
     """
 
     per_token: int = 0
     window: int | None = None
     dynamic_window: int | None = None
+    per_token_float32: int = 0
     constant: int = 0
     constant_float32: int = 0
+    newest: int = 0
     per_source_token: int = 0
+    compressed: Compressed | None = None
 
     def numbers(self, n_tokens: int, n_source: int = 0) -> int:
         """Return how many numbers are kept after `n_tokens` tokens, whatever their dtype.
@@ -34,13 +65,32 @@ class LayerCache:
             n_tokens: the tokens so far.
             n_source: the tokens of the encoder.
         """
-        kept = n_tokens if self.window is None else min(n_tokens, self.window)
-        constant = self.constant + self.constant_float32
-        return self.per_token * kept + constant + self.per_source_token * n_source
+        in_dtype, in_float32 = self._numbers(n_tokens, n_source)
+        return in_dtype + in_float32
 
-    def dynamic_numbers(self, n_tokens: int, n_source: int = 0) -> int:
-        """Return how many numbers the dynamic cache of transformers holds after `n_tokens` tokens."""
-        return replace(self, window=self.dynamic_window).numbers(n_tokens, n_source)
+    def nbytes(self, n_tokens: int, itemsize: int, n_source: int = 0) -> int:
+        """Return how many bytes are kept after `n_tokens` tokens.
+
+        Args:
+            n_tokens, n_source: as for `numbers`.
+            itemsize: the bytes of a number of the cache's dtype.
+        """
+        in_dtype, in_float32 = self._numbers(n_tokens, n_source)
+        return in_dtype * itemsize + in_float32 * 4
+
+    def _numbers(self, n_tokens: int, n_source: int) -> tuple[int, int]:
+        """Return how many numbers are kept in the cache's dtype, and how many in float32."""
+        kept = n_tokens if self.window is None else min(n_tokens, self.window)
+        in_dtype = self.per_token * kept + self.constant + self.per_source_token * n_source
+        if self.compressed is not None:
+            in_dtype += self.compressed.numbers(n_tokens)
+        return in_dtype, self.per_token_float32 * kept + self.constant_float32
+
+    @property
+    def dynamic(self) -> LayerCache:
+        """What the dynamic cache of transformers keeps of it between steps."""
+        compressed = self.compressed and replace(self.compressed, at_peak=False)
+        return replace(self, window=self.dynamic_window, compressed=compressed)
 
 
 @dataclass(frozen=True)
@@ -63,8 +113,9 @@ class LayerAnatomy:
 
     Attributes:
         kind: `full`, `sliding`, `chunked`, `latent`, `sparse` (an indexer chooses keys), `linear`,
-            `state space`, `convolution`, `cross`, `shared` (another layer's keys and values) or `none`;
-            two of them, joined by ` + `, if a layer has both.
+            `state space`, `convolution`, `compressed` (a window, and blocks of tokens before it),
+            `compressed sparse` (an indexer chooses blocks), `cross`, `shared` (another layer's keys and
+            values) or `none`; two of them, joined by ` + `, if a layer has both.
         n_head, n_kv_head, d_K, d_V: the sizes; None where the kind has none.
         window: the most keys that a query sees, its own included; of chunks, their size.
         rope_theta: the base of rotary positions; None: there are none.

@@ -230,7 +230,7 @@ def _card(model: _Model, request: _Request, checks: _Checks) -> Card:
         return needed(layers, length, itemsize, n_source)
 
     def engines(length: int) -> list[Reserve]:
-        return reserved(layers, length, cache_dtype, batch, n_source)
+        return reserved(layers, length, cache_dtype, batch, n_source, anatomy.model_type)
 
     keeps = one(1) > 0
     if assumed and keeps:
@@ -379,7 +379,8 @@ def _kinds(anatomy: Anatomy, n_tokens: int, n_source: int, batch: int, itemsize:
             groups.setdefault(layer, []).append(index)
     kinds = []
     for layer, indices in groups.items():
-        one_more = LayerCache(per_token=layer.cache.per_token)
+        cache = layer.cache
+        one_more = LayerCache(cache.per_token, per_token_float32=cache.per_token_float32)
         kinds.append(
             LayerKind(
                 indices,
@@ -392,8 +393,8 @@ def _kinds(anatomy: Anatomy, n_tokens: int, n_source: int, batch: int, itemsize:
                 layer.rope_theta,
                 layer.rope_scaling,
                 list(layer.extras),
-                needed([replace(layer, cache=one_more)], 1, itemsize) * len(indices),
-                needed([layer], n_tokens, itemsize, n_source) * len(indices) * batch,
+                one_more.nbytes(1, itemsize) * len(indices),
+                cache.nbytes(n_tokens, itemsize, n_source) * len(indices) * batch,
             )
         )
     return kinds

@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 from attnscope.checkpoints.settings import rope_settings
-from attnscope.cost.anatomy import Anatomy, Indexer, LayerAnatomy, LayerCache
+from attnscope.cost.anatomy import Anatomy, Compressed, Indexer, LayerAnatomy, LayerCache
 from attnscope.cost.fields import (
     Config,
     DerivedFieldError,
@@ -20,28 +20,19 @@ from attnscope.cost.fields import (
     text_part,
     undecided,
 )
+from attnscope.cost.layer_kinds import kinds_of
 from attnscope.cost.states import State, state_of
 from attnscope.errors import ModelError
 from attnscope.text import shortened
-
-LEGACY = {
-    "attention": "full_attention",
-    "deepseek_sparse_attention": "indexed_attention",
-    "mamba": "linear_attention",
-}
-"""What earlier versions of transformers called kinds of layers."""
 
 SLIDING = ("sliding_attention", "hybrid_sliding")
 
 UNKNOWN = {
     "blt": "its local encoders and decoders have caches of their own",
-    "deepseek_v4": "what its compressed layers keep is not described here",
-    "recurrent_gemma": "what its recurrent layers keep is not described here",
     "reformer": "it keeps hashes and buckets",
-    "rwkv": "its states are not described here",
+    "unlimited_ocr": "what its reference layers keep is not described here",
     "xlm": "its cache is not one of transformers' layers",
     "xlnet": "it keeps hidden states",
-    "xlstm": "its states are not described here",
 }
 """Model types whose caches are not read from config.json, and why."""
 
@@ -95,7 +86,7 @@ def _read(fields: Fields) -> Anatomy:
     if fields.family is None:
         raise _unknown(fields.model_type, "attnscope does not know it")
     n_layer = _n_layer(fields)
-    kinds = _kinds(fields, n_layer)
+    kinds = kinds_of(fields, n_layer)
     n_shared = fields.count("num_kv_shared_layers", 0) if fields.has("num_kv_shared_layers") else 0
     layers = tuple(
         _layer(_of_layer(fields, kind, index), kind, index) for index, kind in enumerate(kinds)
@@ -127,7 +118,8 @@ def _unknown(model_type: str, why: str) -> ModelError:
 
 
 def _has_encoder(fields: Fields) -> bool:
-    return bool(fields.get("is_encoder_decoder"))
+    """Return whether a decoder has cross-attention; MusicGen Melody reads its source as tokens."""
+    return bool(fields.get("is_encoder_decoder")) and fields.model_type != "musicgen_melody_decoder"
 
 
 def _n_layer(fields: Fields) -> int:
@@ -186,75 +178,6 @@ def _n_head(fields: Fields) -> int:
     )
 
 
-def _kinds(fields: Fields, n_layer: int) -> list[str]:
-    """Return the kind of each layer, as transformers names them."""
-    for name in ("layer_types", "layers_block_type"):
-        kinds = fields.config.get(name)
-        if kinds is not None:
-            if not isinstance(kinds, list) or len(kinds) != n_layer:
-                raise undecided(name, kinds, f"a list of {n_layer} kinds")
-            return [LEGACY.get(str(kind), str(kind)) for kind in kinds]
-    if fields.model_type == "gpt_neo":
-        return [f"{kind}_attention" for kind in _gpt_neo(fields, n_layer)]
-    if fields.model_type == "jamba" and "attn_layer_period" in fields.config:
-        period, offset = fields.count("attn_layer_period"), fields.count("attn_layer_offset", 0)
-        kinds = [index % period == offset for index in range(n_layer)]
-        return ["full_attention" if attends else "linear_attention" for attends in kinds]
-    if "layer_types" in fields.derived:
-        return _by_rule(fields, n_layer)
-    if fields.has("layers_block_type"):
-        raise DerivedFieldError("layers_block_type")
-    if fields.has("sliding_window") and fields.get("sliding_window") is not None:
-        return ["sliding_attention"] * n_layer
-    if fields.has("attention_chunk_size") and fields.get("attention_chunk_size") is not None:
-        return ["chunked_attention"] * n_layer
-    return ["full_attention"] * n_layer
-
-
-QWEN = ("qwen2", "qwen2_moe", "qwen3", "qwen3_moe")
-"""Families whose layers slide only if `use_sliding_window` says so."""
-
-ALIKE = {"falcon_h1": "hybrid"}
-"""Families whose layers are all of one kind."""
-
-PERIODS = {"gemma2": 2, "gemma3_text": 6, "qwen3_next": 4}
-"""Every so many layers, one sees all keys, if config.json does not say otherwise."""
-
-
-def _by_rule(fields: Fields, n_layer: int) -> list[str]:
-    """Return the kinds of layers that a class derives, for configurations without `layer_types`.
-
-    Raises:
-        DerivedFieldError: only transformers' own class can derive them.
-    """
-    if fields.config.get("use_sliding_window") is False and fields.model_type in QWEN:
-        return ["full_attention"] * n_layer
-    if fields.model_type in ALIKE:
-        return [ALIKE[fields.model_type]] * n_layer
-    period = PERIODS.get(fields.model_type)
-    if period is None:
-        raise DerivedFieldError("layer_types")
-    name = "full_attention_interval" if fields.model_type == "qwen3_next" else "sliding_window_pattern"
-    period = fields.config.get(name, period)
-    if isinstance(period, bool) or not isinstance(period, int) or period < 1:
-        raise undecided(name, period, "a whole number of at least 1")
-    other = "linear_attention" if fields.model_type == "qwen3_next" else "sliding_attention"
-    return [other if (index + 1) % period else "full_attention" for index in range(n_layer)]
-
-
-def _gpt_neo(fields: Fields, n_layer: int) -> list[str]:
-    """Return `global` or `local` for each layer, from kinds and how often they are repeated."""
-    value = fields.config.get("attention_layers")
-    if value is None:
-        try:
-            value = [kind for kinds, n in fields.config["attention_types"] for kind in kinds * n]
-        except (KeyError, TypeError, ValueError):
-            raise DerivedFieldError("attention_types") from None
-    if len(value) != n_layer or set(value) - {"global", "local"}:
-        raise undecided("attention_types", value, f"global or local for each of {n_layer} layers")
-    return list(value)
-
-
 def _layer(fields: Fields, kind: str, index: int) -> LayerAnatomy:
     """Return the attention of one layer."""
     if kind in ("moe", "mlp", "dense"):
@@ -262,6 +185,8 @@ def _layer(fields: Fields, kind: str, index: int) -> LayerAnatomy:
     images = fields.config.get("cross_attention_layers")
     if isinstance(images, list) and index in images:  # of mllama
         return _cross(fields)
+    if kind in COMPRESSED:
+        return _compressed(fields, kind)
     if kind in ("linear_attention", "conv"):
         return _state(state_of(fields, kind))
     if kind in ("hybrid", "hybrid_sliding"):
@@ -269,23 +194,67 @@ def _layer(fields: Fields, kind: str, index: int) -> LayerAnatomy:
             fields, "full_attention" if kind == "hybrid" else "sliding_attention", index
         )
         state = state_of(fields, kind)
-        cache = replace(attention.cache, constant=state.numbers, constant_float32=state.numbers_float32)
         return replace(
             attention,
             kind=f"{attention.kind} + {state.kind}",
-            cache=cache,
+            cache=_with_state(attention.cache, state),
             recurrence=state.recurrence,
         )
     return _attention(fields, kind, index)
 
 
+COMPRESSED = ("compressed_sparse_attention", "heavily_compressed_attention")
+
+
+def _compressed(fields: Fields, kind: str) -> LayerAnatomy:
+    """Return attention to a window and to entries for blocks of tokens: DeepSeek-V4, section 2.3.
+
+    One head is both K and V of all queries. A token waits with its values and its gates until its block
+    is complete; blocks of sparse attention overlap, and have one entry more for the indexer.
+    """
+    d_head, window = fields.count("head_dim"), fields.count("sliding_window")
+    rates = fields.get("compress_rates")
+    if not isinstance(rates, dict):
+        raise DerivedFieldError("compress_rates")
+    size = Fields({"compress_rates": rates.get(kind)}).count("compress_rates")
+    is_sparse = kind == "compressed_sparse_attention"
+    entry = d_head + (fields.count("index_head_dim") if is_sparse else 0)
+    waiting = 2 * entry * (2 if is_sparse else 1)
+    overlap = 2 * size * entry if is_sparse else 0
+    theta, scaling = _rotation(fields, "compress", 0)
+    return LayerAnatomy(
+        "compressed sparse" if is_sparse else "compressed",
+        n_head=_n_head(fields),
+        n_kv_head=fields.count("num_key_value_heads"),
+        d_K=d_head,
+        d_V=d_head,
+        window=window,
+        rope_theta=theta,
+        rope_scaling=scaling,
+        extras=(*_extras(fields), f"an entry for {size} tokens"),
+        cache=LayerCache(
+            d_head, window, window - 1, compressed=Compressed(size, entry, waiting, overlap)
+        ),
+        indexer=_indexer(fields) if is_sparse else None,
+    )
+
+
 def _state(state: State) -> LayerAnatomy:
-    cache = LayerCache(constant=state.numbers, constant_float32=state.numbers_float32)
+    cache = _with_state(LayerCache(), state)
     return LayerAnatomy(state.kind, n_head=state.n_head, cache=cache, recurrence=state.recurrence)
 
 
+def _with_state(cache: LayerCache, state: State) -> LayerCache:
+    return replace(
+        cache,
+        constant=state.numbers,
+        constant_float32=state.numbers_float32,
+        newest=state.newest,
+    )
+
+
 def _attention(fields: Fields, kind: str, index: int) -> LayerAnatomy:
-    theta, scaling = _rotation(fields, kind, index)
+    theta, scaling = _rotation(fields, "main" if fields.model_type == "deepseek_v4" else kind, index)
     layer = LayerAnatomy(
         "full",
         n_head=_n_head(fields),
@@ -294,7 +263,11 @@ def _attention(fields: Fields, kind: str, index: int) -> LayerAnatomy:
         extras=tuple(_extras(fields)),
     )
     latent = fields.has("kv_lora_rank") and fields.get("kv_lora_rank")
-    layer = _latent(fields, layer) if latent else _grouped(fields, layer)
+    layer = _latent(fields, layer, index) if latent else _grouped(fields, layer)
+    sources = fields.config.get("kv_source_layers")  # of Mistral Large 4
+    if isinstance(sources, list) and len(sources) > index and sources[index] != index:
+        shares = f"keys and values of layer {sources[index]}"
+        layer = replace(layer, cache=LayerCache(), extras=(*layer.extras, shares))
     if kind in ("full_attention", "global_attention"):
         if fields.model_type == "cpmant":  # its prompt precedes the tokens
             prompt = layer.cache.per_token * fields.count("prompt_length")
@@ -320,11 +293,17 @@ def _indexed(fields: Fields, layer: LayerAnatomy, index: int) -> LayerAnatomy:
     if isinstance(kinds, list) and len(kinds) > index and kinds[index] == "shared":
         return replace(layer, kind="sparse")  # it takes the choice of an earlier layer
     name = "indexer_head_dim" if fields.has("indexer_head_dim") else "index_head_dim"
-    per_token = layer.cache.per_token + fields.count(name)
+    numbers = fields.count(name)
+    if fields.model_type == "glm5_next_text":  # with gates for pooling the keys of neighbours
+        numbers = 2 * numbers + 1
+    if fields.model_type == "dots3_note_text":  # whose positions rotate them in float32
+        cache = replace(layer.cache, per_token_float32=numbers)
+    else:
+        cache = replace(layer.cache, per_token=layer.cache.per_token + numbers)
     return replace(
         layer,
         kind="sparse",
-        cache=replace(layer.cache, per_token=per_token),
+        cache=cache,
         indexer=_indexer(fields),
     )
 
@@ -374,14 +353,19 @@ def _d_head(fields: Fields) -> int:
     return fields.count("hidden_size") // _n_head(fields)
 
 
-def _latent(fields: Fields, layer: LayerAnatomy) -> LayerAnatomy:
+def _latent(fields: Fields, layer: LayerAnatomy, index: int) -> LayerAnatomy:
     """Return latent attention: DeepSeek-V2 (arXiv:2405.04434), section 2.1.2."""
-    rotated, d_latent = fields.count("qk_rope_head_dim"), fields.count("kv_lora_rank")
+    rotated = fields.count("qk_rope_head_dim", 0)
+    width, d_latent = fields.count("qk_nope_head_dim") + rotated, fields.count("kv_lora_rank")
+    if fields.model_type == "mistral_large4_text":
+        if "no_rope_layers" not in fields.config:
+            raise DerivedFieldError("no_rope_layers")
+        rotated = rotated if _has_positions(fields, index) else 0
     return replace(
         layer,
         kind="latent",
         n_kv_head=layer.n_head,
-        d_K=fields.count("qk_nope_head_dim") + rotated,
+        d_K=width,
         d_V=fields.count("v_head_dim"),
         extras=(*layer.extras, f"latent of {d_latent} + {rotated}"),
         cache=LayerCache(d_latent + rotated),
@@ -402,12 +386,19 @@ def _shared(layer: LayerAnatomy) -> LayerAnatomy:
     return replace(layer, kind="shared", cache=LayerCache())
 
 
+def _has_positions(fields: Fields, index: int) -> bool:
+    """Return whether a layer has positions, which some families leave out of every fourth layer."""
+    marks = fields.config.get("no_rope_layers")  # 0 for a layer without positions
+    return not (isinstance(marks, list) and len(marks) > index and not marks[index])
+
+
 def _rotation(fields: Fields, kind: str, index: int) -> tuple[float | None, str | None]:
     """Return the base of a layer's rotary positions, and how they are scaled."""
-    without = fields.config.get("no_rope_layers")
-    if isinstance(without, list) and len(without) > index and not without[index]:
-        return None, None
-    if not fields.has("rope_parameters") or fields.config.get("alibi"):
+    if (
+        not _has_positions(fields, index)
+        or not fields.has("rope_parameters")
+        or fields.config.get("alibi")
+    ):
         return None, None
     settings = rope_settings(fields.config, kind)
     theta = settings.get("rope_theta")

@@ -218,7 +218,7 @@ def _differences(expected: LayerAnatomy, layer: ObservedLayer, said_by: str) -> 
     n_head, n_kv_head, d_K, d_V = expected.n_head, expected.n_kv_head, expected.d_K, expected.d_V
     kinds = expected.kind.split(" + ")
     if expected.kind in ("latent", "sparse") and layer.latent is not None:
-        kept, found = expected.cache.per_token, layer.latent + (layer.indexer or 0)
+        kept, found = expected.cache.numbers(1), layer.latent + (layer.indexer or 0)
         if found != kept:
             yield f"by {said_by}, a token takes {kept} numbers, but its latents have {found}"
         return

@@ -10,6 +10,7 @@ from dataclasses import replace
 from math import ceil
 
 from attnscope.cost.anatomy import LayerAnatomy, LayerCache
+from attnscope.cost.vllm import vllm_reserves
 from attnscope.results.card import Reserve
 
 BYTES = {"float64": 8, "float32": 4, "bfloat16": 2, "float16": 2, "fp8": 1, "int8": 1}
@@ -25,18 +26,16 @@ def needed(layers: Sequence[LayerAnatomy], n_tokens: int, itemsize: int, n_sourc
         itemsize: the bytes of a number.
         n_source: the tokens of the encoder.
     """
-    return sum(
-        cache_bytes(each.cache, each.cache.numbers(n_tokens, n_source), itemsize) for each in layers
-    )
-
-
-def cache_bytes(cache: LayerCache, numbers: int, itemsize: int) -> int:
-    """Return the bytes of a layer's numbers, of which some are in float32 whatever the others are."""
-    return (numbers - cache.constant_float32) * itemsize + cache.constant_float32 * 4
+    return sum(each.cache.nbytes(n_tokens, itemsize, n_source) for each in layers)
 
 
 def reserved(
-    layers: Sequence[LayerAnatomy], n_tokens: int, dtype: str, batch: int, n_source: int = 0
+    layers: Sequence[LayerAnatomy],
+    n_tokens: int,
+    dtype: str,
+    batch: int,
+    n_source: int = 0,
+    model_type: str = "",
 ) -> list[Reserve]:
     """Return what engines reserve for some sequences.
 
@@ -44,72 +43,50 @@ def reserved(
         layers, n_tokens, n_source: as for `needed`.
         dtype: that of a number, one of `BYTES`.
         batch: the number of sequences.
+        model_type: by its config.json, as vLLM's states depend on its class.
     """
-    found = []
     itemsize = BYTES[dtype]
-    for engine, rule, tokens in _engines(layers, n_tokens, dtype):
-        total = sum(
-            cache_bytes(
-                each.cache,
-                replace(each.cache, window=None).numbers(tokens(each), n_source),
-                itemsize,
-            )
-            for each in layers
+    found = [
+        Reserve(
+            engine,
+            sum(kept(each.cache).nbytes(tokens, itemsize, n_source) for each in layers) * batch,
+            rule,
         )
-        found.append(Reserve(engine, total * batch, rule))
+        for engine, rule, kept, tokens in _engines(layers, n_tokens, dtype)
+    ]
+    for each in vllm_reserves(layers, n_tokens, dtype, itemsize, model_type):
+        found.append(replace(each, n_bytes=each.n_bytes * batch))
     return found
 
 
-Engine = tuple[str, str, Callable[[LayerAnatomy], int]]
-"""The name of an engine, its rule in words, and the tokens that it reserves in a layer."""
+Engine = tuple[str, str, Callable[[LayerCache], LayerCache], int]
+"""The name of an engine, its rule in words, what it keeps of a layer, and for how many tokens."""
 
 
 def _engines(layers: Sequence[LayerAnatomy], n_tokens: int, dtype: str) -> Iterator[Engine]:
     """Yield the engines whose rules are known for these layers and this dtype."""
     yield _dynamic(n_tokens)
-    yield _static(n_tokens)
+    if not any(each.cache.compressed for each in layers):
+        yield _static(n_tokens)
     plain = {"full", "sliding", "latent", "shared", "none"}
-    if all(each.kind in plain for each in layers):
-        yield _vllm(n_tokens)
-        if dtype in LLAMA_DTYPES:
-            yield _llama_cpp(n_tokens)
+    if all(each.kind in plain for each in layers) and dtype in LLAMA_DTYPES:
+        yield from _llama_cpp(layers, n_tokens)
 
 
 def _dynamic(n_tokens: int) -> Engine:
     """Transformers' `DynamicCache(config=…)`: `DynamicSlidingWindowLayer` in 5.23's cache_utils.py."""
-
-    def tokens(layer: LayerAnatomy) -> int:
-        window = layer.cache.dynamic_window
-        return n_tokens if window is None else min(n_tokens, window)
-
-    return "transformers, dynamic", "window − 1 tokens of a sliding or chunked layer", tokens
+    rule = "window − 1 tokens of a sliding or chunked layer"
+    return "transformers, dynamic", rule, lambda cache: cache.dynamic, n_tokens
 
 
 def _static(n_tokens: int) -> Engine:
     """Transformers' `StaticCache`: `StaticSlidingWindowLayer` in 5.23's cache_utils.py."""
 
-    def tokens(layer: LayerAnatomy) -> int:
-        window = layer.cache.dynamic_window
-        return n_tokens if window is None else min(n_tokens, window + 1)
+    def kept(cache: LayerCache) -> LayerCache:
+        window = cache.dynamic_window
+        return replace(cache, window=None if window is None else window + 1)
 
-    return "transformers, static", "the whole context at once; at most a window", tokens
-
-
-VLLM_BLOCK, VLLM_STEP = 16, 8192
-"""vLLM's default size of a block, and `max_num_batched_tokens` of its server, in tokens."""
-
-
-def _vllm(n_tokens: int) -> Engine:
-    """The rule of vLLM 0.28: `FullAttentionSpec` and `SlidingWindowSpec` in v1/kv_cache_interface.py."""
-
-    def tokens(layer: LayerAnatomy) -> int:
-        if layer.cache.window is None:
-            return ceil(n_tokens / VLLM_BLOCK) * VLLM_BLOCK
-        most = min(layer.cache.window - 1 + VLLM_STEP, n_tokens)
-        return (ceil(most / VLLM_BLOCK) + 1) * VLLM_BLOCK
-
-    rule = f"blocks of {VLLM_BLOCK}; window − 1 + {VLLM_STEP:,} tokens of a sliding layer, and a block"
-    return "vLLM", rule, tokens
+    return "transformers, static", "the whole context at once; at most a window", kept, n_tokens
 
 
 LLAMA_DTYPES = ("float32", "bfloat16", "float16")
@@ -119,16 +96,18 @@ CELLS, LLAMA_STEP = 256, 512
 """llama.cpp's padding with flash attention, and its default `--ubatch-size`, in tokens."""
 
 
-def _llama_cpp(n_tokens: int) -> Engine:
-    """llama.cpp: src/llama-kv-cache-iswa.cpp, without `--swa-full`, a stream for each sequence."""
+def _llama_cpp(layers: Sequence[LayerAnatomy], n_tokens: int) -> Iterator[Engine]:
+    """llama.cpp: src/llama-kv-cache-iswa.cpp, a stream for each sequence; with `--swa-full`, too."""
 
     def padded(count: int) -> int:
         return ceil(count / CELLS) * CELLS
 
-    def tokens(layer: LayerAnatomy) -> int:
-        if layer.cache.window is None:
-            return padded(n_tokens)
-        return min(padded(n_tokens), padded(layer.cache.window + LLAMA_STEP))
+    def kept(cache: LayerCache) -> LayerCache:
+        window = cache.window
+        return replace(cache, window=None if window is None else padded(window + LLAMA_STEP))
 
     rule = f"multiples of {CELLS}; window + {LLAMA_STEP} tokens of a sliding layer"
-    return "llama.cpp", rule, tokens
+    yield "llama.cpp", rule, kept, padded(n_tokens)
+    if any(each.cache.window is not None for each in layers):
+        rule = f"with --swa-full: multiples of {CELLS} in all layers"
+        yield "llama.cpp, full", rule, lambda cache: replace(cache, window=None), padded(n_tokens)

@@ -6,6 +6,7 @@ The sizes are those of the caches of transformers' modules.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import ceil
 
 from attnscope.cost.fields import Fields, undecided
 
@@ -21,6 +22,7 @@ class State:
         n_head: the number of heads; None: it has none.
         recurrence: the multiply-adds of a token's step, without what is computed elementwise; None: they
             are not known.
+        newest: those of `numbers` that are the newest input of a convolution.
     """
 
     kind: str
@@ -28,6 +30,7 @@ class State:
     numbers_float32: int = 0
     n_head: int | None = None
     recurrence: int | None = None
+    newest: int = 0
 
 
 def state_of(fields: Fields, kind: str) -> State:
@@ -48,7 +51,7 @@ def _delta(fields: Fields) -> State:
     channels = 2 * n_key * d_key + n_value * d_value
     convolution = channels * fields.count("linear_conv_kernel_dim")
     matrices = n_value * d_key * d_value
-    return State("linear", convolution, matrices, n_value, recurrence=convolution + 3 * matrices)
+    return State("linear", convolution, matrices, n_value, convolution + 3 * matrices, channels)
 
 
 def _kimi_delta(fields: Fields) -> State:
@@ -86,7 +89,7 @@ def _mamba_2(fields: Fields) -> State:
     d_head = _d_of_head(fields, n_head)
     channels = n_head * d_head + 2 * n_group * d_state
     convolution, states = channels * kernel, n_head * d_head * d_state
-    return State("state space", convolution, states, n_head, recurrence=convolution + 2 * states)
+    return State("state space", convolution, states, n_head, convolution + 2 * states, channels)
 
 
 def _d_of_head(fields: Fields, n_head: int) -> int:
@@ -111,7 +114,7 @@ def _mamba(fields: Fields) -> State:
         )
         kernel, d_state = fields.count("conv_kernel"), fields.count("state_size")
     convolution, states = channels * kernel, channels * d_state
-    return State("state space", convolution, states, recurrence=convolution + 2 * states)
+    return State("state space", convolution, states, None, convolution + 2 * states, channels)
 
 
 def _convolution(fields: Fields) -> State:
@@ -136,7 +139,36 @@ def _compressed_convolution(fields: Fields) -> State:
     return State("convolution", channels * past + n_kv_head * d_head // 2)
 
 
+def _rwkv(fields: Fields) -> State:
+    """RWKV-4 (arXiv:2305.13048): the last inputs of two mixings; a sum, its weight, a maximum."""
+    d_feat = fields.count("hidden_size")
+    return State("linear", 2 * d_feat, 3 * d_feat)
+
+
+def _mlstm(fields: Fields) -> State:
+    """The mLSTM of xLSTM (arXiv:2405.04517): a matrix d_K × d_V, a vector and a number a head."""
+    n_head, d_feat = fields.count("num_heads"), fields.count("hidden_size")
+
+    def d_head(share: str) -> int:
+        width = d_feat * fields.get(share)
+        return ceil(width / 64) * 64 // n_head
+
+    d_K, d_V = d_head("qk_dim_factor"), d_head("v_dim_factor")
+    matrices = n_head * d_K * d_V
+    return State("linear", matrices + n_head * d_K + n_head, n_head=n_head, recurrence=2 * matrices)
+
+
+def _rg_lru(fields: Fields) -> State:
+    """The RG-LRU of Griffin (arXiv:2402.19427): a number a channel in float32, and a convolution."""
+    channels = fields.count("lru_width" if fields.get("lru_width") is not None else "hidden_size")
+    kernel = fields.count("conv1d_width")
+    return State("linear", channels * (kernel - 1), channels, recurrence=channels * (kernel + 1))
+
+
 STATES = {
+    "rescale_every": _rwkv,
+    "qk_dim_factor": _mlstm,
+    "conv1d_width": _rg_lru,
     "cca_time0": _compressed_convolution,
     "linear_num_heads": _kimi_delta,
     "linear_attn_alpha_factor": _lightning,

@@ -187,7 +187,7 @@ def _absorbed(layer: LayerAnatomy) -> int:
 def _map_rows(layers: tuple[LayerAnatomy, ...], n_tokens: int, n_source: int) -> list[int] | None:
     """Return how many numbers a query's attention has in each layer, all heads; None: not known."""
     attending = [each for each in layers if _attends(each)]
-    if any(each.n_head is None for each in attending):
+    if any(each.n_head is None or each.cache.compressed for each in attending):
         return None
     keys = [n_source if each.kind == "cross" else n_tokens for each in attending]
     return [(each.n_head or 0) * n_key for each, n_key in zip(attending, keys, strict=True)] or [0]
@@ -206,6 +206,8 @@ def _unknown_layers(layers: tuple[LayerAnatomy, ...]) -> list[str]:
         )
     if any(each.kind == "sparse" and each.indexer is None for each in layers):
         notices.append("FLOPs of attention are not known: nothing says how many keys an indexer chooses")
+    if any(each.cache.compressed for each in layers):
+        notices.append("FLOPs of attention are not known: those of its compressed layers are not")
     if any(each.recurrence is None and RECURRENT & {*each.kind.split(" + ")} for each in layers):
         notices.append("FLOPs of attention are not known: those of its recurrent layers are not")
     return notices

@@ -22,6 +22,8 @@ MARKS = {
     "linear": "─",
     "state space": "~",
     "convolution": "∿",
+    "compressed": "▪",
+    "compressed sparse": "▫",
     "shared": "·",
     "none": " ",
 }

@@ -213,7 +213,7 @@ def test_verify_compares_each_kind_at_three_lengths_and_has_an_exit_status(
         (kind, n) for kind in ("sliding", "full") for n in (6, 8, 11)
     }
     assert all(each["formula"] == each["held"] > 0 for each in r.json["checks"])
-    monkeypatch.setattr(LayerCache, "dynamic_numbers", lambda self, n, n_source=0: 7)
+    monkeypatch.setattr(LayerCache, "nbytes", lambda self, n_tokens, itemsize, n_source=0: 7)
     r = attnscope("card", config(MIXED), "--verify")
     assert r.exit_status == 1
     assert "✗ different" in r.out

@@ -15,18 +15,18 @@ FILE = Path(__file__).parents[2] / "attnscope" / "cost" / "families.json"
 
 FIELDS = """
     attention_bias attention_chunk_size attention_head_dim attention_k_eq_v attn_logit_softcapping
-    cca_time0 cca_time1 conv_L_cache conv_kernel conv_kernel_size expand indexer_head_dim indexer_types
-    intermediate_size is_decoder linear_attn_alpha_factor linear_head_dim linear_num_heads num_heads
-    num_layers
-    d_head d_kv decoder_attention_heads decoder_layers dim_head head_dim hidden_size index_head_dim
-    is_encoder_decoder kv_channels kv_lora_rank layer_types layers_block_type linear_conv_kernel_dim
-    linear_key_head_dim linear_num_key_heads linear_num_value_heads linear_value_head_dim mamba_d_conv
-    mamba_d_head mamba_d_state mamba_expand mamba_head_dim mamba_headdim mamba_n_groups mamba_n_heads
-    mamba_ngroups mamba_num_heads max_position_embeddings multi_query n_groups n_mamba_heads
-    new_decoder_architecture num_attention_heads num_decoder_layers num_hidden_layers num_key_value_heads
-    num_kv_heads num_kv_shared_layers prompt_length qk_layernorm qk_norm qk_nope_head_dim
-    qk_rope_head_dim qkv_bias rope_parameters sliding_window ssm_state_size state_size swa_head_dim
-    swa_num_attention_heads swa_num_key_value_heads swa_v_head_dim use_qk_norm v_head_dim window_size
+    cca_time0 cca_time1 compress_rates conv1d_width conv_L_cache conv_kernel conv_kernel_size d_head
+    d_kv decoder_attention_heads decoder_layers dim_head expand head_dim hidden_size index_head_dim
+    indexer_head_dim indexer_types intermediate_size is_decoder is_encoder_decoder kv_channels
+    kv_lora_rank layer_types layers_block_type linear_attn_alpha_factor linear_conv_kernel_dim
+    linear_head_dim linear_key_head_dim linear_num_heads linear_num_key_heads linear_num_value_heads
+    linear_value_head_dim lru_width mamba_d_conv mamba_d_head mamba_d_state mamba_expand mamba_head_dim
+    mamba_headdim mamba_n_groups mamba_n_heads mamba_ngroups mamba_num_heads max_position_embeddings
+    multi_query n_groups n_mamba_heads new_decoder_architecture num_attention_heads num_decoder_layers
+    num_heads num_hidden_layers num_key_value_heads num_kv_heads num_kv_shared_layers num_layers
+    prompt_length qk_dim_factor qk_layernorm qk_nope_head_dim qk_norm qk_rope_head_dim qkv_bias
+    rescale_every rope_parameters sliding_window ssm_state_size state_size swa_head_dim swa_num_attention_heads
+    swa_num_key_value_heads swa_v_head_dim use_qk_norm v_dim_factor v_head_dim window_size
 """.split()
 """The fields that the cost of attention depends on, under transformers' common names."""
 
@@ -36,18 +36,25 @@ KINDS = ("layer_types", "layers_block_type")
 SIZES = ("hidden_size", "num_attention_heads", "num_hidden_layers")
 
 
-def known_families() -> dict[str, dict[str, Any]]:
-    """Return what is known of every model type that writes text."""
+def model_types() -> set[str]:
+    """Return transformers' model types that write text, also from images and speech."""
     from transformers.models.auto import modeling_auto as auto
-    from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
-    kinds = {
+    return {
         *auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES,
         *auto.MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES,
         *auto.MODEL_FOR_SPEECH_SEQ_2_SEQ_MAPPING_NAMES,
+        *auto.MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES,
+        *auto.MODEL_FOR_MULTIMODAL_LM_MAPPING_NAMES,
     }
+
+
+def known_families() -> dict[str, dict[str, Any]]:
+    """Return what is known of every model type that writes text."""
+    from transformers.models.auto.configuration_auto import CONFIG_MAPPING
+
     families: dict[str, dict[str, Any]] = {}
-    for kind in sorted(kinds):
+    for kind in sorted(model_types()):
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             try:

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from attnscope.cost.anatomy import LayerAnatomy, LayerCache
+from attnscope.cost.anatomy import Compressed, LayerAnatomy, LayerCache
 from attnscope.cost.capacity import largest_batch, longest_context
 from attnscope.cost.kv_cache import needed
 
@@ -14,6 +14,7 @@ CACHES = st.builds(
     window=st.none() | st.integers(1, 9000),
     constant=COUNTS,
     constant_float32=COUNTS,
+    compressed=st.none() | st.builds(Compressed, st.integers(1, 200), COUNTS, COUNTS, COUNTS),
 )
 LAYERS = st.lists(CACHES.map(lambda cache: LayerAnatomy("full", cache=cache)), min_size=1, max_size=6)
 

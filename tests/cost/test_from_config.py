@@ -120,7 +120,7 @@ def test_the_numbers_are_those_of_transformers_cache(own: dict[str, Any], n_toke
         ]
         kept.append(sum(each.numel() for each in tensors if each is not None))
     layers = anatomy_of({**SMALL, **own}).layers
-    assert kept == [each.cache.dynamic_numbers(n_tokens) for each in layers]
+    assert kept == [each.cache.dynamic.numbers(n_tokens) for each in layers]
 
 
 STATES = {
@@ -163,7 +163,7 @@ def test_the_bytes_of_states_are_those_of_transformers_in_bfloat16(model_type: s
                 tensors[id(each)] = each
         found.append(sum(each.nbytes for each in tensors.values() if each is not None))
     caches = [each.cache for each in anatomy_of(config.to_dict()).layers]
-    assert [2 * each.numbers(7) + 2 * each.constant_float32 for each in caches] == found
+    assert [each.nbytes(7, 2) for each in caches] == found
 
 
 def test_the_decoder_of_a_pair_has_cross_attention() -> None:
@@ -191,3 +191,12 @@ def test_what_is_not_known_is_undecided(change: dict[str, Any], words: str) -> N
 def test_what_is_known_of_families_is_what_transformers_says() -> None:
     written = json.loads(FILE.read_text(encoding="utf-8"))
     assert json.loads(json.dumps(known_families(), default=str)) == written
+
+
+def test_layers_without_positions_that_config_json_leaves_out_are_those_of_the_class() -> None:
+    from transformers import CONFIG_MAPPING
+
+    whole = CONFIG_MAPPING["mistral_large4_text"]().to_dict()
+    left_out = {name: value for name, value in whole.items() if name != "no_rope_layers"}
+    assert {each.cache.per_token for each in anatomy_of(whole).layers} == {512 + 128, 512 + 64 + 128}
+    assert anatomy_of(left_out) == anatomy_of(whole)

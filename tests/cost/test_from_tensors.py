@@ -27,6 +27,8 @@ UNDECIDED = {
     "mamba",
     "xlstm",
     "xlm",
+    "mistral_large4_text",
+    "molmo2_text",
     "rwkv",
 }
 """Families without attention in a tiny model, with several stacks, or names of their own for keys."""

@@ -39,16 +39,35 @@ FULL = LayerAnatomy("full", cache=LayerCache(per_token=10))
 SLIDING = LayerAnatomy("sliding", cache=LayerCache(per_token=10, window=100, dynamic_window=99))
 
 
-def test_vllm_reserves_whole_blocks_and_a_step_beside_a_window() -> None:
-    assert reserve((FULL,), "vLLM", 17) == 32 * 10 * 2
-    assert reserve((SLIDING,), "vLLM", 100_000) == (519 + 1) * 16 * 10 * 2  # ⌈(99 + 8192) / 16⌉ = 519
-    assert reserve((SLIDING,), "vLLM", 17) == 48 * 10 * 2
-
-
 def test_llama_cpp_reserves_multiples_of_256_cells() -> None:
     assert reserve((FULL,), "llama.cpp", 257) == 512 * 10 * 2
     assert reserve((SLIDING,), "llama.cpp", 100_000) == 768 * 10 * 2  # 100 + 512, padded
     assert reserve((SLIDING,), "llama.cpp", 257) == 512 * 10 * 2
+
+
+MIB = 2**20
+LLAMA_CPP = {
+    "llama": ({"full": 12}, 5000, 1, 30 * MIB, None),
+    "gemma3": ({"sliding": 10, "full": 2}, 5000, 1, 5 * MIB + 15 * MIB // 2, 30 * MIB),
+    "gemma2": ({"sliding": 6, "full": 6}, 10_000, 2, 60 * MIB + 9 * MIB, 120 * MIB),
+}
+"""What llama.cpp (the build of xllamacpp 2026.10.11549) logs as the sizes of its caches in float16, for files of
+such layers with 2 heads of keys of width 64 and windows of 1,024: for `n_ctx` 5,120, with and without
+`--swa-full`, and for two sequences of 10,240."""
+
+
+@pytest.mark.parametrize("arch", LLAMA_CPP)
+def test_llama_cpp_reserves_what_it_logs(arch: str) -> None:
+    counts, n_tokens, batch, found, full = LLAMA_CPP[arch]
+    windows = {"full": None, "sliding": 1024}
+    layers = [
+        LayerAnatomy(kind, cache=LayerCache(per_token=2 * 2 * 64, window=windows[kind]))
+        for kind, count in counts.items()
+        for _ in range(count)
+    ]
+    reserves = {each.engine: each.n_bytes for each in reserved(layers, n_tokens, "float16", batch)}
+    assert reserves["llama.cpp"] == found
+    assert reserves.get("llama.cpp, full") == full
 
 
 def test_engines_whose_rule_is_unknown_for_a_layer_are_left_out() -> None:

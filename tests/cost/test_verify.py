@@ -10,7 +10,18 @@ from attnscope.errors import ModelError
 
 
 @pytest.mark.parametrize(
-    "family", ["llama", "gemma3n", "gpt_oss", "deepseek_v3", "qwen3_next", "jamba", "t5", "whisper"]
+    "family",
+    [
+        "llama",
+        "gemma3n",
+        "gpt_oss",
+        "deepseek_v3",
+        "qwen3_next",
+        "deepseek_v4",
+        "jamba",
+        "t5",
+        "whisper",
+    ],
 )
 def test_the_cache_of_a_family_is_what_the_formula_says(family: str) -> None:
     found = checks(family)
@@ -34,17 +45,15 @@ def test_each_family_is_as_the_formula_says_or_is_listed_with_a_reason(family: s
 def test_a_formula_that_is_wrong_does_not_hold(monkeypatch) -> None:
     from attnscope.cost.anatomy import LayerCache
 
-    right = LayerCache.dynamic_numbers
-    monkeypatch.setattr(
-        LayerCache, "dynamic_numbers", lambda self, n, n_source=0: right(self, n + 1, n_source)
-    )
+    right = LayerCache.nbytes
+    monkeypatch.setattr(LayerCache, "nbytes", lambda self, n, *sizes: right(self, n + 1, *sizes))
     assert not any(each.ok for each in checks("llama"))
 
 
 def test_a_family_that_is_unknown_has_a_reason() -> None:
     assert all(UNKNOWN.values())
-    with pytest.raises(ModelError, match="its states are not described here"):
-        checks("rwkv")
+    with pytest.raises(ModelError, match="it keeps hashes and buckets"):
+        checks("reformer")
 
 
 def test_every_family_of_transformers_is_on_the_page() -> None:

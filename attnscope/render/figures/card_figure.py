@@ -39,8 +39,9 @@ def draw_card(figure: Figure, result: Card | Cards) -> None:
         title = f"{result.name}, {counted(result.batch, 'sequence')}, {result.cache_dtype}"
         _line(axes, result.curve, [each.n_bytes for each in result.curve], "needed", "-", "o")
         for each, dashes in zip(result.reserved, cycle(DASHES), strict=False):
-            reserved = [point.reserved[each.engine] for point in result.curve]
-            _line(axes, result.curve, reserved, each.engine, dashes, "")
+            points = [point for point in result.curve if each.engine in point.reserved]
+            reserved = [point.reserved[each.engine] for point in points]
+            _line(axes, points, reserved, each.engine, dashes, "")
         if result.fit is not None and result.fit.memory > result.fit.weights:
             free = result.fit.memory - result.fit.weights
             label = f"{bytes_text(free)} beside the weights"

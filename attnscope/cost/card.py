@@ -60,6 +60,8 @@ def card(
         source: tokens of the encoder, for each sequence of an encoder-decoder model.
         verify: whether to build the model small, with random weights, and compare the formula with what
             transformers' own cache holds, and the parameters with its model's; this imports both.
+            With this or `memory`, transformers' model counts the weights where config.json alone does
+            not say them.
         progress: called with the progress of the work.
 
     Raises:
@@ -67,7 +69,7 @@ def card(
         OptionError: an option does not apply to this model.
     """
     request = _request(context, batch, dtype, memory, flops, bandwidth, source)
-    known = _read(model, progress)
+    known = _read(model, request.memory is not None or verify, progress)
     return _card(known, request, _checks(known, progress) if verify else _Checks())
 
 
@@ -99,7 +101,7 @@ def cards(
     known = []
     for each in models:
         with _names(each):
-            known.append(_read(each, progress))
+            known.append(_read(each, request.memory is not None or verify, progress))
             _context(known[-1].anatomy, request.n_tokens)
     if not known:
         raise OptionError("there are no models to compare.", hint="attnscope.cards(['minilm'])")
@@ -188,6 +190,7 @@ class _Model:
         config: the content of config.json; None: it has none.
         findings: where its tensors contradict its configuration.
         missing: why its weights have no headers here, in a sentence, unless config.json alone was named.
+        uncounted: why the size of its weights is not known, in a clause; None: it is.
     """
 
     name: str
@@ -197,15 +200,17 @@ class _Model:
     config: dict[str, Any] | None
     findings: tuple[Finding, ...] = ()
     missing: tuple[str, ...] = ()
+    uncounted: str | None = None
 
 
-def _read(model: str | Path, progress: Progress) -> _Model:
+def _read(model: str | Path, ask: bool, progress: Progress) -> _Model:
+    """Read a model; `ask`: whether transformers counts weights that config.json alone does not say."""
     files = find_model_files(model)
     headers, missing = _headers(files, progress)
     config = files.config()
     anatomy, read_from, findings = _anatomy(config, headers)
-    weights = _weights(config, headers, anatomy)
-    return _Model(files.name, anatomy, read_from, weights, config, findings, missing)
+    weights, why = _weights(config, headers, anatomy, ask, progress)
+    return _Model(files.name, anatomy, read_from, weights, config, findings, missing, why)
 
 
 def _card(model: _Model, request: _Request, checks: _Checks) -> Card:
@@ -216,6 +221,8 @@ def _card(model: _Model, request: _Request, checks: _Checks) -> Card:
         raise OptionError(f"{model.name} has no encoder, so --source does not apply.", hint="--context")
     n_source = 0 if not anatomy.cross else request.source or anatomy.n_source or n_tokens
     notices = [*model.missing, *anatomy.uncertain]
+    if weights is None and model.uncounted:
+        notices.append(model.uncounted)
     cache_dtype = request.dtype or (anatomy.dtype if anatomy.dtype in BYTES else None)
     assumed, cache_dtype = cache_dtype is None, cache_dtype or ASSUMED
     if weights is not None:
@@ -260,8 +267,9 @@ def _card(model: _Model, request: _Request, checks: _Checks) -> Card:
         kinds=_kinds(anatomy, n_tokens, n_source, batch, itemsize),
         reserved=engines(n_tokens) if keeps else [],
         weights=weights,
+        uncounted=model.uncounted if weights is None else None,
         curve=_curve(one, engines, n_tokens, batch) if keeps else [],
-        fit=None if request.memory is None else _fit(one, request.memory, weights, n_tokens, batch),
+        fit=None if request.memory is None else _fit(one, request.memory, model, n_tokens, batch),
         work=work,
         checks=checks.caches,
         parameter_checks=checks.parameters,
@@ -335,17 +343,44 @@ def _headers(files: ModelFiles, progress: Progress) -> tuple[Headers | None, tup
 
 
 def _weights(
-    config: dict[str, Any] | None, headers: Headers | None, anatomy: Anatomy
-) -> WeightsCount | None:
-    """Return the sizes of the weights, by their headers or else config.json; None: not known."""
+    config: dict[str, Any] | None,
+    headers: Headers | None,
+    anatomy: Anatomy,
+    ask: bool,
+    progress: Progress,
+) -> tuple[WeightsCount | None, str | None]:
+    """Return the sizes of the weights, None if they are not known; and why their bytes are not.
+
+    Args:
+        config: the content of config.json.
+        headers: of the weights, which are counted if they are there.
+        anatomy: of the model's attention.
+        ask: whether transformers counts what config.json alone does not say.
+        progress: called with the progress of the work.
+    """
     if headers is not None:
-        return count_weights(headers, config)
+        return count_weights(headers, config), "a file stores them in a format that is not known"
+    if config is None:
+        return None, "there is no config.json"
     from attnscope.cost.parameters import count_parameters
 
+    is_quantised = "quantization_config" in config
+    unstored = "config.json says that they are quantised" if is_quantised else "config.json has no dtype"
     try:
-        return None if config is None else count_parameters(config, anatomy)
-    except ModelError:
-        return None
+        return count_parameters(config, anatomy), unstored
+    except ModelError as error:
+        why = error.message.removesuffix(".")
+    if not ask:
+        return None, f"{why} (--verify counts those of transformers' model)"
+    from attnscope.cost.without_values import count_without_values
+    from attnscope.process.memory import check_imports
+
+    check_imports(transformers=True)
+    with stage(progress, "building the model without weights …"):
+        try:
+            return count_without_values(config, None if is_quantised else anatomy.dtype), unstored
+        except ModelError as error:
+            return None, f"{why}; {error.message.removesuffix('.')}"
 
 
 def _anatomy(
@@ -400,18 +435,16 @@ def _kinds(anatomy: Anatomy, n_tokens: int, n_source: int, batch: int, itemsize:
     return kinds
 
 
-def _fit(
-    one: Callable[[int], int], memory: int, weights: WeightsCount | None, n_tokens: int, batch: int
-) -> Fit:
+def _fit(one: Callable[[int], int], memory: int, model: _Model, n_tokens: int, batch: int) -> Fit:
     """Return what fits into a memory beside the weights; `one` returns the bytes of one sequence."""
     if not one(1):
         raise OptionError("it keeps no keys and values, so --memory does not apply.", hint="--context")
+    weights = model.weights
     if weights is None or weights.n_bytes is None:
         raise OptionError(
-            "--memory needs the size of the weights, which is unknown here.",
+            f"--memory needs the size of the weights, which is unknown here: {model.uncounted}.",
             hint="the model with its weights, whose headers say their size",
         )
-
     free = memory - weights.n_bytes
     return Fit(
         memory,

@@ -65,28 +65,30 @@ Engine = tuple[str, str, Callable[[LayerCache], LayerCache], int]
 
 def _engines(layers: Sequence[LayerAnatomy], n_tokens: int, dtype: str) -> Iterator[Engine]:
     """Yield the engines whose rules are known for these layers and this dtype."""
-    yield _dynamic(n_tokens)
+    has_window = any(each.cache.window is not None for each in layers)
+    yield _dynamic(n_tokens, has_window)
     if not any(each.cache.compressed for each in layers):
-        yield _static(n_tokens)
+        yield _static(n_tokens, has_window)
     plain = {"full", "sliding", "latent", "shared", "none"}
     if all(each.kind in plain for each in layers) and dtype in LLAMA_DTYPES:
-        yield from _llama_cpp(layers, n_tokens)
+        yield from _llama_cpp(n_tokens, has_window)
 
 
-def _dynamic(n_tokens: int) -> Engine:
+def _dynamic(n_tokens: int, has_window: bool) -> Engine:
     """Transformers' `DynamicCache(config=…)`: `DynamicSlidingWindowLayer` in 5.23's cache_utils.py."""
-    rule = "window − 1 tokens of a sliding or chunked layer"
+    rule = "window − 1 tokens of a sliding or chunked layer" if has_window else "the tokens so far"
     return "transformers, dynamic", rule, lambda cache: cache.dynamic, n_tokens
 
 
-def _static(n_tokens: int) -> Engine:
+def _static(n_tokens: int, has_window: bool) -> Engine:
     """Transformers' `StaticCache`: `StaticSlidingWindowLayer` in 5.23's cache_utils.py."""
 
     def kept(cache: LayerCache) -> LayerCache:
         window = cache.dynamic_window
         return replace(cache, window=None if window is None else window + 1)
 
-    return "transformers, static", "the whole context at once; at most a window", kept, n_tokens
+    rule = "the whole context at once" + ("; at most a window" if has_window else "")
+    return "transformers, static", rule, kept, n_tokens
 
 
 LLAMA_DTYPES = ("float32", "bfloat16", "float16")
@@ -96,7 +98,7 @@ CELLS, LLAMA_STEP = 256, 512
 """llama.cpp's padding with flash attention, and its default `--ubatch-size`, in tokens."""
 
 
-def _llama_cpp(layers: Sequence[LayerAnatomy], n_tokens: int) -> Iterator[Engine]:
+def _llama_cpp(n_tokens: int, has_window: bool) -> Iterator[Engine]:
     """llama.cpp: src/llama-kv-cache-iswa.cpp, a stream for each sequence; with `--swa-full`, too."""
 
     def padded(count: int) -> int:
@@ -106,8 +108,8 @@ def _llama_cpp(layers: Sequence[LayerAnatomy], n_tokens: int) -> Iterator[Engine
         window = cache.window
         return replace(cache, window=None if window is None else padded(window + LLAMA_STEP))
 
-    rule = f"multiples of {CELLS}; window + {LLAMA_STEP} tokens of a sliding layer"
-    yield "llama.cpp", rule, kept, padded(n_tokens)
-    if any(each.cache.window is not None for each in layers):
+    of_window = f"; window + {LLAMA_STEP} tokens of a sliding layer" if has_window else ""
+    yield "llama.cpp", f"multiples of {CELLS}{of_window}", kept, padded(n_tokens)
+    if has_window:
         rule = f"with --swa-full: multiples of {CELLS} in all layers"
         yield "llama.cpp, full", rule, lambda cache: replace(cache, window=None), padded(n_tokens)

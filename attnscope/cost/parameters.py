@@ -17,7 +17,7 @@ from attnscope.cost.fields import text_part
 from attnscope.cost.weights import NAMES_OF_EXPERTS, active_parameters
 from attnscope.errors import ModelError
 from attnscope.results.weights_count import PartCount, WeightsCount
-from attnscope.text import shortened
+from attnscope.text import printable, shortened
 
 BYTES = {"float64": 8, "float32": 4, "float16": 2, "bfloat16": 2}
 BYTES |= {"float8_e4m3fn": 1, "float8_e5m2": 1}
@@ -157,16 +157,20 @@ def count_parameters(config: dict[str, Any], anatomy: Anatomy) -> WeightsCount:
     """
     text = text_part(config)
     spec = SPECS.get(anatomy.model_type)
-    why = "attnscope does not know what its layers consist of besides attention"
+    why = ""
     if spec is not None and text is not config:
-        spec, why = None, "it has other parts beside the one for text"
+        spec, why = None, ": it has other parts beside the one for text"
     if spec is None or any(layer.kind not in ("full", "sliding", "latent") for layer in anatomy.layers):
-        raise ModelError(
-            f"the parameters of model type {shortened(repr(anatomy.model_type))} are not known from its"
-            f" config.json: {why}.",
-            hint="the folder or the name on the hub of the whole model, whose headers say them",
-        )
+        raise _unknown(anatomy.model_type, why)
     return _Counter(anatomy.model_type, spec, text, anatomy).count()
+
+
+def _unknown(model_type: str, why: str) -> ModelError:
+    return ModelError(
+        f"attnscope does not count the parameters of {printable(shortened(model_type))}"
+        f" by config.json alone{why}.",
+        hint="the folder or the name on the hub of the whole model, whose headers say them",
+    )
 
 
 class _Counter:
@@ -217,11 +221,8 @@ class _Counter:
         value = self.config.get(name)
         value = default if value is None else value
         if type(value) is not int or value < 0:
-            raise ModelError(
-                f"the parameters of the model are not known: {name} of its config.json is"
-                f" {shortened(repr(value))}.",
-                hint="the config.json that transformers saves, with every field",
-            )
+            why = "it has no" if value is None else f"{printable(shortened(repr(value)))} is its"
+            raise _unknown(self.model_type, f": {why} {name}")
         return value
 
     def _is_on(self, switch: bool | str) -> bool:
@@ -272,7 +273,7 @@ class _Counter:
             yield parts.OTHER, self._feed_forward(width)
             return
         names = (name for name in NAMES_OF_EXPERTS if self.config.get(name) is not None)
-        count, width = self._size(next(names, NAMES_OF_EXPERTS[0])), self._size(experts.width)
+        count, width = self._size(next(names, "number of experts")), self._size(experts.width)
         biases = 2 * width + d_feat if experts.biases else 0
         yield parts.EXPERTS, count * (3 * d_feat * width + biases)
         yield parts.OTHER, count * (d_feat + experts.router)

@@ -6,6 +6,7 @@ widths are small, and its weights random.
 
 from __future__ import annotations
 
+from math import prod
 from typing import Any
 
 from attnscope.cost.fields import Config, computed_kinds
@@ -13,9 +14,11 @@ from attnscope.cost.from_config import anatomy_of, check_described
 from attnscope.cost.held import held_bytes
 from attnscope.cost.kv_cache import BYTES
 from attnscope.cost.parameters import count_parameters
-from attnscope.cost.small import WINDOW, class_and_config, small_model
+from attnscope.cost.small import WINDOW, small_model
 from attnscope.cost.tensor_parts import place_of
+from attnscope.cost.without_values import headers_without_values
 from attnscope.errors import ModelError, first_line
+from attnscope.process.verbosity import silent_transformers
 from attnscope.results.card import CacheCheck, ParameterCheck
 
 MOST_PARAMETERS = 10**8
@@ -43,17 +46,19 @@ def verify_cache(config: Config) -> list[CacheCheck]:
     import torch
 
     check_described(config)
-    model_class, small = small_model(config)
+    with silent_transformers():
+        model_class, small = small_model(config)
     anatomy = anatomy_of(_fields(small, config))
     layers = (*anatomy.layers, *anatomy.cross)
     try:
-        with torch.device("meta"):
+        with silent_transformers(), torch.device("meta"):
             model = model_class._from_config(small)
         n_parameter = sum(each.numel() for each in model.parameters())
         if n_parameter > MOST_PARAMETERS:
             raise ValueError(f"its small model has {n_parameter:,} parameters")
         reads_source = any(each.cache.per_source_token for each in layers)
-        dtype, held = _measured(model_class, small, N_SOURCE if reads_source else 0)
+        with silent_transformers():
+            dtype, held = _measured(model_class, small, N_SOURCE if reads_source else 0)
     except Exception as error:  # what a model of any class may raise
         raise ModelError(
             f"transformers cannot run {small.model_type} small:"
@@ -88,18 +93,8 @@ def verify_parameters(config: Config) -> list[ParameterCheck]:
     Raises:
         ModelError: they are not known from config.json, or transformers cannot build the model.
     """
-    import torch
-
     formula = count_parameters(config, anatomy_of(config))
-    try:
-        model_class, complete = class_and_config(config)
-        with torch.device("meta"):
-            model = model_class._from_config(complete)
-    except Exception as error:  # what a class of models may raise
-        raise ModelError(
-            f"transformers cannot build it: {type(error).__name__}: {first_line(error)}"
-        ) from error
-    sizes = {name: each.numel() for name, each in model.named_parameters()}
+    sizes = {each.name: prod(each.shape) for each in headers_without_values(config).tensors}
     attention = sum(size for name, size in sizes.items() if place_of(name).in_attention)
     return [
         ParameterCheck("attention", formula.n_attention, attention),

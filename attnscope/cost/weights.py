@@ -17,13 +17,16 @@ NAMES_OF_EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts", "moe
 NAMES_OF_CHOSEN = ("num_experts_per_tok", "moe_topk", "moe_k", "top_k_experts", "num_experts_per_token")
 
 
-def count_weights(headers: Headers, config: dict[str, Any] | None = None) -> WeightsCount:
+def count_weights(
+    headers: Headers, config: dict[str, Any] | None = None, *, source: str = "headers"
+) -> WeightsCount:
     """Count the parameters and bytes of a checkpoint's parts, from its headers.
 
     Args:
         headers: of all files.
         config: its config.json; without one, draft layers may count as the model's own, and packed
             integers whose tensors do not say how they are packed count as one parameter each.
+        source: what the headers are of, as for `WeightsCount`.
     """
     config = config or {}
     text = text_part(config)
@@ -51,7 +54,7 @@ def count_weights(headers: Headers, config: dict[str, Any] | None = None) -> Wei
         attention=_counts(attention, parts.ATTENTION),
         rest=_counts(rest, parts.REST),
         dtypes=_counts(dtypes, sorted(dtypes, key=lambda kind: (-(dtypes[kind].n_bytes or 0), kind))),
-        source="headers",
+        source=source,
         n_active=active_parameters(
             sum(size.n_parameter for size in attention.values()),
             {part: size.n_parameter for part, size in rest.items()},

@@ -137,13 +137,13 @@ def _audit_model(
     from attnscope.models.running.load import (
         as_model_error,
         device_of,
-        kept_verbosity,
         load_config,
         load_model,
         tokenizer_of,
     )
     from attnscope.models.running.tokenize import read_text
     from attnscope.process.devices import kept_random_state
+    from attnscope.process.verbosity import kept_verbosity
 
     checkpoint = find_model(model, tokenizer, None)
     with kept_verbosity(), kept_random_state(device), as_model_error(checkpoint):

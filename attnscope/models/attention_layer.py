@@ -65,8 +65,9 @@ def attention_layer(
 
     from attnscope.models.running.attention_hook import observing
     from attnscope.models.running.forward import run
-    from attnscope.models.running.load import as_model_error, kept_verbosity, load_config, load_model
+    from attnscope.models.running.load import as_model_error, load_config, load_model
     from attnscope.models.running.tokenize import read_text
+    from attnscope.process.verbosity import kept_verbosity
 
     checkpoint = find_model(model, tokenizer, None)
     with stage(progress, f"running {checkpoint.name} …"), kept_verbosity(), as_model_error(checkpoint):

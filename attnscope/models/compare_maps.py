@@ -146,8 +146,8 @@ def _found(model: Any, tokenizer: Any, image_processor: Any) -> Checkpoint:
 def _adapted(checkpoint: Checkpoint, adapter: Adapter, dtype: str | None, device: str) -> Checkpoint:
     """Load a model with an adapter."""
     from attnscope.models.running.adapt import load_adapted
-    from attnscope.models.running.load import kept_verbosity
     from attnscope.process.memory import check_imports
+    from attnscope.process.verbosity import kept_verbosity
 
     check_imports(transformers=True)
     with kept_verbosity():

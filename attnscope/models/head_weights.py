@@ -69,10 +69,10 @@ def head_weights(
             hint=f"attnscope compare {checkpoint.name} FOLDER, with the model it was converted from",
         )
     if verify:
-        from attnscope.models.running.load import kept_verbosity
         from attnscope.models.verify_weights import verify_head
         from attnscope.process.devices import kept_random_state
         from attnscope.process.memory import check_imports
+        from attnscope.process.verbosity import kept_verbosity
 
         check_imports(transformers=True)
         doing = f"running {checkpoint.name} with transformers …"

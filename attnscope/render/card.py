@@ -172,10 +172,13 @@ def dtypes_line(card: Card) -> str | None:
     """Return how the weights are stored; None if there are none."""
     if card.weights is None:
         return None
-    if card.weights.source == "configuration" and card.weights.n_bytes is None:
-        return "counted by config.json, which does not say how they are stored"
-    if card.weights.source == "configuration":
-        return f"counted by config.json, in {card.weights.dtypes[0].name}"
+    if card.weights.source != "headers":
+        by = "by config.json"
+        if card.weights.source == "transformers":
+            by = "in transformers' model of this config.json"
+        if card.weights.n_bytes is None:
+            return f"counted {by}, which does not say how they are stored"
+        return f"counted {by}, in {card.weights.dtypes[0].name}"
     total = max(card.weights.n_parameter, 1)
     stored = [each for each in card.weights.dtypes if each.n_parameter]
     if len(stored) == 1:

@@ -150,6 +150,7 @@ class Card(Result):
         kinds: the kinds of layers, in model order.
         reserved: what engines reserve.
         weights: the parameters; None: they are not known.
+        uncounted: why they are not known, in a sentence, which is a notice, too; None: they are.
         curve: what they need at shorter lengths, halved from one to the next, and at the context; empty
             if nothing is kept.
         fit: what fits into a memory; None: none was named.
@@ -175,6 +176,7 @@ class Card(Result):
     kinds: list[LayerKind]
     reserved: list[Reserve]
     weights: WeightsCount | None = None
+    uncounted: str | None = None
     curve: list[CurvePoint] = field(default_factory=list)
     fit: Fit | None = None
     work: Work | None = None

@@ -31,6 +31,18 @@ class Cards(Result):
 
     @property
     def notices(self) -> list[str]:
-        """Further sentences for the reader, each with the name of its model."""
-        pairs = zip(self.names, self.cards, strict=True)
-        return [f"{name}: {notice}" for name, card in pairs for notice in card.notices]
+        """Further sentences for the reader, each with the names of its models."""
+        pairs = [*zip(self.names, self.cards, strict=True)]
+        uncounted = [name for name, card in pairs if card.uncounted]
+        found = [
+            f"{name}: {notice}"
+            for name, card in pairs
+            for notice in card.notices
+            if notice != card.uncounted
+        ]
+        if uncounted:
+            names = ", ".join(uncounted)
+            found.append(
+                f"weights are not counted: {names} (--verify counts those of transformers' models)"
+            )
+        return found

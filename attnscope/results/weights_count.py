@@ -32,7 +32,7 @@ class WeightsCount(Part):
         attention: the parts of attention that the model has.
         rest: the other parts that it has.
         dtypes: the same parameters by how they are stored, such as `BF16` or `4 bits in I32`.
-        source: `headers` or `configuration`.
+        source: `headers`; `configuration`; or `transformers`, whose model has no values.
         n_active: parameters that take part in the computation of one token of text: all but input
             embeddings, towers, draft layers and the experts that are not chosen; None: not known.
         uncertain: a sentence for each thing that could not be decided, and why.

@@ -192,7 +192,6 @@ def test_it_says_why_weights_are_not_counted(attnscope, config, tmp_path):
         (["--context", "many"], "--context 'many' is not an amount."),
         (["--context", "0"], "--context 0 must be from 1 to 2^50."),
         (["--memory", "80Q"], "--memory '80Q' is not an amount."),
-        (["--memory", "80G"], "--memory needs the size of the weights, which is unknown here."),
         (["--dtype", "int3"], "'int3' is not a dtype of keys and values."),
         (["--source", 5], "has no encoder, so --source does not apply."),
     ],
@@ -202,6 +201,21 @@ def test_a_mistake_gets_a_clear_line_and_exit_status_2(attnscope, config, argume
     assert (r.exit_status, r.out) == (2, "")
     assert r.err.startswith("attnscope: error: ")
     assert message in r.err
+
+
+@pytest.mark.parametrize(
+    ("fields", "why"),
+    [
+        ({"quantization_config": {"quant_method": "awq"}}, "config.json says that they are quantised"),
+        ({"dtype": None, "torch_dtype": None}, "config.json has no dtype"),
+        ({"hidden_act": "newest"}, "transformers cannot build it: KeyError: "),
+    ],
+)
+def test_memory_needs_the_size_of_the_weights(attnscope, config, fields, why):
+    r = attnscope("card", config(LLAMA | fields), "--memory", "80G")
+    assert (r.exit_status, r.out) == (2, "")
+    assert "--memory needs the size of the weights, which is unknown here: " in r.err
+    assert why in r.err
 
 
 def test_verify_compares_each_kind_at_three_lengths_and_has_an_exit_status(
@@ -335,9 +349,11 @@ def test_models_of_the_same_name_are_told_apart(attnscope, two):
 
 
 def test_what_is_wrong_with_one_of_several_models_names_it(attnscope, two):
+    fields = LLAMA | {"quantization_config": {"quant_method": "awq"}}
+    (two[1] / "config.json").write_text(json.dumps(fields))
     r = attnscope("card", *two, "--memory", "1G")
-    assert r.exit_status == 2
-    assert f"{two[1]}: --memory needs the size of the weights" in r.err or "mixed" in r.err
+    assert (r.exit_status, r.out) == (2, "")
+    assert f"{two[1]}: --memory needs the size of the weights" in r.err
     r = attnscope("card", *two, "--source", 5)
     assert "none of the models has an encoder, so --source does not apply" in r.err
 

@@ -140,9 +140,12 @@ def test_bytes_are_those_of_the_dtype():
 @pytest.mark.parametrize(
     ("config", "problem"),
     [
-        ({**GPT2, "vocab_size": None}, "vocab_size of its config.json is None"),
-        ({**MISTRAL_7B, "intermediate_size": "big"}, "intermediate_size of its config.json is 'big'"),
-        ({"model_type": "bloom", "hidden_size": 64, "n_head": 4, "n_layer": 2}, "'bloom' are not known"),
+        ({**GPT2, "vocab_size": None}, "it has no vocab_size"),
+        ({**MISTRAL_7B, "intermediate_size": "big"}, "'big' is its intermediate_size"),
+        (
+            {"model_type": "bloom", "hidden_size": 64, "n_head": 4, "n_layer": 2},
+            "attnscope does not count the parameters of bloom by config.json alone",
+        ),
         (
             {"model_type": "gemma3", "text_config": {**GEMMA2_9B, "model_type": "gemma3_text"}},
             "it has other parts",

@@ -133,9 +133,10 @@ def attention_maps(
         copies=copies,
     )
     _check_task(task, force=force)
-    from attnscope.models.running.load import device_of, kept_verbosity
+    from attnscope.models.running.load import device_of
     from attnscope.process.devices import kept_random_state
     from attnscope.process.memory import check_imports, return_freed_memory
+    from attnscope.process.verbosity import kept_verbosity
 
     check_imports(transformers=True)
     return_freed_memory()

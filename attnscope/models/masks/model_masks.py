@@ -107,8 +107,9 @@ def model_masks(
         ModelError: there is no such model, stack or layer, or transformers cannot run it.
         OptionError: options contradict each other, or the model does not support them.
     """
-    from attnscope.models.running.load import as_model_error, device_of, kept_verbosity
+    from attnscope.models.running.load import as_model_error, device_of
     from attnscope.process.devices import check_device, kept_random_state
+    from attnscope.process.verbosity import kept_verbosity
 
     checkpoint = find_model(model, tokenizer, image_processor)
     layers = parse_indices("--layer", run.layers)

@@ -6,8 +6,6 @@ are made to the copy, so that the user's model stays as it is, also after an exc
 
 from __future__ import annotations
 
-import sys
-import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from copy import deepcopy
@@ -19,6 +17,7 @@ from attnscope.checkpoints.checkpoint import Checkpoint
 from attnscope.checkpoints.loaded import LoadedModel
 from attnscope.contracts import DTYPES
 from attnscope.errors import ModelError, OptionError, dtype_hint, first_line, is_out_of_memory
+from attnscope.process.verbosity import silence_transformers
 from attnscope.text import shortened
 
 TOKENIZER = (
@@ -36,7 +35,7 @@ def load_config(checkpoint: Checkpoint) -> Any:
         ModelError: there is none, or transformers does not know this type of model.
     """
     if isinstance(checkpoint, LoadedModel):
-        _silence_transformers()
+        silence_transformers()
         config = deepcopy(checkpoint.module.config)
         config.dtype = checkpoint.module.dtype
         return config
@@ -47,7 +46,7 @@ def load_config(checkpoint: Checkpoint) -> Any:
             " does not run: transformers has no such model.",
             hint="without a text: its weights may be readable",
         )
-    _silence_transformers()
+    silence_transformers()
     from transformers import AutoConfig, PreTrainedConfig
 
     with as_model_error(checkpoint, "config.json"):
@@ -309,34 +308,6 @@ def _is_known(model_type: Any) -> bool:
     from transformers import CONFIG_MAPPING
 
     return model_type in CONFIG_MAPPING
-
-
-def _silence_transformers() -> None:
-    """Turn off transformers' warnings and progress bars: attnscope reports what matters itself."""
-    with warnings.catch_warnings():  # that progress bars in notebooks need ipywidgets
-        warnings.filterwarnings("ignore", "IProgress not found")
-        from transformers.utils import logging
-
-    logging.set_verbosity_error()
-    logging.disable_progress_bar()
-
-
-@contextmanager
-def kept_verbosity() -> Iterator[None]:
-    """Restore transformers' settings of warnings and progress bars, which `load_config` changes.
-
-    It is not imported for this: if it has not been imported before, its defaults are restored.
-    """
-    logging: Any = sys.modules.get("transformers.utils.logging")
-    level = logging.get_verbosity() if logging else None
-    bars = logging.is_progress_bar_enabled() if logging else True
-    try:
-        yield
-    finally:
-        logging = sys.modules.get("transformers.utils.logging")
-        if logging:
-            logging.set_verbosity(logging.WARNING if level is None else level)
-            (logging.enable_progress_bar if bars else logging.disable_progress_bar)()
 
 
 def _from_cache_or_hub(

@@ -1,0 +1,96 @@
+"""Transformers' model of a config.json in its own size, without values, on PyTorch's meta device.
+
+It says how many parameters a model has whose weights are not at hand, for every family of transformers.
+It takes seconds, most of them for imports, but no memory.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from attnscope.checkpoints.headers import Headers, TensorHeader
+from attnscope.cost.fields import Config
+from attnscope.cost.small import class_and_config
+from attnscope.cost.weights import count_weights
+from attnscope.errors import ModelError, first_line
+from attnscope.process.verbosity import silent_transformers
+from attnscope.results.weights_count import WeightsCount
+
+DTYPES = {
+    "float64": ("F64", 8),
+    "float32": ("F32", 4),
+    "float16": ("F16", 2),
+    "bfloat16": ("BF16", 2),
+    "float8_e4m3fn": ("F8_E4M3", 1),
+    "float8_e5m2": ("F8_E5M2", 1),
+}
+"""The name in safetensors of torch's dtypes, and the bytes of a number."""
+
+
+def headers_without_values(config: Config, dtype: str | None = None) -> Headers:
+    """Return the names and shapes of a model's parameters, as if they had been saved.
+
+    Args:
+        config: the content of config.json.
+        dtype: in which its weights are stored; None: that is not known.
+
+    Raises:
+        ModelError: transformers does not know the model, or cannot build it.
+    """
+    import torch
+
+    stored, itemsize = DTYPES.get(dtype or "", ("an unknown dtype", None))
+    try:
+        with silent_transformers(), torch.device("meta"):
+            model_class, complete = _class_and_config_of_whole(config)
+            model = model_class._from_config(complete)
+    except Exception as error:  # what a class of models may raise
+        raise ModelError(
+            f"transformers cannot build it: {type(error).__name__}: {first_line(error)}"
+        ) from error
+    tensors = (
+        TensorHeader(name, tuple(each.shape), stored, itemsize and each.numel() * itemsize)
+        for name, each in model.named_parameters()
+    )
+    return Headers(str(config.get("model_type")), "safetensors", tuple(tensors), 0)
+
+
+def count_without_values(config: Config, dtype: str | None) -> WeightsCount:
+    """Count the parameters of transformers' model of a config.json.
+
+    Args:
+        config: the content of config.json.
+        dtype: in which its weights are stored; None: that is not known, as of quantised ones.
+
+    Raises:
+        ModelError: transformers does not know the model, or cannot build it.
+    """
+    headers = headers_without_values(config, dtype)
+    return count_weights(headers, complete_config(config), source="transformers")
+
+
+def complete_config(config: Config) -> Config:
+    """Return config.json with the defaults of its class in transformers."""
+    from transformers import AutoConfig
+
+    found: Config = AutoConfig.for_model(**config).to_dict()
+    return found
+
+
+def _class_and_config_of_whole(config: Config) -> tuple[Any, Any]:
+    """Return the class of a whole model, towers included, and its complete configuration.
+
+    `architectures` names the class that was saved; without it, it is the one that writes text.
+    """
+    import transformers
+    from transformers.models.auto import modeling_auto as auto
+
+    whole = transformers.AutoConfig.for_model(**config)
+    for name in whole.architectures or []:
+        named = getattr(transformers, str(name), None)
+        if isinstance(named, type) and getattr(named, "config_class", None) is type(whole):
+            return named, whole
+    for mapping in (auto.MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING, auto.MODEL_FOR_MULTIMODAL_LM_MAPPING):
+        if type(whole) in mapping:
+            return mapping[type(whole)], whole
+    return class_and_config(config)

@@ -220,17 +220,8 @@ def _card(model: _Model, request: _Request, checks: _Checks) -> Card:
     if request.source is not None and not anatomy.cross:
         raise OptionError(f"{model.name} has no encoder, so --source does not apply.", hint="--context")
     n_source = 0 if not anatomy.cross else request.source or anatomy.n_source or n_tokens
-    notices = [*model.missing, *anatomy.uncertain]
-    if weights is None and model.uncounted:
-        notices.append(model.uncounted)
     cache_dtype = request.dtype or (anatomy.dtype if anatomy.dtype in BYTES else None)
     assumed, cache_dtype = cache_dtype is None, cache_dtype or ASSUMED
-    if weights is not None:
-        notices += weights.uncertain
-    if anatomy.longest is not None and n_tokens > anatomy.longest:
-        notices.append(
-            f"it was made for at most {anatomy.longest:,} tokens, and the context has {n_tokens:,}"
-        )
     layers, itemsize = (*anatomy.layers, *anatomy.cross), BYTES[cache_dtype]
 
     def one(length: int) -> int:
@@ -240,6 +231,7 @@ def _card(model: _Model, request: _Request, checks: _Checks) -> Card:
         return reserved(layers, length, cache_dtype, batch, n_source, anatomy.model_type)
 
     keeps = one(1) > 0
+    notices = list(_notices(model, n_tokens))
     if assumed and keeps:
         notices.append(f"it names no dtype of keys and values: {ASSUMED} is assumed (--dtype)")
     work = work_of(
@@ -276,6 +268,19 @@ def _card(model: _Model, request: _Request, checks: _Checks) -> Card:
         findings=list(model.findings),
         notices=[*notices, *work.notices, *checks.notices],
     )
+
+
+def _notices(model: _Model, n_tokens: int) -> Iterator[str]:
+    """Yield what is not known about a model, and whether it was made for so many tokens."""
+    yield from model.missing
+    yield from model.anatomy.uncertain
+    if model.weights is not None:
+        yield from model.weights.uncertain
+    elif model.uncounted:
+        yield model.uncounted
+    longest = model.anatomy.longest
+    if longest is not None and n_tokens > longest:
+        yield f"it was made for at most {longest:,} tokens, and the context has {n_tokens:,}"
 
 
 HALVED = 6

@@ -40,7 +40,9 @@ class Fields:
 
     Attributes:
         model_type: the type of that part.
-        family: what is known about it: its `names`, `defaults` and `has`; None: nothing.
+        family: what is known about it: its `names` of fields, their `defaults`, which of them are
+            `derived` from others, the modules that its attention `has`, and the switches of such modules
+            that it `ignores`; None: nothing.
     """
 
     def __init__(self, config: Config) -> None:

@@ -194,6 +194,9 @@ def _layer(fields: Fields, kind: str, index: int) -> LayerAnatomy:
             fields, "full_attention" if kind == "hybrid" else "sliding_attention", index
         )
         state = state_of(fields, kind)
+        if attention.rope_theta is None:
+            theta, scaling = _rotation(fields, kind, index)
+            attention = replace(attention, rope_theta=theta, rope_scaling=scaling)
         return replace(
             attention,
             kind=f"{attention.kind} + {state.kind}",
@@ -392,6 +395,10 @@ def _has_positions(fields: Fields, index: int) -> bool:
     return not (isinstance(marks, list) and len(marks) > index and not marks[index])
 
 
+ROTATING = {"granitemoehybrid": ("position_embedding_type", "rope"), "zamba2": ("use_mem_rope", True)}
+"""The field, and its value, with which queries and keys of a family are rotated at all."""
+
+
 def _rotation(fields: Fields, kind: str, index: int) -> tuple[float | None, str | None]:
     """Return the base of a layer's rotary positions, and how they are scaled."""
     if (
@@ -400,6 +407,10 @@ def _rotation(fields: Fields, kind: str, index: int) -> tuple[float | None, str 
         or fields.config.get("alibi")
     ):
         return None, None
+    if fields.model_type in ROTATING:
+        name, value = ROTATING[fields.model_type]
+        if fields.get(name) != value:
+            return None, None
     settings = rope_settings(fields.config, kind)
     theta = settings.get("rope_theta")
     if theta is None and not isinstance(fields.config.get("rope_parameters"), dict):
@@ -429,9 +440,10 @@ SWITCHES = {
 
 def _extras(fields: Fields) -> Iterator[str]:
     """Yield what else belongs to a layer's attention."""
-    of_family = (fields.family or {}).get("has", [])
+    of_family, ignored = ((fields.family or {}).get(name, []) for name in ("has", "ignores"))
     for what, names in SWITCHES.items():
-        switch = next((name for name in names if fields.has(name)), None)
+        switches = (name for name in names if fields.has(name) and name not in ignored)
+        switch = next(switches, None)
         if bool(fields.get(switch)) if switch else what in of_family:
             yield what
     if "sinks" in of_family:

@@ -99,14 +99,14 @@ _DRAFT = re.compile(r"(^|\.)(mtp\w*|nextn\w*|eagle\w*|medusa\w*)\.")
 """Modules of layers that predict further tokens: DeepSeek-V3's, EAGLE's, Medusa's."""
 
 
-_TOWERS = ("vision", "visual", "image", "img", "sam_model", "qformer", "audio", "speech")
-"""Words in the names of modules that encode images or sound."""
+_TOWERS = re.compile(r"vision|visual|image|img|sam_model|qformer|audio|speech(?!t5)")
+"""Words in the names of modules that encode images or sound; SpeechT5 is a whole model."""
 
 
 @cache
 def _is_tower(word: str) -> bool:
     """Return whether a module encodes images or sound."""
-    return any(each in word for each in _TOWERS)
+    return _TOWERS.search(word) is not None
 
 
 _MODULE = re.compile(

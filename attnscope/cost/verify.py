@@ -48,7 +48,7 @@ def verify_cache(config: Config) -> list[CacheCheck]:
     check_described(config)
     with silent_transformers():
         model_class, small = small_model(config)
-    anatomy = anatomy_of(_fields(small, config))
+    anatomy = anatomy_of(decoder_fields(small, config))
     layers = (*anatomy.layers, *anatomy.cross)
     try:
         with silent_transformers(), torch.device("meta"):
@@ -102,7 +102,7 @@ def verify_parameters(config: Config) -> list[ParameterCheck]:
     ]
 
 
-def _fields(small: Any, config: Config) -> Config:
+def decoder_fields(small: Any, config: Config) -> Config:
     """Return the fields of a small configuration; of a decoder with cross-attention, they say so."""
     fields: Config = small.to_dict() | computed_kinds(small)
     return fields | {"is_encoder_decoder": config.get("is_encoder_decoder", small.is_encoder_decoder)}

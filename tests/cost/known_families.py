@@ -8,8 +8,14 @@ from __future__ import annotations
 import json
 import re
 import warnings
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+
+from attnscope.cost import tensor_parts as parts
+from attnscope.cost.from_config import SWITCHES
+from attnscope.cost.small import small_model
+from attnscope.cost.tensor_parts import place_of
 
 FILE = Path(__file__).parents[2] / "attnscope" / "cost" / "families.json"
 
@@ -24,9 +30,9 @@ FIELDS = """
     mamba_headdim mamba_n_groups mamba_n_heads mamba_ngroups mamba_num_heads max_position_embeddings
     multi_query n_groups n_mamba_heads new_decoder_architecture num_attention_heads num_decoder_layers
     num_heads num_hidden_layers num_key_value_heads num_kv_heads num_kv_shared_layers num_layers
-    prompt_length qk_dim_factor qk_layernorm qk_nope_head_dim qk_norm qk_rope_head_dim qkv_bias
+    position_embedding_type prompt_length qk_dim_factor qk_layernorm qk_nope_head_dim qk_norm qk_rope_head_dim qkv_bias
     rescale_every rope_parameters sliding_window ssm_state_size state_size swa_head_dim swa_num_attention_heads
-    swa_num_key_value_heads swa_v_head_dim use_qk_norm v_dim_factor v_head_dim window_size
+    swa_num_key_value_heads swa_v_head_dim use_mem_rope use_qk_norm v_dim_factor v_head_dim window_size
 """.split()
 """The fields that the cost of attention depends on, under transformers' common names."""
 
@@ -34,6 +40,29 @@ KINDS = ("layer_types", "layers_block_type")
 """The kinds of all layers, which some classes compute whenever they are read."""
 
 SIZES = ("hidden_size", "num_attention_heads", "num_hidden_layers")
+
+
+INDEXER = {
+    "indexer_n_heads": 4,
+    "indexer_kv_heads": 1,
+    "indexer_head_dim": 256,
+    "indexer_budget": 2048,
+    "indexer_compress_ratio": 4,
+}
+OWN: dict[str, dict[str, Any]] = {
+    "bamba": {"attn_layer_indices": [1, 3]},
+    "xmod": {"default_language": "en_XX"},
+    "cohere_compass_text": {
+        "rope_parameters": {"full_attention": {"rope_type": "default", "rope_theta": 10000.0}}
+    },
+    "dbrx": {"attn_config": {"kv_n_heads": 2, "rope_theta": 10000.0, "clip_qkv": 8}},
+    "dots1": {"n_routed_experts": 8, "n_shared_experts": 1, "num_experts_per_tok": 2},
+    "lfm2_moe": {"layer_types": ["conv", "conv", "full_attention", "conv"] * 8},
+    "qwen4_exp": {"text_config": {"model_type": "qwen4_exp_text", **INDEXER}},
+    "qwen4_exp_text": INDEXER,
+    "granitemoehybrid": {"layer_types": (["mamba"] * 3 + ["attention"]) * 8},
+}
+"""Fields of configurations whose defaults have no attention, or cannot be run."""
 
 
 def model_types() -> set[str]:
@@ -58,14 +87,15 @@ def known_families() -> dict[str, dict[str, Any]]:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             try:
-                config = type(CONFIG_MAPPING[kind]().get_text_config(decoder=True))()
+                whole = CONFIG_MAPPING[kind]()
+                config = type(whole.get_text_config(decoder=True))()
             except Exception:  # a class whose defaults it rejects itself
                 continue
-            families.setdefault(config.model_type or kind, family(config))
+            families.setdefault(config.model_type or kind, family(config, whole))
     return families
 
 
-def family(config: Any) -> dict[str, Any]:
+def family(config: Any, whole: Any) -> dict[str, Any]:
     """Return the names, the defaults and the modules of one class of configurations."""
     names = {name: own for name, own in config.attribute_map.items() if name in FIELDS}
     fields, other = config.to_dict(), _other(config)
@@ -86,7 +116,7 @@ def family(config: Any) -> dict[str, Any]:
             derived.append(name)
         else:
             known[name] = value
-    return {"names": names, "defaults": known, "derived": derived, "has": modules(config)}
+    return {"names": names, "defaults": known, "derived": derived, **modules(config, whole)}
 
 
 def _other(config: Any) -> dict[str, Any] | None:
@@ -106,30 +136,59 @@ def _other(config: Any) -> dict[str, Any] | None:
     return result
 
 
-NORMS = re.compile(
-    r"attn.*\.(q|k|query|key)_?(layer_?)?norm\b|attention\.(q|k|query|key)_?(layer_?)?norm\b"
-)
+NORMS = re.compile(r"\.(q|k|qk|query|key)_?(layer_?)?norm\b|\.(q|k)_?ln\b")
+PROJECTIONS = {parts.Q, parts.K, parts.V, parts.O, parts.FUSED, parts.SHARED, parts.LATENTS}
 
 
-def modules(config: Any) -> list[str]:
-    """Return what the attention of a family has, according to its modules on meta."""
+def modules(config: Any, whole: Any) -> dict[str, list[str]]:
+    """Return what the attention of a family `has`, and which switches of such modules it `ignores`.
+
+    Args:
+        config: of the part that reads text.
+        whole: of the whole model, which is built if that part has no class of its own.
+    """
+    for each in (config, whole):
+        try:
+            fields = each.to_dict() | OWN.get(each.model_type, {})
+            model_class, small = small_model(fields)
+            has = modules_of(model_class, small)
+            return {"has": has, "ignores": list(_ignored(model_class, small, has))}
+        except Exception:  # a class without a model of its own, or whose defaults cannot be built
+            continue
+    return {"has": [], "ignores": []}
+
+
+def _ignored(model_class: Any, config: Any, has: list[str]) -> Iterator[str]:
+    """Yield the switches of a configuration that change none of the modules."""
+    for what, names in SWITCHES.items():
+        for name in names:
+            if hasattr(config, name):
+                setattr(config, name, not getattr(config, name))
+                if (what in modules_of(model_class, config)) == (what in has):
+                    yield name
+                setattr(config, name, not getattr(config, name))
+
+
+def modules_of(model_class: Any, config: Any) -> list[str]:
+    """Return what the attention of a model has, according to the names of its modules on meta."""
     import torch
-    from transformers import AutoModel
 
-    try:
-        with torch.device("meta"):
-            names = [name for name, _ in AutoModel.from_config(config).named_parameters()]
-    except Exception:  # a class without a model of its own
-        return []
+    with torch.device("meta"):
+        model = model_class._from_config(config)
+    names = [name for name, _ in model.named_parameters() if _is_decoders(name)]
+    names += [f"{name}.weight" for name, _ in model.named_modules() if _is_decoders(f"{name}.weight")]
+    biases = [re.fullmatch(r"(.*[._])bias", name) for name in names]
     found = {
         "q/k norm": any(NORMS.search(name) for name in names),
         "sinks": any(re.search(r"sinks?$", name) for name in names),
-        "biases": any(
-            re.search(r"(attn|attention).*(q|k|v|query|key|value|qkv|c_attn)\w*\.bias$", name)
-            for name in names
-        ),
+        "biases": any(each and place_of(f"{each[1]}weight").part in PROJECTIONS for each in biases),
     }
     return [what for what, is_there in found.items() if is_there]
+
+
+def _is_decoders(name: str) -> bool:
+    """Return whether a tensor belongs to the attention of a decoder, or of a model with one stack."""
+    return place_of(name).in_attention and re.search(r"\bencoder\.(layers|block)\.", name) is None
 
 
 if __name__ == "__main__":

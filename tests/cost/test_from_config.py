@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import Any
 
 import pytest
-from cost.known_families import FILE, known_families
+from cost.known_families import FILE, OWN, known_families, modules_of
+from cost.verified_families import FAMILIES, NOT_RUN
+from sweeps import swept
+from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
-from attnscope.cost.from_config import anatomy_of
+from attnscope.cost.from_config import SWITCHES, UNKNOWN, anatomy_of
+from attnscope.cost.small import small_model
+from attnscope.cost.verify import decoder_fields
 from attnscope.errors import ModelError
 
 DEEPSEEK_V3 = {
@@ -200,3 +206,55 @@ def test_layers_without_positions_that_config_json_leaves_out_are_those_of_the_c
     left_out = {name: value for name, value in whole.items() if name != "no_rope_layers"}
     assert {each.cache.per_token for each in anatomy_of(whole).layers} == {512 + 128, 512 + 64 + 128}
     assert anatomy_of(left_out) == anatomy_of(whole)
+
+
+# What layers have beside their sizes, and how positions rotate them, in every family.
+
+NOT_BUILT = {"blt", "unlimited_ocr"}
+BUILT = sorted({*FAMILIES} - {*NOT_RUN} - {*UNKNOWN} - NOT_BUILT)
+
+
+def small(family: str) -> tuple[Any, Any, dict[str, Any]]:
+    """Return the class of a small model of a family, its configuration, and that as config.json."""
+    config = OWN.get(family, {}) | CONFIG_MAPPING[family](**OWN.get(family, {})).to_dict()
+    model_class, complete = small_model(config)
+    return model_class, complete, config
+
+
+FEW = ["llama", "gpt_oss", "qwen2_5_omni", "hunyuan_v1_dense", "deepseek_v4", "nanochat"]
+
+
+@pytest.mark.parametrize("family", swept(BUILT, FEW))
+def test_norms_sinks_and_biases_are_those_of_the_modules(family: str) -> None:
+    model_class, complete, config = small(family)
+    switches = [name for names in SWITCHES.values() for name in names if hasattr(complete, name)]
+    for turned in (False, True) if switches else (False,):
+        for name in switches if turned else ():
+            setattr(complete, name, not getattr(complete, name))
+        anatomy = anatomy_of(decoder_fields(complete, config))
+        extras = {extra for layer in anatomy.layers for extra in layer.extras}
+        assert extras & {*SWITCHES, "sinks"} == {*modules_of(model_class, complete)}
+
+
+ODD = {"deepseek_v4", "mimo_v2_flash", "mistral_large4"}
+"""Families whose small models rotate one pair, an odd number, or scale them by their small length."""
+OTHERS = re.compile("vision|visual|audio|encoder[.]|indexer|original")
+
+
+@pytest.mark.parametrize(
+    "family", swept([each for each in BUILT if each not in ODD], ["llama", "gemma3n"])
+)
+def test_the_base_of_rotary_positions_is_that_of_the_frequencies(family: str) -> None:
+    """Frequency i of n is base^(−i / n): RoFormer (arXiv:2104.09864), equation 15."""
+    model_class, complete, config = small(family)
+    anatomy = anatomy_of(decoder_fields(complete, config))
+    if any(layer.rope_scaling for layer in anatomy.layers):
+        return
+    frequencies = {
+        name: buffer.double()
+        for name, buffer in model_class._from_config(complete).named_buffers()
+        if "inv_freq" in name and not OTHERS.search(name)
+    }
+    theirs = {round(float((each[0] / each[1]) ** len(each))) for each in frequencies.values()}
+    ours = {layer.rope_theta for layer in anatomy.layers if layer.n_head} - {None}
+    assert sorted(ours) == pytest.approx(sorted(theirs), rel=1e-4)

@@ -10,7 +10,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from cost.known_families import model_types
+from cost.known_families import OWN, model_types
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
 from attnscope.cost.from_config import anatomy_of
@@ -30,28 +30,6 @@ Of every model type of transformers {version} that writes text, also from images
 """
 
 FAMILIES = sorted(model_types() - {"gemma4_assistant"})  # whose class refuses its own defaults
-INDEXER = {
-    "indexer_n_heads": 4,
-    "indexer_kv_heads": 1,
-    "indexer_head_dim": 256,
-    "indexer_budget": 2048,
-    "indexer_compress_ratio": 4,
-}
-OWN: dict[str, dict[str, Any]] = {
-    "bamba": {"attn_layer_indices": [1, 3]},
-    "xmod": {"default_language": "en_XX"},
-    "cohere_compass_text": {
-        "rope_parameters": {"full_attention": {"rope_type": "default", "rope_theta": 10000.0}}
-    },
-    "dbrx": {"attn_config": {"kv_n_heads": 2, "rope_theta": 10000.0, "clip_qkv": 8}},
-    "dots1": {"n_routed_experts": 8, "n_shared_experts": 1, "num_experts_per_tok": 2},
-    "lfm2_moe": {"layer_types": ["conv", "conv", "full_attention", "conv"] * 8},
-    "qwen4_exp": {"text_config": {"model_type": "qwen4_exp_text", **INDEXER}},
-    "qwen4_exp_text": INDEXER,
-    "granitemoehybrid": {"layer_types": (["mamba"] * 3 + ["attention"]) * 8},
-}
-"""Fields of configurations whose defaults have no attention, or cannot be run."""
-
 DEFAULTS = "its default configuration cannot be run"
 NOT_RUN = {
     "chameleon": DEFAULTS,

@@ -170,3 +170,8 @@ class Anatomy:
     n_source: int | None = None
     dtype: str | None = None
     uncertain: tuple[str, ...] = ()
+
+    @property
+    def reads_source(self) -> bool:
+        """Whether it keeps keys and values of the tokens of an encoder, or of images."""
+        return any(each.cache.per_source_token for each in (*self.layers, *self.cross))

@@ -12,6 +12,7 @@ from attnscope.checkpoints.headers import Headers, read_headers
 from attnscope.checkpoints.model_files import ModelFiles, NoWeightsError, find_model_files
 from attnscope.cost.anatomy import Anatomy, LayerAnatomy, LayerCache
 from attnscope.cost.capacity import largest_batch, longest_context
+from attnscope.cost.fields import with_known_type
 from attnscope.cost.from_tensors import anatomy_of_checkpoint, contradictions
 from attnscope.cost.kv_cache import BYTES, needed, reserved
 from attnscope.cost.options import bytes_of, device_of, tokens_of
@@ -108,11 +109,11 @@ def cards(
     if request.n_tokens is None:
         shortest = min(_context(each.anatomy, None) for each in known)
         request = replace(request, n_tokens=shortest)
-    if source is not None and not any(each.anatomy.cross for each in known):
+    if source is not None and not any(each.anatomy.reads_source for each in known):
         raise OptionError("none of the models has an encoder, so --source does not apply.")
     found = []
     for name, model in zip(models, known, strict=True):
-        own = request if model.anatomy.cross else replace(request, source=None)
+        own = request if model.anatomy.reads_source else replace(request, source=None)
         with _names(name):
             found.append(_card(model, own, _checks(model, progress) if verify else _Checks()))
     names = [Path(each).resolve().name if Path(each).exists() else str(each) for each in models]
@@ -189,7 +190,8 @@ class _Model:
         weights: their sizes; None: not known.
         config: the content of config.json; None: it has none.
         findings: where its tensors contradict its configuration.
-        missing: why its weights have no headers here, in a sentence, unless config.json alone was named.
+        missing: a sentence for each thing that was missed: a model type that is known; headers of
+            weights, unless config.json alone was named.
         uncounted: why the size of its weights is not known, in a clause; None: it is.
     """
 
@@ -207,19 +209,26 @@ def _read(model: str | Path, ask: bool, progress: Progress) -> _Model:
     """Read a model; `ask`: whether transformers counts weights that config.json alone does not say."""
     files = find_model_files(model)
     headers, missing = _headers(files, progress)
-    config = files.config()
-    anatomy, read_from, findings = _anatomy(config, headers)
+    own = files.config()
+    config, read_as = (None, ()) if own is None else with_known_type(own)
+    try:
+        anatomy, read_from, findings = _anatomy(config, headers)
+    except ModelError:
+        if not read_as:
+            raise
+        config, read_as = own, ()  # its tensors may say it
+        anatomy, read_from, findings = _anatomy(config, headers)
     weights, why = _weights(config, headers, anatomy, ask, progress)
-    return _Model(files.name, anatomy, read_from, weights, config, findings, missing, why)
+    return _Model(files.name, anatomy, read_from, weights, config, findings, (*read_as, *missing), why)
 
 
 def _card(model: _Model, request: _Request, checks: _Checks) -> Card:
     """Return the card of a model."""
     anatomy, weights, batch = model.anatomy, model.weights, request.batch
     n_tokens = _context(anatomy, request.n_tokens)
-    if request.source is not None and not anatomy.cross:
+    if request.source is not None and not anatomy.reads_source:
         raise OptionError(f"{model.name} has no encoder, so --source does not apply.", hint="--context")
-    n_source = 0 if not anatomy.cross else request.source or anatomy.n_source or n_tokens
+    n_source = request.source or (anatomy.n_source or n_tokens if anatomy.cross else 0)
     cache_dtype = request.dtype or (anatomy.dtype if anatomy.dtype in BYTES else None)
     assumed, cache_dtype = cache_dtype is None, cache_dtype or ASSUMED
     layers, itemsize = (*anatomy.layers, *anatomy.cross), BYTES[cache_dtype]
@@ -232,6 +241,8 @@ def _card(model: _Model, request: _Request, checks: _Checks) -> Card:
 
     keeps = one(1) > 0
     notices = list(_notices(model, n_tokens))
+    if anatomy.reads_source and not n_source:
+        notices.append("keys and values of images are not counted (--source: the tokens of images)")
     if assumed and keeps:
         notices.append(f"it names no dtype of keys and values: {ASSUMED} is assumed (--dtype)")
     work = work_of(

@@ -13,7 +13,7 @@ from importlib import resources
 from typing import Any
 
 from attnscope.errors import ModelError
-from attnscope.text import shortened
+from attnscope.text import printable, shortened
 
 Config = dict[str, Any]
 
@@ -41,8 +41,8 @@ class Fields:
     Attributes:
         model_type: the type of that part.
         family: what is known about it: its `names` of fields, their `defaults`, which of them are
-            `derived` from others, the modules that its attention `has`, and the switches of such modules
-            that it `ignores`; None: nothing.
+            `derived` from others, the `class` of its models, the modules that its attention `has`, and
+            the switches of such modules that it `ignores`; None: nothing.
     """
 
     def __init__(self, config: Config) -> None:
@@ -65,6 +65,12 @@ class Fields:
         """The fields whose defaults depend on other fields."""
         derived: list[str] = (self.family or {}).get("derived", [])
         return derived
+
+    def with_defaults(self) -> Config:
+        """Return the configuration with the defaults of its class for what it leaves out."""
+        return {
+            self._names.get(name, name): value for name, value in self._defaults.items()
+        } | self.config
 
     def _own_name(self, name: str) -> str | None:
         """Return the name under which the configuration itself has a field."""
@@ -103,6 +109,38 @@ def text_part(config: Config) -> Config:
         if isinstance(part, dict) and "model_type" in part:
             return text_part(part)
     return config
+
+
+def with_known_type(config: Config) -> tuple[Config, tuple[str, ...]]:
+    """Return a configuration whose model type is known, and a sentence if that is not its own.
+
+    Configurations of earlier versions of transformers have the fields of a text beside those of images,
+    where later ones have a part for each. Authors of models name types of their own, but may name a
+    class of transformers in `architectures`; of several types with one class, the shortest is meant.
+    """
+    model_type, known = config.get("model_type"), families()
+    if not isinstance(model_type, str) or model_type in known or text_part(config) is not config:
+        return config, ()
+    if f"{model_type}_text" in known:
+        whole = {
+            name: value
+            for name, value in config.items()
+            if name in ("model_type", "architectures")
+            or (name.endswith("_config") and isinstance(value, dict))
+        }
+        text = {name: value for name, value in config.items() if name not in whole}
+        return whole | {"text_config": text | {"model_type": f"{model_type}_text"}}, ()
+    named = config.get("architectures")
+    classes = [each for each in named if isinstance(each, str)] if isinstance(named, list) else []
+    found = min(
+        (each for each, family in known.items() if family["class"] in classes), key=len, default=None
+    )
+    if found is None:
+        return config, ()
+    why = f"it is read as {found}, whose class its architectures name"
+    return config | {"model_type": found}, (
+        f"its model type {printable(shortened(repr(model_type)))} is not known: {why}",
+    )
 
 
 def completed(config: Config) -> Config | None:

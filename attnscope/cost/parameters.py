@@ -13,7 +13,7 @@ from typing import Any
 
 from attnscope.cost import tensor_parts as parts
 from attnscope.cost.anatomy import Anatomy, LayerAnatomy
-from attnscope.cost.fields import text_part
+from attnscope.cost.fields import Fields, text_part
 from attnscope.cost.weights import NAMES_OF_EXPERTS, active_parameters
 from attnscope.errors import ModelError
 from attnscope.results.weights_count import PartCount, WeightsCount
@@ -138,11 +138,6 @@ SPECS = {
     "deepseek_v3": Spec(o_bias="attention_bias", experts=_DEEPSEEK),
 }  # fmt: skip
 """The families whose parameters are counted by their configuration."""
-SWITCHED_ON = (
-    *("attention_bias of gpt_neox", "attention_bias of gpt_oss", "qkv_bias of qwen2_moe"),
-    *("attention_bias of seed_oss", "use_bias of starcoder2"),
-)
-"""Switches of biases that are on if config.json does not mention them."""
 
 
 def count_parameters(config: dict[str, Any], anatomy: Anatomy) -> WeightsCount:
@@ -162,7 +157,7 @@ def count_parameters(config: dict[str, Any], anatomy: Anatomy) -> WeightsCount:
         spec, why = None, ": it has other parts beside the one for text"
     if spec is None or any(layer.kind not in ("full", "sliding", "latent") for layer in anatomy.layers):
         raise _unknown(anatomy.model_type, why)
-    return _Counter(anatomy.model_type, spec, text, anatomy).count()
+    return _Counter(anatomy.model_type, spec, Fields(text).with_defaults(), anatomy).count()
 
 
 def _unknown(model_type: str, why: str) -> ModelError:
@@ -179,7 +174,7 @@ class _Counter:
     Args:
         model_type: of the family.
         spec: what its layers consist of.
-        config: the part of config.json for text.
+        config: the part of config.json for text, with the defaults of its class.
         anatomy: what it says about attention.
     """
 
@@ -228,7 +223,7 @@ class _Counter:
     def _is_on(self, switch: bool | str) -> bool:
         if isinstance(switch, bool):
             return switch
-        return bool(self.config.get(switch, f"{switch} of {self.model_type}" in SWITCHED_ON))
+        return bool(self.config.get(switch))
 
     def _attention(self, layer: LayerAnatomy) -> Iterator[tuple[str, int]]:
         """Yield the sizes of the parts of a layer's attention."""

@@ -203,6 +203,10 @@ def test_a_mistake_gets_a_clear_line_and_exit_status_2(attnscope, config, argume
     assert message in r.err
 
 
+UNCOUNTED = LLAMA | {"model_type": "helium"}
+"""Its parameters are not counted by config.json alone."""
+
+
 @pytest.mark.parametrize(
     ("fields", "why"),
     [
@@ -212,7 +216,7 @@ def test_a_mistake_gets_a_clear_line_and_exit_status_2(attnscope, config, argume
     ],
 )
 def test_memory_needs_the_size_of_the_weights(attnscope, config, fields, why):
-    r = attnscope("card", config(LLAMA | fields), "--memory", "80G")
+    r = attnscope("card", config(UNCOUNTED | fields), "--memory", "80G")
     assert (r.exit_status, r.out) == (2, "")
     assert "--memory needs the size of the weights, which is unknown here: " in r.err
     assert why in r.err
@@ -250,7 +254,7 @@ def test_verify_compares_the_parameters_with_a_model_without_values(attnscope, c
 
 
 def test_parameters_that_config_json_does_not_say_are_not_compared(attnscope, config):
-    r = attnscope("card", config(LLAMA), "--verify", "--format", "json")
+    r = attnscope("card", config(UNCOUNTED), "--verify", "--format", "json")
     assert (r.exit_status, r.json["parameter_checks"]) == (0, [])
     assert any(each.startswith("parameters are not compared: ") for each in r.json["notices"])
 
@@ -307,7 +311,7 @@ def test_a_memory_holds_the_weights_that_config_json_describes(attnscope, config
 
 
 def test_without_the_sizes_of_the_weights_their_flops_are_not_told(attnscope, config):
-    r = attnscope("card", config(LLAMA), "--context", 1000)
+    r = attnscope("card", config(UNCOUNTED), "--context", 1000)
     assert "moves" not in r.out
     row = next(line for line in r.out.splitlines() if line.startswith("one more token"))
     assert row.split()[-1] == "–"
@@ -389,3 +393,45 @@ def test_a_width_that_the_tensors_contradict_is_a_finding(attnscope, config, tmp
     assert {"message": sentence, "line": None} in findings
     assert sentence in attnscope("card", tmp_path, "--format", "markdown").out
     assert "but W_K has 20 columns" in attnscope("card", tmp_path, "--format", "csv").err
+
+
+KIMI = {**LLAMA, "model_type": "kimi_k9", "architectures": ["LlamaForCausalLM", "Other"]}
+
+
+def test_a_type_of_its_authors_is_read_as_the_class_that_its_architectures_name(attnscope, config):
+    r = attnscope("card", config(KIMI), "--format", "json")
+    assert r.json["model_type"] == "llama"
+    expected = attnscope("card", config(LLAMA), "--format", "json").json
+    assert r.json["kinds"] == expected["kinds"]
+    told = (
+        "its model type 'kimi_k9' is not known: it is read as llama, whose class its architectures name"
+    )
+    assert told in r.json["notices"]
+
+
+VISION = {"depth": 2, "hidden_size": 32, "num_heads": 4, "out_hidden_size": 48}
+
+
+def test_fields_of_a_text_beside_those_of_images_are_read(attnscope, config):
+    """As Qwen2.5-VL's config.json has them, which is older than parts for text."""
+    fields = {**LLAMA, "model_type": "qwen2_5_vl", "vision_config": VISION}
+    del fields["head_dim"]
+    r = attnscope("card", config(fields), "--format", "json")
+    assert r.json["model_type"] == "qwen2_5_vl_text"
+    [kind] = r.json["kinds"]
+    assert (kind["n_head"], kind["n_kv_head"], kind["d_K"]) == (6, 2, 8)
+    r = attnscope("card", config(fields), "--memory", "1T", "--format", "json")
+    rest = {each["name"]: each["n_parameter"] for each in r.json["weights"]["rest"]}
+    assert rest["towers"] > 0
+
+
+def test_keys_and_values_of_images_are_counted_by_their_tokens(attnscope, config):
+    fields = {**LLAMA, "model_type": "mllama_text_model", "cross_attention_layers": [1]}
+    r = attnscope("card", config(fields), "--context", 100, "--format", "json")
+    assert (
+        "keys and values of images are not counted (--source: the tokens of images)" in r.json["notices"]
+    )
+    read = attnscope("card", config(fields), "--context", 100, "--source", 7, "--format", "json")
+    assert not any("images" in each for each in read.json["notices"])
+    bytes_of = {each["kind"]: each["cache_bytes"] for each in read.json["kinds"]}
+    assert bytes_of["cross"] == 7 * 2 * 2 * 10 * 2  # tokens, heads, K and V, widths, bytes

@@ -12,6 +12,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+
 from attnscope.cost import tensor_parts as parts
 from attnscope.cost.from_config import SWITCHES
 from attnscope.cost.small import small_model
@@ -20,21 +22,26 @@ from attnscope.cost.tensor_parts import place_of
 FILE = Path(__file__).parents[2] / "attnscope" / "cost" / "families.json"
 
 FIELDS = """
-    attention_bias attention_chunk_size attention_head_dim attention_k_eq_v attn_logit_softcapping
-    cca_time0 cca_time1 compress_rates conv1d_width conv_L_cache conv_kernel conv_kernel_size d_head
-    d_kv decoder_attention_heads decoder_layers dim_head expand head_dim hidden_size index_head_dim
-    indexer_head_dim indexer_types intermediate_size is_decoder is_encoder_decoder kv_channels
-    kv_lora_rank layer_types layers_block_type linear_attn_alpha_factor linear_conv_kernel_dim
-    linear_head_dim linear_key_head_dim linear_num_heads linear_num_key_heads linear_num_value_heads
+    attention_bias attention_chunk_size attention_head_dim attention_k_eq_v attention_out_bias
+    attn_logit_softcapping cca_time0 cca_time1 compress_rates conv1d_width conv_kernel conv_kernel_size
+    conv_L_cache d_head d_kv decoder_attention_heads decoder_layers decoder_sparse_step dim_head expand
+    first_k_dense_replace head_dim hidden_size index_head_dim indexer_head_dim indexer_types
+    intermediate_size is_decoder is_encoder_decoder kv_channels kv_lora_rank layer_types
+    layers_block_type linear_attn_alpha_factor linear_conv_kernel_dim linear_head_dim
+    linear_key_head_dim linear_num_heads linear_num_key_heads linear_num_value_heads
     linear_value_head_dim lru_width mamba_d_conv mamba_d_head mamba_d_state mamba_expand mamba_head_dim
     mamba_headdim mamba_n_groups mamba_n_heads mamba_ngroups mamba_num_heads max_position_embeddings
-    multi_query n_groups n_mamba_heads new_decoder_architecture num_attention_heads num_decoder_layers
-    num_heads num_hidden_layers num_key_value_heads num_kv_heads num_kv_shared_layers num_layers
-    position_embedding_type prompt_length qk_dim_factor qk_layernorm qk_nope_head_dim qk_norm qk_rope_head_dim qkv_bias
-    rescale_every rope_parameters sliding_window ssm_state_size state_size swa_head_dim swa_num_attention_heads
-    swa_num_key_value_heads swa_v_head_dim use_mem_rope use_qk_norm v_dim_factor v_head_dim window_size
+    mlp_bias moe_intermediate_size moe_k moe_num_experts moe_topk multi_query n_groups n_mamba_heads
+    n_positions n_routed_experts n_shared_experts new_decoder_architecture num_attention_heads
+    num_decoder_layers num_experts num_experts_per_tok num_experts_per_token num_heads num_hidden_layers
+    num_key_value_heads num_kv_heads num_kv_shared_layers num_layers num_local_experts
+    position_embedding_type prompt_length q_lora_rank qk_dim_factor qk_layernorm qk_nope_head_dim
+    qk_norm qk_rope_head_dim qkv_bias rescale_every rope_parameters shared_expert_intermediate_size
+    sliding_window ssm_state_size state_size swa_head_dim swa_num_attention_heads
+    swa_num_key_value_heads swa_v_head_dim top_k_experts use_bias use_mem_rope use_qk_norm v_dim_factor
+    v_head_dim vocab_size window_size
 """.split()
-"""The fields that the cost of attention depends on, under transformers' common names."""
+"""The fields that the cost of a model depends on, under transformers' common names."""
 
 KINDS = ("layer_types", "layers_block_type")
 """The kinds of all layers, which some classes compute whenever they are read."""
@@ -116,7 +123,9 @@ def family(config: Any, whole: Any) -> dict[str, Any]:
             derived.append(name)
         else:
             known[name] = value
-    return {"names": names, "defaults": known, "derived": derived, **modules(config, whole)}
+    writer = MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.get(config.model_type)
+    found = {"names": names, "defaults": known, "derived": derived, "class": writer}
+    return found | modules(config, whole)
 
 
 def _other(config: Any) -> dict[str, Any] | None:

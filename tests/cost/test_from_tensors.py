@@ -10,6 +10,7 @@ from transformers import CONFIG_MAPPING, AutoModel
 
 from attnscope.checkpoints.headers import Headers, TensorHeader, read_headers
 from attnscope.checkpoints.model_files import find_model_files
+from attnscope.cost.card import card
 from attnscope.cost.fields import families
 from attnscope.cost.from_config import anatomy_of
 from attnscope.cost.from_tensors import anatomy_of_checkpoint, anatomy_of_tensors, contradictions
@@ -253,3 +254,16 @@ def test_files_of_gguf_are_compared_with_their_own_metadata():
     (finding, other) = contradictions(anatomy_of_gguf(wrong), wrong, wrong.metadata)
     assert "3 key heads of 10, but W_K has 24 columns, not 30" in finding.message + other.message
     json.dumps([finding.message, other.message])
+
+
+def test_a_new_type_whose_fields_are_not_those_of_its_class_is_read_from_its_tensors(
+    tmp_path, monkeypatch
+):
+    _, config = save("llama", tmp_path, monkeypatch)
+    new = {**config, "model_type": "newest", "architectures": ["LlamaForCausalLM"]}
+    (tmp_path / "config.json").write_text(json.dumps(new))
+    assert card(tmp_path, context=9).source == "config.json"
+    (tmp_path / "config.json").write_text(json.dumps({**new, "layer_types": ["whirl"] * 4}))
+    found = card(tmp_path, context=9)
+    assert found.source == "the names and shapes of its tensors"
+    assert not any("architectures" in each for each in found.notices)

@@ -53,6 +53,8 @@ def test_every_family_has_the_parameters_of_transformers(family, switched, monke
         model = AutoModelForCausalLM.from_config(config)
     saved = json.loads(config.to_json_string())
     found = count_parameters(saved, anatomy_of(saved))
+    left_out = json.loads(json.dumps(config.to_diff_dict()))  # what is a default of the class
+    assert count_parameters(left_out, anatomy_of(saved)).n_parameter == found.n_parameter
     assert found.n_parameter == sum(each.numel() for each in model.parameters())
     theirs = {
         name: each.numel() for name, each in model.named_parameters() if place_of(name).in_attention

@@ -190,9 +190,9 @@ class _Model:
         weights: their sizes; None: not known.
         config: the content of config.json; None: it has none.
         findings: where its tensors contradict its configuration.
-        missing: a sentence for each thing that was missed: a model type that is known; headers of
-            weights, unless config.json alone was named.
-        uncounted: why the size of its weights is not known, in a clause; None: it is.
+        missing: sentences about a model type that is not known, and about weights whose headers are not
+            here, unless config.json alone was named.
+        uncounted: why the parameters or the bytes of its weights are not known; None: they are.
     """
 
     name: str
@@ -205,20 +205,27 @@ class _Model:
     uncounted: str | None = None
 
 
-def _read(model: str | Path, ask: bool, progress: Progress) -> _Model:
-    """Read a model; `ask`: whether transformers counts weights that config.json alone does not say."""
+def _read(model: str | Path, build: bool, progress: Progress) -> _Model:
+    """Read what config.json and the headers of a model say.
+
+    Args:
+        model: as for `card`.
+        build: whether transformers builds it without values, to count weights that config.json alone
+            does not say.
+        progress: called with the progress of the work.
+    """
     files = find_model_files(model)
     headers, missing = _headers(files, progress)
-    own = files.config()
-    config, read_as = (None, ()) if own is None else with_known_type(own)
+    original = files.config()
+    config, read_as = (None, ()) if original is None else with_known_type(original)
     try:
         anatomy, read_from, findings = _anatomy(config, headers)
     except ModelError:
         if not read_as:
             raise
-        config, read_as = own, ()  # its tensors may say it
+        config, read_as = original, ()  # its tensors may say it
         anatomy, read_from, findings = _anatomy(config, headers)
-    weights, why = _weights(config, headers, anatomy, ask, progress)
+    weights, why = _weights(config, headers, anatomy, build, progress)
     return _Model(files.name, anatomy, read_from, weights, config, findings, (*read_as, *missing), why)
 
 
@@ -362,7 +369,7 @@ def _weights(
     config: dict[str, Any] | None,
     headers: Headers | None,
     anatomy: Anatomy,
-    ask: bool,
+    build: bool,
     progress: Progress,
 ) -> tuple[WeightsCount | None, str | None]:
     """Return the sizes of the weights, None if they are not known; and why their bytes are not.
@@ -371,7 +378,7 @@ def _weights(
         config: the content of config.json.
         headers: of the weights, which are counted if they are there.
         anatomy: of the model's attention.
-        ask: whether transformers counts what config.json alone does not say.
+        build: as for `_read`.
         progress: called with the progress of the work.
     """
     if headers is not None:
@@ -386,7 +393,7 @@ def _weights(
         return count_parameters(config, anatomy), unstored
     except ModelError as error:
         why = error.message.removesuffix(".")
-    if not ask:
+    if not build:
         return None, f"{why} (--verify counts those of transformers' model)"
     from attnscope.cost.without_values import count_without_values
     from attnscope.process.memory import check_imports

@@ -152,18 +152,20 @@ def count_parameters(config: dict[str, Any], anatomy: Anatomy) -> WeightsCount:
     """
     text = text_part(config)
     spec = SPECS.get(anatomy.model_type)
-    why = ""
+    why = None
     if spec is not None and text is not config:
-        spec, why = None, ": it has other parts beside the one for text"
+        spec, why = None, "it has other parts beside the one for text"
     if spec is None or any(layer.kind not in ("full", "sliding", "latent") for layer in anatomy.layers):
         raise _unknown(anatomy.model_type, why)
     return _Counter(anatomy.model_type, spec, Fields(text).with_defaults(), anatomy).count()
 
 
-def _unknown(model_type: str, why: str) -> ModelError:
+def _unknown(model_type: str, why: str | None) -> ModelError:
+    """Return the error that parameters are not counted, and why, if there is more to say."""
+    because = "" if why is None else f": {why}"
     return ModelError(
         f"attnscope does not count the parameters of {printable(shortened(model_type))}"
-        f" by config.json alone{why}.",
+        f" by config.json alone{because}.",
         hint="the folder or the name on the hub of the whole model, whose headers say them",
     )
 
@@ -217,7 +219,7 @@ class _Counter:
         value = default if value is None else value
         if type(value) is not int or value < 0:
             why = "it has no" if value is None else f"{printable(shortened(repr(value)))} is its"
-            raise _unknown(self.model_type, f": {why} {name}")
+            raise _unknown(self.model_type, f"{why} {name}")
         return value
 
     def _is_on(self, switch: bool | str) -> bool:

@@ -9,22 +9,18 @@ from __future__ import annotations
 from typing import Any
 
 from attnscope.checkpoints.headers import Headers, TensorHeader
-from attnscope.cost.fields import Config
+from attnscope.checkpoints.safetensors_header import BITS
+from attnscope.checkpoints.tensors import STORED
+from attnscope.cost.fields import Config, completed
 from attnscope.cost.small import class_and_config
 from attnscope.cost.weights import count_weights
 from attnscope.errors import ModelError, first_line
 from attnscope.process.verbosity import silent_transformers
 from attnscope.results.weights_count import WeightsCount
 
-DTYPES = {
-    "float64": ("F64", 8),
-    "float32": ("F32", 4),
-    "float16": ("F16", 2),
-    "bfloat16": ("BF16", 2),
-    "float8_e4m3fn": ("F8_E4M3", 1),
-    "float8_e5m2": ("F8_E5M2", 1),
-}
-"""The name in safetensors of torch's dtypes, and the bytes of a number."""
+DTYPES = {name: stored for stored, (name, _) in STORED.items()}
+DTYPES |= {"float8_e4m3fn": "F8_E4M3", "float8_e5m2": "F8_E5M2"}
+"""The names in safetensors of torch's dtypes."""
 
 
 def headers_without_values(config: Config, dtype: str | None = None) -> Headers:
@@ -39,7 +35,7 @@ def headers_without_values(config: Config, dtype: str | None = None) -> Headers:
     """
     import torch
 
-    stored, itemsize = DTYPES.get(dtype or "", ("an unknown dtype", None))
+    stored = DTYPES.get(dtype or "")
     try:
         with silent_transformers(), torch.device("meta"):
             model_class, complete = _class_and_config_of_whole(config)
@@ -49,7 +45,12 @@ def headers_without_values(config: Config, dtype: str | None = None) -> Headers:
             f"transformers cannot build it: {type(error).__name__}: {first_line(error)}"
         ) from error
     tensors = (
-        TensorHeader(name, tuple(each.shape), stored, itemsize and each.numel() * itemsize)
+        TensorHeader(
+            name,
+            tuple(each.shape),
+            stored or "an unknown dtype",
+            BITS[stored] // 8 * each.numel() if stored else None,
+        )
         for name, each in model.named_parameters()
     )
     return Headers(str(config.get("model_type")), "safetensors", tuple(tensors), 0)
@@ -66,15 +67,7 @@ def count_without_values(config: Config, dtype: str | None) -> WeightsCount:
         ModelError: transformers does not know the model, or cannot build it.
     """
     headers = headers_without_values(config, dtype)
-    return count_weights(headers, complete_config(config), source="transformers")
-
-
-def complete_config(config: Config) -> Config:
-    """Return config.json with the defaults of its class in transformers."""
-    from transformers import AutoConfig
-
-    found: Config = AutoConfig.for_model(**config).to_dict()
-    return found
+    return count_weights(headers, completed(config), source="transformers")
 
 
 def _class_and_config_of_whole(config: Config) -> tuple[Any, Any]:

@@ -403,10 +403,10 @@ def test_a_type_of_its_authors_is_read_as_the_class_that_its_architectures_name(
     assert r.json["model_type"] == "llama"
     expected = attnscope("card", config(LLAMA), "--format", "json").json
     assert r.json["kinds"] == expected["kinds"]
-    told = (
+    notice = (
         "its model type 'kimi_k9' is not known: it is read as llama, whose class its architectures name"
     )
-    assert told in r.json["notices"]
+    assert notice in r.json["notices"]
 
 
 VISION = {"depth": 2, "hidden_size": 32, "num_heads": 4, "out_hidden_size": 48}

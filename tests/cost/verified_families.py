@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 from attnscope.cost.from_config import anatomy_of
 from attnscope.cost.verify import verify_cache
 from attnscope.errors import ModelError
+from attnscope.process.verbosity import silent_transformers
 
 PAGE = Path(__file__).parents[2] / "docs" / "card-families.md"
 
@@ -53,12 +53,9 @@ NOT_RUN = {
 
 def checks(family: str) -> list[Any]:
     """Return what `--verify` finds, without the warnings of transformers."""
-    logging.disable(logging.WARNING)
-    try:
+    with silent_transformers():
         config = CONFIG_MAPPING[family](**OWN.get(family, {})).to_dict()
         return verify_cache(OWN.get(family, {}) | config)
-    finally:
-        logging.disable(logging.NOTSET)
 
 
 def page() -> str:
